@@ -1,0 +1,23 @@
+"""Remove the attention heads a transformer does not need, and prove what that costs and gains.
+
+`load` gives back a compressed PyTorch model; `compressor.runtime` runs one from ONNX without
+PyTorch. The command line is `compress`; its main path is `compressor.pipeline.run`.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "load"]
+
+if TYPE_CHECKING:
+    from compressor.checkpoint import load
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use: torch takes seconds, and the runtime must do without it.
+    if name == "load":
+        return import_module("compressor.checkpoint").load
+    raise AttributeError(f"module 'compressor' has no attribute {name!r}")

@@ -1,0 +1,179 @@
+"""The report's data: what `report.json` holds, and all that the renderers read.
+
+Versioned by `SCHEMA_VERSION`; a file of another major version is refused with a clear error.
+Units are in the field names; ratios are pruned over dense where larger is better for pruned.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from compressor.errors import InputError
+
+SCHEMA_VERSION = "1.0"
+
+
+class Model(BaseModel):
+    """Base: unknown keys are errors, so that a typo cannot pass as data."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+
+
+class Quality(Model):
+    """Metric values of one model on the test rows, on the metric's own scale (BLEU 0-100)."""
+
+    metrics: dict[str, float]
+    signatures: dict[str, str]
+    rows: int
+
+
+class Comparison(Model):
+    """Pruned minus dense for one metric, by paired bootstrap over the test rows."""
+
+    metric: str
+    dense: float
+    pruned: float
+    difference: float
+    interval: tuple[float, float]  # 95 % percentile interval of the difference
+    p_value: float
+    resamples: int
+
+
+class Check(Model):
+    """One verification: the largest deviation seen and the tolerance it had to meet."""
+
+    name: str
+    largest_difference: float
+    tolerance: float
+    detail: str = ""
+
+
+class Variant(Model):
+    """One model: the dense one (`name="dense"`) or one that lost heads."""
+
+    name: str
+    directory: str
+    budget: str
+    kept: dict[str, list[int]]  # layer name -> kept heads
+    heads: dict[str, int]  # layer name -> heads before removal
+    parameters: int
+    checkpoint_bytes: int
+    onnx_bytes: int
+    precision: str
+    quality: Quality | None = None
+    comparisons: list[Comparison] = []
+    checks: list[Check] = []
+
+
+class Timing(Model):
+    """One model at one batch size."""
+
+    variant: str
+    batch_size: int
+    source_tokens: float  # mean real tokens per row
+    padded_source_tokens: float  # mean tokens per row with padding
+    target_tokens: float  # mean generated tokens per row; 0 for classifiers
+    runs: int
+    sentences_per_second: float
+    tokens_per_second: float  # generated tokens, or real source tokens for classifiers
+    latency_ms: dict[Literal["p50", "p90", "p99"], float]  # of one batch
+    peak_memory_mib: float | None = None
+    speedup: float | None = None  # sentences per second over dense, from the same run
+    speedup_interval: tuple[float, float] | None = None
+    limit: float | None = None  # what the speed-up cannot exceed at this shape
+    limit_macs: float | None = None
+    limit_bytes: float | None = None
+
+
+class Throughput(Model):
+    """All timings of one interleaved run."""
+
+    provider: str
+    device: str
+    precision: str
+    threads: int
+    lengths: str  # how lengths were chosen, in words
+    rows: list[Timing]
+
+
+class Source(Model):
+    """A data file: where, how many rows, and a fingerprint of what was used."""
+
+    files: list[str]
+    rows: int
+    sha256: str
+
+
+class Scoring(Model):
+    """How heads were ranked."""
+
+    method: str
+    signature: str
+    cost: dict[str, float]
+    values: dict[str, list[float]]
+
+
+class Outcome(Model):
+    """One gate rule and whether it is met."""
+
+    rule: str
+    variant: str
+    met: bool
+    message: str
+
+
+class Report(Model):
+    """Everything `compress run` found out."""
+
+    schema_version: str = SCHEMA_VERSION
+    tool_version: str
+    created: str  # ISO 8601, UTC
+    command: str
+    task: Literal["translation", "classification"]
+    model: str
+    revision: str | None
+    model_type: str
+    seed: int
+    calibration: Source | None
+    test: Source | None
+    scoring: Scoring | None
+    dense: Variant
+    variants: list[Variant]
+    throughput: Throughput | None
+    hardware: dict[str, str]
+    versions: dict[str, str]
+    gate: list[Outcome] = []
+
+    def save(self, path: Path) -> None:
+        """Write as indented JSON with full precision."""
+        path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+def load_report(path: Path) -> Report:
+    """Read a `report.json`.
+
+    Raises:
+        InputError: no such file, not JSON, another schema version, or not a report.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read report {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    version = str(data.get("schema_version", "")) if isinstance(data, dict) else ""
+    if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
+        raise InputError(
+            f"{path} has report schema {version or 'none'}, this version reads {SCHEMA_VERSION}; "
+            "write it again with `compress run`"
+        )
+    try:
+        return Report.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{path} is not a valid report: {place}: {first['msg']}") from error
