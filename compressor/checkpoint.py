@@ -1,0 +1,319 @@
+"""Loading and saving checkpoints: dense or pruned, from a local directory or a hub id.
+
+A pruned checkpoint is an ordinary one plus `heads.json`, which says which heads are left.
+transformers 5 cannot load it (head counts differ from layer to layer); `load` can, strictly:
+every weight comes from the file and every weight of the file is used.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers.utils import logging as hub_logging
+
+from compressor.architectures import Architecture, architecture, find_attention_layers
+from compressor.errors import InputError
+from compressor.heads import AttentionLayer, HeadMask
+from compressor.surgery import remove_heads
+
+WEIGHTS = "model.safetensors"
+HEADS = "heads.json"
+_HUB_FILES = ["*.json", "*.txt", "*.model", "*.spm", "*.safetensors"]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A loaded model with all that later stages need to know about it.
+
+    `layers` describe the dense model, also when `mask` says that heads are already gone.
+    """
+
+    model: nn.Module
+    tokenizer: Any
+    layers: list[AttentionLayer]
+    mask: HeadMask
+    directory: Path
+    name: str
+    revision: str | None
+    dtype: torch.dtype  # how the weights are stored; computation is in float32
+    heads: dict[str, Any] = field(default_factory=dict)  # the contents of heads.json, if pruned
+
+    @property
+    def entry(self) -> Architecture:
+        return architecture(self.model.config.model_type)  # type: ignore[union-attr,arg-type]
+
+
+def resolve(model: str, revision: str | None = None, allow_pickle: bool = False) -> Path:
+    """The directory of a checkpoint, downloading it when `model` is a hub id.
+
+    The revision is resolved once; all files come from that commit.
+
+    Raises:
+        InputError: neither a directory nor a hub id that can be fetched.
+    """
+    path = Path(model).expanduser()
+    if path.is_dir():
+        if revision is not None:
+            raise InputError(f"--revision {revision} makes no sense for the directory {model}")
+        return path
+    if path.exists():
+        raise InputError(f"{model} is a file; give the checkpoint's directory")
+    if model.count("/") > 1 or model.startswith((".", "/", "~")):
+        raise InputError(f"there is no directory {model}")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    files = [*_HUB_FILES, "*.bin"] if allow_pickle else _HUB_FILES
+    try:
+        return Path(snapshot_download(model, revision=revision, allow_patterns=files))
+    except LocalEntryNotFoundError as error:
+        raise InputError(
+            f"there is no directory {model}, and the hub cannot be reached to look for a model of "
+            "that name; check the path or the connection"
+        ) from error
+    except (HfHubHTTPError, HFValidationError) as error:
+        raise InputError(f"the hub has no model {model!r} (revision {revision or 'main'})") from error
+
+
+def open_checkpoint(
+    model: str,
+    *,
+    revision: str | None = None,
+    allow_pickle: bool = False,
+    trust_remote_code: bool = False,
+) -> Checkpoint:
+    """Load model and tokenizer in float32 on the CPU, in evaluation mode.
+
+    Raises:
+        InputError: nothing there, unsupported architecture, unsafe or incomplete weights.
+    """
+    directory = resolve(model, revision, allow_pickle)
+    config = _config(directory, trust_remote_code)
+    entry = architecture(config.model_type, model)
+    _require_weights(directory, allow_pickle)
+    if (directory / HEADS).exists():
+        network, layers, mask, heads = _load_pruned(directory, config, entry)
+    else:
+        network = _load_dense(directory, config, entry, allow_pickle)
+        layers = find_attention_layers(network)
+        mask, heads = HeadMask.full(layers), {}
+    commit = directory.name if directory.parent.name == "snapshots" else revision
+    return Checkpoint(
+        model=network.eval(),
+        tokenizer=_tokenizer(directory, trust_remote_code),
+        layers=layers,
+        mask=mask,
+        directory=directory,
+        name=model,
+        revision=commit,
+        dtype=_stored_dtype(directory),
+        heads=heads,
+    )
+
+
+def load(directory: str | Path) -> nn.Module:
+    """The PyTorch model of a compressed (or dense) checkpoint directory, in evaluation mode.
+
+    Strict: raises `InputError` if any weight is missing, left over or of the wrong shape.
+    """
+    return open_checkpoint(str(directory)).model
+
+
+def _config(directory: Path, trust_remote_code: bool) -> Any:
+    path = directory / "config.json"
+    if not path.exists():
+        raise InputError(f"{directory} has no config.json; give a checkpoint's directory")
+    try:
+        model_type = json.loads(path.read_text(encoding="utf-8")).get("model_type", "unknown")
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"{path} is not a model configuration: {error}") from error
+    architecture(model_type, str(directory))
+    return transformers.AutoConfig.from_pretrained(
+        directory, local_files_only=True, trust_remote_code=trust_remote_code
+    )
+
+
+def _require_weights(directory: Path, allow_pickle: bool) -> None:
+    if list(directory.glob("*.safetensors")):
+        return
+    if list(directory.glob("pytorch_model*.bin")):
+        if allow_pickle:
+            return
+        raise InputError(
+            f"{directory} has its weights only as a pickle (pytorch_model.bin), which can run code "
+            "when loaded; convert it to safetensors, or pass --allow-pickle if you trust it"
+        )
+    raise InputError(f"{directory} has no weights (*.safetensors)")
+
+
+def _load_dense(directory: Path, config: Any, entry: Architecture, allow_pickle: bool) -> nn.Module:
+    auto = getattr(transformers, entry.auto_class)
+    safe = not allow_pickle or bool(list(directory.glob("*.safetensors")))
+    with _quiet():
+        try:
+            model, info = auto.from_pretrained(
+                directory,
+                config=config,
+                dtype=torch.float32,
+                use_safetensors=safe,
+                local_files_only=True,
+                output_loading_info=True,
+            )
+        except (OSError, ValueError, RuntimeError, KeyError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise InputError(f"cannot load {directory} as a {config.model_type}: {reason}") from error
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise InputError(
+            f"{directory} lacks {len(missing)} of the weights that {type(model).__name__} needs "
+            f"(first: {missing[0]}); fine-tune it for {entry.task} first"
+        )
+    return model
+
+
+def _load_pruned(
+    directory: Path, config: Any, entry: Architecture
+) -> tuple[nn.Module, list[AttentionLayer], HeadMask, dict[str, Any]]:
+    heads = read_heads(directory)
+    with _quiet():
+        model = getattr(transformers, entry.auto_class).from_config(config, dtype=torch.float32)
+    layers = find_attention_layers(model)
+    mask = HeadMask.from_json(heads["kept"], heads["heads"])
+    if {layer.name: layer.heads for layer in layers} != heads["heads"]:
+        raise InputError(f"{directory / HEADS} and config.json disagree about the dense head counts")
+    remove_heads(model, layers, mask)
+    _load_strictly(model, directory / WEIGHTS)
+    return model, layers, mask, heads
+
+
+def _load_strictly(model: nn.Module, path: Path) -> None:
+    """Load all weights of one file; tied weights may be stored under any of their names."""
+    if not path.exists():
+        raise InputError(f"a compressed checkpoint keeps its weights in one file; {path} is missing")
+    stored = {name: value.float() for name, value in load_file(path).items()}
+    expected = model.state_dict()
+    aliases: dict[int, set[str]] = {}
+    for name, value in expected.items():
+        aliases.setdefault(value.data_ptr(), set()).add(name)
+    covered = {alias for group in aliases.values() if group & set(stored) for alias in group}
+    recomputed = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+    missing = set(expected) - covered - recomputed
+    unexpected = set(stored) - set(expected)
+    shapes = {n for n in set(stored) & set(expected) if stored[n].shape != expected[n].shape}
+    for problem, names in (("lacks", missing), ("has unexpected", unexpected), ("misfits", shapes)):
+        if names:
+            raise InputError(f"{path} {problem} {len(names)} weights, first {sorted(names)[0]}")
+    model.load_state_dict(stored, strict=False)
+    model.tie_weights()  # type: ignore[operator]
+
+
+def read_heads(directory: Path) -> dict[str, Any]:
+    """The contents of `heads.json`: `kept` and `heads` per layer, scores, method, budget, seed."""
+    path = directory / HEADS
+    try:
+        heads = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(heads["kept"], dict) or set(heads["kept"]) != set(heads["heads"]):
+            raise ValueError("`kept` and `heads` must name the same layers")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is not a list of kept heads: {error}") from error
+    return heads
+
+
+def _stored_dtype(directory: Path) -> torch.dtype:
+    from safetensors import safe_open
+
+    names = {"F16": torch.float16, "BF16": torch.bfloat16}
+    for path in sorted(directory.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for key in file.keys():  # noqa: SIM118 - not a mapping
+                return names.get(file.get_slice(key).get_dtype(), torch.float32)
+    return torch.float32
+
+
+def _tokenizer(directory: Path, trust_remote_code: bool) -> Any:
+    with _quiet():
+        try:
+            return transformers.AutoTokenizer.from_pretrained(
+                directory, local_files_only=True, trust_remote_code=trust_remote_code
+            )
+        except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise InputError(f"cannot load the tokenizer of {directory}: {reason}") from error
+
+
+class _quiet(warnings.catch_warnings):
+    """Silence the loading chatter of transformers; what matters is checked and raised here."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        warnings.simplefilter("ignore")
+        self.verbosity = hub_logging.get_verbosity()
+        hub_logging.set_verbosity_error()
+        hub_logging.disable_progress_bar()
+
+    def __exit__(self, *error: Any) -> None:
+        hub_logging.set_verbosity(self.verbosity)
+        super().__exit__(*error)
+
+
+def round_to(model: nn.Module, dtype: torch.dtype) -> None:
+    """Round all weights to `dtype`, in place, so that what is saved is what was measured."""
+    if dtype == torch.float32:
+        return
+    for tensor in model.state_dict().values():
+        if tensor.is_floating_point():
+            tensor.copy_(tensor.to(dtype))
+
+
+def save_checkpoint(
+    source: Checkpoint, model: nn.Module, heads: dict[str, Any], directory: Path
+) -> list[Path]:
+    """Write a pruned model in the source's format and precision, with `heads.json` beside it.
+
+    The weights must already be representable in the stored dtype (see `round_to`).
+
+    Returns:
+        The files written.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
+    skipped = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+    state, seen = {}, set()
+    for name, value in model.state_dict().items():
+        if name not in skipped and value.data_ptr() not in seen:
+            seen.add(value.data_ptr())
+            stored = value.to(source.dtype) if value.is_floating_point() else value
+            state[name] = stored.contiguous()
+    save_file(state, directory / WEIGHTS, metadata={"format": "pt"})
+    model.config.save_pretrained(directory)  # type: ignore[union-attr,operator]
+    generation = getattr(model, "generation_config", None)
+    if generation is not None:
+        generation.save_pretrained(directory)
+    with _quiet():
+        source.tokenizer.save_pretrained(directory)
+    _copy_missing(source.directory, directory, ("source.spm", "target.spm", "vocab.json"))
+    text = json.dumps(heads, indent=1, ensure_ascii=False)
+    (directory / HEADS).write_text(text + "\n", encoding="utf-8")
+    return [p for p in directory.iterdir() if p.is_file() and before.get(p) != p.stat().st_mtime_ns]
+
+
+def _copy_missing(source: Path, target: Path, names: Iterable[str]) -> None:
+    for name in names:
+        if (source / name).exists() and not (target / name).exists():
+            shutil.copyfile(source / name, target / name)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Number of weights, tied ones once, positions that are computed not at all."""
+    skipped = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+    return sum(p.numel() for name, p in model.named_parameters() if name not in skipped)

@@ -1,0 +1,186 @@
+"""Attention written for the graph: what is swapped in for a model's own blocks while exporting.
+
+The model's own forward (embeddings, residuals, normalisation, feed-forward) stays; only the
+attention blocks change, to forms that suit an inference graph: one matrix product for query,
+key and value, the scaling folded into the query's weights, one additive mask for all layers,
+the cross-attention keys and values of all decoder layers from one product in the encoder graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from compressor.architectures import architecture
+from compressor.heads import AttentionLayer, HeadMask
+from compressor.surgery import NoHeads
+
+# Added to the scores of padded keys. exp(-1e4) is zero in every precision that is exported.
+MASKED = -1e4
+
+
+def additive_mask(attention_mask: Tensor) -> Tensor:
+    """[batch, keys] of 1 and 0 -> [batch, 1, 1, keys] of 0 and `MASKED`."""
+    return (1 - attention_mask[:, None, None, :].to(torch.float32)) * MASKED
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """Softmax attention; the query is already scaled.
+
+    Args:
+        query: [batch, heads, queries, head_dim]; key, value: [batch, heads, keys, head_dim].
+
+    Returns:
+        [batch, queries, heads x head_dim]
+    """
+    scores = query @ key.transpose(-1, -2)
+    if mask is not None:
+        scores = scores + mask
+    mixed = torch.softmax(scores, dim=-1) @ value
+    return mixed.transpose(1, 2).flatten(-2)
+
+
+def _stack(projections: Sequence[nn.Linear], scales: Sequence[float]) -> nn.Linear:
+    """One linear layer whose output is the scaled outputs of several, one after the other."""
+    weight = torch.cat([p.weight * s for p, s in zip(projections, scales, strict=True)])
+    bias = torch.cat(
+        [
+            p.weight.new_zeros(p.out_features) if p.bias is None else p.bias * s
+            for p, s in zip(projections, scales, strict=True)
+        ]
+    )
+    linear = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    linear.weight, linear.bias = nn.Parameter(weight.detach()), nn.Parameter(bias.detach())
+    return linear
+
+
+class _Attention(nn.Module):
+    """What all graph forms share: head size, layer number, the output projection if inside."""
+
+    def __init__(self, layer: AttentionLayer, heads: int, output: nn.Module | None) -> None:
+        super().__init__()
+        self.index, self.heads, self.head_dim = layer.index, heads, layer.head_dim
+        self.output = output if output is not None else nn.Identity()
+
+    def split(self, projected: Tensor, parts: int) -> list[Tensor]:
+        """[batch, tokens, parts x heads x head_dim] -> parts of [batch, heads, tokens, head_dim]"""
+        width = self.heads * self.head_dim
+        pieces = projected.split(width, dim=-1) if parts > 1 else (projected,)
+        return [x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2) for x in pieces]
+
+
+class EncoderSelfAttention(_Attention):
+    def __init__(self, layer, heads, output, query, key, value) -> None:
+        super().__init__(layer, heads, output)
+        self.qkv = _stack([query, key, value], [layer.head_dim**-0.5, 1.0, 1.0])
+
+    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **_: object):
+        query, key, value = self.split(self.qkv(hidden_states), 3)
+        return self.output(attend(query, key, value, attention_mask)), None
+
+
+class DecoderSelfAttention(_Attention):
+    """One step: appends this token's key and value to the past in the `StepState`."""
+
+    def __init__(self, layer, heads, output, query, key, value) -> None:
+        super().__init__(layer, heads, output)
+        self.qkv = _stack([query, key, value], [layer.head_dim**-0.5, 1.0, 1.0])
+
+    def forward(self, hidden_states: Tensor, past_key_values: StepState, **_: object):
+        query, key, value = self.split(self.qkv(hidden_states), 3)
+        past_key, past_value = past_key_values.past[self.index]
+        key, value = torch.cat([past_key, key], dim=2), torch.cat([past_value, value], dim=2)
+        past_key_values.present[self.index] = (key, value)
+        return self.output(attend(query, key, value, None)), None
+
+
+class CrossAttention(_Attention):
+    """One step against the keys and values that the encoder graph made."""
+
+    def __init__(self, layer, heads, output, query) -> None:
+        super().__init__(layer, heads, output)
+        self.query = _stack([query], [layer.head_dim**-0.5])
+
+    def forward(self, hidden_states: Tensor, past_key_values: StepState, attention_mask=None, **_):
+        (query,) = self.split(self.query(hidden_states), 1)
+        key, value = past_key_values.cross[self.index]
+        return self.output(attend(query, key, value, attention_mask)), None
+
+
+class CrossKeysValues(nn.Module):
+    """Keys and values of every decoder layer's cross-attention from one matrix product."""
+
+    def __init__(self, model: nn.Module, layers: Sequence[AttentionLayer], mask: HeadMask) -> None:
+        super().__init__()
+        self.used = [x for x in layers if x.kind == "cross" and mask.kept(x.name)]
+        self.heads = [len(mask.kept(x.name)) for x in self.used]
+        if self.used:
+            paths = [path for x in self.used for path in (x.key, x.value)]
+            projections = [model.get_submodule(path) for path in paths]
+            self.project = _stack(projections, [1.0] * len(projections))  # type: ignore[arg-type]
+
+    def forward(self, hidden: Tensor) -> list[Tensor]:
+        """[batch, source, width] -> key, value, key, value, … [batch, heads, source, head_dim]"""
+        if not self.used:
+            return []
+        sizes = [h * x.head_dim for x, h in zip(self.used, self.heads, strict=True) for _ in "kv"]
+        parts = self.project(hidden).split(sizes, dim=-1)
+        head_dim = self.used[0].head_dim
+        return [part.unflatten(-1, (-1, head_dim)).transpose(1, 2) for part in parts]
+
+
+class StepState:
+    """Passed to the decoder as its cache: past keys and values in, present ones out.
+
+    Only what the decoder's forward asks of a cache is here; the number of decoded tokens is a
+    graph input, so that it is known also when no layer keeps a self-attention head.
+    """
+
+    def __init__(self, position: Tensor, cross: dict, past: dict) -> None:
+        self.position, self.cross, self.past = position, cross, past
+        self.present: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def get_seq_length(self, layer_idx: int = 0) -> Tensor:
+        return self.position
+
+    def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
+        """Called by layers without heads to record a length, which `position` already tells."""
+        return key, value
+
+
+@contextmanager
+def graph_attention(
+    model: nn.Module, layers: Sequence[AttentionLayer], mask: HeadMask
+) -> Iterator[None]:
+    """Swap the graph forms in while the context lasts; layers without heads stay `NoHeads`."""
+    originals = {}
+    architecture(model.config.model_type)  # type: ignore[union-attr,arg-type]
+    for layer in layers:
+        block = model.get_submodule(layer.block)
+        if isinstance(block, NoHeads):
+            continue
+        inside = layer.output.startswith(layer.block + ".")
+        output = model.get_submodule(layer.output) if inside else None
+        heads = len(mask.kept(layer.name))
+        query, key, value = (model.get_submodule(p) for p in (layer.query, layer.key, layer.value))
+        graph: nn.Module
+        if layer.kind == "cross":
+            graph = CrossAttention(layer, heads, output, query)
+        else:
+            form = EncoderSelfAttention if layer.kind == "encoder_self" else DecoderSelfAttention
+            graph = form(layer, heads, output, query, key, value)
+        originals[layer.block] = block
+        _set(model, layer.block, graph.eval())
+    try:
+        yield
+    finally:
+        for path, block in originals.items():
+            _set(model, path, block)
+
+
+def _set(model: nn.Module, path: str, module: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(model.get_submodule(parent), name, module)

@@ -1,0 +1,211 @@
+"""From a (pruned) PyTorch model to ONNX graphs with dynamic batch and lengths.
+
+Classifiers become one graph. Translators become an encoder, which also emits the cross-attention
+keys and values of all decoder layers, and a one-step decoder with a key/value cache.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from torch import Tensor, nn
+
+from compressor.architectures import architecture
+from compressor.errors import VerificationError
+from compressor.export.attention import (
+    CrossKeysValues,
+    StepState,
+    additive_mask,
+    graph_attention,
+)
+from compressor.heads import AttentionLayer, HeadMask
+
+# Gelu is one node from 20 on, normalisation from 17 on; nothing newer is used, so older and more
+# runtimes can read the graphs. Attention is written out: see compressor/export/attention.py.
+OPSET = 20
+
+
+class ClassifierGraph(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids=None) -> Tensor:
+        extra = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        mask = additive_mask(attention_mask)
+        return self.model(input_ids=input_ids, attention_mask=mask, **extra).logits
+
+
+class EncoderGraph(nn.Module):
+    def __init__(self, model: nn.Module, layers: Sequence[AttentionLayer], mask: HeadMask) -> None:
+        super().__init__()
+        self.encoder = model.get_encoder()  # type: ignore[operator]
+        self.cross = CrossKeysValues(model, layers, mask)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
+        mask = additive_mask(attention_mask)
+        hidden = self.encoder(input_ids=input_ids, attention_mask=mask).last_hidden_state
+        return [hidden, *self.cross(hidden)]
+
+
+class DecoderGraph(nn.Module):
+    """One decoding step: this token's logits, and the cache with this token appended."""
+
+    def __init__(self, model: nn.Module, cross: Sequence[int], own: Sequence[int]) -> None:
+        super().__init__()
+        self.decoder = model.get_decoder()  # type: ignore[operator]
+        self.head = model.lm_head
+        self.bias = model.final_logits_bias
+        self.cross, self.own = list(cross), list(own)  # layer numbers that have heads
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        position: Tensor,
+        attention_mask: Tensor | None,
+        cross: list[Tensor],
+        past: list[Tensor],
+    ) -> list[Tensor]:
+        state = StepState(
+            position,
+            {i: (cross[2 * n], cross[2 * n + 1]) for n, i in enumerate(self.cross)},
+            {i: (past[2 * n], past[2 * n + 1]) for n, i in enumerate(self.own)},
+        )
+        unmasked = torch.zeros(1, 1, 1, 1)
+        hidden = self.decoder(
+            input_ids=input_ids,
+            # Four dimensions tell the decoder that the masks are ready to be added.
+            attention_mask=unmasked,
+            encoder_attention_mask=(
+                unmasked if attention_mask is None else additive_mask(attention_mask)
+            ),
+            # Only its presence counts: keys and values come from the state.
+            encoder_hidden_states=torch.zeros(1, 1, self.head.in_features),
+            past_key_values=state,
+            use_cache=True,
+        ).last_hidden_state
+        logits = self.head(hidden[:, -1]) + self.bias
+        return [logits, *(t for i in self.own for t in state.present[i])]
+
+
+def export_graphs(
+    model: nn.Module, layers: Sequence[AttentionLayer], mask: HeadMask, directory: Path
+) -> dict[str, str]:
+    """Write the model's graphs (opset `OPSET`, float32) into `directory`.
+
+    Returns:
+        Role of each graph (`model`, or `encoder` and `decoder`) -> file name.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    entry = architecture(model.config.model_type)  # type: ignore[union-attr,arg-type]
+    model.eval()
+    if entry.task == "classification":
+        with graph_attention(model, layers, mask):
+            _export_classifier(model, entry.token_type_ids, directory / "model.onnx")
+        return {"model": "model.onnx"}
+    # Reads the cross-attention projections, so it is made before these are swapped out.
+    encoder = EncoderGraph(model, layers, mask)
+    with graph_attention(model, layers, mask):
+        _export_encoder(encoder, directory / "encoder.onnx")
+        _export_decoder(model, layers, mask, directory / "decoder.onnx")
+    return {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
+
+
+_BATCH = torch.export.Dim("batch", min=1)
+_SOURCE = torch.export.Dim("source", min=1)
+_PAST = torch.export.Dim("past", min=0)
+
+
+def _export_classifier(model: nn.Module, token_types: bool, path: Path) -> None:
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if token_types else [])]
+    example = [torch.ones(2, 5, dtype=torch.long) for _ in names]
+    shapes = {name: {0: _BATCH, 1: _SOURCE} for name in names}
+    _export(ClassifierGraph(model), tuple(example), names, ["logits"], shapes, path)
+
+
+def _export_encoder(graph: EncoderGraph, path: Path) -> None:
+    names = ["input_ids", "attention_mask"]
+    example = (torch.ones(2, 5, dtype=torch.long), torch.ones(2, 5, dtype=torch.long))
+    shapes = {name: {0: _BATCH, 1: _SOURCE} for name in names}
+    outputs = ["encoder_hidden_state", *_cache_names("cross", [x.index for x in graph.cross.used])]
+    _export(graph, example, names, outputs, shapes, path)
+
+
+def _export_decoder(model, layers, mask: HeadMask, path: Path) -> None:
+    used = {
+        kind: [x for x in layers if x.kind == kind and mask.kept(x.name)]
+        for kind in ("cross", "decoder_self")
+    }
+    cross, own = ([x.index for x in used[k]] for k in ("cross", "decoder_self"))
+    tensors = {}
+    for kind, length in (("cross", 5), ("decoder_self", 3)):
+        tensors[kind] = [
+            torch.randn(2, len(mask.kept(x.name)), length, x.head_dim) for x in used[kind] for _ in "kv"
+        ]
+    source_mask = torch.ones(2, 5, dtype=torch.long) if cross else None
+    example = (
+        torch.ones(2, 1, dtype=torch.long),
+        torch.tensor([3]),
+        source_mask,
+        tensors["cross"],
+        tensors["decoder_self"],
+    )
+    shapes = {
+        "input_ids": {0: _BATCH},
+        "position": None,
+        "attention_mask": {0: _BATCH, 1: _SOURCE} if cross else None,
+        "cross": [{0: _BATCH, 2: _SOURCE} for _ in tensors["cross"]],
+        "past": [{0: _BATCH, 2: _PAST} for _ in tensors["decoder_self"]],
+    }
+    names = ["input_ids", "position", *(["attention_mask"] if cross else [])]
+    names += _cache_names("cross", cross) + _cache_names("past", own)
+    outputs = ["logits", *_cache_names("present", own)]
+    _export(DecoderGraph(model, cross, own), example, names, outputs, shapes, path)
+
+
+def _cache_names(prefix: str, indices: Sequence[int]) -> list[str]:
+    return [f"{prefix}_{part}.{i}" for i in indices for part in ("key", "value")]
+
+
+def _export(
+    graph: nn.Module,
+    example: tuple[Any, ...],
+    inputs: list[str],
+    outputs: list[str],
+    shapes: dict[str, Any],
+    path: Path,
+) -> None:
+    """Run the dynamo exporter quietly and check that the file has the inputs it must have."""
+    exporter_log = logging.getLogger("torch.onnx")
+    level = exporter_log.level
+    exporter_log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
+            warnings.simplefilter("ignore")
+            program = torch.onnx.export(
+                graph.eval(),
+                example,
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=inputs,
+                output_names=outputs,
+                dynamic_shapes=shapes,
+                optimize=True,
+                verbose=False,
+            )
+    finally:
+        exporter_log.setLevel(level)
+    assert program is not None
+    proto = program.model_proto
+    found = [value.name for value in proto.graph.input], [value.name for value in proto.graph.output]
+    if found != (inputs, outputs):
+        raise VerificationError(f"the exporter changed the inputs or outputs of {path.name}: {found}")
+    onnx.save(proto, path)
