@@ -1,0 +1,47 @@
+"""The bundled example: a small English-German translator and the project's own sentences for it.
+
+Small enough to ship inside the package, so that every command can be tried without a download.
+`LICENSE.txt` beside this file states where the model and the sentences come from.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from compressor.errors import EnvironmentProblem
+
+
+def directory() -> Path:
+    """The directory of the example's files.
+
+    Raises:
+        EnvironmentProblem: the package is imported from a zip file, where no directory exists.
+    """
+    found = files(__name__)
+    if not isinstance(found, Path):
+        raise EnvironmentProblem(
+            f"the bundled example needs an unpacked installation, but {__name__} is imported from "
+            f"{found}; install the package with pip"
+        )
+    return found
+
+
+def model() -> Path:
+    """The bundled translation checkpoint (a directory)."""
+    return directory() / "model"
+
+
+def calibration() -> Path:
+    """Sentence pairs for scoring and repair; TSV with the header `en`, `de`."""
+    return directory() / "calibration.tsv"
+
+
+def test() -> Path:
+    """Sentence pairs for measuring quality, disjoint from `calibration()`."""
+    return directory() / "test.tsv"
+
+
+def licence() -> Path:
+    """Licence and attribution of the model and the sentences."""
+    return directory() / "LICENSE.txt"
