@@ -1,0 +1,158 @@
+"""Metric values, compared with sacreBLEU's public functions and with scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import sacrebleu
+from sacrebleu.metrics import BLEU, CHRF
+from sklearn import metrics as sklearn_metrics
+
+from compressor.errors import InputError, UsageError
+from compressor.evaluation import score_classification, score_translation
+from compressor.evaluation.translation import bleu_from_sums, chrf_from_sums
+
+REFERENCES = [
+    "The cat sat on the mat.",
+    "Tom doesn't want to go home yet.",
+    "Where did you buy this book?",
+    "It has been raining since last Monday.",
+]
+HYPOTHESES = [
+    "The cat is sitting on the mat.",
+    "Tom does not want to go home yet.",
+    "",
+    "It has rained since last Monday.",
+]
+
+
+def test_translation_scores_are_sacrebleus() -> None:
+    quality = score_translation(HYPOTHESES, REFERENCES)
+
+    assert quality.metrics["bleu"] == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
+    assert quality.metrics["chrf"] == sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score
+    assert quality.rows == 4
+
+
+def test_translation_signatures_name_everything_that_changes_the_score() -> None:
+    signatures = score_translation(HYPOTHESES, REFERENCES).signatures
+
+    version = sacrebleu.__version__
+    # Spelled out by hand from sacreBLEU's documentation of its default settings.
+    assert signatures["bleu"] == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{version}"
+    assert signatures["chrf"] == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{version}"
+
+
+def test_tokenizer_can_be_chosen() -> None:
+    hypotheses, references = ["我喜欢猫和狗。"], ["我喜欢狗和猫。"]
+
+    quality = score_translation(hypotheses, references, tokenize="zh")
+
+    expected = BLEU(tokenize="zh").corpus_score(hypotheses, [references]).score
+    assert quality.metrics["bleu"] == expected > 0
+    assert "tok:zh" in quality.signatures["bleu"]
+
+
+def test_unknown_tokenizer_lists_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"no tokenizer 'nope'.*13a"):
+        score_translation(HYPOTHESES, REFERENCES, tokenize="nope")
+
+
+@pytest.mark.parametrize(
+    ("outputs", "references", "complaint"),
+    [(["a"], ["a", "b"], "1 outputs for 2 references"), ([], [], "no rows to score")],
+)
+def test_unusable_rows_are_refused(
+    outputs: list[str], references: list[str], complaint: str
+) -> None:
+    with pytest.raises(InputError, match=complaint):
+        score_translation(outputs, references)
+    with pytest.raises(InputError, match=complaint):
+        score_classification(outputs, references, ["a", "b"])
+
+
+def random_bleu_sums() -> np.ndarray:
+    """Sums as BLEU can produce them, with zero matches, short and empty outputs among them."""
+    rng = np.random.default_rng(4)
+    output = rng.integers(0, 12, size=400)
+    total = np.maximum(output[:, None] - np.arange(4), 0)
+    correct = np.minimum.accumulate(rng.integers(0, total + 1), axis=1)
+    reference = rng.integers(1, 14, size=400)
+    return np.column_stack([output, reference, correct, total]).astype(float)
+
+
+def test_vectorised_bleu_equals_sacrebleus_formula() -> None:
+    sums = random_bleu_sums()
+
+    expected = [
+        BLEU.compute_bleu(
+            correct=[int(x) for x in row[2:6]],
+            total=[int(x) for x in row[6:]],
+            sys_len=int(row[0]),
+            ref_len=int(row[1]),
+            smooth_method="exp",
+        ).score
+        for row in sums
+    ]
+
+    assert sum(score == 0 for score in expected) > 10  # the special cases do occur
+    np.testing.assert_allclose(bleu_from_sums(sums), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_vectorised_chrf_equals_sacrebleus_formula() -> None:
+    rng = np.random.default_rng(5)
+    output = np.maximum(rng.integers(0, 10, size=(300, 1)) - np.arange(6), 0)
+    reference = np.maximum(rng.integers(0, 10, size=(300, 1)) - np.arange(6), 0)
+    match = rng.integers(0, np.minimum(output, reference) + 1)
+    sums = np.stack([output, reference, match], axis=2).reshape(300, 18).astype(float)
+
+    metric = CHRF()
+    expected = [metric._compute_f_score([int(x) for x in row]) for row in sums]
+
+    assert 0 < sum(score == 0 for score in expected) < 300
+    np.testing.assert_allclose(chrf_from_sums(sums), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("labels", [2, 7])
+def test_classification_scores_are_scikit_learns(labels: int) -> None:
+    rng = np.random.default_rng(labels)
+    names = [f"label {number}" for number in range(labels)]
+    # One label is never gold and one is never predicted.
+    gold = [names[code] for code in rng.integers(0, labels - 1, size=200)]
+    predicted = [
+        name if keep else names[code]
+        for name, keep, code in zip(
+            gold, rng.random(200) < 0.6, rng.integers(1, labels, size=200), strict=True
+        )
+    ]
+
+    quality = score_classification(predicted, gold, names)
+
+    f1 = sklearn_metrics.f1_score(gold, predicted, average="macro", zero_division=0)
+    assert quality.metrics == pytest.approx(
+        {
+            "accuracy": 100 * sklearn_metrics.accuracy_score(gold, predicted),
+            "macro_f1": 100 * f1,
+            "mcc": sklearn_metrics.matthews_corrcoef(gold, predicted),
+        },
+        rel=1e-12,
+    )
+    assert quality.signatures.keys() == quality.metrics.keys()
+
+
+def test_correlation_is_zero_where_it_is_undefined() -> None:
+    quality = score_classification(["a", "a"], ["a", "b"], ["a", "b"])
+
+    # scikit-learn's convention; F1 of b is 0 and of a 2/3, by hand.
+    assert quality.metrics == pytest.approx({"accuracy": 50.0, "macro_f1": 100 / 3, "mcc": 0.0})
+
+
+def test_label_unused_by_anyone_does_not_lower_macro_f1() -> None:
+    quality = score_classification(["a", "b"], ["a", "b"], ["a", "b", "c"])
+
+    assert quality.metrics["macro_f1"] == 100.0
+
+
+def test_foreign_label_is_named_with_its_row() -> None:
+    with pytest.raises(InputError, match=r"prediction 'x' in row 2 .* labels are a, b"):
+        score_classification(["a", "x"], ["a", "b"], ["a", "b"])

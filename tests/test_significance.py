@@ -1,0 +1,196 @@
+"""The paired bootstrap, compared with sacreBLEU's own and with plain re-scoring of draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.significance import PairedTest
+from sklearn.metrics import f1_score, matthews_corrcoef
+
+from compressor.errors import InputError, UsageError
+from compressor.evaluation import DEFAULT_SEED, compare, significance
+from compressor.evaluation.classification import ClassificationPair
+from compressor.evaluation.significance import bootstrap
+from compressor.evaluation.translation import TranslationPair
+
+WORDS = [f"word{number}" for number in range(40)]
+
+
+def translations(rows: int = 150) -> tuple[list[str], list[str], list[str]]:
+    """Dense outputs, slightly worse pruned outputs, references; sentences of 6 to 14 words."""
+    rng = np.random.default_rng(0)
+
+    def corrupt(sentence: list[str], probability: float) -> str:
+        flips = rng.random(len(sentence)) < probability
+        return " ".join(
+            str(rng.choice(WORDS)) if flip else word
+            for word, flip in zip(sentence, flips, strict=True)
+        )
+
+    gold = [list(rng.choice(WORDS, size=length)) for length in rng.integers(6, 15, size=rows)]
+    dense = [corrupt(sentence, 0.30) for sentence in gold]
+    pruned = [corrupt(sentence, 0.32) for sentence in gold]
+    return dense, pruned, [" ".join(sentence) for sentence in gold]
+
+
+def classified(rows: int = 120) -> tuple[list[str], list[str], list[str]]:
+    rng = np.random.default_rng(1)
+    names = np.array(["cold", "hot", "warm"])
+    gold = rng.integers(0, 3, size=rows)
+    dense = np.where(rng.random(rows) < 0.8, gold, rng.integers(0, 3, size=rows))
+    pruned = np.where(rng.random(rows) < 0.85, dense, rng.integers(0, 3, size=rows))
+    return list(names[dense]), list(names[pruned]), list(names[gold])
+
+
+def test_p_values_equal_sacrebleus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SACREBLEU_SEED", raising=False)
+    dense, pruned, references = translations()
+
+    _, reference = PairedTest(
+        [("dense", dense), ("pruned", pruned)],
+        {"BLEU": BLEU(), "chrF": CHRF()},
+        [references],
+        test_type="bs",
+    )()
+
+    ours = {result.metric: result for result in compare("translation", dense, pruned, references)}
+    assert ours.keys() == {"bleu", "chrf"}
+    for name, theirs in (("bleu", reference["BLEU"][1]), ("chrf", reference["chrF2"][1])):
+        assert 0.001 < theirs.p_value < 1  # a case where counting errors would show
+        # The same draws; sacreBLEU works in float32, so one draw may fall on the other side.
+        assert ours[name].p_value == pytest.approx(theirs.p_value, abs=1.5 / 1001)
+        assert ours[name].pruned == theirs.score
+
+
+def test_p_value_with_other_draws_agrees_within_monte_carlo_error() -> None:
+    dense, pruned, references = translations()
+
+    default = compare("translation", dense, pruned, references)
+    other = compare("translation", dense, pruned, references, seed=7)
+
+    for first, second in zip(default, other, strict=True):
+        assert first.p_value != second.p_value
+        spread = np.sqrt(2 * first.p_value * (1 - first.p_value) / 1000)
+        assert abs(first.p_value - second.p_value) < 4 * spread
+
+
+def test_spread_of_each_system_equals_sacrebleus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SACREBLEU_SEED", raising=False)
+    dense, pruned, references = translations()
+
+    scores = bootstrap(TranslationPair.of(dense, pruned, references), 1000, DEFAULT_SEED)
+
+    for outputs, ours in zip((dense, pruned), scores["bleu"], strict=True):
+        theirs = BLEU().corpus_score(outputs, [references], n_bootstrap=1000)
+        low, high = np.quantile(ours, [0.025, 0.975])
+        assert ours.mean() == pytest.approx(theirs._mean, rel=1e-5)
+        # sacreBLEU takes the 26th value from either end, NumPy interpolates between two.
+        assert (high - low) / 2 == pytest.approx(theirs._ci, rel=0.03)
+
+
+def test_interval_equals_that_of_rescored_draws() -> None:
+    dense, pruned, references = translations(40)
+    rng = np.random.default_rng(3)
+    differences = []
+    for _ in range(200):
+        rows = rng.integers(40, size=40)
+        gold = [[references[row] for row in rows]]
+        differences.append(
+            BLEU().corpus_score([pruned[row] for row in rows], gold).score
+            - BLEU().corpus_score([dense[row] for row in rows], gold).score
+        )
+
+    bleu = compare("translation", dense, pruned, references, resamples=200, seed=3)[0]
+
+    assert bleu.interval == pytest.approx(np.quantile(differences, [0.025, 0.975]), rel=1e-9)
+    assert bleu.interval[0] < bleu.difference < bleu.interval[1]
+
+
+def test_classification_draws_equal_scikit_learn_on_the_drawn_rows() -> None:
+    dense, pruned, gold = classified()
+    rng = np.random.default_rng(8)
+    drawn = rng.integers(len(gold), size=(30, len(gold)))
+
+    scores = bootstrap(ClassificationPair.of(dense, pruned, gold), 30, 8)
+
+    for system, outputs in enumerate((dense, pruned)):
+        predicted, right = np.array(outputs)[drawn], np.array(gold)[drawn]
+        rows = list(zip(right, predicted, strict=True))
+        expected = {
+            "accuracy": 100 * (predicted == right).mean(axis=1),
+            "macro_f1": [100 * f1_score(truth, guess, average="macro") for truth, guess in rows],
+            "mcc": [matthews_corrcoef(truth, guess) for truth, guess in rows],
+        }
+        for metric, values in expected.items():
+            np.testing.assert_allclose(scores[metric][system], values, rtol=1e-9)
+
+
+def test_accuracy_difference_of_a_clear_loss_is_significant() -> None:
+    gold = ["a", "b"] * 100
+    dense = list(gold)
+    pruned = ["a"] * 40 + gold[40:]  # 20 of 200 rows turn wrong
+
+    accuracy = compare("classification", dense, pruned, gold)[0]
+
+    assert (accuracy.metric, accuracy.dense, accuracy.pruned) == ("accuracy", 100.0, 90.0)
+    # Binomial standard error by hand: sqrt(0.1 * 0.9 / 200) = 2.12 points.
+    assert accuracy.interval == pytest.approx((-10 - 1.96 * 2.12, -10 + 1.96 * 2.12), abs=1.0)
+    assert accuracy.p_value == pytest.approx(1 / 1001)
+
+
+@pytest.mark.parametrize("task", ["translation", "classification"])
+def test_model_compared_with_itself_does_not_differ(task: str) -> None:
+    outputs, _, references = translations(30) if task == "translation" else classified(30)
+
+    for result in compare(task, outputs, list(outputs), references):
+        assert result.difference == 0
+        assert result.interval == (0, 0)
+        assert result.p_value == 1
+        assert result.resamples == 1000
+
+
+def test_chunks_do_not_change_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    dense, pruned, references = translations(40)
+    whole = compare("translation", dense, pruned, references, resamples=50)
+
+    monkeypatch.setattr(significance, "_DRAWS_PER_CHUNK", 7 * 40)
+
+    assert compare("translation", dense, pruned, references, resamples=50) == whole
+
+
+def test_memory_stays_bounded_on_many_rows() -> None:
+    largest = 0
+    for counts in significance._draws(np.arange(50_000), 170, seed=1):
+        largest = max(largest, counts.size)
+        assert (counts.sum(axis=1) == 50_000).all()
+
+    assert largest <= significance._DRAWS_PER_CHUNK < 170 * 50_000
+
+
+def test_seed_decides_the_draws() -> None:
+    rows = translations(40)
+
+    first = compare("translation", *rows, resamples=50, seed=1)
+
+    assert compare("translation", *rows, resamples=50, seed=1) == first
+    assert compare("translation", *rows, resamples=50, seed=2) != first
+
+
+def test_one_row_is_refused() -> None:
+    with pytest.raises(InputError, match="at least 2 rows"):
+        compare("translation", ["a"], ["a"], ["a"])
+
+
+def test_unpaired_outputs_are_refused() -> None:
+    with pytest.raises(InputError, match="2 outputs for 3 references"):
+        compare("classification", ["a"] * 3, ["a"] * 2, ["a"] * 3)
+
+
+def test_senseless_requests_are_refused() -> None:
+    with pytest.raises(UsageError, match="task 'summary'"):
+        compare("summary", ["a", "b"], ["a", "b"], ["a", "b"])
+    with pytest.raises(UsageError, match="0 resamples"):
+        compare("translation", ["a", "b"], ["a", "b"], ["a", "b"], resamples=0)
+    with pytest.raises(UsageError, match="tokenizer 'zh'"):
+        compare("classification", ["a", "b"], ["a", "b"], ["a", "b"], tokenize="zh")
