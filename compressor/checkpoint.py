@@ -82,7 +82,9 @@ def resolve(model: str, revision: str | None = None, allow_pickle: bool = False)
             "that name; check the path or the connection"
         ) from error
     except (HfHubHTTPError, HFValidationError) as error:
-        raise InputError(f"the hub has no model {model!r} (revision {revision or 'main'})") from error
+        raise InputError(
+            f"the hub has no model {model!r} (revision {revision or 'main'})"
+        ) from error
 
 
 def open_checkpoint(
@@ -171,7 +173,9 @@ def _load_dense(directory: Path, config: Any, entry: Architecture, allow_pickle:
             )
         except (OSError, ValueError, RuntimeError, KeyError) as error:
             reason = str(error).strip().splitlines()[0]
-            raise InputError(f"cannot load {directory} as a {config.model_type}: {reason}") from error
+            raise InputError(
+                f"cannot load {directory} as a {config.model_type}: {reason}"
+            ) from error
     missing = sorted(info["missing_keys"])
     if missing:
         raise InputError(
@@ -190,7 +194,9 @@ def _load_pruned(
     layers = find_attention_layers(model)
     mask = HeadMask.from_json(heads["kept"], heads["heads"])
     if {layer.name: layer.heads for layer in layers} != heads["heads"]:
-        raise InputError(f"{directory / HEADS} and config.json disagree about the dense head counts")
+        raise InputError(
+            f"{directory / HEADS} and config.json disagree about the dense head counts"
+        )
     remove_heads(model, layers, mask)
     _load_strictly(model, directory / WEIGHTS)
     return model, layers, mask, heads
@@ -199,7 +205,9 @@ def _load_pruned(
 def _load_strictly(model: nn.Module, path: Path) -> None:
     """Load all weights of one file; tied weights may be stored under any of their names."""
     if not path.exists():
-        raise InputError(f"a compressed checkpoint keeps its weights in one file; {path} is missing")
+        raise InputError(
+            f"a compressed checkpoint keeps its weights in one file; {path} is missing"
+        )
     stored = {name: value.float() for name, value in load_file(path).items()}
     expected = model.state_dict()
     aliases: dict[int, set[str]] = {}

@@ -1,0 +1,102 @@
+"""The `compress` command: one file per sub-command, nothing heavy imported before it is needed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import typer
+
+from compressor import __version__
+from compressor.commands.console import console
+from compressor.errors import CompressError
+
+COMMANDS = (
+    "run",
+    "demo",
+    "inspect",
+    "score",
+    "prune",
+    "export",
+    "evaluate",
+    "bench",
+    "report",
+    "gate",
+    "doctor",
+)
+BUG = 70
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="compress",
+    help="Remove the attention heads a transformer does not need, export the smaller model to "
+    "ONNX, and measure what that costs and gains.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    pass
+
+
+for _name in COMMANDS:
+    import_module(f"compressor.commands.{_name}").register(app)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit status (see DESIGN's table in the README)."""
+    # Known before parsing, so that a parsing error too is told in the form that was asked for.
+    console.as_json = "--json" in arguments
+    console.quiet = console.verbose = False
+    try:
+        status = app(list(arguments), standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except CompressError as error:
+        return _fail(str(error), error.exit_code, error)
+    except typer.Exit as stop:
+        return stop.exit_code
+    except typer.TyperException as error:
+        return _fail(f"{error.format_message()} (see --help)", 2, error)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail(
+            "interrupted; the same command goes on from the last finished stage", INTERRUPTED, None
+        )
+    except BrokenPipeError:
+        # The reader of stdout went away (`| head`); nothing is left to tell it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:  # noqa: BLE001 - the last line: everything else is a bug
+        kind = type(error).__name__
+        message = f"bug: {kind}: {error}; please report it, with COMPRESS_DEBUG=1 for the traceback"
+        return _fail(message, BUG, error)
+
+
+def _fail(message: str, status: int, error: BaseException | None) -> int:
+    if error is not None and os.environ.get("COMPRESS_DEBUG") == "1":
+        import traceback
+
+        traceback.print_exception(error)
+    console.error(message, status)
+    return status
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,58 @@
+"""Checked ONNX graphs from a model, with all that the torch-free runtime needs beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compressor.heads import HeadMask
+from compressor.report.schema import Check
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from compressor.checkpoint import Checkpoint
+    from compressor.tasks import Batch
+
+GRAPH_DIRECTORY = "onnx"
+
+
+def export_model(
+    checkpoint: Checkpoint,
+    model: nn.Module,
+    mask: HeadMask,
+    batches: Sequence[Batch],
+    texts: Sequence[str],
+    directory: Path,
+) -> list[Check]:
+    """Write `directory/onnx` and check it: graphs and tokenizer answer as PyTorch does.
+
+    Args:
+        checkpoint: where the model came from: tokenizer, task, the dense layers.
+        model: the network to export, which may have lost the heads that `mask` removes.
+        batches: ragged batches to compare on.
+        texts: rows to compare the tokenizer on.
+
+    Raises:
+        VerificationError: an answer differs.
+        InputError: the checkpoint holds settings that the runtime cannot follow.
+    """
+    from compressor.export.graphs import export_graphs
+    from compressor.export.metadata import write_metadata
+    from compressor.export.tokenizer import check_tokenizer, write_tokenizer
+    from compressor.export.verify import verify_classifier, verify_translator
+
+    graphs = directory / GRAPH_DIRECTORY
+    files = export_graphs(model, checkpoint.layers, mask, graphs)
+    write_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json")
+    check_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json", texts)
+    write_metadata(checkpoint, model, mask, files, graphs)
+    inputs = [batch.inputs() for batch in batches]
+    verify = verify_classifier if checkpoint.entry.task == "classification" else verify_translator
+    return verify(model, directory, inputs)
+
+
+def graph_bytes(directory: Path) -> int:
+    """Size of the float32 graphs of an artifact, external weights included."""
+    return sum(path.stat().st_size for path in (directory / GRAPH_DIRECTORY).glob("*.onnx*"))

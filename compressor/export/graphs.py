@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import onnx
 import torch
 from torch import Tensor, nn
 
@@ -148,7 +147,9 @@ def _export_decoder(model, layers, mask: HeadMask, path: Path) -> None:
     tensors = {}
     for kind, length in (("cross", 5), ("decoder_self", 3)):
         tensors[kind] = [
-            torch.randn(2, len(mask.kept(x.name)), length, x.head_dim) for x in used[kind] for _ in "kv"
+            torch.randn(2, len(mask.kept(x.name)), length, x.head_dim)
+            for x in used[kind]
+            for _ in "kv"
         ]
     source_mask = torch.ones(2, 5, dtype=torch.long) if cross else None
     example = (
@@ -204,8 +205,23 @@ def _export(
     finally:
         exporter_log.setLevel(level)
     assert program is not None
-    proto = program.model_proto
-    found = [value.name for value in proto.graph.input], [value.name for value in proto.graph.output]
-    if found != (inputs, outputs):
-        raise VerificationError(f"the exporter changed the inputs or outputs of {path.name}: {found}")
-    onnx.save(proto, path)
+    names = [value.name for value in (*program.model.graph.inputs, *program.model.graph.outputs)]
+    if names != inputs + outputs:
+        raise VerificationError(
+            f"the exporter changed the inputs or outputs of {path.name}: {names}"
+        )
+    _strip_traces(program.model)
+    program.save(path)  # weights beyond 2 GB go to a file beside it
+
+
+def _strip_traces(model: Any) -> None:
+    """Drop stack traces and module names: of no use to a reader, different on every machine."""
+    model.metadata_props.clear()
+    model.graph.metadata_props.clear()
+    for node in model.graph.all_nodes():
+        node.metadata_props.clear()
+        node.doc_string = None
+        for value in node.outputs:
+            value.metadata_props.clear()
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()

@@ -1,0 +1,100 @@
+"""Scoring methods: how important is each head?
+
+One file per method, one line each in `METHODS`; `score_heads` is the only entry.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal
+
+from compressor.errors import UsageError
+from compressor.heads import AttentionLayer, HeadMask, HeadScores
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from compressor.tasks import Batch
+
+Per = Literal["token", "example"]
+Normalize = Literal["layer", "none"]
+
+METHODS: dict[str, str] = {
+    "taylor": "compressor.importance.taylor:score",
+    "magnitude": "compressor.importance.magnitude:score",
+    "random": "compressor.importance.random:score",
+}
+# Methods that look at the weights alone, or at nothing.
+DATA_FREE = frozenset({"magnitude", "random"})
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """Everything a scoring method may use.
+
+    Args:
+        mask: heads already removed; they are gated to zero and score zero.
+        batches: calibration batches of `task` (see `compressor.tasks`).
+        task: the task's module, for its loss and its token masks.
+        per: where the absolute value of Taylor's product is taken.
+        normalize: divide by the L2 norm over the layer's heads, or not.
+        progress: called with (batches done, batches in all).
+    """
+
+    model: nn.Module
+    layers: Sequence[AttentionLayer]
+    mask: HeadMask
+    batches: Sequence[Batch]
+    task: ModuleType
+    per: Per = "token"
+    normalize: Normalize = "layer"
+    seed: int = 0
+    device: torch.device | None = None
+    progress: Callable[[int, int], None] = field(default=lambda done, total: None)
+
+
+@dataclass(frozen=True)
+class RawScores:
+    """What a method returns: scores per layer, what its signature must tell, passes made."""
+
+    values: dict[str, list[float]]
+    signature: str
+    forward_passes: int = 0
+    backward_passes: int = 0
+
+
+def score_heads(method: str, scoring: Scoring) -> HeadScores:
+    """Score every head of the model with one of `METHODS`.
+
+    Raises:
+        UsageError: there is no such method; the message lists those there are.
+    """
+    if method not in METHODS:
+        raise UsageError(f"there is no scoring method {method!r}; there are {', '.join(METHODS)}")
+    module, _, function = METHODS[method].partition(":")
+    began = time.perf_counter()
+    raw: RawScores = getattr(import_module(module), function)(scoring)
+    values = {
+        layer.name: _normalized(raw.values[layer.name], scoring.normalize)
+        for layer in scoring.layers
+    }
+    return HeadScores(
+        values=values,
+        method=method,
+        signature=f"{method}|{raw.signature}|normalize:{scoring.normalize}",
+        cost={
+            "seconds": time.perf_counter() - began,
+            "forward_passes": raw.forward_passes,
+            "backward_passes": raw.backward_passes,
+        },
+    )
+
+
+def _normalized(scores: Sequence[float], how: Normalize) -> tuple[float, ...]:
+    norm = sum(score * score for score in scores) ** 0.5 if how == "layer" else 1.0
+    return tuple(float(score) / norm if norm > 0 else float(score) for score in scores)

@@ -1,0 +1,168 @@
+"""From scores to a mask: exactly as many heads as were asked for.
+
+A budget is written `0.5` (a fraction), `36` (a count) or per kind, `encoder_self=0.3,cross=0.8`;
+kinds that are not named keep all their heads. Floors say how many heads every layer must keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from compressor.errors import UsageError
+from compressor.heads import KINDS, HeadMask, HeadScores, kind_of
+
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many heads to keep: per kind, or of all kinds together (`{"all": n}`)."""
+
+    text: str  # as the user wrote it, for example `keep 0.5`
+    keep: Mapping[str, int]
+
+    @property
+    def slug(self) -> str:
+        """Name of the variant's directory when a run has several budgets."""
+        return self.text.replace(" ", "-").replace("=", "-").replace(",", "-").replace("%", "pct")
+
+
+def parse_budget(mode: Literal["keep", "remove"], text: str, full: HeadMask) -> Budget:
+    """Read `--keep` or `--remove` for a model with the heads of `full`.
+
+    Raises:
+        UsageError: not a number, out of range, or a kind of attention the model does not have.
+    """
+    keep = {}
+    for kind, amount in _parts(text, full, f"--{mode}").items():
+        total = full.total(None if kind == ALL else kind)
+        count = _count(amount, total, f"--{mode} {text}")
+        keep[kind] = count if mode == "keep" else total - count
+    return Budget(f"{mode} {text}", keep)
+
+
+def parse_floors(text: str, full: HeadMask) -> dict[str, int]:
+    """Read `--floor`: `1`, or per kind `cross=2,encoder_self=0`. Kinds not named get 1."""
+    floors = dict.fromkeys(full.kinds(), 1)
+    for kind, amount in _parts(text, full, "--floor").items():
+        if not amount.isdecimal():
+            raise UsageError(f"--floor {text}: {amount!r} is not a number of heads")
+        floors.update(dict.fromkeys(full.kinds() if kind == ALL else [kind], int(amount)))
+    return floors
+
+
+def _parts(text: str, full: HeadMask, option: str) -> dict[str, str]:
+    if "=" not in text:
+        return {ALL: text.strip()}
+    parts: dict[str, str] = {}
+    for part in text.split(","):
+        kind, equals, amount = (piece.strip() for piece in part.partition("="))
+        if not equals or kind in parts:
+            raise UsageError(
+                f"{option} {text}: write one KIND=AMOUNT for each kind, as in "
+                f"{option} encoder_self=0.3,cross=0.8"
+            )
+        if kind not in full.kinds():
+            there = ", ".join(full.kinds())
+            known = "the model has no" if kind in KINDS else "there is no"
+            raise UsageError(f"{option} {text}: {known} attention {kind!r}; it has {there}")
+        parts[kind] = amount
+    return parts
+
+
+def _count(amount: str, total: int, where: str) -> int:
+    """A count, or a fraction of `total` rounded to the nearest head (0.5 rounds up)."""
+    try:
+        if amount.isdecimal():
+            count = int(amount)
+        else:
+            number = float(amount.rstrip("%")) / (100 if amount.endswith("%") else 1)
+            if not 0 <= number <= 1:
+                raise ValueError
+            count = int(number * total + 0.5)
+    except ValueError as error:
+        raise UsageError(
+            f"{where}: {amount!r} is neither a fraction (0.5, 50%) nor a number of heads (36)"
+        ) from error
+    if count > total:
+        raise UsageError(f"{where}: there are only {total} heads")
+    return count
+
+
+def check_possible(budget: Budget, floors: Mapping[str, int], full: HeadMask) -> None:
+    """Raise `UsageError` if the floors make the budget impossible; says how many are needed."""
+    for kind, wanted in budget.keep.items():
+        names = [name for name in full.keep if kind in (ALL, kind_of(name))]
+        needed = sum(min(len(full.keep[name]), floors[kind_of(name)]) for name in names)
+        if wanted < needed:
+            of = "" if kind == ALL else f" of {kind}"
+            raise UsageError(
+                f"{budget.text} leaves {wanted} heads{of}, but the floors of its {len(names)} "
+                f"layers need {needed}; keep more, or lower --floor (0 lets a layer lose all)"
+            )
+
+
+def select(
+    scores: HeadScores, mask: HeadMask, keep: Mapping[str, int], floors: Mapping[str, int]
+) -> HeadMask:
+    """Remove the least important heads of `mask` until exactly `keep` are left.
+
+    Args:
+        keep: kept heads per kind, or of all kinds together under `all`.
+        floors: least number of heads in each layer of a kind.
+    """
+    counts = mask.counts()
+    excess = {kind: mask.count(None if kind == ALL else kind) - n for kind, n in keep.items()}
+    removed = []
+    for name, head in scores.ascending():
+        pool = ALL if ALL in excess else kind_of(name)
+        if not mask.keep[name][head] or excess.get(pool, 0) <= 0:
+            continue
+        if counts[name] > floors[kind_of(name)]:
+            counts[name] -= 1
+            excess[pool] -= 1
+            removed.append((name, head))
+    return mask.without(removed)
+
+
+def prune_in_steps(
+    full: HeadMask,
+    budget: Budget,
+    floors: Mapping[str, int],
+    steps: int,
+    score: Callable[[HeadMask], HeadScores],
+) -> tuple[HeadMask, HeadScores]:
+    """Reach the budget in equal steps, calling `score` on what is left before every step.
+
+    Returns:
+        The mask, and every head's score at the time it was last looked at.
+    """
+    check_possible(budget, floors, full)
+    mask = full
+    scores: HeadScores | None = None
+    for step in range(1, steps + 1):
+        latest = score(mask)
+        scores = latest if scores is None else _merge(scores, latest, mask)
+        share = step / steps
+        targets = {}
+        for kind, final in budget.keep.items():
+            total = full.total(None if kind == ALL else kind)
+            targets[kind] = total - round((total - final) * share)
+        mask = select(latest, mask, targets, floors)
+    assert scores is not None
+    return mask, scores
+
+
+def _merge(old: HeadScores, new: HeadScores, mask: HeadMask) -> HeadScores:
+    """New scores where heads are left, the last known ones where they are gone."""
+    values = {
+        name: tuple(
+            n if keep else o
+            for o, n, keep in zip(old.values[name], new.values[name], mask.keep[name], strict=True)
+        )
+        for name in new.values
+    }
+    cost = {key: old.cost[key] + new.cost[key] for key in new.cost}
+    return HeadScores(values, new.method, new.signature, cost)

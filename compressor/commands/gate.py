@@ -1,0 +1,48 @@
+"""`compress gate`: does a report meet the rules? Exit status 1 exactly when it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from compressor.commands import options as o
+from compressor.commands.console import console
+from compressor.errors import UsageError
+
+
+def register(app: typer.Typer) -> None:
+    app.command("gate")(gate)
+
+
+def gate(
+    report: Annotated[Path, typer.Argument(help="A report.json.")],
+    max_drop: o.MaxDrop = None,
+    min_speedup: o.MinSpeedup = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", help="Also write the outcomes as JUnit XML.")
+    ] = None,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+    as_json: o.Json = False,
+) -> int:
+    """Check a report against quality and speed rules."""
+    from compressor.gate import check, exit_status, parse_rules
+    from compressor.report import render
+    from compressor.report.schema import load_report
+
+    rules = parse_rules(max_drop or [], min_speedup or [])
+    if not rules:
+        raise UsageError("give at least one rule: --max-drop bleu=0.5 or --min-speedup 1.1@16")
+    loaded = load_report(report)
+    outcomes = check(loaded, rules)
+    if junit is not None:
+        judged = loaded.model_copy(update={"gate": outcomes})
+        junit.write_text(render(judged, "junit"), encoding="utf-8")
+    lines = [f"{'met' if x.met else 'NOT MET'}  {x.variant}: {x.message}" for x in outcomes]
+    met = all(outcome.met for outcome in outcomes)
+    console.result(
+        "\n".join(lines), {"met": met, "outcomes": [outcome.model_dump() for outcome in outcomes]}
+    )
+    return exit_status(outcomes)

@@ -1,0 +1,148 @@
+"""Options that several commands share, each declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from compressor.commands.console import console
+from compressor.errors import UsageError
+
+
+def _quiet(value: bool) -> bool:
+    console.quiet = value
+    return value
+
+
+def _verbose(value: bool) -> bool:
+    console.verbose = value
+    return value
+
+
+def _json(value: bool) -> bool:
+    console.as_json = value
+    return value
+
+
+def parse_numbers(text: str | None, option: str) -> list[int] | None:
+    """`1,4,16` as numbers.
+
+    Raises:
+        UsageError: something in it is not a positive whole number.
+    """
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UsageError(f"{option} {text!r}: write positive whole numbers, as in {option} 1,4,16")
+    return [int(part) for part in parts]
+
+
+Model = Annotated[
+    str | None, typer.Option("-m", "--model", help="Checkpoint: a local directory or a hub id.")
+]
+Output = Annotated[Path, typer.Option("-o", "--output", help="Directory to write to.")]
+Quiet = Annotated[
+    bool, typer.Option("-q", "--quiet", callback=_quiet, help="Only the result, no messages.")
+]
+Verbose = Annotated[
+    bool, typer.Option("-v", "--verbose", callback=_verbose, help="More messages.")
+]
+Json = Annotated[
+    bool, typer.Option("--json", callback=_json, help="The result as one JSON object on stdout.")
+]
+Revision = Annotated[
+    str | None, typer.Option("--revision", help="Branch, tag or commit of a hub model.")
+]
+AllowPickle = Annotated[
+    bool | None,
+    typer.Option("--allow-pickle", help="Load weights that exist only as pytorch_model.bin."),
+]
+TrustRemoteCode = Annotated[
+    bool | None,
+    typer.Option("--trust-remote-code", help="Let the checkpoint run its own code. Off by default."),
+]
+Calibration = Annotated[
+    str | None,
+    typer.Option("--calibration", help="Rows to score on: TSV, CSV, JSONL, or SRC,TGT text files."),
+]
+Test = Annotated[str | None, typer.Option("--test", help="Rows to measure quality and speed on.")]
+CalibrationRows = Annotated[
+    int | None, typer.Option("--calibration-rows", min=2, help="Use only the first N.")
+]
+TestRows = Annotated[int | None, typer.Option("--test-rows", min=2, help="Use only the first N.")]
+SourceColumn = Annotated[str | None, typer.Option("--source-column", help="Default: the first.")]
+TargetColumn = Annotated[str | None, typer.Option("--target-column", help="Default: the second.")]
+TextColumn = Annotated[str | None, typer.Option("--text-column", help="Default: the first.")]
+TextPairColumn = Annotated[
+    str | None, typer.Option("--text-pair-column", help="Second text, for tasks on pairs.")
+]
+LabelColumn = Annotated[str | None, typer.Option("--label-column", help="Default: the second.")]
+Task = Annotated[
+    str | None,
+    typer.Option("-t", "--task", help="translation or classification; follows from the model."),
+]
+Method = Annotated[
+    str | None, typer.Option("--method", help="How to score heads: taylor, magnitude, random.")
+]
+Per = Annotated[
+    str | None,
+    typer.Option(
+        "--per", help="taylor: absolute value per token (released code) or example (paper)."
+    ),
+]
+Normalize = Annotated[
+    str | None, typer.Option("--normalize", help="Divide by the layer's L2 norm: layer or none.")
+]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep",
+        help="Heads to keep: 0.5, 36, or encoder_self=0.3,cross=0.8. Repeat for several budgets.",
+    ),
+]
+Remove = Annotated[
+    list[str] | None, typer.Option("--remove", help="Heads to remove, written like --keep.")
+]
+Floor = Annotated[
+    str | None,
+    typer.Option("--floor", help="Heads each layer keeps at least: 1 (default), 0, or cross=2."),
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="Of everything random. Default: 0.")]
+Device = Annotated[
+    str | None, typer.Option("--device", help="auto (default), cpu or cuda.")
+]
+NumBeams = Annotated[
+    int | None,
+    typer.Option("--num-beams", min=1, help="Beam width; the checkpoint's own by default."),
+]
+BatchSize = Annotated[
+    str | None, typer.Option("-b", "--batch-size", help="To measure, default 1,4,16,64.")
+]
+Lengths = Annotated[
+    str | None,
+    typer.Option("--lengths", help="Source lengths to time: data (default) or a token count."),
+]
+TargetLength = Annotated[
+    int | None,
+    typer.Option(
+        "--target-length", min=1, help="Tokens to generate when timing; default: the data's mean."
+    ),
+]
+BenchSeconds = Annotated[
+    float | None,
+    typer.Option("--bench-seconds", help="Least time per model and batch size. Default: 3."),
+]
+Threads = Annotated[
+    int | None, typer.Option("--threads", min=1, help="CPU threads of the runtime when timing.")
+]
+MaxDrop = Annotated[
+    list[str] | None,
+    typer.Option("--max-drop", help="Gate: a metric may fall by at most this, as in bleu=0.5."),
+]
+MinSpeedup = Annotated[
+    list[str] | None,
+    typer.Option("--min-speedup", help="Gate: 1.1@16 (at batch 16) or 1.1 (at every batch)."),
+]

@@ -1,0 +1,120 @@
+"""ONNX equals PyTorch: the check every export must pass, through the runtime that is shipped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from compressor.errors import VerificationError
+from compressor.report.schema import Check
+from compressor.runtime import Classifier, Translator
+
+# Two libraries order and fuse single-precision sums differently: about 1e-6 of the largest logit
+# a layer. A wrong head count or mask shows at 1e-2 and more.
+EXPORT_TOLERANCE = 1e-4
+
+
+@torch.no_grad()
+def verify_classifier(
+    model: nn.Module, directory: Path, batches: Sequence[Mapping[str, Tensor]]
+) -> list[Check]:
+    """Compare logits on ragged batches of model inputs.
+
+    Raises:
+        VerificationError: they differ by more than `EXPORT_TOLERANCE` of the largest logit.
+    """
+    runtime = Classifier(directory)
+    worst = 0.0
+    for batch in batches:
+        expected = model(**batch).logits.numpy()
+        actual = runtime.run({name: value.numpy() for name, value in batch.items()})
+        worst = max(worst, _relative(actual, expected))
+    return [_logit_check(worst, len(batches))]
+
+
+@torch.no_grad()
+def verify_translator(
+    model: nn.Module, directory: Path, batches: Sequence[Mapping[str, Tensor]]
+) -> list[Check]:
+    """Compare greedy translations token for token, and logits along PyTorch's translations.
+
+    Args:
+        batches: `input_ids` and `attention_mask`, [batch, source], ragged.
+
+    Raises:
+        VerificationError: a logit or a generated token differs. A token may differ where
+            PyTorch's own two best logits are closer together than the tolerance.
+    """
+    runtime = Translator(directory)
+    worst, tokens, ties = 0.0, 0, 0
+    for batch in batches:
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        arrays = {name: value.numpy() for name, value in inputs.items()}
+        expected = model.generate(**inputs, num_beams=1, do_sample=False)  # type: ignore[operator]
+        logits = model(**inputs, decoder_input_ids=expected[:, :-1]).logits
+        steps = runtime.teacher_forced(arrays, expected[:, :-1].numpy())
+        worst = max(worst, _relative(steps, logits.numpy()))
+        produced = runtime.generate(arrays, num_beams=1)
+        for row, (want, got) in enumerate(zip(expected[:, 1:].tolist(), produced, strict=True)):
+            want = _until_end(want, runtime.end_ids, len(got))
+            tokens += len(want)
+            if want != list(got):
+                _require_tie(want, list(got), logits[row])
+                ties += 1
+    check = _logit_check(worst, len(batches))
+    detail = f"{tokens} greedy tokens of {sum(len(b['input_ids']) for b in batches)} sentences"
+    if ties:
+        detail += f"; {ties} sentences differ from a tie of two logits on"
+    return [
+        check,
+        Check(
+            name="ONNX translates as PyTorch", largest_difference=0.0, tolerance=0.0, detail=detail
+        ),
+    ]
+
+
+def _until_end(ids: list[int], end_ids: Sequence[int], at_least: int) -> list[int]:
+    """Cut padding behind the first end token; `at_least` keeps a row that never ended whole."""
+    for position, token in enumerate(ids):
+        if token in end_ids:
+            return ids[: position + 1]
+    return ids
+
+
+def _require_tie(want: list[int], got: list[int], logits: Tensor) -> None:
+    """logits: [steps, vocabulary] along `want`; the first difference must be between equals."""
+    step = next(
+        (i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b),
+        min(len(want), len(got)),
+    )
+    if step < min(len(want), len(got)):
+        gap = float(logits[step, want[step]] - logits[step, got[step]])
+        if abs(gap) <= EXPORT_TOLERANCE * float(logits[step].abs().max()):
+            return
+    raise VerificationError(
+        f"the ONNX translator differs from PyTorch at token {step + 1} of a calibration sentence; "
+        "please report this with the checkpoint's name"
+    )
+
+
+def _relative(actual: Any, expected: np.ndarray) -> float:
+    return float(np.abs(actual - expected).max() / max(np.abs(expected).max(), 1e-12))
+
+
+def _logit_check(worst: float, batches: int) -> Check:
+    if not worst <= EXPORT_TOLERANCE:
+        raise VerificationError(
+            f"the ONNX model's logits differ from PyTorch's by {worst:.2e} of the largest logit "
+            f"(tolerance {EXPORT_TOLERANCE:.0e}); please report this with the checkpoint's name"
+        )
+    return Check(
+        name="ONNX equals PyTorch",
+        largest_difference=worst,
+        tolerance=EXPORT_TOLERANCE,
+        detail=f"logits of {batches} ragged batches, relative to the largest logit",
+    )

@@ -1,0 +1,85 @@
+"""One forward and one backward pass that see every head's output and its gradient.
+
+A head is a slice a_h of the output projection's input; hooks there give a_h and dL/da_h for all
+heads of all layers at once. No weight needs a gradient, so nothing is computed for them, and
+nothing is recorded before the first attention output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from compressor.heads import AttentionLayer
+from compressor.importance import Scoring
+
+# (layer, output [batch, tokens, heads, head_dim], gradient of the same shape, real tokens
+# [batch, tokens]) -> None
+Visit = Callable[[AttentionLayer, Tensor, Tensor, Tensor], None]
+
+
+def visit_gradients(scoring: Scoring, visit: Visit) -> int:
+    """Run the passes over all batches and call `visit` once per layer and batch.
+
+    The loss is the sum over the batch's tokens (or rows), so what a row contributes does not
+    depend on the rows it is batched with.
+
+    Returns:
+        The number of batches: that many forward and that many backward passes were made.
+    """
+    model, total = scoring.model.eval(), len(scoring.batches)
+    wanted = [(p, p.requires_grad) for p in model.parameters()]
+    for parameter, _ in wanted:
+        parameter.requires_grad_(False)
+    try:
+        for done, batch in enumerate(scoring.batches, 1):
+            if scoring.device is not None:
+                batch = {name: value.to(scoring.device) for name, value in batch.items()}
+            masks = {
+                kind: scoring.task.token_mask(batch, kind)
+                for kind in {layer.kind for layer in scoring.layers}
+            }
+            with _watch(scoring, visit, masks), torch.enable_grad():
+                scoring.task.loss(model, batch).backward()
+            scoring.progress(done, total)
+    finally:
+        for parameter, flag in wanted:
+            parameter.requires_grad_(flag)
+    return total
+
+
+@contextmanager
+def _watch(scoring: Scoring, visit: Visit, masks: dict[str, Tensor]) -> Iterator[None]:
+    handles = [
+        scoring.model.get_submodule(layer.output).register_forward_pre_hook(
+            _hook(layer, torch.tensor(scoring.mask.keep[layer.name]), visit, masks[layer.kind])
+        )
+        for layer in scoring.layers
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _hook(layer: AttentionLayer, keep: Tensor, visit: Visit, real: Tensor):
+    def watch(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        output = inputs[0]  # [batch, tokens, heads x head_dim]
+        if not output.requires_grad:
+            output = output.detach().requires_grad_()
+        if not keep.all():
+            gate = keep.to(output).repeat_interleave(layer.head_dim)
+            output = output * gate
+        heads = output.detach().unflatten(-1, (layer.heads, layer.head_dim))
+
+        def receive(gradient: Tensor) -> None:
+            visit(layer, heads, gradient.unflatten(-1, (layer.heads, layer.head_dim)), real)
+
+        output.register_hook(receive)
+        return (output, *inputs[1:])
+
+    return watch

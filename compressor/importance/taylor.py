@@ -1,0 +1,34 @@
+"""Taylor sensitivity: how much the loss would change, to first order, if a head fell silent.
+
+Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?", equation 2. Their formula
+takes the absolute value of a_h . dL/da_h per example, their released code per token; both are
+here, the released code's is the default.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from compressor.heads import AttentionLayer
+from compressor.importance import RawScores, Scoring
+from compressor.importance.gradients import visit_gradients
+
+
+def score(scoring: Scoring) -> RawScores:
+    """Mean |a_h . dL/da_h| over real tokens, or over examples of its sum over tokens."""
+    sums = {layer.name: torch.zeros(layer.heads, dtype=torch.float64) for layer in scoring.layers}
+    counts = {layer.name: 0 for layer in scoring.layers}
+
+    def add(layer: AttentionLayer, output: Tensor, gradient: Tensor, real: Tensor) -> None:
+        products = (output * gradient).sum(-1) * real[..., None]  # [batch, tokens, heads]
+        if scoring.per == "example":
+            sums[layer.name] += products.sum(1).abs().sum(0).double().cpu()
+            counts[layer.name] += len(products)
+        else:
+            sums[layer.name] += products.abs().sum((0, 1)).double().cpu()
+            counts[layer.name] += int(real.sum())
+
+    passes = visit_gradients(scoring, add)
+    values = {name: (total / counts[name]).tolist() for name, total in sums.items()}
+    return RawScores(values, f"per:{scoring.per}", forward_passes=passes, backward_passes=passes)

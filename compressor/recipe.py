@@ -1,0 +1,134 @@
+"""Every option of `compress run`, in one typed value that can stand in a YAML file.
+
+Flags win over the file, the file over the defaults; keys that are not options are errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+
+from compressor.errors import InputError, UsageError
+
+Lengths = Literal["data"] | PositiveInt
+
+
+class Recipe(BaseModel):
+    """The resolved options of one run; `recipe.yaml` in an artifact is this, written out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    model: str
+    task: Literal["translation", "classification"] | None = None
+    revision: str | None = None
+    allow_pickle: bool = False
+    trust_remote_code: bool = False
+
+    calibration: str | None = None
+    test: str | None = None
+    source_column: str | None = None
+    target_column: str | None = None
+    text_column: str | None = None
+    text_pair_column: str | None = None
+    label_column: str | None = None
+    calibration_rows: int | None = Field(default=None, ge=2)
+    test_rows: int | None = Field(default=None, ge=2)
+
+    method: str = "taylor"
+    per: Literal["token", "example"] = "token"
+    normalize: Literal["layer", "none"] = "layer"
+    keep: list[str] = []
+    remove: list[str] = []
+    floor: str = "1"
+    steps: int = Field(default=1, ge=1)
+    seed: int = 0
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    num_beams: int | None = Field(default=None, ge=1)
+    resamples: int = Field(default=1000, ge=100)
+
+    bench: bool = True
+    batch_size: list[int] = [1, 4, 16, 64]
+    lengths: Lengths = "data"
+    target_length: int | None = Field(default=None, ge=1)
+    bench_seconds: float = Field(default=3.0, gt=0)
+    threads: int | None = Field(default=None, ge=1)
+
+    max_drop: list[str] = []
+    min_speedup: list[str] = []
+
+    def to_yaml(self) -> str:
+        """All options with their values, in the order of the class."""
+        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
+
+
+def build_recipe(flags: Mapping[str, Any], file: Path | None = None) -> Recipe:
+    """Merge flags (None or empty = not given) over a recipe file over the defaults.
+
+    Raises:
+        InputError: the file cannot be read or is not YAML.
+        UsageError: unknown key, wrong type, value out of range, or no model.
+    """
+    values = {} if file is None else _read(file)
+    # A budget on the command line replaces the file's, also when one says keep, the other remove.
+    if flags.get("keep") or flags.get("remove"):
+        values = {k: v for k, v in values.items() if k not in ("keep", "remove")}
+    values |= {name: value for name, value in flags.items() if value not in (None, [], ())}
+    try:
+        recipe = Recipe.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(_explain(error, file)) from error
+    if any(size < 1 for size in recipe.batch_size) or not recipe.batch_size:
+        raise UsageError(f"batch sizes must be positive numbers, not {recipe.batch_size}")
+    return recipe
+
+
+def parse_lengths(text: str | None) -> Lengths | None:
+    """`data`, or a number of tokens.
+
+    Raises:
+        UsageError: neither.
+    """
+    if text is None or text == "data":
+        return text  # type: ignore[return-value]
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise UsageError(f"--lengths {text!r} is neither `data` nor a number of tokens")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read recipe {file}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"recipe {file} is not YAML: {reason}") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"recipe {file} must be a list of `option: value` lines")
+    for name in ("keep", "remove", "max_drop", "min_speedup", "batch_size"):
+        if name in values and not isinstance(values[name], list):
+            values[name] = [values[name]]
+    for name in ("keep", "remove", "max_drop", "min_speedup"):
+        if name in values:
+            values[name] = [str(value) for value in values[name]]
+    if "floor" in values:
+        values["floor"] = str(values["floor"])
+    return values
+
+
+def _explain(error: ValidationError, file: Path | None) -> str:
+    first = error.errors()[0]
+    name = str(first["loc"][0]) if first["loc"] else "recipe"
+    option = f"--{name.replace('_', '-')}"
+    where = f"recipe {file}" if file is not None else "the command line"
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(Recipe.model_fields)
+        return f"{where} has the unknown option {name!r}; options are {known}"
+    if first["type"] == "missing":
+        return f"{where} does not say which {name} to use; give {option}"
+    return f"{where}: {option} {first.get('input')!r}: {first['msg']}"

@@ -1,0 +1,42 @@
+"""One report from several of the same model: each run's variants side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compressor.errors import InputError
+from compressor.report.schema import Report, Variant
+
+
+def combine(reports: Sequence[Report]) -> Report:
+    """The variants of all reports in one; the rest is the first report's.
+
+    Timings are kept only where all come from one report: ratios of different runs are not
+    comparable on a machine whose load changes.
+
+    Raises:
+        InputError: the reports are about different models, tasks or test rows.
+    """
+    first, *others = reports
+    for other in others:
+        for what, mine, its in (
+            ("model", first.model, other.model),
+            ("task", first.task, other.task),
+            ("test data", first.test and first.test.sha256, other.test and other.test.sha256),
+        ):
+            if mine != its:
+                raise InputError(
+                    f"the reports cannot stand side by side: their {what} differs "
+                    f"({mine} and {its})"
+                )
+    if not others:
+        return first
+    variants: dict[str, Variant] = {}
+    for variant in (v for report in reports for v in report.variants):
+        name, number = variant.name, 2
+        while name in variants:
+            name, number = f"{variant.name}-{number}", number + 1
+        variants[name] = variant.model_copy(update={"name": name})
+    return first.model_copy(
+        update={"variants": list(variants.values()), "throughput": None, "gate": []}
+    )

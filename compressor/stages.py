@@ -1,0 +1,174 @@
+"""What `compressor.pipeline` does to one model: build it, prove it, and let it answer the test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from compressor.budget import Budget
+from compressor.checkpoint import (
+    Checkpoint,
+    count_parameters,
+    open_checkpoint,
+    round_to,
+    save_checkpoint,
+)
+from compressor.errors import VerificationError
+from compressor.export import export_model, graph_bytes
+from compressor.heads import HeadMask, HeadScores
+from compressor.report.schema import Check, Variant
+from compressor.runtime import Classifier, Translator
+from compressor.surgery import prune, verify_surgery
+from compressor.talk import Talk
+from compressor.tasks import Batch, Rows
+
+PRECISION = "fp32"
+CHECKED_BATCHES = 4
+CHECKED_ROWS = 8  # per batch
+ANSWER_ROWS = 512  # rows between two signs of life
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Ragged batches and texts on which every build is compared with what it must equal."""
+
+    batches: Sequence[Batch]
+    texts: Sequence[str]
+
+
+def make_probe(rows: Rows, examples: Sequence[Any], model: torch.nn.Module, task: Any) -> Probe:
+    """A few batches over the whole range of lengths, short and long rows side by side."""
+    count = min(len(examples), CHECKED_BATCHES * CHECKED_ROWS)
+    by_length = sorted(range(len(examples)), key=lambda i: (len(examples[i].source), i))
+    chosen = [by_length[i * len(examples) // count] for i in range(count)]
+    ragged = [chosen[i::CHECKED_BATCHES] for i in range(min(CHECKED_BATCHES, count))]
+    batches = [
+        batch
+        for members in ragged
+        for batch in task.batches(
+            [examples[i] for i in members], model, batch_tokens=None, batch_size=CHECKED_ROWS
+        )
+    ]
+    return Probe(batches, rows.sources)
+
+
+def build_dense(checkpoint: Checkpoint, probe: Probe, directory: Path) -> dict[str, Any]:
+    """Export the dense model, to be compared with, and describe it."""
+    full = HeadMask.full(checkpoint.layers)
+    checks = export_model(checkpoint, checkpoint.model, full, probe.batches, probe.texts, directory)
+    stored = sum(path.stat().st_size for path in checkpoint.directory.glob("*.safetensors"))
+    stored = stored or sum(p.stat().st_size for p in checkpoint.directory.glob("*.bin"))
+    return _describe("dense", checkpoint.model, full, "all heads", directory, stored, checks)
+
+
+def build_variant(
+    checkpoint: Checkpoint,
+    mask: HeadMask,
+    scores: HeadScores,
+    budget: Budget,
+    seed: int,
+    probe: Probe,
+    name: str,
+    directory: Path,
+) -> dict[str, Any]:
+    """Remove heads, save, export and check: pruned = masked, reloaded = saved, ONNX = PyTorch."""
+    layers = checkpoint.layers
+    model = prune(checkpoint.model, layers, mask)
+    inputs = [batch.inputs() for batch in probe.batches]
+    checks = [verify_surgery(checkpoint.model, model, layers, mask, inputs)]
+    round_to(model, checkpoint.dtype)
+    heads = {
+        "schema": 1,
+        "model": checkpoint.name,
+        "revision": checkpoint.revision,
+        "method": scores.method,
+        "signature": scores.signature,
+        "budget": budget.text,
+        "seed": seed,
+        "heads": {layer.name: layer.heads for layer in layers},
+        "kept": mask.to_json(),
+        "scores": {layer: list(values) for layer, values in scores.values.items()},
+    }
+    save_checkpoint(checkpoint, model, heads, directory)
+    checks.append(_verify_reload(model, directory))
+    checks += export_model(checkpoint, model, mask, probe.batches, probe.texts, directory)
+    stored = (directory / "model.safetensors").stat().st_size
+    return _describe(name, model, mask, budget.text, directory, stored, checks)
+
+
+def _verify_reload(model: torch.nn.Module, directory: Path) -> Check:
+    saved, loaded = model.state_dict(), open_checkpoint(str(directory)).model.state_dict()
+    if set(saved) != set(loaded) or not all(torch.equal(saved[k], loaded[k]) for k in saved):
+        raise VerificationError(
+            f"the checkpoint in {directory} does not load back as it was saved; please report this"
+        )
+    detail = f"{len(saved)} tensors, bit for bit"
+    return Check(name="reloaded equals saved", largest_difference=0.0, tolerance=0.0, detail=detail)
+
+
+def _describe(
+    name: str,
+    model: torch.nn.Module,
+    mask: HeadMask,
+    budget: str,
+    directory: Path,
+    checkpoint_bytes: int,
+    checks: list[Check],
+) -> dict[str, Any]:
+    return Variant(
+        name=name,
+        directory=directory.as_posix(),
+        budget=budget,
+        kept=mask.to_json(),
+        heads={layer: len(flags) for layer, flags in mask.keep.items()},
+        parameters=count_parameters(model),
+        checkpoint_bytes=checkpoint_bytes,
+        onnx_bytes=graph_bytes(directory),
+        precision=PRECISION,
+        checks=checks,
+    ).model_dump()
+
+
+def answers(
+    directory: Path, task: str, rows: Rows, device: str, num_beams: int | None, talk: Talk
+) -> list[str]:
+    """What the exported model answers to every row: translations, or label names."""
+    total = len(rows.sources)
+    found: list[str] = []
+    if task == "translation":
+        translator = Translator(directory, device=device)
+    else:
+        classifier = Classifier(directory, device=device)
+    for start in range(0, total, ANSWER_ROWS):
+        part = slice(start, start + ANSWER_ROWS)
+        if task == "translation":
+            found += translator.translate(rows.sources[part], num_beams=num_beams)
+        else:
+            pairs = None if rows.pairs is None else rows.pairs[part]
+            found += classifier.classify(rows.sources[part], pairs)
+        talk.progress("rows", len(found), total)
+    return found
+
+
+def scores_to_json(mask: HeadMask, scores: HeadScores) -> dict[str, Any]:
+    """A mask and the scores it came from, as a stage's result."""
+    return {
+        "kept": mask.to_json(),
+        "method": scores.method,
+        "signature": scores.signature,
+        "cost": dict(scores.cost),
+        "values": {name: list(values) for name, values in scores.values.items()},
+    }
+
+
+def scores_from_json(
+    data: Mapping[str, Any], heads: Mapping[str, int]
+) -> tuple[HeadMask, HeadScores]:
+    """Inverse of `scores_to_json`."""
+    values = {name: tuple(scores) for name, scores in data["values"].items()}
+    scores = HeadScores(values, data["method"], data["signature"], data["cost"])
+    return HeadMask.from_json(data["kept"], heads), scores
