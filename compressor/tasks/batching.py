@@ -1,0 +1,155 @@
+"""What the tasks share: examples (token ids), batches (padded tensors), grouping by length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from compressor.errors import InputError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+# Padded tokens in a batch. With a vocabulary of 60,000 the logits of 2,048 tokens are half a
+# gigabyte in float32, and a gradient doubles that; larger batches gain little on a CPU.
+BATCH_TOKENS = 2048
+IGNORED = -100  # the label of padding, as in transformers
+
+
+@dataclass(frozen=True)
+class Example:
+    """One encoded row.
+
+    Args:
+        row: index of the row in `Rows`.
+        source: token ids with special tokens.
+        target: translation: token ids with special tokens; classification: the class id alone.
+        types: token type ids of `source`, where the tokenizer has them.
+        truncated: whether source or target had to be cut.
+    """
+
+    row: int
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    types: tuple[int, ...] | None = None
+    truncated: bool = False
+
+
+class Batch(dict[str, "Tensor"]):
+    """Padded tensors by name, and the row each line came from.
+
+    `labels` are what the loss compares with; all other tensors are inputs of the model's forward.
+
+    Args:
+        tensors: name -> [batch, …].
+        rows: index in `Rows` of every line of the tensors, in order.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], rows: Iterable[int]) -> None:
+        super().__init__(tensors)
+        self.rows = tuple(rows)
+
+    def inputs(self) -> dict[str, Tensor]:
+        """The tensors that the model's forward takes."""
+        return model_inputs(self)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+        return Batch({name: value.to(device) for name, value in self.items()}, self.rows)
+
+
+def model_inputs(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All tensors of a batch but the labels: without those no model computes a loss of its own."""
+    return {name: value for name, value in batch.items() if name != "labels"}
+
+
+def count_truncated(examples: Iterable[Example]) -> int:
+    """Number of rows that lost tokens because they are longer than the model allows."""
+    return sum(example.truncated for example in examples)
+
+
+def encode_texts(
+    tokenizer: Any, max_tokens: int, **texts: list[str] | None
+) -> tuple[Mapping[str, list[list[int]]], list[bool]]:
+    """Token ids of all rows, cut to `max_tokens` (special tokens included and kept).
+
+    Args:
+        texts: the tokenizer's arguments: `text`, `text_pair` or `text_target`.
+
+    Returns:
+        The tokenizer's lists (`input_ids`, maybe `token_type_ids`), and whether each row was cut.
+    """
+    options = {"truncation": True, "padding": False, "return_attention_mask": False}
+    # One token more than allowed shows which rows are too long; only those are encoded again.
+    encoded = tokenizer(**texts, max_length=max_tokens + 1, **options)
+    cut = [len(ids) > max_tokens for ids in encoded["input_ids"]]
+    lists = {name: list(encoded[name]) for name in encoded}
+    long = [row for row, is_cut in enumerate(cut) if is_cut]
+    if long:
+        chosen = {n: None if t is None else [t[row] for row in long] for n, t in texts.items()}
+        shorter = tokenizer(**chosen, max_length=max_tokens, **options)
+        for name, values in lists.items():
+            for position, row in enumerate(long):
+                values[row] = shorter[name][position]
+    return lists, cut
+
+
+def group(
+    lengths: Sequence[tuple[int, ...]],
+    batch_tokens: int | None = BATCH_TOKENS,
+    batch_size: int | None = None,
+) -> list[list[int]]:
+    """Indices of rows of similar length, batch by batch, longest first.
+
+    Longest first, so that memory runs out at once or never.
+
+    Args:
+        lengths: tokens per row, one number per padded tensor (source, target).
+        batch_tokens: rows x longest length of a batch stays within this (a row that is longer
+            gets a batch of its own); None for no limit.
+        batch_size: rows per batch at most; None for no limit.
+    """
+    order = sorted(range(len(lengths)), key=lambda row: (max(lengths[row]), lengths[row], -row))
+    groups: list[list[int]] = []
+    room = 0  # rows that still fit into the last group
+    for row in reversed(order):
+        if room == 0:
+            groups.append([])
+            by_tokens = None if batch_tokens is None else max(1, batch_tokens // max(lengths[row]))
+            room = min(n for n in (by_tokens, batch_size, len(lengths)) if n is not None)
+        groups[-1].append(row)
+        room -= 1
+    return groups
+
+
+def pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
+    """Ids padded on the right with `value`: [rows, longest] int64."""
+    import torch
+
+    padded = torch.full((len(rows), max(map(len, rows))), value, dtype=torch.long)
+    for line, ids in zip(padded, rows, strict=True):
+        line[: len(ids)] = torch.tensor(ids, dtype=torch.long)
+    return padded
+
+
+def source_tensors(examples: Sequence[Example], model: nn.Module) -> dict[str, Tensor]:
+    """`input_ids` and `attention_mask`, both [batch, source] int64, of some examples."""
+    sources = [example.source for example in examples]
+    return {
+        "input_ids": pad(sources, pad_token_id(model)),
+        "attention_mask": pad([[1] * len(ids) for ids in sources], 0),
+    }
+
+
+def pad_token_id(model: nn.Module) -> int:
+    """The id that the model itself takes for padding; RoBERTa counts positions by it.
+
+    Raises:
+        InputError: the model's configuration has none.
+    """
+    pad_id = getattr(model.config, "pad_token_id", None)
+    if pad_id is None:
+        raise InputError("the checkpoint's config.json has no pad_token_id; add the tokenizer's")
+    return int(pad_id)

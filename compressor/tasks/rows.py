@@ -1,0 +1,326 @@
+"""Rows of data: what calibration and test files hold, checked cell by cell.
+
+Which columns are read, when none are named:
+
+- translation: the two that are called like a language (`en`, `pt-BR`, `deu_Latn`), the first of
+  them being the source, or `source`/`src` and `target`/`tgt`; two parallel plain text files need
+  no columns at all
+- classification: `text` (or `sentence`) and `label`
+
+Tables have a header, which is never guessed: where the first row does not name these columns and
+no columns are named either, reading stops with a message. So neither is a row lost for a header
+nor a header read as a row.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from compressor.architectures import Task
+from compressor.errors import InputError, UsageError
+from compressor.tasks.tables import FORMATS, Record, Table, quoted, read_lines, read_table
+
+# ISO 639-1, which is what translation files are usually headed with.
+_ISO_639_1 = (
+    "aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da "
+    "de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy "
+    "hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg "
+    "li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv ny oc oj om or "
+    "os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st su sv sw ta "
+    "te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
+)
+_LANGUAGES = frozenset(f"{_ISO_639_1} {_ISO_639_1.upper()}".split())
+# A language with its region or script: en-US, zh_CN, sr-Latn; NLLB's deu_Latn.
+_REGIONAL = re.compile(r"([a-z]{2})[-_]([A-Za-z]{4}|[A-Z]{2})|[a-z]{3}_[A-Z][a-z]{3}")
+_SOURCE_COLUMNS, _TARGET_COLUMNS = ("source", "src"), ("target", "tgt")
+_TEXT_COLUMNS = ("text", "sentence")
+_LABEL_COLUMN = "label"
+_CLASS_ID = re.compile(r"0|[1-9][0-9]*")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a data file, in file order.
+
+    Args:
+        task: the task they are for.
+        sources: sentences to translate, or texts to classify.
+        pairs: second texts of a classification task with pairs, else None.
+        targets: reference translations, or label names as the checkpoint spells them.
+        files: paths as given: one file, or two parallel ones.
+        sha256: fingerprint of the rows, see `fingerprint`.
+        labels: the checkpoint's label names in the order of its class ids; None for translation.
+    """
+
+    task: Task
+    sources: list[str]
+    pairs: list[str] | None
+    targets: list[str]
+    files: list[str]
+    sha256: str
+    labels: list[str] | None = None
+
+
+def read_rows(
+    task: Task,
+    spec: str | Path,
+    *,
+    source_column: str | None = None,
+    target_column: str | None = None,
+    text_column: str | None = None,
+    text_pair_column: str | None = None,
+    label_column: str | None = None,
+    labels: Sequence[str] | None = None,
+    minimum: int = 1,
+    limit: int | None = None,
+) -> Rows:
+    """Read and check the rows of a calibration or test file.
+
+    Args:
+        spec: a .tsv, .csv or .jsonl file; for translation also `SOURCE,TARGET`, two plain text
+            files with a sentence per line. A path that exists is one file, commas or not.
+        source_column, target_column: names of the columns (translation).
+        text_column, text_pair_column, label_column: names of the columns (classification).
+        labels: the checkpoint's label names by class id; the labels of the file may be these
+            names or class ids. Without it labels are taken as they are.
+        minimum: fewer rows are an error.
+        limit: use only the first so many rows; all are checked nevertheless.
+
+    Raises:
+        UsageError: options that do not belong together.
+        InputError: a missing or malformed file, a missing column, an empty cell, an unknown
+            label, too few rows; with file and line.
+    """
+    if task not in get_args(Task):
+        raise UsageError(f"there is no task {task!r}; there are {', '.join(get_args(Task))}")
+    needed = max(minimum, 1)
+    if limit is not None and limit < needed:
+        raise UsageError(f"a limit of {limit} rows is below the {needed} that are needed")
+    pair_options = {"source_column": source_column, "target_column": target_column}
+    text_options = {
+        "text_column": text_column,
+        "text_pair_column": text_pair_column,
+        "label_column": label_column,
+    }
+    _refuse(text_options if task == "translation" else pair_options, task)
+    if task == "translation":
+        files, columns = _read_translation(str(spec), source_column, target_column)
+    else:
+        files = [str(spec)]
+        columns = _read_classification(str(spec), labels, **text_options)
+    sources, targets = columns[0][:limit], columns[2][:limit]
+    pairs = None if columns[1] is None else columns[1][:limit]
+    if len(sources) < needed:
+        raise InputError(
+            f"{', '.join(files)}: too few rows, {len(sources)}; the minimum is {needed}"
+        )
+    return Rows(
+        task=task,
+        sources=sources,
+        pairs=pairs,
+        targets=targets,
+        files=files,
+        sha256=fingerprint(sources, pairs, targets),
+        labels=None if labels is None else list(labels),
+    )
+
+
+def fingerprint(sources: list[str], pairs: list[str] | None, targets: list[str]) -> str:
+    """SHA-256 of the rows, whatever file format they came in.
+
+    Hashed is one line per row: the JSON list [source, pair or null, target] in UTF-8, as Python's
+    `json.dumps(…, ensure_ascii=False)` writes it, ended by a line feed.
+    """
+    digest = hashlib.sha256()
+    seconds: Iterable[str | None] = [None] * len(sources) if pairs is None else pairs
+    for row in zip(sources, seconds, targets, strict=True):
+        digest.update(f"{json.dumps(row, ensure_ascii=False)}\n".encode())
+    return digest.hexdigest()
+
+
+Columns = tuple[list[str], list[str] | None, list[str]]  # sources, pairs, targets
+
+
+def _read_translation(
+    spec: str, source_column: str | None, target_column: str | None
+) -> tuple[list[str], Columns]:
+    if (source_column is None) != (target_column is None):
+        raise UsageError("name both the source column and the target column, or neither")
+    if source_column is not None and source_column == target_column:
+        raise UsageError(f"the source and the target column are both {source_column!r}")
+    parallel = _parallel_files(spec)
+    if parallel is not None:
+        if source_column is not None:
+            raise UsageError(f"the plain text files {spec} have no columns; leave the names out")
+        return list(parallel), _read_parallel(*parallel)
+    if Path(spec).suffix.lower() == ".txt":
+        raise InputError(f"{spec} is plain text; give two parallel files, SOURCE.txt,TARGET.txt")
+    table = read_table(spec)
+    source, target = source_column, target_column
+    if source is None or target is None:
+        source, target = _default_sides(table)
+    _require(table, [source, target])
+    sources = [_cell(table, record, source) for record in table.records]
+    targets = [_cell(table, record, target) for record in table.records]
+    return [spec], (sources, None, targets)
+
+
+def _default_sides(table: Table) -> tuple[str, str]:
+    sides = [name for name in table.columns if _names_a_side(name)]
+    # More than two would be a guess: "id" may be Indonesian, or the number of a row.
+    if len(sides) != 2:
+        raise _no_header(table, "en and de", "--source-column and --target-column")
+    if sides[0].lower() in _TARGET_COLUMNS or sides[1].lower() in _SOURCE_COLUMNS:
+        sides.reverse()
+    return sides[0], sides[1]
+
+
+def _parallel_files(spec: str) -> tuple[str, str] | None:
+    """The two files of `SOURCE,TARGET`; None if `spec` is one file."""
+    if Path(spec).exists() or "," not in spec:
+        return None
+    commas = [index for index, character in enumerate(spec) if character == ","]
+    splits = [(spec[:index].strip(), spec[index + 1 :].strip()) for index in commas]
+    # A path may hold a comma itself: take the one split whose halves are both there.
+    there = [pair for pair in splits if all(Path(path).is_file() for path in pair)]
+    pair = (there or splits)[0]
+    for path in pair:
+        if Path(path).suffix.lower() in FORMATS:
+            raise InputError(
+                f"{path} in {spec} is a table; give one table with both languages, or two plain "
+                "text files with a sentence per line"
+            )
+    return pair
+
+
+def _read_parallel(source_path: str, target_path: str) -> Columns:
+    sources, targets = read_lines(source_path), read_lines(target_path)
+    if len(sources) != len(targets):
+        raise InputError(
+            f"{source_path} has {len(sources)} lines, but {target_path} has {len(targets)}; line n "
+            "of one must be the translation of line n of the other"
+        )
+    for path, lines in ((source_path, sources), (target_path, targets)):
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                raise InputError(f"{path}:{number}: the line is empty; remove it from both files")
+    return sources, None, targets
+
+
+def _read_classification(
+    spec: str,
+    labels: Sequence[str] | None,
+    *,
+    text_column: str | None,
+    text_pair_column: str | None,
+    label_column: str | None,
+) -> Columns:
+    table = read_table(spec)
+    known = None if labels is None else Labels(labels)
+    text = text_column or next((name for name in _TEXT_COLUMNS if name in table.columns), None)
+    label = label_column or (_LABEL_COLUMN if _LABEL_COLUMN in table.columns else None)
+    if text is None or label is None:
+        raise _no_header(table, "text and label", "--text-column and --label-column")
+    wanted = [text, label] if text_pair_column is None else [text, label, text_pair_column]
+    if len(set(wanted)) != len(wanted):
+        raise UsageError(f"one column is named for two purposes: {quoted(wanted)}")
+    _require(table, wanted)
+    texts, pairs, targets = [], [], []
+    for record in table.records:
+        texts.append(_cell(table, record, text))
+        if text_pair_column is not None:
+            pairs.append(_cell(table, record, text_pair_column))
+        value = _cell(table, record, label, number=True)
+        where = f"{table.path}:{record.line}"
+        targets.append(value if known is None else known.name(value, where))
+    return texts, None if text_pair_column is None else pairs, targets
+
+
+class Labels:
+    """The checkpoint's label names; finds the name that a cell of a data file means.
+
+    Raises:
+        InputError: fewer than two labels (a regression model), or one name for two classes.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = list(names)
+        if len(self.names) < 2:
+            raise InputError(
+                f"the checkpoint has {len(self.names)} label; a classifier with two or more is "
+                "needed, regression is not supported"
+            )
+        twice = [name for name in self.names if self.names.count(name) > 1]
+        if twice:
+            raise InputError(f"the checkpoint's id2label gives {twice[0]!r} to two classes")
+        # With names like "1" to "5" a number is always a name: class id 1 would be "2".
+        self.by_id = not any(_CLASS_ID.fullmatch(name) for name in self.names)
+
+    def name(self, cell: str, where: str) -> str:
+        """The label name of a cell that holds a name or, unless names are numbers, a class id."""
+        if cell in self.names:
+            return cell
+        if self.by_id and _CLASS_ID.fullmatch(cell) and int(cell) < len(self.names):
+            return self.names[int(cell)]
+        folded = {name.casefold(): name for name in self.names}
+        near = difflib.get_close_matches(cell.strip().casefold(), folded, n=1)
+        hint = f"; did you mean {folded[near[0]]!r}?" if near else ""
+        raise InputError(
+            f"{where}: the label {cell!r} is not one of the checkpoint's {len(self.names)} "
+            f"({quoted(self.names, most=5)}){hint}"
+        )
+
+
+def _refuse(options: dict[str, str | None], task: str) -> None:
+    for name, value in options.items():
+        if value is not None:
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} {value} makes no sense for the task {task}")
+
+
+def _names_a_side(column: str) -> bool:
+    return (
+        column.lower() in (*_SOURCE_COLUMNS, *_TARGET_COLUMNS)
+        or column in _LANGUAGES
+        or _REGIONAL.fullmatch(column) is not None
+    )
+
+
+def _no_header(table: Table, example: str, options: str) -> InputError:
+    return InputError(
+        f"{table.path}:1: no telling which columns to read from {quoted(table.columns, most=4)}; "
+        f"if these are column names, give {options}, if this is a row, put a header above it "
+        f"(such as {example})"
+    )
+
+
+def _require(table: Table, columns: list[str]) -> None:
+    for name in columns:
+        if name not in table.columns:
+            raise InputError(
+                f"{table.path} has no column {name!r}; its columns are {quoted(table.columns)}"
+            )
+
+
+def _cell(table: Table, record: Record, column: str, *, number: bool = False) -> str:
+    """The text of a cell, unchanged; with `number` also an integer of a JSON file."""
+    where = f"{table.path}:{record.line}"
+    if column not in record.cells:
+        raise InputError(f"{where}: the object has no {column!r}")
+    value = record.cells[column]
+    if number and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise InputError(f"{where}: {column!r} is {json.dumps(value)[:40]}, which is not a string")
+    if not value.strip():
+        raise InputError(f"{where}: {column!r} is empty")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise InputError(f"{where}: {column!r} holds half of a surrogate pair, which is not text")
+    return value

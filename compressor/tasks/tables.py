@@ -1,0 +1,184 @@
+"""Reading text files strictly: a row is either read as it stands or refused with file and line.
+
+Formats, by suffix:
+
+- `.tsv`: one row per line, cells separated by tabs, no quoting (quotation marks are text, as in
+  Tatoeba, OPUS and sacreBLEU files); the first line names the columns
+- `.csv`: commas and double quotes (RFC 4180), cells may hold line breaks; the first row names the
+  columns
+- `.jsonl`: one JSON object per line
+- plain text, one sentence per line (`read_lines`)
+
+All are UTF-8, with or without a byte order mark, with LF or CRLF line ends. Empty lines at the
+end of a table are ignored; anywhere else they are errors.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from compressor.errors import InputError
+
+
+@dataclass(frozen=True)
+class Record:
+    """One row: the line it starts on (from 1), and its cells by column name.
+
+    Cells are strings; of a JSON file they are whatever JSON value stood there.
+    """
+
+    line: int
+    cells: dict[str, object]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file of rows with named columns (of a JSON file: those of its first object)."""
+
+    path: str
+    columns: list[str]
+    records: list[Record]
+
+
+def read_table(path: str) -> Table:
+    """Read a file whose suffix is one of `FORMATS`.
+
+    Raises:
+        InputError: missing, not UTF-8 text, of an unknown format, or malformed; with the line.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise InputError(f"the format of {path} is not known by its suffix; use one of {known}")
+    return FORMATS[suffix](path, read_text(path))
+
+
+def read_lines(path: str) -> list[str]:
+    """The lines of a plain text file, without line ends; every line counts, empty ones too.
+
+    Raises:
+        InputError: missing or not UTF-8 text.
+    """
+    return _split(read_text(path))
+
+
+def read_text(path: str) -> str:
+    """The contents of a UTF-8 file, without its byte order mark, line ends untouched.
+
+    Raises:
+        InputError: missing, not a file, unreadable, not UTF-8, or binary; with the line.
+    """
+    file = Path(path)
+    if file.is_dir():
+        raise InputError(f"{path} is a directory; give a file of rows")
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {path}") from error
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise InputError(f"{path} is UTF-16 text; save it as UTF-8")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        # utf-8-sig counts from behind a byte order mark; the lines are the same.
+        line = error.object.count(b"\n", 0, error.start) + 1
+        byte = error.object[error.start]
+        raise InputError(
+            f"{path}:{line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8"
+        ) from error
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise InputError(f"{path}:{line}: a NUL character; this is not a text file")
+    return text
+
+
+def _split(text: str) -> list[str]:
+    # Not str.splitlines: it also breaks at characters such as U+2028 that occur inside sentences.
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _table_lines(path: str, text: str) -> list[str]:
+    lines = _split(text)
+    while lines and not lines[-1]:
+        lines.pop()
+    if not lines:
+        raise InputError(f"{path} is empty")
+    return lines
+
+
+def _read_tsv(path: str, text: str) -> Table:
+    lines = _table_lines(path, text)
+    return _with_header(path, ((n, line.split("\t")) for n, line in enumerate(lines, 1)))
+
+
+def _read_csv(path: str, text: str) -> Table:
+    return _with_header(path, _csv_rows(path, _table_lines(path, text)))
+
+
+def _csv_rows(path: str, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+    """Each row with the line it starts on; a quoted cell may go on over several lines."""
+    reader = csv.reader((line + "\n" for line in lines), strict=True)
+    start = 1
+    try:
+        for cells in reader:
+            yield start, cells or [""]
+            start = reader.line_num + 1
+    except csv.Error as error:
+        raise InputError(f"{path}:{start}: not a CSV row: {error}") from error
+
+
+def _with_header(path: str, rows: Iterator[tuple[int, list[str]]]) -> Table:
+    _, columns = next(rows)
+    records = []
+    for line, cells in rows:
+        if len(cells) != len(columns):
+            raise InputError(
+                f"{path}:{line}: {_count(len(cells), 'cell')} in a row, but the header has "
+                f"{_count(len(columns), 'column')} ({quoted(columns)})"
+            )
+        records.append(Record(line, dict(zip(columns, cells, strict=True))))
+    twice = [name for name in columns if columns.count(name) > 1]
+    if twice:
+        raise InputError(f"{path}:1: the column {twice[0]!r} occurs twice; rename one of them")
+    return Table(path, columns, records)
+
+
+def _read_jsonl(path: str, text: str) -> Table:
+    records: list[Record] = []
+    for number, line in enumerate(_table_lines(path, text), 1):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            reason = str(error)
+            if isinstance(error, json.JSONDecodeError):  # its text counts lines within the line
+                reason = f"{error.msg} at column {error.colno}"
+            raise InputError(f"{path}:{number}: not valid JSON: {reason}") from error
+        if not isinstance(value, dict):
+            raise InputError(f"{path}:{number}: not a JSON object; write one object per line")
+        records.append(Record(number, value))
+    return Table(path, list(records[0].cells), records)
+
+
+FORMATS: dict[str, Callable[[str, str], Table]] = {
+    ".tsv": _read_tsv,
+    ".csv": _read_csv,
+    ".jsonl": _read_jsonl,
+}
+
+
+def quoted(names: Sequence[str], most: int = 10) -> str:
+    """Names for a message, `'a', 'b'`, the first few of many."""
+    shown = ", ".join(repr(name) for name in names[:most])
+    return shown if len(names) <= most else f"{shown}, … ({len(names)} in all)"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
