@@ -26,7 +26,7 @@ class Example:
         row: index of the row in `Rows`.
         source: token ids with special tokens.
         target: translation: token ids with special tokens; classification: the class id alone.
-        types: token type ids of `source`, where the tokenizer has them.
+        types: token type ids of `source`; None means all 0.
         truncated: whether source or target had to be cut.
     """
 
@@ -71,17 +71,24 @@ def count_truncated(examples: Iterable[Example]) -> int:
 
 
 def encode_texts(
-    tokenizer: Any, max_tokens: int, **texts: list[str] | None
+    tokenizer: Any, max_tokens: int, *, types: bool = False, **texts: list[str] | None
 ) -> tuple[Mapping[str, list[list[int]]], list[bool]]:
     """Token ids of all rows, cut to `max_tokens` (special tokens included and kept).
 
     Args:
+        types: also token type ids, whether or not the tokenizer gives them unasked.
         texts: the tokenizer's arguments: `text`, `text_pair` or `text_target`.
 
     Returns:
-        The tokenizer's lists (`input_ids`, maybe `token_type_ids`), and whether each row was cut.
+        The tokenizer's lists (`input_ids`, with `types` also `token_type_ids`), and for each row
+        whether it was cut.
     """
-    options = {"truncation": True, "padding": False, "return_attention_mask": False}
+    options = {
+        "truncation": True,
+        "padding": False,
+        "return_attention_mask": False,
+        "return_token_type_ids": types,
+    }
     # One token more than allowed shows which rows are too long; only those are encoded again.
     encoded = tokenizer(**texts, max_length=max_tokens + 1, **options)
     cut = [len(ids) > max_tokens for ids in encoded["input_ids"]]

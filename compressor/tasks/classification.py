@@ -40,15 +40,14 @@ def encode(rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         )
     ids = {name: index for index, name in enumerate(rows.labels)}
     encoded, cut = encode_texts(
-        tokenizer, max_source_tokens, text=rows.sources, text_pair=rows.pairs
+        tokenizer, max_source_tokens, types=True, text=rows.sources, text_pair=rows.pairs
     )
-    types = encoded.get("token_type_ids")
     return [
         Example(
             row=row,
             source=tuple(encoded["input_ids"][row]),
             target=(ids[rows.targets[row]],),
-            types=None if types is None else tuple(types[row]),
+            types=tuple(encoded["token_type_ids"][row]),
             truncated=cut[row],
         )
         for row in range(len(rows.sources))
@@ -65,7 +64,7 @@ def batches(
     """Batches of rows of similar length, longest first.
 
     Each holds `input_ids` and `attention_mask` [batch, tokens], `token_type_ids` of the same shape
-    where the architecture takes them and the tokenizer gives them, and `labels` [batch], int64.
+    where the architecture takes them, and `labels` [batch], all int64.
 
     Args:
         model: says what padding is and what inputs there are; it is not run.
@@ -82,8 +81,8 @@ def batches(
     for members in group(lengths, batch_tokens, batch_size):
         chosen = [examples[index] for index in members]
         tensors = source_tensors(chosen, model)
-        types = [example.types for example in chosen if example.types is not None]
-        if takes_types and types:
+        if takes_types:
+            types = [example.types or (0,) * len(example.source) for example in chosen]
             tensors["token_type_ids"] = pad(types, 0)
         tensors["labels"] = torch.tensor([example.target[0] for example in chosen])
         made.append(Batch(tensors, [example.row for example in chosen]))
