@@ -8,6 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from compressor.errors import InputError, UsageError
 from compressor.report import facts, numbers, words
@@ -23,10 +24,17 @@ _MIN_SPEEDUP = re.compile(rf"\s*({_NUMBER})\s*(?:@\s*([0-9]{1, 9})\s*)?", re.ASC
 class Rule(ABC):
     """One condition on every variant of a report."""
 
+    option: ClassVar[str]
+
     @property
     @abstractmethod
     def text(self) -> str:
-        """The rule as on the command line, for example `max-drop bleu=0.5`."""
+        """The value of the option on the command line, for example `bleu=0.5`."""
+
+    @property
+    def name(self) -> str:
+        """What reports call the rule, for example `max-drop bleu=0.5`."""
+        return f"{self.option} {self.text}"
 
     @abstractmethod
     def check(self, report: Report, variant: Variant) -> Outcome:
@@ -41,12 +49,13 @@ class Rule(ABC):
 class MaxDrop(Rule):
     """Dense minus pruned must not be above `value`, on the metric's own scale."""
 
+    option = "max-drop"
     metric: str
     value: float
 
     @property
     def text(self) -> str:
-        return f"max-drop {self.metric}={self.value:.15g}"
+        return f"{self.metric}={self.value:.15g}"
 
     def check(self, report: Report, variant: Variant) -> Outcome:
         dense, pruned = _scores(report, variant, self)
@@ -56,7 +65,7 @@ class MaxDrop(Rule):
             numbers.fixed(number, style.digits) for number in (pruned, dense, drop)
         )
         return Outcome(
-            rule=self.text,
+            rule=self.name,
             variant=variant.name,
             met=drop <= self.value + _ROUNDING,  # false for NaN
             message=f"{style.label} {score} against {reference} dense: a drop of {lost}, "
@@ -68,13 +77,14 @@ class MaxDrop(Rule):
 class MinSpeedup(Rule):
     """Sentences per second over dense must be at least `ratio`, at one or every batch size."""
 
+    option = "min-speedup"
     ratio: float
     batch_size: int | None = None
 
     @property
     def text(self) -> str:
         where = "" if self.batch_size is None else f"@{self.batch_size}"
-        return f"min-speedup {self.ratio:.15g}{where}"
+        return f"{self.ratio:.15g}{where}"
 
     def check(self, report: Report, variant: Variant) -> Outcome:
         rows = _speedups(report, variant, self)
@@ -82,7 +92,7 @@ class MinSpeedup(Rule):
         shown = failed or [row for row, _ in rows]
         measured = words.join([f"{words.speedup(row)} at batch {row.batch_size}" for row in shown])
         return Outcome(
-            rule=self.text,
+            rule=self.name,
             variant=variant.name,
             met=not failed,
             message=f"speed-up {measured}, at least {self.ratio:.15g} required",
@@ -101,7 +111,7 @@ def parse_rules(max_drop: Sequence[str], min_speedup: Sequence[str]) -> list[Rul
         key = rule.metric if isinstance(rule, MaxDrop) else getattr(rule, "batch_size", None)
         if (type(rule), key) in seen:
             raise UsageError(
-                f"the gate rules {seen[(type(rule), key)].text!r} and {rule.text!r} are about the "
+                f"the gate rules {seen[(type(rule), key)].name!r} and {rule.name!r} are about the "
                 "same thing; keep one of them"
             )
         seen[(type(rule), key)] = rule
@@ -117,6 +127,11 @@ def check(report: Report, rules: Sequence[Rule]) -> list[Outcome]:
     if rules and not report.variants:
         raise InputError("the gate has nothing to check: the report holds no pruned variant")
     return [rule.check(report, variant) for variant in report.variants for rule in rules]
+
+
+def exit_status(outcomes: Sequence[Outcome]) -> int:
+    """0 if every rule is met, else 1."""
+    return 0 if all(outcome.met for outcome in outcomes) else 1
 
 
 def _parse_max_drop(text: str) -> MaxDrop:
@@ -179,6 +194,6 @@ def _speedups(report: Report, variant: Variant, rule: MinSpeedup) -> list[tuple[
 
 def _not_held(rule: Rule, variant: Variant, what: str, held: Iterable[str]) -> InputError:
     return InputError(
-        f"the gate rule {rule.text!r} cannot be checked for {variant.name}: the report holds "
+        f"the gate rule {rule.name!r} cannot be checked for {variant.name}: the report holds "
         f"{what} {', '.join(held) or 'none'}; change the rule or measure what it needs"
     )

@@ -1,0 +1,60 @@
+"""The report's renderings: one literal table of what can be written and by which function.
+
+To add a rendering, write a function `Report -> str` and add a line to `RENDERERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from compressor.errors import UsageError
+
+if TYPE_CHECKING:
+    from compressor.report.schema import Report
+
+
+class Renderer(NamedTuple):
+    """A file name and the function that makes its text, as `module:function`."""
+
+    file: str
+    function: str
+
+
+RENDERERS: dict[str, Renderer] = {
+    "json": Renderer("report.json", "compressor.report.schema:render_json"),
+    "markdown": Renderer("report.md", "compressor.report.markdown:render_markdown"),
+    "html": Renderer("report.html", "compressor.report.page:render_html"),
+    "junit": Renderer("junit.xml", "compressor.report.junit:render_junit"),
+}
+DEFAULT_RENDERERS = ("json", "markdown", "html")
+
+
+def render(report: Report, name: str) -> str:
+    """The report's text in the format `name` of `RENDERERS`.
+
+    Raises:
+        UsageError: there is no such format; the message lists those there are.
+    """
+    if name not in RENDERERS:
+        raise UsageError(f"no report format {name!r}; choose from {', '.join(RENDERERS)}")
+    module, _, function = RENDERERS[name].function.partition(":")
+    text: str = getattr(import_module(module), function)(report)
+    return text
+
+
+def write_reports(
+    report: Report, directory: Path, names: Sequence[str] = DEFAULT_RENDERERS
+) -> list[Path]:
+    """Write the report in the given formats into `directory`, which is made if need be.
+
+    Everything is rendered before the first file is written. Files of earlier reports are replaced.
+    """
+    rendered = [(name, render(report, name)) for name in names]
+    texts = {directory / RENDERERS[name].file: text for name, text in rendered}
+    directory.mkdir(parents=True, exist_ok=True)
+    for path, text in texts.items():
+        path.write_text(text, encoding="utf-8", newline="\n")
+    return list(texts)

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from compressor.errors import InputError
 
@@ -20,7 +20,8 @@ SCHEMA_VERSION = "1.0"
 class Model(BaseModel):
     """Base: unknown keys are errors, so that a typo cannot pass as data."""
 
-    model_config = ConfigDict(extra="forbid", protected_namespaces=())
+    # JSON has no NaN; as the string "NaN" it survives the way to a file and back.
+    model_config = ConfigDict(extra="forbid", protected_namespaces=(), ser_json_inf_nan="strings")
 
 
 class Quality(Model):
@@ -64,9 +65,23 @@ class Variant(Model):
     checkpoint_bytes: int
     onnx_bytes: int
     precision: str
+    recovery: str = ""  # how the kept weights were repaired, in words; empty if they were not
     quality: Quality | None = None
     comparisons: list[Comparison] = []
     checks: list[Check] = []
+
+    @model_validator(mode="after")
+    def _heads_exist(self) -> Variant:
+        if self.kept.keys() != self.heads.keys():
+            odd = sorted(self.kept.keys() ^ self.heads.keys())
+            raise ValueError(f"variant {self.name!r}: kept and heads differ in the layers {odd}")
+        for name, kept in self.kept.items():
+            if len(set(kept)) != len(kept) or not set(kept) <= set(range(self.heads[name])):
+                raise ValueError(
+                    f"variant {self.name!r}: kept heads {kept} of {name} are not distinct numbers "
+                    f"below {self.heads[name]}"
+                )
+        return self
 
 
 class Timing(Model):
@@ -148,9 +163,24 @@ class Report(Model):
     versions: dict[str, str]
     gate: list[Outcome] = []
 
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Report:
+        names = [self.dense.name, *(variant.name for variant in self.variants)]
+        if len(set(names)) != len(names):
+            raise ValueError(f"the models' names are not distinct: {names}")
+        timed = {row.variant for row in self.throughput.rows} if self.throughput else set()
+        if not timed <= set(names):
+            raise ValueError(f"timings of unknown models: {sorted(timed - set(names))}")
+        return self
+
     def save(self, path: Path) -> None:
         """Write as indented JSON with full precision."""
-        path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        path.write_text(render_json(self), encoding="utf-8")
+
+
+def render_json(report: Report) -> str:
+    """The report as indented JSON; numbers keep their full precision."""
+    return report.model_dump_json(indent=1) + "\n"
 
 
 def load_report(path: Path) -> Report:

@@ -1,0 +1,174 @@
+"""What follows from a report's numbers: head counts, significance, and which variant leads.
+
+Every renderer asks here, so the table, the page and the closing line cannot disagree.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from compressor.heads import KINDS, kind_of
+from compressor.report.schema import Comparison, Report, Timing, Variant
+
+SIGNIFICANCE = 0.05
+
+Judgement = Literal["worse", "better", "same", "unknown"]
+JUDGEMENT_WORDS: dict[Judgement, str] = {
+    "worse": "significantly worse",
+    "better": "significantly better",
+    "same": "no significant difference",
+    "unknown": "not determined",
+}
+
+
+@dataclass(frozen=True)
+class MetricStyle:
+    """A metric's usual spelling, unit and number of decimals."""
+
+    label: str
+    digits: int = 2
+    unit: str = ""
+
+
+METRICS: dict[str, MetricStyle] = {
+    "bleu": MetricStyle("BLEU"),
+    "chrf": MetricStyle("chrF"),
+    "accuracy": MetricStyle("accuracy", unit="%"),
+    "macro_f1": MetricStyle("macro F1", unit="%"),
+    "mcc": MetricStyle("MCC", digits=4),
+}
+
+KIND_LABELS = {
+    "encoder_self": "encoder self-attention",
+    "decoder_self": "decoder self-attention",
+    "cross": "cross-attention",
+}
+
+
+def metric_style(metric: str) -> MetricStyle:
+    """How to write a metric; metrics without an entry keep their own name."""
+    return METRICS.get(metric, MetricStyle(metric, digits=3))
+
+
+def kind_label(kind: str) -> str:
+    """`encoder self-attention` of `encoder_self`."""
+    return KIND_LABELS.get(kind, kind)
+
+
+def models(report: Report) -> list[Variant]:
+    """The dense model, then the variants."""
+    return [report.dense, *report.variants]
+
+
+def kinds(report: Report) -> list[str]:
+    """Kinds of attention that occur, in the canonical order."""
+    present = {kind_of(name) for name in report.dense.heads}
+    return [*(k for k in KINDS if k in present), *sorted(present.difference(KINDS))]
+
+
+def layers(variant: Variant, kind: str) -> list[str]:
+    """Layer names of one kind, by layer number."""
+    names = [name for name in variant.heads if kind_of(name) == kind]
+    return sorted(names, key=lambda name: int(name.rpartition(".")[2]))
+
+
+def kept_heads(variant: Variant, kind: str | None = None) -> int:
+    """Number of kept heads, of one kind or of all."""
+    return sum(len(heads) for n, heads in variant.kept.items() if kind in (None, kind_of(n)))
+
+
+def total_heads(variant: Variant, kind: str | None = None) -> int:
+    """Number of heads before removal, of one kind or of all."""
+    return sum(count for name, count in variant.heads.items() if kind in (None, kind_of(name)))
+
+
+def emptied(variant: Variant) -> list[str]:
+    """Layers that lost all their heads."""
+    return [name for name, count in variant.heads.items() if count and not variant.kept[name]]
+
+
+def metrics(report: Report) -> list[str]:
+    """Metrics of any model in the report, in the order of first mention."""
+    found: dict[str, None] = {}
+    for model in models(report):
+        found.update(dict.fromkeys(model.quality.metrics if model.quality else ()))
+        found.update(dict.fromkeys(comparison.metric for comparison in model.comparisons))
+    return list(found)
+
+
+def primary_metric(report: Report) -> str | None:
+    """The metric the report leads with: BLEU or accuracy if there, else the first."""
+    found = metrics(report)
+    usual = "bleu" if report.task == "translation" else "accuracy"
+    return usual if usual in found else (found[0] if found else None)
+
+
+def value(model: Variant, metric: str) -> float | None:
+    """A model's metric, or None where it was not measured."""
+    return model.quality.metrics.get(metric) if model.quality else None
+
+
+def comparison(variant: Variant, metric: str | None) -> Comparison | None:
+    """A variant's comparison with the dense model in one metric, if it was made."""
+    return next((found for found in variant.comparisons if found.metric == metric), None)
+
+
+def judge(found: Comparison | None) -> Judgement:
+    """What the paired bootstrap says at the 5% level."""
+    if found is None or math.isnan(found.p_value) or math.isnan(found.difference):
+        return "unknown"
+    if found.p_value >= SIGNIFICANCE:
+        return "same"
+    return "worse" if found.difference < 0 else "better"
+
+
+def timings(report: Report, name: str) -> list[Timing]:
+    """One model's timings by ascending batch size; empty where none were taken."""
+    rows = report.throughput.rows if report.throughput else []
+    return sorted((row for row in rows if row.variant == name), key=lambda row: row.batch_size)
+
+
+def batch_sizes(report: Report) -> list[int]:
+    """Batch sizes that were measured, ascending."""
+    rows = report.throughput.rows if report.throughput else []
+    return sorted({row.batch_size for row in rows})
+
+
+def pays(timing: Timing) -> bool:
+    """Whether the speed-up's whole interval is above 1 (without an interval, the speed-up).
+
+    Above 1 as written, with two decimals: what reads `[1.00, 1.04]` does not count.
+    """
+    if timing.speedup is None:
+        return False
+    low = timing.speedup_interval[0] if timing.speedup_interval else timing.speedup
+    return not math.isnan(timing.speedup) and round(low, 2) > 1
+
+
+def share_of_gain(timing: Timing) -> float | None:
+    """Measured gain over possible gain: (speed-up - 1) / (limit - 1).
+
+    None where one is missing or the limit leaves (next to) nothing to gain.
+    """
+    if timing.speedup is None or timing.limit is None or not timing.limit > 1.005:
+        return None
+    return (timing.speedup - 1) / (timing.limit - 1)
+
+
+def headline(report: Report) -> Variant | None:
+    """The variant to lead with: gate met, no significant loss, then the fewest heads.
+
+    Among variants that all lose quality significantly it is the one that loses least.
+    """
+    metric = primary_metric(report)
+    failed = {outcome.variant for outcome in report.gate if not outcome.met}
+
+    def rank(variant: Variant) -> tuple[bool, bool, float]:
+        found = comparison(variant, metric)
+        if found is not None and judge(found) == "worse":
+            return variant.name in failed, True, -found.difference
+        return variant.name in failed, False, kept_heads(variant)
+
+    return min(report.variants, key=rank, default=None)

@@ -1,0 +1,71 @@
+"""Turn a matplotlib figure into SVG that can stand inside an HTML page, light or dark."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+from compressor.report import plots
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Colours a figure is drawn in -> style sheet variables that have a light and a dark value.
+VARIABLES = {
+    plots.INK: "var(--ink)",
+    plots.FAINT: "var(--grid)",
+    plots.DENSE: "var(--dense)",
+    **{colour: f"var(--series-{i})" for i, colour in enumerate(plots.COLOURS)},
+}
+_COLOUR = re.compile("|".join(VARIABLES))
+_FONT = re.compile(r"font:\s*([\d.]+)px[^;]*")
+_REFERENCE = re.compile(r"url\(#")
+
+
+def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
+    """`figure` as an `<svg>` element without prolog, metadata, comments or namespaces.
+
+    Args:
+        figure: drawn and rendered inside `plots.plot_style(name)`.
+        name: prefix of every id, unique in the page.
+        title: short name, read out and shown on hover.
+        description: what the plot shows, for those who cannot see it.
+    """
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    root = ElementTree.fromstring(buffer.getvalue())
+    for child in [c for c in root if c.tag.endswith(("}metadata", "}title", "}desc"))]:
+        root.remove(child)
+    for element in root.iter():
+        element.tag = element.tag.rpartition("}")[2]
+        attributes = {key.rpartition("}")[2]: text for key, text in element.attrib.items()}
+        element.attrib = {key: _attribute(key, text, name) for key, text in attributes.items()}
+    for key in ("width", "height", "version"):
+        root.attrib.pop(key, None)
+    root.attrib |= {
+        "class": "plot",
+        "role": "img",
+        "aria-labelledby": f"{name}-title {name}-description",
+    }
+    for position, (tag, key, text) in enumerate(
+        (("title", "title", title), ("desc", "description", description))
+    ):
+        label = ElementTree.Element(tag, {"id": f"{name}-{key}"})
+        label.text = text
+        root.insert(position, label)
+    return ElementTree.tostring(root, encoding="unicode", short_empty_elements=False)
+
+
+def _attribute(key: str, text: str, name: str) -> str:
+    """One attribute with the page's ids, colours and font."""
+    if key == "id":
+        return f"{name}-{text}"
+    if key == "href" and text.startswith("#"):
+        return f"#{name}-{text[1:]}"
+    text = _REFERENCE.sub(f"url(#{name}-", text)
+    if key == "style":
+        text = _FONT.sub(r"font-size: \1px", text)
+        text = _COLOUR.sub(lambda found: VARIABLES[found[0]], text)
+    return text

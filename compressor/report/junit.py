@@ -1,0 +1,35 @@
+"""Gate outcomes as JUnit XML, which continuous integration systems show as test results."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+from compressor.report import numbers
+from compressor.report.schema import Report
+
+
+def render_junit(report: Report) -> str:
+    """One test case per gate outcome; a rule that is not met is a failure.
+
+    A report without rules gives a suite without cases.
+    """
+    failures = sum(not outcome.met for outcome in report.gate)
+    counts = {"tests": str(len(report.gate)), "failures": str(failures), "errors": "0"}
+    root = ElementTree.Element("testsuites", counts)
+    suite = ElementTree.SubElement(root, "testsuite", {"name": "compress gate", **counts})
+    suite.set("timestamp", numbers.printable(report.created))
+    for outcome in report.gate:
+        names = {
+            "classname": numbers.printable(outcome.variant),
+            "name": numbers.printable(outcome.rule),
+        }
+        case = ElementTree.SubElement(suite, "testcase", names)
+        message = numbers.printable(outcome.message)
+        if outcome.met:
+            ElementTree.SubElement(case, "system-out").text = message
+        else:
+            failure = {"message": message, "type": "gate"}
+            ElementTree.SubElement(case, "failure", failure).text = message
+    ElementTree.indent(root)
+    text = ElementTree.tostring(root, encoding="unicode")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'

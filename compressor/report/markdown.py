@@ -1,0 +1,92 @@
+"""The report as GitHub-flavoured Markdown: `report.md`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from compressor.report import numbers, tables, words
+from compressor.report.schema import Report
+
+# Only what would be read as Markdown, so that the file also reads well unrendered: an underscore
+# inside a word, a lone bracket, `< 0.001` and a minus sign inside a line stay as they are.
+_INLINE = re.compile(r"[\\`*~$]|(?<!\w)_|_(?!\w)|<(?=[\w/!?])|&(?=[#\w])|\](?=[(\[:])")
+# What would start a heading, a quotation or a list inside a list item or a paragraph.
+_LINE_START = re.compile(r"^(?:>|[#+=-](?=[\s#=-]|$)|\d{1,9}[.)](?=\s|$))")
+
+
+def _entity(found: re.Match[str]) -> str:
+    return f"&#{ord(found[0])};"
+
+
+def escape(text: str) -> str:
+    """`text` as part of a line that Markdown shows literally."""
+    return _INLINE.sub(_entity, numbers.printable(text).strip())
+
+
+def escape_line(text: str) -> str:
+    """`text` as a whole paragraph or list item that Markdown shows literally."""
+    return _LINE_START.sub(lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", escape(text))
+
+
+def escape_cell(text: str) -> str:
+    """`text` as a table cell that Markdown shows literally."""
+    return escape(text).replace("|", "&#124;")
+
+
+def render_markdown(report: Report) -> str:
+    """The whole report as Markdown, ending with a newline."""
+    gate, signatures = tables.gate(report), tables.signatures(report)
+    blocks = [
+        f"# Compression report: {escape(report.model)}",
+        escape_line(words.verdict(report)),
+        *(["## Gate", *render_table(gate)] if gate else []),
+        "## Quality",
+        *bullets(words.quality_sentences(report)),
+        *render_table(tables.quality(report)),
+        *(["### Metric signatures", *pair_list(signatures)] if signatures else []),
+        "## Throughput",
+        *bullets(words.speed_sentences(report)),
+        *render_table(tables.throughput(report)),
+        *render_table(tables.shapes(report)),
+        "## Size",
+        *render_table(tables.size(report)),
+        "## Heads kept",
+        *bullets(words.head_sentences(report)),
+        *render_table(tables.layers(report)),
+        "## Verification",
+        *(render_table(tables.checks(report)) or ["No check was recorded."]),
+        "## How it was made",
+        *pair_list(tables.origin(report)),
+        "## Environment",
+        *pair_list(tables.environment(report)),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def bullets(sentences: Iterable[str]) -> list[str]:
+    """Sentences as one list; nothing for none."""
+    text = "\n".join(f"- {escape_line(sentence)}" for sentence in sentences)
+    return [text] if text else []
+
+
+def pair_list(pairs: tables.Pairs) -> list[str]:
+    """Named values as one list; nothing for none."""
+    text = "\n".join(f"- **{escape(key)}**: {escape(value)}" for key, value in pairs)
+    return [text] if text else []
+
+
+def render_table(table: tables.Table | None) -> list[str]:
+    """The caption and the table as two blocks; nothing for None."""
+    if table is None:
+        return []
+    lines = [
+        _row(column.title for column in table.columns),
+        "|" + "|".join(" ---: " if column.numeric else " --- " for column in table.columns) + "|",
+        *(_row(row) for row in table.rows),
+    ]
+    return [escape_line(table.caption), "\n".join(lines)]
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(escape_cell(cell) for cell in cells) + " |"

@@ -1,0 +1,166 @@
+"""The model card of an artifact: README.md with front matter, as model hubs read it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+
+from compressor.errors import InputError
+from compressor.report import facts, numbers, tables, words
+from compressor.report.markdown import bullets, escape, escape_line, pair_list, render_table
+from compressor.report.schema import Report, Throughput, Variant
+
+_PIPELINES = {"translation": "translation", "classification": "text-classification"}
+_RUNTIMES = {
+    "translation": ("Translator", 'print(model.translate(["First sentence.", "Second one."]))'),
+    "classification": ("Classifier", 'print(model.classify(["First text.", "Second one."]))'),
+}
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
+
+
+def render_card(
+    report: Report, variant_name: str, *, license: str | None = None, base_model: str | None = None
+) -> str:
+    """The card of one variant.
+
+    Args:
+        license: the hub's short name of the weights' license, for example `apache-2.0`; left out
+            unless given, since a report does not know it.
+        base_model: hub id of the dense model. Without it, the report's model is named if it looks
+            like a hub id and has a revision, which only hub models have.
+
+    Raises:
+        InputError: the report holds no such variant.
+    """
+    names = [variant.name for variant in report.variants]
+    if variant_name not in names:
+        raise InputError(
+            f"the report holds no variant {variant_name!r} to write a model card for; it holds "
+            f"{', '.join(names) or 'none'}"
+        )
+    variant = report.variants[names.index(variant_name)]
+    # The tables and sentences of the report, about this variant alone.
+    alone = report.model_copy(
+        update={
+            "variants": [variant],
+            "gate": [found for found in report.gate if found.variant == variant.name],
+            "throughput": _timings_of(report, variant),
+        }
+    )
+    if base_model is None and report.revision is not None and _HUB_ID.fullmatch(report.model):
+        base_model = report.model
+    blocks = [
+        _front_matter(report, license, base_model),
+        f"# {escape(variant.name)}: {escape(report.model)} with fewer attention heads",
+        *_what(alone, variant),
+        "## How to use it",
+        _loading(report),
+        "## Quality against the dense model",
+        *bullets(words.quality_sentences(alone)),
+        *render_table(tables.quality(alone)),
+        *pair_list(tables.signatures(alone)),
+        "## Speed",
+        *bullets(words.speed_sentences(alone)),
+        *render_table(tables.throughput(alone)),
+        "## Size",
+        *render_table(tables.size(alone)),
+        "## How it was made",
+        *pair_list(tables.origin(alone, directories=False)),
+        "## Limitations",
+        *bullets(_limitations(alone)),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _timings_of(report: Report, variant: Variant) -> Throughput | None:
+    if report.throughput is None:
+        return None
+    wanted = (report.dense.name, variant.name)
+    rows = [row for row in report.throughput.rows if row.variant in wanted]
+    return report.throughput.model_copy(update={"rows": rows})
+
+
+def _front_matter(report: Report, license: str | None, base_model: str | None) -> str:
+    """YAML between dashes; JSON strings and lists are YAML, whatever is in them."""
+    pipeline = _PIPELINES[report.task]
+    fields: dict[str, str | Sequence[str]] = {
+        "pipeline_tag": pipeline,
+        "library_name": "onnx",
+        "tags": ["onnx", "pruned", "attention-head-pruning", report.model_type],
+    }
+    if base_model is not None:
+        fields = {"base_model": base_model, **fields}
+    if license is not None:
+        fields = {"license": license, **fields}
+    lines = [f"{key}: {json.dumps(text, ensure_ascii=False)}" for key, text in fields.items()]
+    return "\n".join(["---", *lines, "---"])
+
+
+def _what(report: Report, variant: Variant) -> list[str]:
+    kinds = words.join(
+        [
+            f"{facts.kept_heads(variant, kind)} of {facts.total_heads(variant, kind)} "
+            f"in {facts.kind_label(kind)}"
+            for kind in facts.kinds(report)
+        ]
+    )
+    parameters = numbers.change(variant.parameters, report.dense.parameters)
+    text = (
+        f"A {report.model_type} model for {report.task} from which attention heads were physically "
+        f"removed: it keeps {words.heads(variant)}, {kinds}. It has {variant.parameters:,} "
+        f"parameters ({parameters} against dense)."
+    )
+    return [
+        escape_line(text),
+        escape_line(words.verdict(report)),
+        *bullets(words.head_sentences(report)),
+    ]
+
+
+def _loading(report: Report) -> str:
+    runtime, example = _RUNTIMES[report.task]
+    return f"""\
+From ONNX, without PyTorch, in the directory this file is in:
+
+```python
+from compressor.runtime import {runtime}
+
+model = {runtime}(".")
+{example}
+```
+
+As a PyTorch module (other loaders expect the same head count in every layer and fail):
+
+```python
+import compressor
+
+model = compressor.load(".")
+```"""
+
+
+def _limitations(report: Report) -> list[str]:
+    if report.test is None:
+        data = "Quality was not measured; test the model on data of your own before using it."
+    else:
+        data = (
+            f"Quality was measured on {report.test.rows:,} rows of {words.join(report.test.files)} "
+            f"(SHA-256 {report.test.sha256}); other domains, lengths and languages can lose more, "
+            "and the intervals cover the choice of these rows only."
+        )
+    lines = [data]
+    if report.calibration is not None:
+        lines.append(
+            f"Heads were chosen on {report.calibration.rows:,} rows of "
+            f"{words.join(report.calibration.files)}; what those rows do not exercise may have "
+            "been removed."
+        )
+    if report.throughput is not None:
+        hardware = ", ".join(f"{key} {text}" for key, text in report.hardware.items())
+        lines.append(
+            f"Speed was measured with {report.throughput.provider} on {report.throughput.device} "
+            f"({hardware}) in {report.throughput.precision}; other hardware, batch sizes and "
+            "lengths give other ratios."
+        )
+    lines.append("Limitations and biases of the dense model remain.")
+    return lines

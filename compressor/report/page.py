@@ -1,0 +1,153 @@
+"""The report as one self-contained HTML page: `report.html`.
+
+No script, no external file, light and dark. The template escapes every text; what is put in as
+markup is SVG whose own text was escaped where it was made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from compressor.report import facts, headmap, inline_svg, numbers, plots, tables, words
+from compressor.report.schema import Report, Variant
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+    from markupsafe import Markup
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A key number with what it is and a remark."""
+
+    label: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True)
+class HeadMaps:
+    """One variant's head maps, by kind of attention."""
+
+    variant: str
+    summary: str
+    maps: list[tuple[str, Markup]]  # heading, SVG
+
+
+def render_html(report: Report) -> str:
+    """The whole report as an HTML document."""
+    from markupsafe import Markup
+
+    return _template().render(
+        report=report,
+        verdict=words.verdict(report),
+        figures=_figures(report),
+        gate=tables.gate(report),
+        quality=tables.quality(report),
+        quality_sentences=words.quality_sentences(report),
+        signatures=tables.signatures(report),
+        throughput=tables.throughput(report),
+        shapes=tables.shapes(report),
+        speed_sentences=words.speed_sentences(report),
+        size=tables.size(report),
+        layers=tables.layers(report),
+        head_sentences=words.head_sentences(report),
+        head_maps=[_head_maps(report, variant) for variant in report.variants],
+        legend=Markup(headmap.render_legend(report)),
+        checks=tables.checks(report),
+        origin=tables.origin(report),
+        environment=tables.environment(report),
+        plots=_plots(report),
+    )
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("compressor.report", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.j2")
+
+
+def _plots(report: Report) -> dict[str, Markup]:
+    """Plot name -> SVG, for the plots the report has data for."""
+    from markupsafe import Markup
+
+    metric = facts.primary_metric(report)
+    label = facts.metric_style(metric).label if metric else "Quality"
+    described = {
+        "quality": (
+            f"{label} against heads kept",
+            " ".join(words.quality_sentences(report)),
+        ),
+        "throughput": (
+            "Throughput against batch size",
+            "Sentences per second of every model; the numbers are in the throughput table.",
+        ),
+        "speedup": (
+            "Speed-up against its theoretical limit",
+            " ".join(words.speed_sentences(report)),
+        ),
+    }
+    drawn = {}
+    for name, draw in plots.FIGURES.items():
+        with plots.plot_style(name):
+            figure = draw(report)
+            if figure is not None:
+                title, description = described[name]
+                drawn[name] = Markup(inline_svg.inline_svg(figure, name, title, description))
+    return drawn
+
+
+def _head_maps(report: Report, variant: Variant) -> HeadMaps:
+    from markupsafe import Markup
+
+    maps = []
+    for kind in facts.kinds(report):
+        kept, total = facts.kept_heads(variant, kind), facts.total_heads(variant, kind)
+        heading = f"{facts.kind_label(kind).capitalize()}: {kept} of {total}"
+        maps.append((heading, Markup(headmap.render_head_map(report, variant, kind))))
+    return HeadMaps(variant.name, f"{variant.name} keeps {words.heads(variant)}", maps)
+
+
+def _figures(report: Report) -> list[Figure]:
+    """Key numbers of the variant that leads."""
+    variant = facts.headline(report)
+    if variant is None:
+        return []
+    kept, total = facts.kept_heads(variant), facts.total_heads(variant)
+    figures = [Figure("Heads kept", f"{kept} of {total}", numbers.percent(kept, total))]
+    metric = facts.primary_metric(report)
+    found = facts.comparison(variant, metric)
+    if metric is not None and found is not None:
+        style = facts.metric_style(metric)
+        bounds = numbers.interval(found.interval, style.digits, sign=True)
+        figures.append(
+            Figure(
+                f"{style.label} against dense",
+                numbers.fixed(found.difference, style.digits, sign=True),
+                f"{bounds}, {facts.JUDGEMENT_WORDS[facts.judge(found)]}",
+            )
+        )
+    rows = [row for row in facts.timings(report, variant.name) if row.speedup is not None]
+    for row in rows[:1] + rows[1:][-1:]:  # smallest and largest batch: both ends of the story
+        paying = "pays" if facts.pays(row) else "does not pay"
+        figures.append(
+            Figure(
+                f"Speed-up at batch {row.batch_size}",
+                numbers.fixed(row.speedup, 2),
+                f"{numbers.interval(row.speedup_interval, 2)}, limit "
+                f"{numbers.fixed(row.limit, 2)}: {paying}",
+            )
+        )
+    smaller = numbers.change(variant.onnx_bytes, report.dense.onnx_bytes)
+    size = f"{numbers.megabytes(variant.onnx_bytes)} MB"
+    return [*figures, Figure("ONNX size", size, f"{smaller} against dense")]

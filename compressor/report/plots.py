@@ -1,0 +1,259 @@
+"""The report's plots, drawn once with matplotlib: for files and, themed, for the HTML page.
+
+Models differ in marker and line style as well as in colour (Okabe & Ito's colour-blind-safe set).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compressor.report import facts, numbers
+from compressor.report.schema import Report, Timing, Variant
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+INK = "#333333"
+FAINT = "#bbbbbb"
+DENSE = "#666666"
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+_MARKERS = ("o", "s", "^", "D", "v", "P")
+_DENSE_MARKER = "x"
+_LEGEND_NAME = 28
+_LIMIT_LINE: dict[str, Any] = {"linestyle": ":", "linewidth": 1.2, "markerfacecolor": "none"}
+
+_STYLE = {
+    "svg.fonttype": "none",  # text stays text: selectable, and readable to screen readers
+    "text.parse_math": False,  # a "$" in a name is a dollar sign
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 10,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+}
+
+
+@contextmanager
+def plot_style(hash_salt: str) -> Iterator[None]:
+    """matplotlib's defaults with this module's changes, whatever the user has configured.
+
+    `hash_salt` makes the identifiers in SVG files the same in every run.
+    """
+    import matplotlib.style
+
+    with matplotlib.style.context(["default", {**_STYLE, "svg.hashsalt": hash_salt}]):
+        yield
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one model is drawn in every plot."""
+
+    colour: str
+    marker: str
+    name: str
+
+
+def _looks(report: Report) -> dict[str, Look]:
+    def short(name: str) -> str:
+        name = numbers.printable(name)
+        return name if len(name) <= _LEGEND_NAME else name[: _LEGEND_NAME - 3] + "..."
+
+    looks = {report.dense.name: Look(DENSE, _DENSE_MARKER, short(report.dense.name))}
+    for i, variant in enumerate(report.variants):
+        # The second round of colours meets other markers, so that no pair repeats early.
+        marker = _MARKERS[(i + i // len(COLOURS)) % len(_MARKERS)]
+        looks[variant.name] = Look(COLOURS[i % len(COLOURS)], marker, short(variant.name))
+    return looks
+
+
+def _figure(entries: int) -> tuple[Figure, Axes]:
+    """A figure whose height leaves room for a legend of that many entries, two in a row."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.2, 3.1 + 0.2 * math.ceil(entries / 2)), layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _legend(figure: Figure, axes: Axes, handles: Sequence[Line2D], names: Sequence[str]) -> None:
+    """A legend above the axes; names are set afterwards, as "_x" would be left out otherwise."""
+    legend = figure.legend(
+        handles, [f"entry {i}" for i in range(len(names))], loc="outside upper left", ncols=2
+    )
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set_text(name)
+
+
+def _note(axes: Axes, text: str) -> None:
+    axes.set_title(text, loc="left", fontsize=9)
+
+
+def _batch_axis(axes: Axes, sizes: Sequence[int]) -> None:
+    """Batch sizes on a base-2 logarithmic axis, with a tick at each one measured."""
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_locator(FixedLocator([float(size) for size in sizes]))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
+    axes.set_xlim(min(sizes) / 1.3, max(sizes) * 1.3)
+    axes.set_xlabel("batch size (sentences)")
+
+
+def _error_bar(axes: Axes, x: float, bounds: tuple[float, float] | None, colour: str) -> None:
+    """An interval as a bar with caps. Drawn from its ends, since a percentile interval need not
+    hold the point estimate, which matplotlib's own error bars insist on."""
+    if bounds is None or not all(map(math.isfinite, bounds)):
+        return
+    axes.plot([x, x], bounds, color=colour, linewidth=1.2, marker="_", markersize=6)
+
+
+def quality_figure(report: Report) -> Figure | None:
+    """The primary metric against the share of heads kept, with 95% intervals of the difference.
+
+    None where fewer than two variants were compared with the dense model.
+    """
+    metric = facts.primary_metric(report)
+    compared = [
+        (variant, found)
+        for variant in report.variants
+        if (found := facts.comparison(variant, metric)) is not None
+    ]
+    if metric is None or len(compared) < 2:
+        return None
+    style = facts.metric_style(metric)
+    looks = _looks(report)
+    figure, axes = _figure(len(compared) + 1)
+    dense = compared[0][1].dense
+    handles = [axes.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2)]
+    for variant, found in compared:
+        look, x = looks[variant.name], _share_kept(variant)
+        ends = (found.dense + found.interval[0], found.dense + found.interval[1])
+        _error_bar(axes, x, ends, look.colour)
+        handles += axes.plot([x], [found.pruned], look.marker, color=look.colour)
+    unit = f" ({style.unit})" if style.unit else ""
+    axes.set_xlabel("heads kept (%)")
+    axes.set_ylabel(f"{style.label}{unit}")
+    _note(axes, "bars: 95% interval of the difference from dense")
+    axes.margins(x=0.12, y=0.15)
+    names = [f"{looks[report.dense.name].name} ({numbers.fixed(dense, style.digits)})"]
+    _legend(figure, axes, handles, names + [looks[variant.name].name for variant, _ in compared])
+    return figure
+
+
+def _share_kept(variant: Variant) -> float:
+    return 100 * facts.kept_heads(variant) / facts.total_heads(variant)
+
+
+def throughput_figure(report: Report) -> Figure | None:
+    """Sentences per second against batch size for every model; None without timings."""
+    sizes = facts.batch_sizes(report)
+    if not sizes:
+        return None
+    timed = [
+        (name, rows)
+        for model in facts.models(report)
+        if (rows := facts.timings(report, name := model.name))
+    ]
+    looks = _looks(report)
+    figure, axes = _figure(len(timed))
+    handles = []
+    for name, rows in timed:
+        look = looks[name]
+        handles += axes.plot(
+            [row.batch_size for row in rows],
+            [row.sentences_per_second for row in rows],
+            color=look.colour,
+            marker=look.marker,
+            linestyle="--" if name == report.dense.name else "-",
+        )
+    _batch_axis(axes, sizes)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("throughput (sentences/s)")
+    _legend(figure, axes, handles, [looks[name].name for name, _ in timed])
+    return figure
+
+
+def speedup_figure(report: Report) -> Figure | None:
+    """Speed-up over dense with intervals, and the theoretical limit; None without speed-ups."""
+    timed = [(v, rows) for v in report.variants if (rows := _with_speedup(report, v))]
+    if not timed:
+        return None
+    looks = _looks(report)
+    with_limit = any(row.limit is not None for _, rows in timed for row in rows)
+    figure, axes = _figure(len(timed) + 1 + with_limit)
+    handles = [axes.axhline(1, color=DENSE, linestyle="--", linewidth=1.2)]
+    names = [looks[report.dense.name].name]
+    for i, (variant, rows) in enumerate(timed):
+        # Beside each other rather than on top of each other, by 4% of a batch size per variant.
+        shift = 1.04 ** (i - (len(timed) - 1) / 2)
+        handles.append(_draw_speedups(axes, rows, looks[variant.name], shift))
+        names.append(looks[variant.name].name)
+    if with_limit:
+        handles += axes.plot([], [], **_LIMIT_LINE, color=INK, marker="o")
+        names.append("theoretical limit")
+    _batch_axis(axes, facts.batch_sizes(report))
+    axes.set_ylabel("speed-up over dense (ratio)")
+    _note(axes, "bars: 95% interval")
+    _legend(figure, axes, handles, names)
+    return figure
+
+
+def _draw_speedups(axes: Axes, rows: Sequence[Timing], look: Look, shift: float) -> Line2D:
+    """One variant's speed-ups with intervals, and its limits dotted; the line of the former."""
+    x = [row.batch_size * shift for row in rows]
+    for place, row in zip(x, rows, strict=True):
+        _error_bar(axes, place, row.speedup_interval, look.colour)
+    limits = [math.nan if row.limit is None else row.limit for row in rows]
+    axes.plot(x, limits, **_LIMIT_LINE, color=look.colour, marker=look.marker)
+    measured = [math.nan if row.speedup is None else row.speedup for row in rows]
+    return axes.plot(x, measured, color=look.colour, marker=look.marker)[0]
+
+
+def _with_speedup(report: Report, variant: Variant) -> list[Timing]:
+    return [row for row in facts.timings(report, variant.name) if row.speedup is not None]
+
+
+FIGURES: dict[str, Callable[[Report], Figure | None]] = {
+    "quality": quality_figure,
+    "throughput": throughput_figure,
+    "speedup": speedup_figure,
+}
+
+
+def save_plots(report: Report, directory: Path) -> list[Path]:
+    """Write each plot the report has data for as `NAME.png` (200 dpi) and `NAME.svg`.
+
+    Names are those of `FIGURES`; the background is white, so they read on any page.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, draw in FIGURES.items():
+        with plot_style(name):
+            figure = draw(report)
+            if figure is None:
+                continue
+            for suffix, options in (("png", {"dpi": 200}), ("svg", {"metadata": {"Date": None}})):
+                path = directory / f"{name}.{suffix}"
+                figure.savefig(path, facecolor="white", **options)
+                written.append(path)
+    return written

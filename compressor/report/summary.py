@@ -1,0 +1,182 @@
+"""The result in a few lines for the end of stdout, and as the one JSON object of `--json`."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from compressor.report import facts, numbers, words
+from compressor.report.schema import Comparison, Report, Timing, Variant
+
+WIDTH = 100
+_NAME_WIDTH = 24
+_GAP = "  "
+
+
+def short_table(report: Report) -> str:
+    """Plain text of at most 100 columns: size and quality, speed by batch size, the verdict.
+
+    Ends without a newline.
+    """
+    blocks = [_lines(_size_rows(report)), *_speed_blocks(report)]
+    verdict = textwrap.wrap(numbers.printable(words.verdict(report)), WIDTH)
+    return "\n\n".join("\n".join(block) for block in [*blocks, verdict])
+
+
+def _size_rows(report: Report) -> list[list[str]]:
+    metric = facts.primary_metric(report)
+    title = facts.metric_style(metric).label if metric else "quality"
+    rows = [["model", "heads", f"{title} (difference, 95% interval)", "parameters", "ONNX MB"]]
+    for model in facts.models(report):
+        rows.append(
+            [
+                model.name,
+                f"{facts.kept_heads(model)}/{facts.total_heads(model)}",
+                _quality_cell(model, metric),
+                numbers.compact(model.parameters),
+                numbers.megabytes(model.onnx_bytes),
+            ]
+        )
+    return rows
+
+
+def _quality_cell(model: Variant, metric: str | None) -> str:
+    if metric is None:
+        return "not measured"
+    digits = facts.metric_style(metric).digits
+    found = facts.comparison(model, metric)
+    if found is None:
+        return numbers.fixed(facts.value(model, metric), digits)
+    score = numbers.fixed(found.pruned, digits)
+    difference = numbers.fixed(found.difference, digits, sign=True)
+    return f"{score} ({difference} {numbers.interval(found.interval, digits, sign=True)})"
+
+
+def _speed_blocks(report: Report) -> Iterator[list[str]]:
+    """Tables of sentences per second, with as many batch sizes side by side as fit."""
+    sizes = facts.batch_sizes(report)
+    by_model = {
+        model.name: {row.batch_size: row for row in facts.timings(report, model.name)}
+        for model in facts.models(report)
+    }
+    while sizes:
+        count = len(sizes)
+        while True:
+            rows = [["sentences/s (speed-up)", *(f"batch {size}" for size in sizes[:count])]]
+            for name, timings in by_model.items():
+                rows.append([name, *(_speed_cell(timings.get(size)) for size in sizes[:count])])
+            lines = _lines(rows)
+            if count == 1 or max(map(_width, lines)) <= WIDTH:
+                break
+            count -= 1
+        yield lines
+        sizes = sizes[count:]
+
+
+def _speed_cell(row: Timing | None) -> str:
+    if row is None:
+        return numbers.ABSENT
+    speed = numbers.adaptive(row.sentences_per_second)
+    return speed if row.speedup is None else f"{speed} ({words.speedup(row)})"
+
+
+def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as aligned columns: names flush left and shortened, the rest flush right."""
+    cells = [[_shorten(row[0]), *map(numbers.printable, row[1:])] for row in rows]
+    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
+    return [
+        _GAP.join(
+            _pad(cell, width, left=i == 0)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+
+
+def _pad(text: str, width: int, *, left: bool) -> str:
+    space = " " * (width - _width(text))
+    return text + space if left else space + text
+
+
+def _width(text: str) -> int:
+    """Terminal columns of `text`; East Asian wide characters take two, combining ones none."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
+
+
+def _shorten(text: str) -> str:
+    text = numbers.printable(text)
+    if _width(text) <= _NAME_WIDTH:
+        return text
+    while _width(text) > _NAME_WIDTH - 3:
+        text = text[:-1]
+    return text + "..."
+
+
+def summary(report: Report) -> dict[str, Any]:
+    """What scripts want of a report, with full precision and only JSON values.
+
+    Numbers that are not finite become None, which JSON can hold.
+    """
+    return {
+        "model": report.model,
+        "task": report.task,
+        "metric": facts.primary_metric(report),
+        "dense": _model_summary(report, report.dense),
+        "variants": [_model_summary(report, variant) for variant in report.variants],
+        "gate": [outcome.model_dump() for outcome in report.gate],
+        "gate_met": all(outcome.met for outcome in report.gate) if report.gate else None,
+        "verdict": words.verdict(report),
+    }
+
+
+def _model_summary(report: Report, model: Variant) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "directory": model.directory,
+        "heads_kept": facts.kept_heads(model),
+        "heads_total": facts.total_heads(model),
+        "parameters": model.parameters,
+        "checkpoint_bytes": model.checkpoint_bytes,
+        "onnx_bytes": model.onnx_bytes,
+        "quality": {
+            name: _finite(found)
+            for name, found in (model.quality.metrics.items() if model.quality else ())
+        },
+        "comparisons": {found.metric: _comparison_summary(found) for found in model.comparisons},
+        "throughput": [_timing_summary(row) for row in facts.timings(report, model.name)],
+    }
+
+
+def _comparison_summary(found: Comparison) -> dict[str, Any]:
+    return {
+        "difference": _finite(found.difference),
+        "interval": _finite_all(found.interval),
+        "p_value": _finite(found.p_value),
+        "judgement": facts.JUDGEMENT_WORDS[facts.judge(found)],
+    }
+
+
+def _timing_summary(row: Timing) -> dict[str, Any]:
+    return {
+        "batch_size": row.batch_size,
+        "sentences_per_second": _finite(row.sentences_per_second),
+        "tokens_per_second": _finite(row.tokens_per_second),
+        "speedup": _finite(row.speedup),
+        "interval": _finite_all(row.speedup_interval) if row.speedup_interval else None,
+        "limit": _finite(row.limit),
+        "pays": None if row.speedup is None else facts.pays(row),
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _finite_all(values: Iterable[float]) -> list[float | None]:
+    return [_finite(value) for value in values]

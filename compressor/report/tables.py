@@ -1,0 +1,337 @@
+"""The report's tables as rows of text, shared by the Markdown and the HTML rendering."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from compressor.report import facts, numbers
+from compressor.report.schema import Report, Source, Timing, Variant
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's heading, and whether it holds numbers (set flush right)."""
+
+    title: str
+    numeric: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """A captioned table; every row has one text per column, the first one names the row."""
+
+    key: str
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+Pairs = list[tuple[str, str]]
+
+
+def _columns(text: str, *numeric: str) -> tuple[Column, ...]:
+    """Comma-separated text columns, then the numeric ones."""
+    named = tuple(Column(title, numeric=False) for title in text.split(", "))
+    return named + tuple(Column(title) for title in numeric)
+
+
+def quality(report: Report) -> Table | None:
+    """Every metric of every model with its difference from dense; None without test rows."""
+    rows = []
+    for metric in facts.metrics(report):
+        rows += [_quality_row(report, model, metric) for model in facts.models(report)]
+    if not rows:
+        return None
+    return Table(
+        key="quality",
+        caption="Quality on the test rows. The interval is the 95% interval of the difference "
+        "(pruned minus dense) by paired bootstrap; significance is at the 5% level.",
+        columns=(
+            *_columns("Model, Metric", "Score", "Difference", "95% interval", "p"),
+            Column("Result", numeric=False),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _quality_row(report: Report, model: Variant, metric: str) -> tuple[str, ...]:
+    style = facts.metric_style(metric)
+    label = f"{style.label} ({style.unit})" if style.unit else style.label
+    found = facts.comparison(model, metric)
+    score = facts.value(model, metric)
+    if score is None and found is not None:
+        score = found.pruned
+    start = (model.name, label, numbers.fixed(score, style.digits))
+    if model is report.dense:
+        return (*start, "", "", "", "reference")
+    if found is None:
+        missing = "not measured" if score is None else "not compared"
+        return (*start, numbers.ABSENT, numbers.ABSENT, numbers.ABSENT, missing)
+    return (
+        *start,
+        numbers.fixed(found.difference, style.digits, sign=True),
+        numbers.interval(found.interval, style.digits, sign=True),
+        numbers.p_value(found.p_value),
+        facts.JUDGEMENT_WORDS[facts.judge(found)],
+    )
+
+
+def size(report: Report) -> Table:
+    """Heads per kind, parameters and file sizes of every model."""
+    found = facts.kinds(report)
+    titles = [facts.kind_label(kind).capitalize() for kind in found]
+
+    def row(model: Variant) -> tuple[str, ...]:
+        kept = [_kept(model, kind) for kind in found]
+        same = model is report.dense
+        files = [
+            (model.checkpoint_bytes, report.dense.checkpoint_bytes),
+            (model.onnx_bytes, report.dense.onnx_bytes),
+        ]
+        return (
+            model.name,
+            model.precision,
+            *kept,
+            _kept(model),
+            f"{model.parameters:,}",
+            "" if same else numbers.change(model.parameters, report.dense.parameters),
+            *(
+                text
+                for now, before in files
+                for text in (numbers.megabytes(now), "" if same else numbers.change(now, before))
+            ),
+        )
+
+    return Table(
+        key="size",
+        caption="Heads kept of heads before, parameters and file sizes, with the change against "
+        "dense. 1 MB is 1,000,000 bytes.",
+        columns=_columns(
+            "Model, Precision",
+            *titles,
+            "All heads",
+            "Parameters",
+            "Change",
+            "Checkpoint MB",
+            "Change",
+            "ONNX MB",
+            "Change",
+        ),
+        rows=tuple(row(model) for model in facts.models(report)),
+    )
+
+
+def _kept(model: Variant, kind: str | None = None) -> str:
+    return f"{facts.kept_heads(model, kind)}/{facts.total_heads(model, kind)}"
+
+
+def throughput(report: Report) -> Table | None:
+    """Speed of every model at every batch size; None where nothing was timed."""
+    if report.throughput is None:
+        return None
+    kind = "generated" if report.task == "translation" else "source"
+    return Table(
+        key="throughput",
+        caption="Throughput by batch size. Latency is that of one batch; tokens are "
+        f"{kind} tokens; the interval is the 95% interval of the speed-up. The limit is what the "
+        "speed-up cannot exceed at this shape, and the share of the gain is "
+        "(speed-up - 1) / (limit - 1).",
+        columns=_columns(
+            "Model",
+            *("Batch", "Sentences/s", "Tokens/s", "p50 ms", "p90 ms", "p99 ms", "Peak MiB"),
+            *("Speed-up", "95% interval", "Limit", "Share of gain"),
+        ),
+        rows=_by_batch(report, _throughput_cells),
+    )
+
+
+def _throughput_cells(report: Report, row: Timing) -> tuple[str, ...]:
+    start = (
+        numbers.adaptive(row.sentences_per_second),
+        numbers.adaptive(row.tokens_per_second),
+        *(numbers.adaptive(row.latency_ms.get(name)) for name in ("p50", "p90", "p99")),
+        numbers.adaptive(row.peak_memory_mib),
+    )
+    if row.variant == report.dense.name:
+        return (*start, "", "", "", "")
+    share = facts.share_of_gain(row)
+    return (
+        *start,
+        numbers.fixed(row.speedup, 2),
+        numbers.interval(row.speedup_interval, 2),
+        numbers.fixed(row.limit, 2),
+        numbers.ABSENT if share is None else numbers.percent(share, 1),
+    )
+
+
+def shapes(report: Report) -> Table | None:
+    """What was run at each batch size, and the two limits it implies; None without timings."""
+    if report.throughput is None:
+        return None
+    return Table(
+        key="shapes",
+        caption="Shapes that were timed (mean tokens per row) and the limits they imply: dense "
+        "over pruned in multiply-adds and in bytes moved.",
+        columns=_columns(
+            "Model",
+            *("Batch", "Source tokens", "With padding", "Generated tokens", "Runs"),
+            *("Limit (multiply-adds)", "Limit (bytes)"),
+        ),
+        rows=_by_batch(report, _shape_cells),
+    )
+
+
+def _shape_cells(report: Report, row: Timing) -> tuple[str, ...]:
+    same = row.variant == report.dense.name
+    return (
+        numbers.fixed(row.source_tokens, 1),
+        numbers.fixed(row.padded_source_tokens, 1),
+        numbers.fixed(row.target_tokens, 1),
+        str(row.runs),
+        "" if same else numbers.fixed(row.limit_macs, 2),
+        "" if same else numbers.fixed(row.limit_bytes, 2),
+    )
+
+
+def _by_batch(
+    report: Report, cells: Callable[[Report, Timing], tuple[str, ...]]
+) -> tuple[tuple[str, ...], ...]:
+    """Rows grouped by batch size, dense first in each group."""
+    return tuple(
+        (row.variant, str(size), *cells(report, row))
+        for size in facts.batch_sizes(report)
+        for model in facts.models(report)
+        for row in facts.timings(report, model.name)
+        if row.batch_size == size
+    )
+
+
+def checks(report: Report) -> Table | None:
+    """Verification of every model; None where no check is recorded."""
+    rows = tuple(
+        (
+            model.name,
+            check.name,
+            f"{check.largest_difference:.2e}",
+            f"{check.tolerance:.1e}",
+            "within" if check.largest_difference <= check.tolerance else "EXCEEDED",
+            check.detail,
+        )
+        for model in facts.models(report)
+        for check in model.checks
+    )
+    if not rows:
+        return None
+    return Table(
+        key="checks",
+        caption="Verification: the largest deviation seen and the tolerance it had to meet.",
+        columns=(
+            *_columns("Model, Check", "Largest difference", "Tolerance"),
+            *_columns("Result, Detail"),
+        ),
+        rows=rows,
+    )
+
+
+def gate(report: Report) -> Table | None:
+    """Gate rules and whether they are met; None without rules."""
+    if not report.gate:
+        return None
+    return Table(
+        key="gate",
+        caption="Gate: every rule for every variant.",
+        columns=_columns("Model, Rule, Result, Measured"),
+        rows=tuple(
+            (found.variant, found.rule, "met" if found.met else "NOT met", found.message)
+            for found in report.gate
+        ),
+    )
+
+
+def layers(report: Report) -> Table:
+    """Which heads every layer of every variant keeps."""
+
+    def cell(variant: Variant, name: str) -> str:
+        kept = variant.kept[name]
+        listed = " ".join(str(head) for head in sorted(kept)) or "none"
+        return f"{len(kept)}/{variant.heads[name]}: {listed}"
+
+    names = [name for kind in facts.kinds(report) for name in facts.layers(report.dense, kind)]
+    return Table(
+        key="layers",
+        caption="Heads kept in each layer: how many of how many, and which.",
+        columns=_columns(", ".join(["Layer"])) + tuple(_text(v.name) for v in report.variants),
+        rows=tuple((name, *(cell(v, name) for v in report.variants)) for name in names),
+    )
+
+
+def _text(title: str) -> Column:
+    return Column(title, numeric=False)
+
+
+def origin(report: Report, *, directories: bool = True) -> Pairs:
+    """What was done to which model, with what data, and (if wanted) where the results are."""
+    pairs = [
+        ("Model", report.model),
+        ("Revision", report.revision or "not recorded"),
+        ("Architecture", report.model_type),
+        ("Task", report.task),
+    ]
+    if report.scoring is None:
+        pairs.append(("Head scores", "none"))
+    else:
+        cost = ", ".join(f"{k} {numbers.adaptive(v)}" for k, v in report.scoring.cost.items())
+        pairs += [
+            ("Scoring method", report.scoring.method),
+            ("Scoring signature", report.scoring.signature),
+            ("Scoring cost", cost or "not recorded"),
+        ]
+    for variant in report.variants:
+        pairs.append((f"Budget of {variant.name}", variant.budget))
+        pairs.append((f"Recovery of {variant.name}", variant.recovery or "not recorded"))
+        if directories:
+            pairs.append((f"Directory of {variant.name}", variant.directory))
+    pairs += _source("Calibration data", report.calibration)
+    pairs += _source("Test data", report.test)
+    pairs += [("Seed", str(report.seed)), ("Command", report.command)]
+    return [*pairs, ("Created", report.created), ("compress", report.tool_version)]
+
+
+def _source(title: str, source: Source | None) -> Pairs:
+    if source is None:
+        return [(title, "none")]
+    files = ", ".join(source.files)
+    return [(title, f"{source.rows:,} rows of {files}; SHA-256 {source.sha256}")]
+
+
+def signatures(report: Report) -> Pairs:
+    """Metric signatures; models are named only where they differ, which makes them incomparable."""
+    pairs: Pairs = []
+    for metric in facts.metrics(report):
+        found = {
+            model.name: model.quality.signatures[metric]
+            for model in facts.models(report)
+            if model.quality and metric in model.quality.signatures
+        }
+        label = facts.metric_style(metric).label
+        if len(set(found.values())) == 1:
+            pairs.append((label, next(iter(found.values()))))
+        else:
+            pairs += [(f"{label} of {name}", text) for name, text in found.items()]
+    return pairs
+
+
+def environment(report: Report) -> Pairs:
+    """Where it ran: provider, hardware and versions."""
+    pairs: Pairs = []
+    if report.throughput is not None:
+        run = report.throughput
+        pairs += [
+            ("Provider", run.provider),
+            ("Device", run.device),
+            ("Timed precision", run.precision),
+            ("Threads", str(run.threads)),
+            ("Lengths", run.lengths),
+        ]
+    return [*pairs, *report.hardware.items(), *report.versions.items()]

@@ -1,0 +1,178 @@
+"""The report's sentences: plain text about what was measured, with the awkward results included."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from compressor.report import facts, numbers
+from compressor.report.schema import Report, Timing, Variant
+
+
+def join(items: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(items[:-1]), *items[-1:])))
+
+
+def heads(variant: Variant) -> str:
+    """`72 of 144 heads (50%)`."""
+    kept, total = facts.kept_heads(variant), facts.total_heads(variant)
+    return f"{kept} of {total} heads ({numbers.percent(kept, total)})"
+
+
+def speedup(timing: Timing) -> str:
+    """`0.99 [0.97, 1.01]`; just the ratio where there is no interval."""
+    ratio = numbers.fixed(timing.speedup, 2)
+    if timing.speedup_interval is None:
+        return ratio
+    return f"{ratio} {numbers.interval(timing.speedup_interval, 2)}"
+
+
+def quality(variant: Variant, metric: str) -> str:
+    """`BLEU 33.90 against 34.21 (-0.31 [-0.62, +0.01], p = 0.062): no significant difference`."""
+    style = facts.metric_style(metric)
+    unit = f" {style.unit}" if style.unit else ""
+    found = facts.comparison(variant, metric)
+    if found is None:
+        alone = numbers.fixed(facts.value(variant, metric), style.digits)
+        return f"{style.label} {alone}{unit}, not compared with dense"
+    pruned, dense = (numbers.fixed(v, style.digits) for v in (found.pruned, found.dense))
+    difference = numbers.fixed(found.difference, style.digits, sign=True)
+    bounds = numbers.interval(found.interval, style.digits, sign=True)
+    p_value = numbers.p_value(found.p_value)
+    relation = p_value if p_value.startswith("<") else f"= {p_value}"
+    verdict = facts.JUDGEMENT_WORDS[facts.judge(found)]
+    against = f"{pruned}{unit} against {dense}{unit}"
+    return f"{style.label} {against} ({difference} {bounds}, p {relation}): {verdict}"
+
+
+def quality_sentences(report: Report) -> list[str]:
+    """One sentence per variant about quality, or one that says it was not measured."""
+    found = facts.metrics(report)
+    if not found:
+        return ["Quality was not measured: the run had no test rows."]
+    lines = []
+    for variant in report.variants:
+        if variant.quality is None and not variant.comparisons:
+            lines.append(f"Quality of {variant.name} was not measured.")
+            continue
+        parts = "; ".join(quality(variant, metric) for metric in found)
+        lines.append(f"{variant.name}, with {heads(variant)}: {parts}.")
+    return lines
+
+
+def head_sentences(report: Report) -> list[str]:
+    """One sentence per variant with layers that lost all their heads."""
+    lines = []
+    for variant in report.variants:
+        names = facts.emptied(variant)
+        if names:
+            subject = f"layer {names[0]} has" if len(names) == 1 else f"layers {join(names)} have"
+            left = "its output bias is" if len(names) == 1 else "their output biases are"
+            lines.append(f"In {variant.name} {subject} no heads left: only {left} still applied.")
+    return lines
+
+
+def speed_sentences(report: Report) -> list[str]:
+    """Where pruning pays and where it does not, for every variant and batch size."""
+    if report.throughput is None:
+        return ["Throughput was not measured."]
+    lines = []
+    for variant in report.variants:
+        rows = [row for row in facts.timings(report, variant.name) if row.speedup is not None]
+        if not rows:
+            lines.append(f"The speed-up of {variant.name} was not measured.")
+        lines += _pays(report, variant, [row for row in rows if facts.pays(row)])
+        lines += [_does_not_pay(report, row) for row in rows if not facts.pays(row)]
+        lines += [_above_limit(report, row) for row in rows if _exceeds(row)]
+    return lines
+
+
+def _subject(report: Report, name: str) -> str:
+    """`pruning`, with the variant's name where there are several."""
+    return "pruning" if len(report.variants) == 1 else f"pruning to {name}"
+
+
+def _pays(report: Report, variant: Variant, rows: list[Timing]) -> list[str]:
+    if not rows:
+        return []
+    sizes = join([f"{row.batch_size} (speed-up {speedup(row)})" for row in rows])
+    return [f"At batch {sizes} {_subject(report, variant.name)} pays."]
+
+
+def _does_not_pay(report: Report, row: Timing) -> str:
+    ratio = row.speedup if row.speedup is not None else math.nan
+    start = f"At batch {row.batch_size} {_subject(report, row.variant)}"
+    if math.isnan(ratio):
+        return f"{start} has no usable speed-up: the ratio is not a number."
+    high = row.speedup_interval[1] if row.speedup_interval else ratio
+    slower = ", slower than dense" if high < 1 else ""
+    return f"{start} does not pay: speed-up {speedup(row)}{slower}."
+
+
+def _exceeds(row: Timing) -> bool:
+    low = row.speedup_interval[0] if row.speedup_interval else row.speedup
+    return low is not None and row.limit is not None and low > row.limit
+
+
+def _above_limit(report: Report, row: Timing) -> str:
+    return (
+        f"At batch {row.batch_size} {_subject(report, row.variant)} measured a speed-up of "
+        f"{speedup(row)}, above the theoretical limit {numbers.fixed(row.limit, 2)}: something "
+        "other than the removed work differs between the two models."
+    )
+
+
+def gate_sentence(report: Report) -> str | None:
+    """How many gate rules are met; None without rules."""
+    if not report.gate:
+        return None
+    unmet = sum(not outcome.met for outcome in report.gate)
+    total = len(report.gate)
+    if unmet:
+        return f"{unmet} of {total} gate checks {'is' if unmet == 1 else 'are'} not met."
+    return "The gate check is met." if total == 1 else f"All {total} gate checks are met."
+
+
+def verdict(report: Report) -> str:
+    """The report in one or two sentences, about the variant that leads (`facts.headline`)."""
+    variant = facts.headline(report)
+    if variant is None:
+        return "The report holds no pruned variant."
+    metric = facts.primary_metric(report)
+    parts = [f"{_lead(report, variant, metric)} keeps {heads(variant)}"]
+    measured = metric is not None and (variant.quality is not None or variant.comparisons)
+    parts.append(quality(variant, metric) if metric and measured else "quality not measured")
+    parts.append(_speed_range(report, variant))
+    return " ".join(filter(None, ("; ".join(parts) + ".", gate_sentence(report))))
+
+
+def _lead(report: Report, variant: Variant, metric: str | None) -> str:
+    count = len(report.variants)
+    if count == 1:
+        return variant.name
+    judged = [facts.judge(facts.comparison(other, metric)) for other in report.variants]
+    if all(judgement == "worse" for judgement in judged):
+        return (
+            f"All {count} variants are significantly worse than dense; the mildest, {variant.name},"
+        )
+    failed = {outcome.variant for outcome in report.gate if not outcome.met}
+    kind = "the smallest"
+    if facts.judge(facts.comparison(variant, metric)) in ("same", "better"):
+        kind += " without significant loss"
+    if failed and variant.name not in failed:
+        kind += " that meets the gate"
+    return f"Of {count} variants {variant.name}, {kind},"
+
+
+def _speed_range(report: Report, variant: Variant) -> str:
+    rows = [row for row in facts.timings(report, variant.name) if row.speedup is not None]
+    if not rows:
+        return "speed not measured"
+    if len(rows) == 1:
+        return f"speed-up {speedup(rows[0])} at batch {rows[0].batch_size}"
+    low, high = (pick(rows, key=lambda row: row.speedup or 0.0) for pick in (min, max))
+    return (
+        f"speed-up {speedup(low)} at batch {low.batch_size} "
+        f"to {speedup(high)} at batch {high.batch_size}"
+    )
