@@ -12,6 +12,7 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,14 @@ def write(path: Path, content: str | bytes) -> str:
     return str(path)
 
 
-def tsv(rows: list[tuple[str, ...]], header: tuple[str, ...] = ("en", "de")) -> str:
+def tsv(rows: Sequence[tuple[str, ...]], header: tuple[str, ...] = ("en", "de")) -> str:
     return "".join("\t".join(row) + "\n" for row in [header, *rows])
 
 
 # --- formats ---------------------------------------------------------------------------------
 
 
-def as_csv(rows: list[tuple[str, ...]]) -> str:
+def as_csv(rows: Sequence[tuple[str, ...]]) -> str:
     text = io.StringIO(newline="")
     csv.writer(text).writerows([("en", "de"), *rows])
     return text.getvalue()

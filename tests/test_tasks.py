@@ -9,12 +9,10 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 import sentencepiece
 import torch
-import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from transformers import MarianTokenizer, MBartTokenizer, PreTrainedTokenizerFast
@@ -23,12 +21,13 @@ from compressor import example
 from compressor.errors import InputError, UsageError
 from compressor.heads import Kind
 from compressor.tasks import Batch, Example, Rows, count_truncated, read_rows, task_module
+from tests.tiny import TRANSLATORS, tiny_model
 
-PAD, UNK, START, END = 1, 3, 0, 2
+PAD, END, UNK, START = 1, 2, 3, 4  # of tests.tiny; its classifiers pad with 0
 WORDS = [f"w{number}" for number in range(40)]
-VOCABULARY = {"<s>": START, "<pad>": PAD, "</s>": END, "<unk>": UNK}
+VOCABULARY = {"<none>": 0, "<pad>": PAD, "</s>": END, "<unk>": UNK, "<s>": START}
 VOCABULARY |= {word: number for number, word in enumerate(WORDS, len(VOCABULARY))}
-LABELS = ["first", "second", "third"]
+LABELS = ["first", "second", "third", "fourth", "fifth"]
 
 translation = task_module("translation")
 classification = task_module("classification")
@@ -55,60 +54,6 @@ def ids(*words: int) -> list[int]:
     return [VOCABULARY[f"w{word}"] for word in words]
 
 
-def scaled(model: nn.Module) -> nn.Module:
-    """Weights of the size that trained models have: with tiny ones a wrong mask would not show."""
-    generator = torch.Generator().manual_seed(5)
-    for parameter in model.parameters():
-        if parameter.dim() == 2:
-            parameter.data.normal_(0, 0.3, generator=generator)
-    return model.eval()
-
-
-def seq2seq(name: str) -> nn.Module:
-    config = getattr(transformers, f"{name}Config")(
-        vocab_size=len(VOCABULARY),
-        d_model=32,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=48,
-        decoder_ffn_dim=48,
-        max_position_embeddings=64,
-        pad_token_id=PAD,
-        bos_token_id=START,
-        eos_token_id=END,
-        # Marian starts with padding, BART with the end of sentence; mBART has no start token.
-        decoder_start_token_id={"Marian": PAD, "Bart": END, "MBart": None}[name],
-    )
-    classes = {
-        "Marian": "MarianMTModel",
-        "Bart": "BartForConditionalGeneration",
-        "MBart": "MBartForConditionalGeneration",
-    }
-    return scaled(getattr(transformers, classes[name])(config))
-
-
-def classifier(name: str) -> nn.Module:
-    common: dict[str, Any] = {
-        "vocab_size": len(VOCABULARY),
-        "pad_token_id": PAD,
-        "num_labels": len(LABELS),
-        "max_position_embeddings": 66,
-    }
-    if name == "DistilBert":
-        sizes = {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48}
-    else:
-        sizes = {
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "intermediate_size": 48,
-        }
-    config = getattr(transformers, f"{name}Config")(**common, **sizes)
-    return scaled(getattr(transformers, f"{name}ForSequenceClassification")(config))
-
-
 def sentences(count: int, seed: int) -> list[str]:
     rng = random.Random(seed)
     return [" ".join(rng.choices(WORDS, k=rng.randint(1, 14))) for _ in range(count)]
@@ -119,7 +64,7 @@ def translation_rows(count: int = 23) -> Rows:
 
 
 def classification_rows(count: int = 23, pairs: bool = False) -> Rows:
-    targets = [LABELS[number % 3] for number in range(count)]
+    targets = [LABELS[number % 5] for number in range(count)]
     seconds = sentences(count, 2) if pairs else None
     texts = sentences(count, 1)
     return Rows("classification", texts, seconds, targets, ["x.tsv"], "0", LABELS)
@@ -224,9 +169,9 @@ def test_class_ids_need_the_labels_of_the_checkpoint() -> None:
 # --- batches ---------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["Marian", "Bart", "MBart"])
+@pytest.fixture(scope="module", params=TRANSLATORS)
 def seq2seq_model(request: pytest.FixtureRequest) -> nn.Module:
-    return seq2seq(request.param)
+    return tiny_model(request.param)
 
 
 def encoded(rows: Rows) -> list[Example]:
@@ -265,7 +210,7 @@ def test_batch_tensors_hold_the_rows_and_padding(seq2seq_model: nn.Module) -> No
 
 @pytest.mark.parametrize(
     ("name", "first"),
-    [("Marian", [PAD, PAD]), ("Bart", [END, END]), ("MBart", [VOCABULARY["w9"], VOCABULARY["w8"]])],
+    [("marian", [PAD, PAD]), ("bart", [END, END]), ("mbart", [VOCABULARY["w9"], VOCABULARY["w8"]])],
 )
 def test_decoder_inputs_start_as_the_model_expects(name: str, first: list[int]) -> None:
     """mBART moves the last token (its language code) to the front, others have a start token."""
@@ -273,12 +218,12 @@ def test_decoder_inputs_start_as_the_model_expects(name: str, first: list[int]) 
         Example(0, (5, END), (*ids(1, 2), END, VOCABULARY["w9"])),
         Example(1, (5, END), (*ids(3), END, VOCABULARY["w8"])),
     ]
-    (batch,) = translation.batches(examples, seq2seq(name))
+    (batch,) = translation.batches(examples, tiny_model(name))
     assert batch.rows == (0, 1)
     assert batch["decoder_input_ids"][0].tolist() == [first[0], *ids(1, 2), END]
     # What stands behind a row's last real position is never used; all before it is.
     assert batch["decoder_input_ids"][1, :3].tolist() == [first[1], *ids(3), END]
-    (alone,) = translation.batches(examples[1:], seq2seq(name))
+    (alone,) = translation.batches(examples[1:], tiny_model(name))
     assert alone["decoder_input_ids"].tolist() == [[first[1], *ids(3), END]]
 
 
@@ -287,7 +232,7 @@ def test_batches_keep_to_their_limits(limits: tuple[int | None, int | None]) -> 
     batch_tokens, batch_size = limits
     examples = encoded(translation_rows(200))
     made = translation.batches(
-        examples, seq2seq("Marian"), batch_tokens=batch_tokens, batch_size=batch_size
+        examples, tiny_model("marian"), batch_tokens=batch_tokens, batch_size=batch_size
     )
     assert sorted(row for batch in made for row in batch.rows) == list(range(200))
     widths = [max(b["input_ids"].shape[1], b["labels"].shape[1]) for b in made]
@@ -303,14 +248,14 @@ def test_batches_keep_to_their_limits(limits: tuple[int | None, int | None]) -> 
 
 def test_a_row_longer_than_the_limit_gets_its_own_batch() -> None:
     examples = [Example(n, (5,) * length, (5, END)) for n, length in enumerate([3, 30, 3])]
-    made = translation.batches(examples, seq2seq("Marian"), batch_tokens=8)
+    made = translation.batches(examples, tiny_model("marian"), batch_tokens=8)
     assert [batch.rows for batch in made] == [(1,), (0, 2)]
 
 
 def test_sorting_by_length_leaves_little_padding() -> None:
     """Classifier rows are sorted by their one length, so hardly a token of a batch is padding."""
     examples = encoded(classification_rows(300))
-    made = classification.batches(examples, classifier("Bert"), batch_tokens=160)
+    made = classification.batches(examples, tiny_model("bert"), batch_tokens=160)
     padded = sum(batch["input_ids"].numel() for batch in made)
     real = sum(len(made.source) for made in examples)
     assert padded < 1.08 * real
@@ -330,7 +275,7 @@ def test_batch_moves_as_a_whole() -> None:
 
 
 def test_padding_id_is_required() -> None:
-    model = classifier("Bert")
+    model = tiny_model("bert")
     model.config.pad_token_id = None  # type: ignore[union-attr]
     with pytest.raises(InputError, match="no pad_token_id"):
         classification.batches([Example(0, (5,), (1,))], model)
@@ -359,20 +304,20 @@ def test_translation_loss_is_that_of_transformers_row_by_row(seq2seq_model: nn.M
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["Bert", "Roberta", "DistilBert", "Electra"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "electra"])
 @pytest.mark.parametrize("pairs", [False, True])
 def test_classification_loss_is_that_of_transformers_row_by_row(name: str, pairs: bool) -> None:
-    model = classifier(name)
+    model = tiny_model(name)
     examples = encoded(classification_rows(pairs=pairs))
     expected = {}
     for made in examples:
         inputs = {"input_ids": torch.tensor([made.source])}
-        if name in ("Bert", "Electra"):
+        if name in ("bert", "electra"):
             inputs["token_type_ids"] = torch.tensor([made.types])
         output = model(**inputs, labels=torch.tensor(made.target))
         expected[made.row] = output.loss.item()
     for batch in classification.batches(examples, model, batch_tokens=90):
-        assert ("token_type_ids" in batch) == (name in ("Bert", "Electra"))
+        assert ("token_type_ids" in batch) == (name in ("bert", "electra"))
         value = classification.loss(model, batch).item()
         assert value == pytest.approx(sum(expected[row] for row in batch.rows), rel=1e-5)
         assert classification.loss_terms(batch) == len(batch.rows)
@@ -382,7 +327,7 @@ def test_classification_loss_is_that_of_transformers_row_by_row(name: str, pairs
 
 @torch.no_grad()
 def test_type_ids_reach_the_model() -> None:
-    model = classifier("Bert")
+    model = tiny_model("bert")
     (batch,) = classification.batches(encoded(classification_rows(pairs=True)), model)
     assert batch["token_type_ids"].any()
     without = {**batch, "token_type_ids": torch.zeros_like(batch["token_type_ids"])}
@@ -391,9 +336,10 @@ def test_type_ids_reach_the_model() -> None:
 
 
 def test_loss_takes_a_plain_dictionary_and_has_gradients() -> None:
-    model = seq2seq("Marian")
+    model = tiny_model("marian")
     (batch,) = translation.batches(encoded(translation_rows(4)), model)
-    translation.loss(model, dict(batch)).backward()
+    value: torch.Tensor = translation.loss(model, dict(batch))
+    torch.autograd.backward(value)
     gradient = model.get_submodule("model.decoder.layers.0.encoder_attn.q_proj").weight.grad
     assert gradient is not None
     assert gradient.abs().max() > 0
@@ -401,7 +347,7 @@ def test_loss_takes_a_plain_dictionary_and_has_gradients() -> None:
 
 def test_token_mask_of_a_classifier() -> None:
     examples = [Example(0, (5, 6, 7), (0,)), Example(1, (5,), (1,))]
-    (batch,) = classification.batches(examples, classifier("Bert"))
+    (batch,) = classification.batches(examples, tiny_model("bert"))
     mask = classification.token_mask(batch, "encoder_self")
     assert mask.tolist() == [[True, True, True], [True, False, False]]
     kinds: tuple[Kind, ...] = ("decoder_self", "cross")
