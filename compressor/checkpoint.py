@@ -214,8 +214,7 @@ def _load_strictly(model: nn.Module, path: Path) -> None:
     for name, value in expected.items():
         aliases.setdefault(value.data_ptr(), set()).add(name)
     covered = {alias for group in aliases.values() if group & set(stored) for alias in group}
-    recomputed = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
-    missing = set(expected) - covered - recomputed
+    missing = set(expected) - covered - _computed(model)
     unexpected = set(stored) - set(expected)
     shapes = {n for n in set(stored) & set(expected) if stored[n].shape != expected[n].shape}
     for problem, names in (("lacks", missing), ("has unexpected", unexpected), ("misfits", shapes)):
@@ -278,8 +277,9 @@ def round_to(model: nn.Module, dtype: torch.dtype) -> None:
     """Round all weights to `dtype`, in place, so that what is saved is what was measured."""
     if dtype == torch.float32:
         return
-    for tensor in model.state_dict().values():
-        if tensor.is_floating_point():
+    computed = _computed(model)
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and name not in computed:
             tensor.copy_(tensor.to(dtype))
 
 
@@ -295,10 +295,10 @@ def save_checkpoint(
     """
     directory.mkdir(parents=True, exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
-    skipped = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
+    computed = _computed(model)
     state, seen = {}, set()
     for name, value in model.state_dict().items():
-        if name not in skipped and value.data_ptr() not in seen:
+        if name not in computed and value.data_ptr() not in seen:
             seen.add(value.data_ptr())
             stored = value.to(source.dtype) if value.is_floating_point() else value
             state[name] = stored.contiguous()
@@ -323,5 +323,10 @@ def _copy_missing(source: Path, target: Path, names: Iterable[str]) -> None:
 
 def count_parameters(model: nn.Module) -> int:
     """Number of weights, tied ones once, positions that are computed not at all."""
-    skipped = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
-    return sum(p.numel() for name, p in model.named_parameters() if name not in skipped)
+    computed = _computed(model)
+    return sum(p.numel() for name, p in model.named_parameters() if name not in computed)
+
+
+def _computed(model: nn.Module) -> set[str]:
+    """Names of weights that are computed, not stored: sinusoidal positions."""
+    return set(getattr(model, "_keys_to_ignore_on_save", None) or ())

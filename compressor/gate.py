@@ -18,7 +18,7 @@ from compressor.report.schema import Outcome, Report, Timing, Variant
 _ROUNDING = 1e-9
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}"
 _MAX_DROP = re.compile(rf"\s*([A-Za-z0-9_]+)\s*=\s*({_NUMBER})\s*", re.ASCII)
-_MIN_SPEEDUP = re.compile(rf"\s*({_NUMBER})\s*(?:@\s*([0-9]{1, 9})\s*)?", re.ASCII)
+_MIN_SPEEDUP = re.compile(rf"\s*({_NUMBER})\s*(?:@\s*([0-9]{{1,9}})\s*)?", re.ASCII)
 
 
 class Rule(ABC):
@@ -35,6 +35,11 @@ class Rule(ABC):
     def name(self) -> str:
         """What reports call the rule, for example `max-drop bleu=0.5`."""
         return f"{self.option} {self.text}"
+
+    @property
+    @abstractmethod
+    def subject(self) -> object:
+        """What the rule is about; two rules of one kind about the same thing are a mistake."""
 
     @abstractmethod
     def check(self, report: Report, variant: Variant) -> Outcome:
@@ -56,6 +61,10 @@ class MaxDrop(Rule):
     @property
     def text(self) -> str:
         return f"{self.metric}={self.value:.15g}"
+
+    @property
+    def subject(self) -> object:
+        return self.metric
 
     def check(self, report: Report, variant: Variant) -> Outcome:
         dense, pruned = _scores(report, variant, self)
@@ -86,6 +95,10 @@ class MinSpeedup(Rule):
         where = "" if self.batch_size is None else f"@{self.batch_size}"
         return f"{self.ratio:.15g}{where}"
 
+    @property
+    def subject(self) -> object:
+        return self.batch_size
+
     def check(self, report: Report, variant: Variant) -> Outcome:
         rows = _speedups(report, variant, self)
         failed = [row for row, speedup in rows if not speedup >= self.ratio - _ROUNDING]
@@ -106,15 +119,14 @@ def parse_rules(max_drop: Sequence[str], min_speedup: Sequence[str]) -> list[Rul
         UsageError: a value of the wrong form, an unknown metric, or the same rule twice.
     """
     rules: list[Rule] = [*map(_parse_max_drop, max_drop), *map(_parse_min_speedup, min_speedup)]
-    seen: dict[object, Rule] = {}
+    seen: dict[tuple[str, object], Rule] = {}
     for rule in rules:
-        key = rule.metric if isinstance(rule, MaxDrop) else getattr(rule, "batch_size", None)
-        if (type(rule), key) in seen:
+        first = seen.setdefault((rule.option, rule.subject), rule)
+        if first is not rule:
             raise UsageError(
-                f"the gate rules {seen[(type(rule), key)].name!r} and {rule.name!r} are about the "
-                "same thing; keep one of them"
+                f"the gate rules {first.name!r} and {rule.name!r} are about the same thing; "
+                "keep one of them"
             )
-        seen[(type(rule), key)] = rule
     return rules
 
 

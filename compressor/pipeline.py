@@ -253,52 +253,60 @@ def _dense(journey: Journey, probe: Probe) -> Variant:
 def _choose_heads(journey: Journey, plan: Plan) -> tuple[HeadMask, HeadScores]:
     """Scores and the mask that follows from them; the first scores serve all budgets."""
     recipe, full = journey.recipe, journey.full
-    heads = {name: len(flags) for name, flags in full.keep.items()}
 
     def score(mask: HeadMask) -> HeadScores:
         if mask != full:
-            return score_mask(journey, mask)
+            return _score(journey, mask)
         first = journey.workspace.stage(
             "scores",
             f"scoring {full.total()} heads with {recipe.method}",
-            lambda: scores_to_json(full, score_mask(journey, full)),
+            lambda: scores_to_json(_score(journey, full)),
         )
-        return scores_from_json(first, heads)[1]
+        return scores_from_json(first)
+
+    def choose() -> dict[str, Any]:
+        mask, scores = prune_in_steps(full, plan.budget, journey.floors, recipe.steps, score)
+        return {"kept": mask.to_json(), **scores_to_json(scores)}
 
     data = journey.workspace.stage(
-        f"heads-{plan.name}",
-        f"choosing heads to {plan.budget.text}",
-        lambda: scores_to_json(
-            *prune_in_steps(full, plan.budget, journey.floors, recipe.steps, score)
-        ),
+        f"heads-{plan.name}", f"choosing heads to {plan.budget.text}", choose
     )
-    return scores_from_json(data, heads)
+    heads = {name: len(flags) for name, flags in full.keep.items()}
+    return HeadMask.from_json(data["kept"], heads), scores_from_json(data)
 
 
-def score_mask(journey: Journey, mask: HeadMask) -> HeadScores:
+def _score(journey: Journey, mask: HeadMask) -> HeadScores:
     """Score the heads of what `mask` leaves, with the recipe's method."""
-    recipe, model = journey.recipe, journey.checkpoint.model
-    import torch
+    return score_checkpoint_heads(
+        journey.recipe, journey.checkpoint, journey.examples, mask, journey.device, journey.talk
+    )
 
-    device = torch.device(journey.device)
-    model.to(device)
-    batches = [] if recipe.method in DATA_FREE else journey.task.batches(journey.examples, model)
+
+def score_checkpoint_heads(
+    recipe: Recipe,
+    checkpoint: Checkpoint,
+    examples: Sequence[Example],
+    mask: HeadMask,
+    device: str,
+    talk: Talk,
+) -> HeadScores:
+    """Run the recipe's scoring method over encoded calibration rows on a device."""
+    task, model = task_module(checkpoint.entry.task), checkpoint.model
+    free = recipe.method in DATA_FREE
+    scoring = Scoring(
+        model=model.to(device),
+        layers=checkpoint.layers,
+        mask=mask,
+        batches=[] if free else task.batches(examples, model),
+        task=task,
+        per=recipe.per,
+        normalize=recipe.normalize,
+        seed=recipe.seed,
+        device=device,
+        progress=lambda done, total: talk.progress("batches", done, total),
+    )
     try:
-        return score_heads(
-            recipe.method,
-            Scoring(
-                model=model,
-                layers=journey.checkpoint.layers,
-                mask=mask,
-                batches=batches,
-                task=journey.task,
-                per=recipe.per,
-                normalize=recipe.normalize,
-                seed=recipe.seed,
-                device=device,
-                progress=lambda done, total: journey.talk.progress("batches", done, total),
-            ),
-        )
+        return score_heads(recipe.method, scoring)
     finally:
         model.to("cpu")
 

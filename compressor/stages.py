@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +25,19 @@ from compressor.report.schema import Check, Variant
 from compressor.runtime import Classifier, Translator
 from compressor.surgery import prune, verify_surgery
 from compressor.talk import Talk
-from compressor.tasks import Batch, Rows
+from compressor.tasks import Batch, Example, Rows
 
 PRECISION = "fp32"
 CHECKED_BATCHES = 4
 CHECKED_ROWS = 8  # per batch
+# What tokenizers disagree about most easily: case, accents, digits, spaces, symbols.
+SAMPLE_TEXTS = (
+    "The kettle is still warm.",
+    "At 7:45, 3.5 litres cost 12 euros - or do they?",
+    "  Two  spaces, a\ttab and a naïve café.  ",
+    "ÄÖÜ äöü ß “quoted” … 漢字 🙂",
+    "",
+)
 ANSWER_ROWS = 512  # rows between two signs of life
 
 
@@ -56,6 +65,26 @@ def make_probe(rows: Rows, examples: Sequence[Any], model: torch.nn.Module, task
     return Probe(batches, rows.sources)
 
 
+def synthetic_probe(checkpoint: Checkpoint, task: Any) -> Probe:
+    """A probe made of random tokens, for steps that are given no rows."""
+    rng = random.Random(0)
+    tokenizer, model = checkpoint.tokenizer, checkpoint.model
+    special = set(tokenizer.all_special_ids)
+    end = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
+    ids = [i for i in range(len(tokenizer)) if i not in special]
+
+    def sentence(length: int) -> tuple[int, ...]:
+        return (*rng.choices(ids, k=length), end)
+
+    translation = checkpoint.entry.task == "translation"
+    examples = [
+        Example(row, sentence(2 + row % 9), sentence(2 + row % 7) if translation else (0,))
+        for row in range(CHECKED_ROWS * 2)
+    ]
+    batches = task.batches(examples, model, batch_tokens=None, batch_size=CHECKED_ROWS)
+    return Probe(batches, SAMPLE_TEXTS)
+
+
 def build_dense(checkpoint: Checkpoint, probe: Probe, directory: Path) -> dict[str, Any]:
     """Export the dense model, to be compared with, and describe it."""
     full = HeadMask.full(checkpoint.layers)
@@ -81,7 +110,19 @@ def build_variant(
     inputs = [batch.inputs() for batch in probe.batches]
     checks = [verify_surgery(checkpoint.model, model, layers, mask, inputs)]
     round_to(model, checkpoint.dtype)
-    heads = {
+    heads = heads_facts(checkpoint, mask, scores, budget, seed)
+    save_checkpoint(checkpoint, model, heads, directory)
+    checks.append(_verify_reload(model, directory))
+    checks += export_model(checkpoint, model, mask, probe.batches, probe.texts, directory)
+    stored = (directory / "model.safetensors").stat().st_size
+    return _describe(name, model, mask, budget.text, directory, stored, checks)
+
+
+def heads_facts(
+    checkpoint: Checkpoint, mask: HeadMask, scores: HeadScores, budget: Budget, seed: int
+) -> dict[str, Any]:
+    """The contents of `heads.json`: which heads are left, and why these."""
+    return {
         "schema": 1,
         "model": checkpoint.name,
         "revision": checkpoint.revision,
@@ -89,15 +130,10 @@ def build_variant(
         "signature": scores.signature,
         "budget": budget.text,
         "seed": seed,
-        "heads": {layer.name: layer.heads for layer in layers},
+        "heads": {layer.name: layer.heads for layer in checkpoint.layers},
         "kept": mask.to_json(),
         "scores": {layer: list(values) for layer, values in scores.values.items()},
     }
-    save_checkpoint(checkpoint, model, heads, directory)
-    checks.append(_verify_reload(model, directory))
-    checks += export_model(checkpoint, model, mask, probe.batches, probe.texts, directory)
-    stored = (directory / "model.safetensors").stat().st_size
-    return _describe(name, model, mask, budget.text, directory, stored, checks)
 
 
 def _verify_reload(model: torch.nn.Module, directory: Path) -> Check:
@@ -154,21 +190,18 @@ def answers(
     return found
 
 
-def scores_to_json(mask: HeadMask, scores: HeadScores) -> dict[str, Any]:
-    """A mask and the scores it came from, as a stage's result."""
+def scores_to_json(scores: HeadScores) -> dict[str, Any]:
+    """Scores as a JSON object: a stage's result, and the file `compress score` writes."""
     return {
-        "kept": mask.to_json(),
+        "schema": 1,
         "method": scores.method,
         "signature": scores.signature,
         "cost": dict(scores.cost),
-        "values": {name: list(values) for name, values in scores.values.items()},
+        "scores": {name: list(values) for name, values in scores.values.items()},
     }
 
 
-def scores_from_json(
-    data: Mapping[str, Any], heads: Mapping[str, int]
-) -> tuple[HeadMask, HeadScores]:
+def scores_from_json(data: Mapping[str, Any]) -> HeadScores:
     """Inverse of `scores_to_json`."""
-    values = {name: tuple(scores) for name, scores in data["values"].items()}
-    scores = HeadScores(values, data["method"], data["signature"], data["cost"])
-    return HeadMask.from_json(data["kept"], heads), scores
+    values = {name: tuple(scores) for name, scores in data["scores"].items()}
+    return HeadScores(values, data["method"], data["signature"], data["cost"])

@@ -23,7 +23,7 @@ def export(
     as_json: o.Json = False,
 ) -> int:
     """Write OUTPUT/onnx, which `compressor.runtime` runs without PyTorch."""
-    from compressor.pipeline import export_checkpoint
+    from compressor.steps import export_checkpoint
     from compressor.recipe import build_recipe
 
     given = {

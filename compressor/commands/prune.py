@@ -35,9 +35,8 @@ def prune(
         "model": model, "keep": keep, "remove": remove, "floor": floor, "revision": revision,
         "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code,
     }  # fmt: skip
-    from compressor.pipeline import prune_checkpoint
+    from compressor.steps import prune_checkpoint, read_scores
     from compressor.recipe import build_recipe
-    from compressor.stages import read_scores
 
     if len(keep or []) + len(remove or []) != 1:
         raise UsageError("say once how many heads to keep, for example --keep 0.5")

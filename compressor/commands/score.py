@@ -39,14 +39,15 @@ def score(
 ) -> int:
     """Score every head and write the scores, for `compress prune`."""
     given = dict(locals())
-    from compressor.pipeline import score_checkpoint
+    from compressor.stages import scores_to_json
+    from compressor.steps import score_checkpoint
     from compressor.recipe import build_recipe
-    from compressor.stages import write_scores
+    from compressor.workspace import write_json
 
     for name in ("output", "quiet", "verbose", "as_json"):
         del given[name]
     scores = score_checkpoint(build_recipe(given), console)
-    write_scores(output, scores)
+    write_json(output, scores_to_json(scores))
     lines = [f"{scores.signature}, {scores.cost['seconds']:.1f} s; scores in {output}", ""]
     width = max(len(name) for name in scores.values)
     for name, values in scores.values.items():

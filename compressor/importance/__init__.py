@@ -16,7 +16,6 @@ from compressor.errors import UsageError
 from compressor.heads import AttentionLayer, HeadMask, HeadScores
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
     from compressor.tasks import Batch
@@ -54,7 +53,7 @@ class Scoring:
     per: Per = "token"
     normalize: Normalize = "layer"
     seed: int = 0
-    device: torch.device | None = None
+    device: str = "cpu"
     progress: Callable[[int, int], None] = field(default=lambda done, total: None)
 
 

@@ -36,8 +36,7 @@ def visit_gradients(scoring: Scoring, visit: Visit) -> int:
         parameter.requires_grad_(False)
     try:
         for done, batch in enumerate(scoring.batches, 1):
-            if scoring.device is not None:
-                batch = {name: value.to(scoring.device) for name, value in batch.items()}
+            batch = batch.to(scoring.device)
             masks = {
                 kind: scoring.task.token_mask(batch, kind)
                 for kind in {layer.kind for layer in scoring.layers}

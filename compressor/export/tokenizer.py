@@ -1,0 +1,299 @@
+"""Write a transformers tokenizer as a `tokenizers` file that the runtime can read without torch.
+
+Fast tokenizers only need their truncation and padding switched off. `MarianTokenizer` is Python
+around SentencePiece, and is rebuilt here from its parts. It looks the *surface* of every piece
+that `source.spm` finds up in `vocab.json`, and the two disagree in both directions:
+
+- a piece of `source.spm` that `vocab.json` lacks becomes the unknown token. It must still take
+  part in the segmentation, so it is appended after the last id, and the runtime maps what lies
+  there to the unknown token (`compressor.runtime.text.FIRST_WITHOUT_ID`).
+- an entry of `vocab.json` that `source.spm` lacks (most target pieces) must never take part in
+  the segmentation. It is written with a `MARK` in front, which the decoder removes.
+- except that SentencePiece joins neighbouring unknown characters into one piece, which may well
+  be in `vocab.json`. Entries made of such characters alone are written as they are, and all other
+  runs of unknown characters are replaced by a single one before the model sees them.
+
+Segmentation adds the scores in float64 where SentencePiece uses float32. That decides otherwise
+only between segmentations of equal score, which takes a word repeated without a space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compressor.errors import InputError, VerificationError
+from compressor.runtime.text import FIRST_WITHOUT_ID, MARK, TextTokenizer
+
+if TYPE_CHECKING:
+    from tokenizers import AddedToken, Tokenizer
+    from transformers import PreTrainedTokenizerBase
+
+UNKNOWN_CHARACTER = "\ufdd1"  # a noncharacter: in no vocabulary
+SPACE = "▁"
+# Far below every real score (log-probabilities above -50): chosen only where nothing else fits.
+NEVER = -1e6
+# The rules of transformers' `clean_up_tokenization`, in its order.
+CLEAN_UP = (
+    (" .", "."),
+    (" ?", "?"),
+    (" !", "!"),
+    (" ,", ","),
+    (" ' ", "'"),
+    (" n't", "n't"),
+    (" 'm", "'m"),
+    (" 's", "'s"),
+    (" 've", "'ve"),
+    (" 're", "'re"),
+)
+
+
+def write_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
+    """Write `tokenizer` to `path` so that the runtime encodes and decodes the same.
+
+    Encoding means with special tokens and without truncation, decoding means
+    `batch_decode(ids, skip_special_tokens=True)`.
+
+    Raises:
+        InputError: a tokenizer that is neither fast nor a `MarianTokenizer` with one vocabulary
+            and a unigram model.
+    """
+    if tokenizer.is_fast:
+        built = _from_fast(tokenizer)
+    elif type(tokenizer).__name__ == "MarianTokenizer":
+        built = _from_marian(tokenizer)
+    else:
+        raise InputError(
+            f"tokenizer class {type(tokenizer).__name__} cannot be exported; supported are "
+            "MarianTokenizer and every fast tokenizer (load it with use_fast=True)"
+        )
+    built.save(str(path), pretty=False)
+
+
+def check_tokenizer(
+    tokenizer: PreTrainedTokenizerBase, path: Path, texts: Sequence[str]
+) -> None:
+    """Compare the file at `path` with `tokenizer` over `texts`: encoding, and decoding of that.
+
+    Raises:
+        VerificationError: a text whose ids or whose decoded text differ; names its index.
+    """
+    written = TextTokenizer(path)
+    rows = [tokenizer(text)["input_ids"] for text in texts]
+    for index, (want, got) in enumerate(zip(rows, written.encode(texts), strict=True)):
+        if want != got:
+            raise VerificationError(
+                f"{path} encodes text {index} to {len(got)} tokens that differ from the "
+                f"{len(want)} of {type(tokenizer).__name__}; leave that text out, or report it"
+            )
+    decoded = tokenizer.batch_decode(rows, skip_special_tokens=True)
+    for index, (want, got) in enumerate(zip(decoded, written.decode(rows), strict=True)):
+        if want != got:
+            raise VerificationError(
+                f"{path} decodes the tokens of text {index} otherwise than "
+                f"{type(tokenizer).__name__}; leave that text out, or report it"
+            )
+
+
+def _from_fast(tokenizer: Any) -> Tokenizer:
+    from tokenizers import Tokenizer
+
+    # A copy, because the original must keep its settings.
+    copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    keeps_spaces = type(copy.model).__name__ == "BPE" and not getattr(
+        tokenizer, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", False
+    )
+    if tokenizer.clean_up_tokenization_spaces and not keeps_spaces:
+        copy.decoder = _cleaning([copy.decoder] if copy.decoder else [])
+    return copy
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What `source.spm` says: scores of the pieces it can find in a text, and its normalisation."""
+
+    scores: dict[str, float]
+    charsmap: bytes
+    prefix: bool
+    collapse: bool
+
+    @property
+    def characters(self) -> set[str]:
+        """Characters that occur in a piece; all others are unknown to SentencePiece."""
+        return set().union(*self.scores)
+
+
+def _from_marian(tokenizer: Any) -> Tokenizer:
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    if tokenizer.separate_vocabs:
+        raise InputError(
+            "the MarianTokenizer has separate_vocabs=true, which cannot be exported: one "
+            "vocabulary for source and target is needed"
+        )
+    source = _read_source(Path(tokenizer.spm_files[0]))
+    added = {token.content for token in tokenizer.added_tokens_decoder.values()}
+    vocabulary = _vocabulary(tokenizer.encoder, added, source)
+    built = Tokenizer(models.Unigram(vocabulary, unk_id=tokenizer.unk_token_id))
+    built.normalizer = _normalizer(tokenizer.encoder, source)
+    # Cutting into words lets the model remember them; some models have pieces across words.
+    words = not any(SPACE in piece[1:] for piece in source.scores)
+    built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=words)
+    eos = tokenizer.eos_token
+    built.post_processor = processors.TemplateProcessing(
+        single=f"$A {eos}",
+        pair=f"$A $B {eos}",
+        special_tokens=[(eos, tokenizer.eos_token_id)],
+    )
+    built.decoder = _decoder(tokenizer.clean_up_tokenization_spaces)
+    _add_tokens(built, tokenizer.added_tokens_decoder)
+    return built
+
+
+def _add_tokens(built: Tokenizer, added: dict[int, AddedToken]) -> None:
+    """Tokens matched in the raw text, before everything else, with the ids they must have."""
+    for token_id, token in sorted(added.items()):
+        if built.token_to_id(token.content) != token_id:
+            raise InputError(
+                f"added token {token.content!r} has id {token_id}, which vocab.json does not "
+                "give it; add it to vocab.json under that id"
+            )
+        if token.special:
+            built.add_special_tokens([token])
+        else:
+            built.add_tokens([token])
+
+
+def _read_source(path: Path) -> _Source:
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto()
+    model.ParseFromString(path.read_bytes())
+    trainer, rules, piece_type = model.trainer_spec, model.normalizer_spec, model.SentencePiece
+    if trainer.model_type != trainer.UNIGRAM or trainer.byte_fallback:
+        raise InputError(
+            f"{path} is not a unigram model without byte fallback, the only kind of "
+            "SentencePiece model that can be exported"
+        )
+    if trainer.treat_whitespace_as_suffix or not rules.escape_whitespaces:
+        raise InputError(f"{path} marks spaces otherwise than {SPACE} before words; not supported")
+    scores = {p.piece: p.score for p in model.pieces if p.type == piece_type.NORMAL}
+    highest = max(scores.values())
+    for piece in model.pieces:
+        if piece.type == piece_type.USER_DEFINED:
+            # SentencePiece's own bonus for these, unigram_model.cc (EncodeOptimized).
+            scores[piece.piece] = len(piece.piece.encode()) * highest - 0.1
+    return _Source(
+        scores=scores,
+        charsmap=rules.precompiled_charsmap,
+        prefix=rules.add_dummy_prefix,
+        collapse=rules.remove_extra_whitespaces,
+    )
+
+
+def _vocabulary(
+    ids: dict[str, int], added: set[str], source: _Source
+) -> list[tuple[str, float]]:
+    """(piece, score) at the index that is its id, then the pieces of the source without an id.
+
+    `added` are the tokens that are matched in the raw text, by their plain name.
+
+    Raises:
+        InputError: the ids are not 0, 1, 2, …
+    """
+    pieces = sorted(ids, key=ids.__getitem__)
+    if [ids[piece] for piece in pieces] != list(range(len(pieces))):
+        raise InputError(
+            f"the ids of vocab.json are not 0 to {len(pieces) - 1} without gaps; renumber them"
+        )
+    characters = source.characters
+    entries = []
+    for piece in pieces:
+        if _is_language_code(piece):
+            entries.append((_spell(piece), NEVER))
+        elif piece in source.scores:
+            entries.append((piece, source.scores[piece]))
+        elif piece in added or characters.isdisjoint(piece):
+            entries.append((piece, NEVER))
+        else:
+            entries.append((MARK + piece, NEVER))
+    without_id = [(piece, score) for piece, score in source.scores.items() if piece not in ids]
+    return [*entries, (FIRST_WITHOUT_ID, NEVER), *without_id]
+
+
+def _is_language_code(piece: str) -> bool:
+    return piece.startswith(">>") and piece.endswith("<<")
+
+
+def _spell(code: str) -> str:
+    """A language code with a mark before each character: no two unknown ones are neighbours."""
+    return "".join(MARK + character for character in code)
+
+
+def _normalizer(ids: dict[str, int], source: _Source) -> Any:
+    from tokenizers import Regex, normalizers
+
+    def replace(pattern: str, content: str) -> Any:
+        return normalizers.Replace(Regex(pattern), content)
+
+    steps = [normalizers.Replace(MARK, UNKNOWN_CHARACTER)]
+    # `>>de<<` is one token, at the start of a text only, whether or not a space follows.
+    for code in filter(_is_language_code, ids):
+        steps.append(replace(rf"\A{_escape(code)}", f"{_spell(code)} "))
+    steps.append(replace(r"\A>>[\s\S]*?<<", f"{MARK} "))
+    if source.charsmap:
+        steps.append(normalizers.Precompiled(source.charsmap))
+    if source.collapse:
+        # SentencePiece strips the *marker* at the end, so also one that was in the text.
+        steps += [replace(" {2,}", " "), replace(rf"\A +|[ {SPACE}]+\z", "")]
+    runs = _unknown_runs(ids, source)
+    if runs:
+        steps.append(replace(runs, UNKNOWN_CHARACTER))
+    if source.prefix:
+        steps += [normalizers.Prepend(" "), normalizers.Replace(f" {MARK}", MARK)]
+    return normalizers.Sequence(steps)
+
+
+def _unknown_runs(ids: dict[str, int], source: _Source) -> str | None:
+    """Pattern of the runs of unknown characters that are no entry as a whole; None if not needed.
+
+    Without an entry made of unknown characters alone, the model joins such runs by itself.
+    """
+    characters = source.characters
+    entries = [piece for piece in ids if characters.isdisjoint(piece)]
+    if not entries:
+        return None
+    unknown = "[^" + "".join(map(_escape, sorted(characters | {" ", SPACE, MARK}))) + "]"
+    whole = "|".join(_escape(piece) for piece in sorted(entries) if len(piece) > 1)
+    spared = f"(?!(?:{whole})(?!{unknown}))" if whole else ""
+    return f"(?<!{unknown}){spared}{unknown}{{2,}}"
+
+
+def _escape(text: str) -> str:
+    """`text` as a literal of the Oniguruma syntax that `tokenizers.Regex` has."""
+    return "".join(c if c.isalnum() or ord(c) > 127 else f"\\x{ord(c):02x}" for c in text)
+
+
+def _decoder(clean_up: bool) -> Any:
+    """Pieces to text: joined, the marks removed, `▁` to spaces, ends stripped as by `str.strip`."""
+    from tokenizers import Regex, decoders
+
+    steps = [
+        decoders.Fuse(),
+        decoders.Replace(MARK, ""),
+        decoders.Replace(SPACE, " "),
+        decoders.Replace(Regex(r"\A[\s\x1c-\x1f]+|[\s\x1c-\x1f]+\z"), ""),
+    ]
+    return _cleaning(steps) if clean_up else decoders.Sequence(steps)
+
+
+def _cleaning(steps: Iterable[Any]) -> Any:
+    """The decoder steps, then transformers' clean-up of spaces before punctuation."""
+    from tokenizers import decoders
+
+    rules = [decoders.Replace(old, new) for old, new in CLEAN_UP]
+    return decoders.Sequence([*steps, decoders.Fuse(), *rules])

@@ -1,0 +1,106 @@
+"""Single steps of the journey, for `compress score`, `prune` and `export` and for Python."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from compressor.budget import check_possible, parse_floors, select
+from compressor.checkpoint import Checkpoint, open_checkpoint, round_to, save_checkpoint
+from compressor.errors import InputError, UsageError
+from compressor.export import export_model
+from compressor.export.metadata import max_source_tokens
+from compressor.heads import HeadMask, HeadScores
+from compressor.pipeline import plan_budgets, read_data, score_checkpoint_heads
+from compressor.recipe import Recipe
+from compressor.report.schema import Check
+from compressor.runtime.session import choose_device
+from compressor.stages import heads_facts, scores_from_json, synthetic_probe
+from compressor.surgery import prune, verify_surgery
+from compressor.talk import SILENT, Talk
+from compressor.tasks import task_module
+
+
+def _open(recipe: Recipe) -> Checkpoint:
+    return open_checkpoint(
+        recipe.model,
+        revision=recipe.revision,
+        allow_pickle=recipe.allow_pickle,
+        trust_remote_code=recipe.trust_remote_code,
+    )
+
+
+def _open_dense(recipe: Recipe) -> Checkpoint:
+    checkpoint = _open(recipe)
+    if checkpoint.heads:
+        raise InputError(f"{recipe.model} has lost heads already; give the dense checkpoint")
+    return checkpoint
+
+
+def _require_new(output: Path) -> None:
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise InputError(f"{output} exists and is not empty; choose another --output")
+
+
+def score_checkpoint(recipe: Recipe, talk: Talk = SILENT) -> HeadScores:
+    """Score every head of a dense checkpoint with the recipe's method and calibration rows."""
+    device = choose_device(recipe.device)
+    checkpoint = _open_dense(recipe)
+    rows, _ = read_data(recipe.model_copy(update={"test": None}), checkpoint)
+    examples = []
+    if rows is not None:
+        task = task_module(checkpoint.entry.task)
+        examples = task.encode(rows, checkpoint.tokenizer, max_source_tokens(checkpoint))
+    full = HeadMask.full(checkpoint.layers)
+    return score_checkpoint_heads(recipe, checkpoint, examples, full, device, talk)
+
+
+def read_scores(path: Path) -> HeadScores:
+    """Read a file that `compress score` wrote.
+
+    Raises:
+        InputError: there is none, or it is something else.
+    """
+    try:
+        return scores_from_json(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise InputError(f"cannot read scores {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is not a scores file; make one with `compress score`") from error
+
+
+def prune_checkpoint(recipe: Recipe, scores: HeadScores, output: Path) -> tuple[HeadMask, Check]:
+    """Remove the least important heads and save; checked on random ragged batches."""
+    _require_new(output)
+    checkpoint = _open_dense(recipe)
+    full = HeadMask.full(checkpoint.layers)
+    if {name: len(values) for name, values in scores.values.items()} != full.counts():
+        raise UsageError(f"the scores are of another model than {recipe.model}: its layers differ")
+    (plan,) = plan_budgets(recipe, full, output)
+    floors = parse_floors(recipe.floor, full)
+    check_possible(plan.budget, floors, full)
+    mask = select(scores, full, plan.budget.keep, floors)
+    model = prune(checkpoint.model, checkpoint.layers, mask)
+    probe = synthetic_probe(checkpoint, task_module(checkpoint.entry.task))
+    inputs = [batch.inputs() for batch in probe.batches]
+    check = verify_surgery(checkpoint.model, model, checkpoint.layers, mask, inputs)
+    round_to(model, checkpoint.dtype)
+    heads = heads_facts(checkpoint, mask, scores, plan.budget, recipe.seed)
+    save_checkpoint(checkpoint, model, heads, output)
+    return mask, check
+
+
+def export_checkpoint(recipe: Recipe, output: Path) -> list[Check]:
+    """Export a checkpoint, dense or pruned; checked on random ragged batches.
+
+    `output` may be the checkpoint's own directory, as long as it has no `onnx` directory.
+    """
+    if (output / "onnx").exists():
+        raise InputError(f"{output / 'onnx'} is there already; choose another --output")
+    checkpoint = _open(recipe)
+    if output.resolve() != checkpoint.directory.resolve():
+        _require_new(output)
+    probe = synthetic_probe(checkpoint, task_module(checkpoint.entry.task))
+    return export_model(
+        checkpoint, checkpoint.model, checkpoint.mask, probe.batches, probe.texts, output
+    )

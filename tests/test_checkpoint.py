@@ -1,0 +1,148 @@
+"""Saving and loading: what comes back is what was saved, or there is an error."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+import compressor
+from compressor.architectures import find_attention_layers
+from compressor.checkpoint import open_checkpoint, round_to, save_checkpoint
+from compressor.errors import InputError
+from compressor.surgery import prune
+from tests.tiny import BUILDERS, ragged_batch, tiny_model, uneven_mask
+
+
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    vocab = {"<pad>": 0, "<unk>": 1, "</s>": 2}
+    vocab |= {f"w{i}": i for i in range(3, 60)}
+    backend = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", unk_token="<unk>", eos_token="</s>",
+        model_max_length=32,
+    )  # fmt: skip
+
+
+def save_dense(name: str, directory, dtype=torch.float32):
+    model = tiny_model(name).to(dtype)
+    model.save_pretrained(directory)
+    word_tokenizer().save_pretrained(directory)
+    return model
+
+
+def facts(layers, mask) -> dict:
+    return {
+        "heads": {layer.name: layer.heads for layer in layers},
+        "kept": mask.to_json(),
+        "method": "test",
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", BUILDERS)
+def test_reloaded_equals_saved(name: str, dtype, tmp_path):
+    save_dense(name, tmp_path / "dense", dtype)
+    dense = open_checkpoint(str(tmp_path / "dense"))
+    assert dense.dtype == dtype
+    mask = uneven_mask(dense.layers)
+    pruned = prune(dense.model, dense.layers, mask)
+    round_to(pruned, dense.dtype)
+    save_checkpoint(dense, pruned, facts(dense.layers, mask), tmp_path / "pruned")
+    loaded = compressor.load(tmp_path / "pruned")
+    batch = ragged_batch(pruned)
+    assert torch.equal(loaded(**batch).logits, pruned(**batch).logits)
+    assert open_checkpoint(str(tmp_path / "pruned")).mask == mask
+    stored = load_file(tmp_path / "pruned" / "model.safetensors")
+    assert {v.dtype for v in stored.values()} == {dtype}
+
+
+def _damaged(tmp_path, change):
+    save_dense("marian", tmp_path / "dense")
+    dense = open_checkpoint(str(tmp_path / "dense"))
+    mask = uneven_mask(dense.layers)
+    pruned = prune(dense.model, dense.layers, mask)
+    save_checkpoint(dense, pruned, facts(dense.layers, mask), tmp_path / "pruned")
+    path = tmp_path / "pruned" / "model.safetensors"
+    weights = load_file(path)
+    change(weights)
+    save_file(weights, path, metadata={"format": "pt"})
+    return tmp_path / "pruned"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda w: w.pop("model.encoder.layers.0.fc1.weight"), "lacks 1 weights, first model.enc"),
+        (lambda w: w.update(extra=torch.ones(1)), "has unexpected 1 weights, first extra"),
+        (
+            lambda w: w.update({"model.encoder.layers.0.fc1.bias": torch.ones(3)}),
+            "misfits 1 weights",
+        ),
+    ],
+)
+def test_loading_is_strict(change, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        compressor.load(_damaged(tmp_path, change))
+
+
+def test_a_checkpoint_without_a_trained_head_is_refused(tmp_path):
+    """A bare encoder would get a random classification head; that must not pass silently."""
+    model = tiny_model("bert")
+    model.bert.config.architectures = ["BertModel"]
+    model.bert.save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="lacks 2 of the weights.*classifier.*fine-tune"):
+        open_checkpoint(str(tmp_path))
+
+
+def test_pickles_are_loaded_only_when_asked_for(tmp_path):
+    model = save_dense("bert", tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match="--allow-pickle"):
+        open_checkpoint(str(tmp_path))
+    loaded = open_checkpoint(str(tmp_path), allow_pickle=True).model
+    batch = ragged_batch(model)
+    torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda p: None, "has no config.json"),
+        (lambda p: (p / "config.json").write_text("{"), "not a model configuration"),
+        (
+            lambda p: (p / "config.json").write_text(json.dumps({"model_type": "t5"})),
+            "'t5'.*is not supported",
+        ),
+        (
+            lambda p: (p / "config.json").write_text(json.dumps({"model_type": "bert"})),
+            "has no weights",
+        ),
+    ],
+)
+def test_broken_directories(prepare, message, tmp_path):
+    prepare(tmp_path)
+    with pytest.raises(InputError, match=message):
+        open_checkpoint(str(tmp_path))
+
+
+def test_missing_paths_are_not_taken_for_hub_ids(tmp_path):
+    with pytest.raises(InputError, match="there is no directory"):
+        open_checkpoint(str(tmp_path / "nothing" / "here"))
+    with pytest.raises(InputError, match="makes no sense for the directory"):
+        open_checkpoint(str(tmp_path), revision="main")
+
+
+def test_layers_of_a_pruned_checkpoint_describe_the_dense_model(tmp_path):
+    directory = _damaged(tmp_path, lambda weights: None)
+    loaded = open_checkpoint(str(directory))
+    assert loaded.layers == find_attention_layers(tiny_model("marian"))
+    assert loaded.heads["method"] == "test"
