@@ -23,11 +23,10 @@ from transformers.utils import logging as hub_logging
 
 from compressor.architectures import Architecture, architecture, find_attention_layers
 from compressor.errors import InputError
-from compressor.heads import AttentionLayer, HeadMask
+from compressor.heads import HEADS, AttentionLayer, HeadMask, read_heads
 from compressor.surgery import remove_heads
 
 WEIGHTS = "model.safetensors"
-HEADS = "heads.json"
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.spm", "*.safetensors"]
 
 
@@ -222,18 +221,6 @@ def _load_strictly(model: nn.Module, path: Path) -> None:
             raise InputError(f"{path} {problem} {len(names)} weights, first {sorted(names)[0]}")
     model.load_state_dict(stored, strict=False)
     model.tie_weights()  # type: ignore[operator]
-
-
-def read_heads(directory: Path) -> dict[str, Any]:
-    """The contents of `heads.json`: `kept` and `heads` per layer, scores, method, budget, seed."""
-    path = directory / HEADS
-    try:
-        heads = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(heads["kept"], dict) or set(heads["kept"]) != set(heads["heads"]):
-            raise ValueError("`kept` and `heads` must name the same layers")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is not a list of kept heads: {error}") from error
-    return heads
 
 
 def _stored_dtype(directory: Path) -> torch.dtype:

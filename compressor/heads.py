@@ -6,12 +6,17 @@ Nothing here imports torch, so masks and scores can be read wherever an artifact
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from compressor.errors import InputError
 
 Kind = Literal["encoder_self", "decoder_self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+HEADS = "heads.json"
 
 
 @dataclass(frozen=True)
@@ -117,3 +122,15 @@ class HeadMask:
 def kind_of(name: str) -> str:
     """`cross` of `cross.2`."""
     return name.rpartition(".")[0]
+
+
+def read_heads(directory: Path) -> dict[str, Any]:
+    """The contents of `heads.json`: `kept` and `heads` per layer, scores, method, budget, seed."""
+    path = directory / HEADS
+    try:
+        heads = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(heads["kept"], dict) or set(heads["kept"]) != set(heads["heads"]):
+            raise ValueError("`kept` and `heads` must name the same layers")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is not a list of kept heads: {error}") from error
+    return heads

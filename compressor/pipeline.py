@@ -31,7 +31,6 @@ from compressor.runtime.session import choose_device
 from compressor.stages import (
     PRECISION,
     Probe,
-    answers,
     build_dense,
     build_variant,
     make_probe,
@@ -40,6 +39,7 @@ from compressor.stages import (
 )
 from compressor.talk import SILENT, Talk
 from compressor.tasks import Example, Rows, count_truncated, read_rows, task_module
+from compressor.tasks.answers import answers
 from compressor.throughput import Subject, benchmark
 from compressor.throughput.hardware import describe, versions
 from compressor.workspace import Workspace, fingerprint, open_workspace, write_manifest
@@ -338,7 +338,7 @@ def _evaluate(journey: Journey, dense: Variant, variants: list[Variant]) -> None
             f"answers-{model.name}",
             f"evaluating {model.name} on {len(rows.sources)} rows",
             lambda directory=Path(model.directory): answers(
-                directory, task, rows, journey.device, recipe.num_beams, journey.talk
+                directory, rows, journey.device, recipe.num_beams, journey.talk
             ),
         )
         if task == "translation":

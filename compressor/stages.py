@@ -22,9 +22,7 @@ from compressor.errors import VerificationError
 from compressor.export import export_model, graph_bytes
 from compressor.heads import HeadMask, HeadScores
 from compressor.report.schema import Check, Variant
-from compressor.runtime import Classifier, Translator
 from compressor.surgery import prune, verify_surgery
-from compressor.talk import Talk
 from compressor.tasks import Batch, Example, Rows
 
 PRECISION = "fp32"
@@ -38,7 +36,6 @@ SAMPLE_TEXTS = (
     "ÄÖÜ äöü ß “quoted” … 漢字 🙂",
     "",
 )
-ANSWER_ROWS = 512  # rows between two signs of life
 
 
 @dataclass(frozen=True)
@@ -167,27 +164,6 @@ def _describe(
         precision=PRECISION,
         checks=checks,
     ).model_dump()
-
-
-def answers(
-    directory: Path, task: str, rows: Rows, device: str, num_beams: int | None, talk: Talk
-) -> list[str]:
-    """What the exported model answers to every row: translations, or label names."""
-    total = len(rows.sources)
-    found: list[str] = []
-    if task == "translation":
-        translator = Translator(directory, device=device)
-    else:
-        classifier = Classifier(directory, device=device)
-    for start in range(0, total, ANSWER_ROWS):
-        part = slice(start, start + ANSWER_ROWS)
-        if task == "translation":
-            found += translator.translate(rows.sources[part], num_beams=num_beams)
-        else:
-            pairs = None if rows.pairs is None else rows.pairs[part]
-            found += classifier.classify(rows.sources[part], pairs)
-        talk.progress("rows", len(found), total)
-    return found
 
 
 def scores_to_json(scores: HeadScores) -> dict[str, Any]:

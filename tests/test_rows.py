@@ -57,8 +57,8 @@ def as_csv(rows: Sequence[tuple[str, ...]]) -> str:
         ("empty_lines_at_end.tsv", tsv(PAIRS) + "\n\n"),
         ("sides.tsv", tsv(PAIRS, ("source", "target"))),
         ("regions.tsv", tsv(PAIRS, ("en-US", "deu_Latn"))),
-        ("swapped.tsv", tsv([(t, s) for s, t in PAIRS], ("tgt", "src"))),
-        ("more.tsv", tsv([("7", s, "note", t) for s, t in PAIRS], ("number", "en", "why", "de"))),
+        ("any.tsv", tsv(PAIRS, ("English text", "German text"))),
+        ("more.tsv", tsv([(s, t, "7", "note") for s, t in PAIRS], ("en", "de", "number", "why"))),
     ],
 )
 def test_the_same_pairs_from_every_format(tmp_path: Path, name: str, content: str) -> None:
@@ -189,10 +189,14 @@ TRANSLATION_ERRORS: dict[str, tuple[str, str | bytes, str]] = {
     "open quote": ("a.csv", 'en,de\na,b\n"c,d\ne,f\n', "a.csv:3: not a CSV row: unexpected end"),
     "text behind a quote": ("a.csv", 'en,de\n"a"x,b\n', "a.csv:2: not a CSV row"),
     "empty line in csv": ("a.csv", "en,de\n\na,b\n", "a.csv:2: 1 cell"),
-    "semicolons": ("a.csv", "en;de\na;b\n", "a.csv:1: no telling which columns"),
-    "no header": ("a.tsv", "A boy.\tEin Junge.\nNo.\tNein.\n", "a.tsv:1: no telling"),
-    "a row number and two languages": ("a.tsv", "id\ten\tde\n1\ta\tb\n", "'id', 'en', 'de'"),
-    "one column": ("a.tsv", "en\na\n", "put a header above it (such as en and de)"),
+    "semicolons": ("a.csv", "en;de\na;b\n", "a.csv:1: there is only the column 'en;de'"),
+    "no header": (
+        "a.tsv",
+        "A boy.\tEin Junge.\nNo.\tNein.\n",
+        "a.tsv:1: the first line must be a header",
+    ),
+    "no header, long": ("a.tsv", "so it goes on and on\tund so weiter\n", "put a header above"),
+    "one column": ("a.tsv", "en\na\n", "a.tsv:1: there is only the column 'en'; two are needed"),
     "column twice": ("a.tsv", "en\ten\na\tb\n", "a.tsv:1: the column 'en' occurs twice"),
     "latin-1": ("a.tsv", "en\tde\na\tb\nyou\tfür\n".encode("latin-1"), "a.tsv:3: byte 0xfc is not"),
     "bom and latin-1": ("a.tsv", b"\xef\xbb\xbfen\tde\na\t\xe4\n", "a.tsv:2: byte 0xe4"),
@@ -302,15 +306,12 @@ def test_a_boolean_is_no_label(tmp_path: Path) -> None:
     assert "'label' is true, which is not" in message("classification", path, labels=LABELS)
 
 
-def test_classification_file_without_known_columns(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", "utterance\tintent\nx\tweather\n")
-    text = message("classification", path, labels=LABELS)
-    assert "'utterance', 'intent'" in text
-    assert "--text-column and --label-column" in text
-    rows = read_rows(
-        "classification", path, text_column="utterance", label_column="intent", labels=LABELS
-    )
-    assert rows.targets == ["weather"]
+def test_classification_columns_default_to_the_first_two(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "utterance\tintent\tsplit\nx\tweather\ttest\n")
+    assert read_rows("classification", path, labels=LABELS).targets == ["weather"]
+    path = write(tmp_path / "b.tsv", "label\tid\ttext\nweather\t7\tx\n")
+    rows = read_rows("classification", path, labels=LABELS)
+    assert (rows.sources, rows.targets) == (["x"], ["weather"])
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="Directory to write to.")
-    ] = Path("demo-out"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Directory to write to.")] = Path(
+        "demo-out"
+    ),
     keep: o.Keep = None,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,

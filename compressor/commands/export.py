@@ -23,8 +23,8 @@ def export(
     as_json: o.Json = False,
 ) -> int:
     """Write OUTPUT/onnx, which `compressor.runtime` runs without PyTorch."""
-    from compressor.steps import export_checkpoint
     from compressor.recipe import build_recipe
+    from compressor.steps import export_checkpoint
 
     given = {
         "model": model, "revision": revision, "allow_pickle": allow_pickle,

@@ -47,9 +47,7 @@ Output = Annotated[Path, typer.Option("-o", "--output", help="Directory to write
 Quiet = Annotated[
     bool, typer.Option("-q", "--quiet", callback=_quiet, help="Only the result, no messages.")
 ]
-Verbose = Annotated[
-    bool, typer.Option("-v", "--verbose", callback=_verbose, help="More messages.")
-]
+Verbose = Annotated[bool, typer.Option("-v", "--verbose", callback=_verbose, help="More messages.")]
 Json = Annotated[
     bool, typer.Option("--json", callback=_json, help="The result as one JSON object on stdout.")
 ]
@@ -62,7 +60,7 @@ AllowPickle = Annotated[
 ]
 TrustRemoteCode = Annotated[
     bool | None,
-    typer.Option("--trust-remote-code", help="Let the checkpoint run its own code. Off by default."),
+    typer.Option("--trust-remote-code", help="Let the checkpoint run its own code."),
 ]
 Calibration = Annotated[
     str | None,
@@ -75,11 +73,15 @@ CalibrationRows = Annotated[
 TestRows = Annotated[int | None, typer.Option("--test-rows", min=2, help="Use only the first N.")]
 SourceColumn = Annotated[str | None, typer.Option("--source-column", help="Default: the first.")]
 TargetColumn = Annotated[str | None, typer.Option("--target-column", help="Default: the second.")]
-TextColumn = Annotated[str | None, typer.Option("--text-column", help="Default: the first.")]
+TextColumn = Annotated[
+    str | None, typer.Option("--text-column", help="Default: text, or the first.")
+]
 TextPairColumn = Annotated[
     str | None, typer.Option("--text-pair-column", help="Second text, for tasks on pairs.")
 ]
-LabelColumn = Annotated[str | None, typer.Option("--label-column", help="Default: the second.")]
+LabelColumn = Annotated[
+    str | None, typer.Option("--label-column", help="Default: label, or the second.")
+]
 Task = Annotated[
     str | None,
     typer.Option("-t", "--task", help="translation or classification; follows from the model."),
@@ -111,9 +113,7 @@ Floor = Annotated[
     typer.Option("--floor", help="Heads each layer keeps at least: 1 (default), 0, or cross=2."),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", help="Of everything random. Default: 0.")]
-Device = Annotated[
-    str | None, typer.Option("--device", help="auto (default), cpu or cuda.")
-]
+Device = Annotated[str | None, typer.Option("--device", help="auto (default), cpu or cuda.")]
 NumBeams = Annotated[
     int | None,
     typer.Option("--num-beams", min=1, help="Beam width; the checkpoint's own by default."),

@@ -35,18 +35,16 @@ def prune(
         "model": model, "keep": keep, "remove": remove, "floor": floor, "revision": revision,
         "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code,
     }  # fmt: skip
-    from compressor.steps import prune_checkpoint, read_scores
     from compressor.recipe import build_recipe
+    from compressor.steps import prune_checkpoint, read_scores
 
     if len(keep or []) + len(remove or []) != 1:
         raise UsageError("say once how many heads to keep, for example --keep 0.5")
     mask, check = prune_checkpoint(build_recipe(given), read_scores(scores), output)
-    counts = "; ".join(
-        f"{kind} {mask.count(kind)} of {mask.total(kind)}" for kind in mask.kinds()
-    )
+    counts = "; ".join(f"{kind} {mask.count(kind)} of {mask.total(kind)}" for kind in mask.kinds())
     console.result(
         f"{output}: {mask.count()} of {mask.total()} heads kept ({counts}); {check.name} within "
         f"{check.largest_difference:.1e}",
-        {"output": str(output), "kept": mask.to_json(), "largest_difference": check.largest_difference},
+        {"output": str(output), "kept": mask.to_json(), "check": check.model_dump()},
     )
     return 0

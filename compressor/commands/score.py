@@ -39,9 +39,9 @@ def score(
 ) -> int:
     """Score every head and write the scores, for `compress prune`."""
     given = dict(locals())
+    from compressor.recipe import build_recipe
     from compressor.stages import scores_to_json
     from compressor.steps import score_checkpoint
-    from compressor.recipe import build_recipe
     from compressor.workspace import write_json
 
     for name in ("output", "quiet", "verbose", "as_json"):
@@ -52,9 +52,5 @@ def score(
     width = max(len(name) for name in scores.values)
     for name, values in scores.values.items():
         lines.append(f"{name:<{width}}  " + " ".join(f"{value:9.3g}" for value in values))
-    data = {"output": str(output), "method": scores.method, "signature": scores.signature}
-    console.result(
-        "\n".join(lines),
-        {**data, "cost": dict(scores.cost), "scores": {n: list(v) for n, v in scores.values.items()}},
-    )
+    console.result("\n".join(lines), {"output": str(output), **scores_to_json(scores)})
     return 0

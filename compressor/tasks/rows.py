@@ -1,15 +1,9 @@
 """Rows of data: what calibration and test files hold, checked cell by cell.
 
-Which columns are read, when none are named:
-
-- translation: the two that are called like a language (`en`, `pt-BR`, `deu_Latn`), the first of
-  them being the source, or `source`/`src` and `target`/`tgt`; two parallel plain text files need
-  no columns at all
-- classification: `text` (or `sentence`) and `label`
-
-Tables have a header, which is never guessed: where the first row does not name these columns and
-no columns are named either, reading stops with a message. So neither is a row lost for a header
-nor a header read as a row.
+Tables (TSV, CSV) have a header row; its first two columns are read unless others are named:
+source and target for translation, text and label for classification (columns called `text` or
+`sentence`, and `label`, win over the order). A header that reads like a sentence is refused, so
+that a file without a header does not lose its first row. Two parallel plain text files need none.
 """
 
 from __future__ import annotations
@@ -27,21 +21,11 @@ from compressor.architectures import Task
 from compressor.errors import InputError, UsageError
 from compressor.tasks.tables import FORMATS, Record, Table, quoted, read_lines, read_table
 
-# ISO 639-1, which is what translation files are usually headed with.
-_ISO_639_1 = (
-    "aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da "
-    "de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy "
-    "hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg "
-    "li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv ny oc oj om or "
-    "os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr ss st su sv sw ta "
-    "te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
-)
-_LANGUAGES = frozenset(f"{_ISO_639_1} {_ISO_639_1.upper()}".split())
-# A language with its region or script: en-US, zh_CN, sr-Latn; NLLB's deu_Latn.
-_REGIONAL = re.compile(r"([a-z]{2})[-_]([A-Za-z]{4}|[A-Z]{2})|[a-z]{3}_[A-Z][a-z]{3}")
-_SOURCE_COLUMNS, _TARGET_COLUMNS = ("source", "src"), ("target", "tgt")
 _TEXT_COLUMNS = ("text", "sentence")
 _LABEL_COLUMN = "label"
+# Column names neither end like sentences nor run to many words.
+_SENTENCE_END = (".", "!", "?", "…")
+_NAME_WORDS = 4
 _CLASS_ID = re.compile(r"0|[1-9][0-9]*")
 
 
@@ -165,21 +149,27 @@ def _read_translation(
     table = read_table(spec)
     source, target = source_column, target_column
     if source is None or target is None:
-        source, target = _default_sides(table)
+        source, target = _default_columns(table, "--source-column and --target-column")
     _require(table, [source, target])
     sources = [_cell(table, record, source) for record in table.records]
     targets = [_cell(table, record, target) for record in table.records]
     return [spec], (sources, None, targets)
 
 
-def _default_sides(table: Table) -> tuple[str, str]:
-    sides = [name for name in table.columns if _names_a_side(name)]
-    # More than two would be a guess: "id" may be Indonesian, or the number of a row.
-    if len(sides) != 2:
-        raise _no_header(table, "en and de", "--source-column and --target-column")
-    if sides[0].lower() in _TARGET_COLUMNS or sides[1].lower() in _SOURCE_COLUMNS:
-        sides.reverse()
-    return sides[0], sides[1]
+def _default_columns(table: Table, options: str) -> tuple[str, str]:
+    """The first two columns, unless they look like a row."""
+    if len(table.columns) < 2:
+        raise InputError(
+            f"{table.path}:1: there is only the column {quoted(table.columns)}; two are needed"
+        )
+    first, second = table.columns[:2]
+    for name in (first, second):
+        if name.strip().endswith(_SENTENCE_END) or len(name.split()) > _NAME_WORDS:
+            raise InputError(
+                f"{table.path}:1: the first line must be a header, and {name[:40]!r} looks like a "
+                f"row; put a header above it, or name the columns with {options}"
+            )
+    return first, second
 
 
 def _parallel_files(spec: str) -> tuple[str, str] | None:
@@ -227,7 +217,8 @@ def _read_classification(
     text = text_column or next((name for name in _TEXT_COLUMNS if name in table.columns), None)
     label = label_column or (_LABEL_COLUMN if _LABEL_COLUMN in table.columns else None)
     if text is None or label is None:
-        raise _no_header(table, "text and label", "--text-column and --label-column")
+        first, second = _default_columns(table, "--text-column and --label-column")
+        text, label = text or first, label or second
     wanted = [text, label] if text_pair_column is None else [text, label, text_pair_column]
     if len(set(wanted)) != len(wanted):
         raise UsageError(f"one column is named for two purposes: {quoted(wanted)}")
@@ -283,22 +274,6 @@ def _refuse(options: dict[str, str | None], task: str) -> None:
         if value is not None:
             option = name.replace("_", "-")
             raise UsageError(f"--{option} {value} makes no sense for the task {task}")
-
-
-def _names_a_side(column: str) -> bool:
-    return (
-        column.lower() in (*_SOURCE_COLUMNS, *_TARGET_COLUMNS)
-        or column in _LANGUAGES
-        or _REGIONAL.fullmatch(column) is not None
-    )
-
-
-def _no_header(table: Table, example: str, options: str) -> InputError:
-    return InputError(
-        f"{table.path}:1: no telling which columns to read from {quoted(table.columns, most=4)}; "
-        f"if these are column names, give {options}, if this is a row, put a header above it "
-        f"(such as {example})"
-    )
 
 
 def _require(table: Table, columns: list[str]) -> None:
