@@ -1,0 +1,330 @@
+"""The whole measurement: artifacts in, timings with limits and peak memory out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compressor.errors import EnvironmentProblem, UsageError
+from compressor.report.schema import Throughput
+from compressor.throughput.hardware import cores
+from compressor.throughput.limits import Limit, WorkSize, limit_of
+from compressor.throughput.machine import measure_machine
+from compressor.throughput.measure import Run, Samples, measure
+from compressor.throughput.memory import peak_memory
+from compressor.throughput.shapes import head_dim_of, shape_of
+from compressor.throughput.statistics import summarise
+from compressor.throughput.workloads import Batch, Lengths, Workload, make_workloads
+
+if TYPE_CHECKING:
+    from compressor.runtime import Classifier, Translator
+    from compressor.tasks.rows import Rows
+
+_Key = tuple[str, int]  # model, batch size
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One artifact to time; `counts` are the heads of each attention layer, for its limit."""
+
+    name: str
+    directory: Path
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run: what `benchmark` was asked for, with nothing left open."""
+
+    device: str
+    threads: int
+    precision: str
+    forced_length: int | None  # tokens every row generates; None: as many as the model likes
+    num_beams: int
+
+    @property
+    def generation(self) -> dict[str, int | None]:
+        """Arguments of `Translator.generate`."""
+        beams = self.num_beams if self.forced_length is None else None
+        return {"forced_length": self.forced_length, "num_beams": beams}
+
+
+def benchmark(
+    subjects: Sequence[Subject],
+    *,
+    rows: Rows,
+    config: Mapping[str, Any] | None = None,
+    batch_sizes: Sequence[int] = (1, 4, 16, 64),
+    lengths: Lengths = "data",
+    target_length: int | None = None,
+    natural: bool = False,
+    num_beams: int = 1,
+    device: str = "cpu",
+    threads: int | None = None,
+    precision: str | None = None,
+    seconds: float = 3.0,
+    memory: bool = True,
+    samples_file: Path | None = None,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Throughput:
+    """Time artifacts of one model side by side; the first is the reference of the speed-ups.
+
+    Translators generate the same number of tokens for every row unless `natural` is set, so that
+    a model cannot look faster by saying less. Peak memory is that of a fresh process that runs
+    each workload's largest batch.
+
+    Args:
+        subjects: artifacts, the dense one first.
+        rows: the data that sentences and lengths are taken from.
+        config: the checkpoint's configuration; without it there are no theoretical limits.
+        batch_sizes: rows per batch, each wanted once.
+        lengths: `data`, or the number of source tokens every row is cut or filled to.
+        target_length: generated tokens per row (translation only); None takes the mean length
+            of the reference's own translations of the timed rows, rounded up.
+        natural: translators stop by themselves instead.
+        num_beams: beams where translators stop by themselves; forced lengths are greedy.
+        device, threads, precision: as for the runtime; None means all cores this process may
+            use, and the artifact's default precision.
+        seconds: least time per model and batch size.
+        memory: whether to measure peak memory, in a process per model and batch size.
+        samples_file: a JSON file to write the raw times to.
+        seed: of the choice of rows and of the bootstrap.
+        progress: told one line per step.
+
+    Raises:
+        UsageError: contradictory or impossible settings.
+        InputError: an artifact cannot be read, or there are no rows.
+        EnvironmentProblem: the device is not usable, or artifacts run on different providers.
+    """
+    say = progress or (lambda _: None)
+    _check(subjects, rows.task, target_length, natural, num_beams)
+    threads = threads or cores()
+    runtimes = {
+        subject.name: _open(subject, rows.task, device, threads, precision) for subject in subjects
+    }
+    reference = runtimes[subjects[0].name]
+    workloads = make_workloads(
+        reference.encode(rows.sources, rows.pairs)  # type: ignore[call-arg]
+        if rows.task == "classification"
+        else reference.encode(rows.sources),
+        batch_sizes,
+        _collate(reference),
+        lengths=_possible(lengths, reference),
+        seed=seed,
+    )
+    forced = None
+    if rows.task == "translation" and not natural:
+        forced = target_length or _typical_length(reference, workloads)
+    settings = Settings(device, threads, _precision(runtimes), forced, num_beams)
+    workloads = [_with_target(workload, forced) for workload in workloads]
+    generated = _generated(runtimes, workloads, settings) if natural else {}
+    limits = _limits(subjects, config, workloads, generated, settings)
+    peaks = _peaks(subjects, rows.task, workloads, settings, say) if memory else {}
+    samples = measure(
+        {name: _runner(runtime, settings) for name, runtime in runtimes.items()},
+        workloads,
+        min_seconds=seconds,
+        progress=progress,
+    )
+    if samples_file is not None:
+        _write_samples(samples, workloads, samples_file)
+    return Throughput(
+        provider=reference.provider,
+        device=device,
+        precision=settings.precision,
+        threads=threads,
+        lengths=_in_words(lengths, settings, target_length, natural),
+        rows=summarise(
+            samples,
+            workloads,
+            limits,
+            target_tokens={key: float(np.mean(found)) for key, found in generated.items()},
+            peak_memory_mib=peaks,
+            reference=subjects[0].name,
+            seed=seed,
+        ),
+    )
+
+
+def _check(
+    subjects: Sequence[Subject], task: str, target: int | None, natural: bool, beams: int
+) -> None:
+    names = [subject.name for subject in subjects]
+    if not names or len(set(names)) < len(names):
+        raise UsageError(f"the models to time need distinct names, not {names}")
+    if task == "classification" and (target is not None or natural):
+        raise UsageError("classifiers generate no tokens; leave the target length out")
+    if target is not None and (target < 1 or natural):
+        raise UsageError(
+            f"target length {target} must be at least 1, and excludes translations that stop "
+            "by themselves"
+        )
+    if beams != 1 and not natural:
+        raise UsageError(
+            f"{beams} beams need translations that stop by themselves; forced lengths are greedy"
+        )
+
+
+def _open(
+    subject: Subject, task: str, device: str, threads: int, precision: str | None
+) -> Classifier | Translator:
+    from compressor import runtime
+
+    kind = runtime.Translator if task == "translation" else runtime.Classifier
+    return kind(subject.directory, device=device, threads=threads, precision=precision)
+
+
+def _collate(runtime: Classifier | Translator) -> Callable[[list[Any]], Batch]:
+    from compressor.runtime import collate
+
+    artifact = runtime.artifact
+    return lambda rows: collate(rows, artifact.pad_token_id, artifact.inputs)
+
+
+def _possible(lengths: Lengths, runtime: Classifier | Translator) -> Lengths:
+    most = runtime.artifact.max_source_tokens
+    if lengths != "data" and lengths > most:
+        raise UsageError(f"rows of {lengths} tokens are longer than the {most} the model can read")
+    return lengths
+
+
+def _precision(runtimes: Mapping[str, Classifier | Translator]) -> str:
+    found = {runtime.precision for runtime in runtimes.values()}
+    providers = {runtime.provider for runtime in runtimes.values()}
+    if len(found) > 1 or len(providers) > 1:
+        raise EnvironmentProblem(
+            f"the models differ in precision ({', '.join(sorted(found))}) or provider "
+            f"({', '.join(sorted(providers))}), so their speeds do not compare; "
+            "export them alike and name the precision"
+        )
+    return found.pop()
+
+
+def _runner(runtime: Any, settings: Settings) -> Run:
+    if hasattr(runtime, "generate"):
+        return lambda batch: runtime.generate(batch, **settings.generation)
+    return lambda batch: runtime.run(batch)
+
+
+def _typical_length(translator: Any, workloads: Sequence[Workload]) -> int:
+    largest = max(workloads, key=lambda workload: workload.batch_size)
+    found = [len(row) for batch in largest.batches for row in translator.generate(batch)]
+    return math.ceil(sum(found) / len(found))
+
+
+def _with_target(workload: Workload, forced: int | None) -> Workload:
+    return Workload(
+        batch_size=workload.batch_size,
+        batches=workload.batches,
+        source_tokens=workload.source_tokens,
+        padded_source_tokens=workload.padded_source_tokens,
+        target_tokens=float(forced or 0),
+    )
+
+
+def _generated(
+    runtimes: Mapping[str, Any], workloads: Sequence[Workload], settings: Settings
+) -> dict[_Key, list[float]]:
+    """Mean tokens per row of each batch, for translators that stop by themselves."""
+    return {
+        (name, workload.batch_size): [
+            float(np.mean([len(row) for row in runtime.generate(batch, **settings.generation)]))
+            for batch in workload.batches
+        ]
+        for name, runtime in runtimes.items()
+        for workload in workloads
+    }
+
+
+def _limits(
+    subjects: Sequence[Subject],
+    config: Mapping[str, Any] | None,
+    workloads: Sequence[Workload],
+    generated: Mapping[_Key, list[float]],
+    settings: Settings,
+) -> dict[_Key, Limit]:
+    if config is None or len(subjects) < 2:
+        return {}
+    machine = measure_machine(settings.device, settings.threads, settings.precision)
+    head_dim = head_dim_of(config)
+    shapes = {subject.name: shape_of(config, subject.counts, head_dim) for subject in subjects}
+
+    def sizes(name: str, workload: Workload) -> list[WorkSize]:
+        lengths = generated.get(
+            (name, workload.batch_size), [workload.target_tokens] * len(workload.batches)
+        )
+        return [
+            WorkSize(
+                batch=batch["input_ids"].shape[0],
+                source=batch["input_ids"].shape[1],
+                target=math.ceil(length),
+                beams=settings.num_beams,
+            )
+            for batch, length in zip(workload.batches, lengths, strict=True)
+        ]
+
+    dense = subjects[0].name
+    return {
+        (subject.name, workload.batch_size): limit_of(
+            shapes[dense],
+            shapes[subject.name],
+            machine,
+            sizes(dense, workload),
+            sizes(subject.name, workload),
+        )
+        for subject in subjects[1:]
+        for workload in workloads
+    }
+
+
+def _peaks(
+    subjects: Sequence[Subject],
+    task: str,
+    workloads: Sequence[Workload],
+    settings: Settings,
+    say: Callable[[str], None],
+) -> dict[_Key, float | None]:
+    say("measuring peak memory in fresh processes")
+    found: dict[_Key, float | None] = {}
+    for subject in subjects:
+        for workload in workloads:
+            found[subject.name, workload.batch_size] = peak_memory(
+                subject.directory,
+                task,
+                [max(workload.batches, key=lambda batch: batch["input_ids"].size)],
+                forced_length=settings.forced_length,
+                num_beams=settings.generation["num_beams"],
+                device=settings.device,
+                precision=settings.precision,
+                threads=settings.threads,
+            )
+    return found
+
+
+def _write_samples(samples: Samples, workloads: Sequence[Workload], path: Path) -> None:
+    batches = {workload.batch_size: len(workload.batches) for workload in workloads}
+    data = [
+        {"variant": name, "batch_size": size, "batches": batches[size], "seconds": seconds}
+        for (name, size), seconds in samples.items()
+    ]
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def _in_words(
+    lengths: Lengths, settings: Settings, target_length: int | None, natural: bool
+) -> str:
+    source = "source lengths from the data" if lengths == "data" else f"{lengths} source tokens"
+    if natural:
+        beams = "greedy" if settings.num_beams == 1 else f"{settings.num_beams} beams"
+        return f"{source}; translations as long as each model makes them, {beams}"
+    if settings.forced_length is None:
+        return source
+    origin = "" if target_length else ", the mean of the reference model's own translations"
+    return f"{source}; {settings.forced_length} generated tokens for every row{origin}"

@@ -1,0 +1,140 @@
+"""What the numbers were measured on: processor, memory, system, GPU, package versions."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+_PROC = Path("/proc")
+_CGROUP = Path("/sys/fs/cgroup")
+
+# Instruction sets that decide how fast matrices multiply; as /proc/cpuinfo and sysctl spell them.
+_NOTABLE = (
+    "avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile", "amx_int8",
+    "amx_bf16", "asimd", "asimddp", "i8mm", "bf16", "sve",
+)  # fmt: skip
+
+_PACKAGES = (
+    "torch", "transformers", "tokenizers", "onnx", "onnxscript", "onnxruntime",
+    "onnxruntime-gpu", "sacrebleu", "numpy",
+)  # fmt: skip
+
+
+def describe() -> dict[str, str]:
+    """Facts about this machine, by names fit for a table; what cannot be found is left out.
+
+    Keys: `cpu`, `instructions`, `cores` (those this process may use), `memory`, `os`, and for
+    the first NVIDIA GPU `gpu` and `gpu driver`.
+    """
+    facts = {
+        "cpu": _cpu_model(),
+        "instructions": " ".join(_instructions()),
+        "cores": str(cores()),
+        "memory": _memory(),
+        "os": platform.platform(terse=True),
+        **_gpu(),
+    }
+    return {name: value for name, value in facts.items() if value}
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the installed packages that numbers depend on; imports nothing."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue  # either onnxruntime package will do, and a runtime-only install has no torch
+    return found
+
+
+def cores() -> int:
+    """Logical cores this process may use: its affinity, and its container's share of time."""
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count() or 1
+    quota = _cgroup_cores()
+    return count if quota is None else max(1, min(count, math.ceil(quota)))
+
+
+def _cgroup_cores() -> float | None:
+    """Cores' worth of time a Linux container may use; None without a limit."""
+    version2 = _read(_CGROUP / "cpu.max").split()  # "200000 100000" or "max 100000"
+    if len(version2) == 2:
+        return None if version2[0] == "max" else int(version2[0]) / int(version2[1])
+    quota = _read(_CGROUP / "cpu" / "cpu.cfs_quota_us").strip()
+    period = _read(_CGROUP / "cpu" / "cpu.cfs_period_us").strip()
+    if not quota or not period or int(quota) < 0:
+        return None
+    return int(quota) / int(period)
+
+
+def _cpu_model() -> str:
+    if sys.platform == "darwin":
+        return run_tool("sysctl", "-n", "machdep.cpu.brand_string")
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def _instructions() -> list[str]:
+    if sys.platform == "darwin":
+        listed = run_tool("sysctl", "hw.optional").lower()
+        return [name for name in _NOTABLE if f"feat_{name}: 1" in listed]
+    flags = set((_cpuinfo("flags") or _cpuinfo("Features")).split())
+    return [name for name in _NOTABLE if name in flags]
+
+
+def _cpuinfo(key: str) -> str:
+    """The first processor's value in /proc/cpuinfo; empty where there is none."""
+    for line in _read(_PROC / "cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return ""
+
+
+def _memory() -> str:
+    if sys.platform == "darwin":
+        total = run_tool("sysctl", "-n", "hw.memsize")
+        return f"{int(total) / 2**30:.1f} GiB" if total else ""
+    for line in _read(_PROC / "meminfo").splitlines():
+        if line.startswith("MemTotal:"):
+            return f"{int(line.split()[1]) / 2**20:.1f} GiB"
+    return ""
+
+
+def _gpu() -> dict[str, str]:
+    listed = run_tool("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
+    if not listed:
+        return {}
+    lines = listed.splitlines()
+    name, _, driver = lines[0].rpartition(", ")
+    count = f" (1 of {len(lines)})" if len(lines) > 1 else ""
+    return {"gpu": name + count, "gpu driver": driver}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""  # another system: the fact is not to be had here
+
+
+def run_tool(program: str, *arguments: str) -> str:
+    """Output of a small system tool; empty where it is not installed or reports an error."""
+    path = shutil.which(program)
+    if path is None:
+        return ""
+    try:
+        done = subprocess.run(
+            [path, *arguments], capture_output=True, text=True, timeout=20, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

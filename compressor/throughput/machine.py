@@ -1,0 +1,154 @@
+"""What this machine can do at most, measured through onnxruntime in about a second.
+
+Three numbers bound any operation from below: how fast large matrices are multiplied, how fast
+memory is read and written, and how long the smallest operation takes to start.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from compressor.errors import EnvironmentProblem, UsageError
+
+_SIDE = 1024  # matrices of 1024 x 1024: large enough for full rate, 10^9 multiply-adds
+_COPIED_MIB = 64  # far beyond most caches
+_CHAIN = 200  # tiny operations in a row, to time the start of one
+_SECONDS = 0.3  # per measurement
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Measured upper limits of one device, for one precision and number of threads."""
+
+    stored_rate: float  # multiply-adds per second with stored weights, in their precision
+    value_rate: float  # multiply-adds per second of two computed matrices
+    bandwidth: float  # bytes per second, reading and writing together
+    launch: float  # seconds the smallest operation takes
+    weight_bytes: float = 4
+    value_bytes: float = 4
+
+
+# precision -> (weight bytes, value bytes, element type of values)
+_PRECISIONS: dict[str, tuple[int, int, type[np.generic]]] = {
+    "fp32": (4, 4, np.float32),
+    "fp16": (2, 2, np.float16),
+    "int8": (1, 4, np.float32),
+}
+
+
+@cache
+def measure_machine(device: str = "cpu", threads: int = 1, precision: str = "fp32") -> Machine:
+    """Measure once per process, device, thread count and precision; takes one to two seconds.
+
+    Args:
+        device: `cpu` or `cuda`.
+        threads: threads of one operation on the CPU.
+        precision: `fp32`, `fp16` or `int8` (weights only).
+
+    Raises:
+        UsageError: unknown precision.
+        EnvironmentProblem: the device is not usable.
+    """
+    if precision not in _PRECISIONS:
+        raise UsageError(
+            f"precision {precision!r} cannot be measured; choose one of {', '.join(_PRECISIONS)}"
+        )
+    weight_bytes, value_bytes, element = _PRECISIONS[precision]
+    square = np.random.default_rng(0).standard_normal((_SIDE, _SIDE)).astype(element)
+    macs = float(_SIDE**3)
+    value_rate = macs / _best_seconds("MatMul", [square, square], 1, device, threads)
+    stored_rate = value_rate
+    if precision == "int8":
+        integers = [np.full((_SIDE, _SIDE), 3, dtype=kind) for kind in (np.uint8, np.int8)]
+        stored_rate = macs / _best_seconds("MatMulInteger", integers, 1, device, threads)
+    large = np.ones(_COPIED_MIB * 2**20 // 4, dtype=np.float32)
+    copy_seconds = _best_seconds("Neg", [large], 1, device, threads)
+    small = np.ones(16, dtype=np.float32)
+    chain_seconds = _best_seconds("Neg", [small], _CHAIN, device, threads)
+    return Machine(
+        stored_rate=stored_rate,
+        value_rate=value_rate,
+        bandwidth=2 * large.nbytes / copy_seconds,
+        launch=chain_seconds / _CHAIN,
+        weight_bytes=weight_bytes,
+        value_bytes=value_bytes,
+    )
+
+
+def _best_seconds(
+    operator: str, inputs: list[np.ndarray], chain: int, device: str, threads: int
+) -> float:
+    """Shortest time of a graph of `chain` equal nodes, inputs and output staying on the device."""
+    session = _session(operator, inputs, chain, device, threads)
+    binding = _bind(session, inputs, device)
+    session.run_with_iobinding(binding)
+    best, end = float("inf"), time.perf_counter() + _SECONDS
+    while best == float("inf") or time.perf_counter() < end:
+        start = time.perf_counter()
+        session.run_with_iobinding(binding)
+        binding.synchronize_outputs()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def _session(operator: str, inputs: list[np.ndarray], chain: int, device: str, threads: int) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    # As written: a chain of nodes that cancel out must not be simplified away.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    if device == "cuda":
+        onnxruntime.preload_dlls()
+    provider = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}[device]
+    session = onnxruntime.InferenceSession(
+        _graph(operator, inputs, chain), options, providers=[provider]
+    )
+    if session.get_providers()[0] != provider:
+        raise EnvironmentProblem(
+            f"onnxruntime runs on {session.get_providers()[0]} instead of {provider}; "
+            f"install what device {device!r} needs, or use another device"
+        )
+    return session
+
+
+def _graph(operator: str, inputs: list[np.ndarray], chain: int) -> bytes:
+    import onnx
+    from onnx import helper
+
+    kinds = [helper.np_dtype_to_tensor_dtype(array.dtype) for array in inputs]
+    names = [f"input.{number}" for number in range(len(inputs))]
+    nodes, current = [], names
+    for number in range(chain):
+        nodes.append(helper.make_node(operator, current, [f"value.{number}"]))
+        current = [f"value.{number}"]
+    result = onnx.TensorProto.INT32 if operator == "MatMulInteger" else kinds[0]
+    graph = helper.make_graph(
+        nodes,
+        "measure",
+        [
+            helper.make_tensor_value_info(name, kind, array.shape)
+            for name, kind, array in zip(names, kinds, inputs, strict=True)
+        ],
+        [helper.make_tensor_value_info(current[0], result, inputs[0].shape)],
+    )
+    opset = [helper.make_opsetid("", 20)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=10)
+    return bytes(model.SerializeToString())
+
+
+def _bind(session: Any, inputs: list[np.ndarray], device: str) -> Any:
+    import onnxruntime
+
+    binding = session.io_binding()
+    for info, array in zip(session.get_inputs(), inputs, strict=True):
+        value = onnxruntime.OrtValue.ortvalue_from_numpy(array, device, 0)
+        binding.bind_ortvalue_input(info.name, value)
+    binding.bind_output(session.get_outputs()[0].name, device, 0)
+    return binding

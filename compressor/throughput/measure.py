@@ -1,0 +1,132 @@
+"""Timing several models fairly: one process, taking turns, everybody the same work.
+
+A machine drifts (clock, temperature, neighbours) by more than pruning gains, so models are never
+timed one after the other: each round runs every model once on the same batch, in an order that
+rotates, and models are compared within rounds.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from statistics import median
+
+from compressor.errors import UsageError
+from compressor.throughput.workloads import Batch, Workload
+
+Run = Callable[[Batch], object]
+Samples = dict[tuple[str, int], list[float]]
+
+# A batch's typical time is a median over passes; below five one disturbance can move it.
+MIN_PASSES = 5
+
+
+def measure(
+    subjects: Mapping[str, Run],
+    workloads: Sequence[Workload],
+    *,
+    warmup: int = 10,
+    min_runs: int = 20,
+    min_seconds: float = 2.0,
+    min_passes: int = MIN_PASSES,
+    progress: Callable[[str], None] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Samples:
+    """Time every subject on every workload, interleaved.
+
+    Per workload: each subject is warmed up with at least `warmup` calls and at least one per
+    batch; then rounds follow, one batch each, cycling over the batches. Rounds end after a whole
+    number of passes over the batches, once every subject has had `min_runs` calls, `min_seconds`
+    in total and `min_passes` passes. The garbage collector rests meanwhile.
+
+    Args:
+        subjects: name -> a call that runs one batch and returns when it is done.
+        workloads: of distinct batch sizes.
+        warmup, min_runs: calls per subject and workload.
+        min_seconds: seconds per subject and workload.
+        min_passes: passes over all batches of a workload.
+        progress: told one line per workload.
+        clock: seconds, monotonic.
+
+    Returns:
+        (subject, batch size) -> seconds of every call. Entry i of every subject of a workload
+        belongs to round i, which ran batch i modulo the number of batches.
+
+    Raises:
+        UsageError: no subjects, two workloads of one batch size, or fewer than one run.
+    """
+    sizes = [workload.batch_size for workload in workloads]
+    if not subjects or len(set(sizes)) < len(sizes):
+        raise UsageError(
+            f"timing needs at least one model and distinct batch sizes, "
+            f"not {len(subjects)} models and batch sizes {sizes}"
+        )
+    if min(min_runs, min_passes) < 1:
+        raise UsageError(
+            f"{min_runs} runs in {min_passes} passes measure nothing; ask for at least 1"
+        )
+    samples: Samples = {}
+    for workload in workloads:
+        _warm_up(subjects, workload, warmup)
+        with _no_collection():
+            seconds = _rounds(subjects, workload, min_runs, min_seconds, min_passes, clock)
+        for name, values in seconds.items():
+            samples[name, workload.batch_size] = values
+        if progress:
+            progress(_line(workload.batch_size, seconds))
+    return samples
+
+
+def _warm_up(subjects: Mapping[str, Run], workload: Workload, warmup: int) -> None:
+    # Every shape must have been seen: allocators and kernel choices depend on it.
+    for number in range(max(warmup, len(workload.batches))):
+        for run in subjects.values():
+            run(workload.batches[number % len(workload.batches)])
+
+
+def _rounds(
+    subjects: Mapping[str, Run],
+    workload: Workload,
+    min_runs: int,
+    min_seconds: float,
+    min_passes: int,
+    clock: Callable[[], float],
+) -> dict[str, list[float]]:
+    names = list(subjects)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    passes = 0
+    while (
+        passes < min_passes
+        or passes * len(workload.batches) < min_runs
+        or min(sum(values) for values in seconds.values()) < min_seconds
+    ):
+        for number, batch in enumerate(workload.batches):
+            # The order moves on by one per round and once more per pass, so that no batch
+            # always meets the same order when their number is a multiple of the models'.
+            first = (passes * (len(workload.batches) + 1) + number) % len(names)
+            for name in names[first:] + names[:first]:
+                start = clock()
+                subjects[name](batch)
+                seconds[name].append(clock() - start)
+        passes += 1
+    return seconds
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _line(batch_size: int, seconds: Mapping[str, list[float]]) -> str:
+    times = ", ".join(f"{name} {1000 * median(values):.1f} ms" for name, values in seconds.items())
+    runs = len(next(iter(seconds.values())))
+    return f"batch size {batch_size}: {times} (medians of {runs} runs)"

@@ -1,0 +1,125 @@
+"""Peak memory of running an artifact, in a fresh process that does nothing else.
+
+The process is `compressor.throughput.memory_process`; this module starts it and reads its answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from compressor.errors import EnvironmentProblem
+from compressor.throughput.workloads import Batch
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """What one process needed to load an artifact and run its batches.
+
+    `host_mib` is its peak resident memory, None on systems that do not tell. `device_mib` is
+    its GPU memory after the last batch (onnxruntime gives nothing back before the end, so that
+    is the peak); None on the CPU, or where the driver does not list processes.
+    """
+
+    host_mib: float | None
+    device_mib: float | None
+    load_seconds: float
+
+
+def peak_memory(
+    directory: Path,
+    task: str,
+    batches: Sequence[Batch],
+    *,
+    forced_length: int | None = None,
+    num_beams: int | None = None,
+    device: str = "cpu",
+    precision: str | None = None,
+    threads: int | None = None,
+) -> float | None:
+    """Peak memory in MiB: on the GPU of a GPU run, of the process otherwise; None if unknown.
+
+    Arguments and errors are those of `measure_memory`.
+    """
+    use = measure_memory(
+        directory,
+        task,
+        batches,
+        forced_length=forced_length,
+        num_beams=num_beams,
+        device=device,
+        precision=precision,
+        threads=threads,
+    )
+    return use.host_mib if device == "cpu" else use.device_mib
+
+
+def measure_memory(
+    directory: Path,
+    task: str,
+    batches: Sequence[Batch],
+    *,
+    forced_length: int | None = None,
+    num_beams: int | None = None,
+    device: str = "cpu",
+    precision: str | None = None,
+    threads: int | None = None,
+) -> MemoryUse:
+    """Load an artifact in a fresh process, run each batch once, and report what that took.
+
+    Args:
+        directory: the artifact.
+        task: `translation` or `classification`.
+        batches: padded batches as the runtime takes them.
+        forced_length: tokens every row generates; None lets translators stop by themselves.
+        num_beams, device, precision, threads: as for the runtime.
+
+    Raises:
+        EnvironmentProblem: the process failed; the message ends with what it said.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        for number, batch in enumerate(batches):
+            np.savez(Path(folder) / f"{number}.npz", **batch)  # type: ignore[arg-type]
+        request = {
+            "directory": str(Path(directory).resolve()),
+            "task": task,
+            "batches": [str(Path(folder) / f"{number}.npz") for number in range(len(batches))],
+            "run": {"forced_length": forced_length, "num_beams": num_beams},
+            "open": {"device": device, "precision": precision, "threads": threads},
+        }
+        path = Path(folder) / "request.json"
+        path.write_text(json.dumps(request), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-m", "compressor.throughput.memory_process", str(path)],
+            capture_output=True,
+            text=True,
+            env=_environment(),
+            check=False,
+        )
+    if done.returncode:
+        raise EnvironmentProblem(_complaint(directory, done.returncode, done.stderr))
+    return MemoryUse(**json.loads(done.stdout.splitlines()[-1]))
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment, with this package importable also from a checkout."""
+    root = str(Path(__file__).resolve().parents[2])
+    others = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": root + (os.pathsep + others if others else "")}
+
+
+def _complaint(directory: Path, status: int, errors: str) -> str:
+    if status < 0:
+        reason = f"signal {-status} ended it, which is most often for want of memory"
+    else:
+        lines = errors.strip().splitlines()
+        reason = lines[-1] if lines else f"it ended with status {status}"
+    return f"measuring the memory of {directory} failed: {reason}; try a smaller batch size"

@@ -1,0 +1,89 @@
+"""The process whose memory is measured: `python -m compressor.throughput.memory_process REQUEST`.
+
+REQUEST is the JSON file that `compressor.throughput.memory` writes; the answer is one line of
+JSON on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from compressor.errors import CompressError
+from compressor.throughput.hardware import run_tool
+from compressor.throughput.workloads import Batch
+
+_STATUS = Path("/proc/self/status")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The measuring process: `arguments` is the path of one request file."""
+    request = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
+    try:
+        start = time.perf_counter()
+        run = _open(request["task"], Path(request["directory"]), request["open"])
+        load_seconds = time.perf_counter() - start
+        for path in request["batches"]:
+            with np.load(path) as arrays:
+                run(dict(arrays), request["run"])
+    except CompressError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    device = _device_mib() if request["open"]["device"] == "cuda" else None
+    answer = {
+        "host_mib": _host_peak_mib(),
+        "device_mib": device,
+        "load_seconds": load_seconds,
+    }
+    print(json.dumps(answer))
+    return 0
+
+
+def _open(
+    task: str, directory: Path, options: dict[str, Any]
+) -> Callable[[Batch, dict[str, Any]], object]:
+    """A function that runs one batch of the artifact with the given generation options."""
+    from compressor import runtime
+
+    if task == "translation":
+        translator = runtime.Translator(directory, **options)
+        return lambda batch, how: translator.generate(batch, **how)
+    classifier = runtime.Classifier(directory, **options)
+    return lambda batch, _: classifier.run(batch)
+
+
+def _host_peak_mib() -> float | None:
+    # Not ru_maxrss where it can be helped: Linux carries its value over from the process that
+    # forked this one, so that it would report a parent with a loaded model instead.
+    if _STATUS.exists():
+        for line in _STATUS.read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 1024  # bytes there, KiB elsewhere
+
+
+def _device_mib() -> float | None:
+    listed = run_tool(
+        "nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"
+    )
+    for line in listed.splitlines():
+        process, _, used = line.partition(", ")
+        if process == str(os.getpid()) and used.strip().isdigit():
+            return float(used)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,127 @@
+"""A model as plain sizes, which is all that counting its work needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from compressor.architectures import Task, architecture
+from compressor.errors import InputError
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes of a classifier or translator, dense or pruned.
+
+    Heads are counts per layer, in layer order. `classifier` lists the (inputs, outputs) of the
+    dense layers that turn the first token's hidden state into logits.
+    """
+
+    task: Task
+    width: int
+    head_dim: int
+    embedding: int  # width of the embedding tables; projected to `width` where it differs
+    encoder_ffn: int
+    encoder_heads: tuple[int, ...]
+    decoder_ffn: int = 0
+    decoder_heads: tuple[int, ...] = ()
+    cross_heads: tuple[int, ...] = ()
+    vocabulary: int = 0
+    classifier: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class _Names:
+    """What an architecture's configuration calls the sizes of its encoder."""
+
+    width: str
+    heads: str
+    layers: str
+    ffn: str
+
+
+_BERT = _Names("hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size")
+_BART = _Names("d_model", "encoder_attention_heads", "encoder_layers", "encoder_ffn_dim")
+
+# Only architectures that use other names than BERT (classifiers) or BART (translators).
+_OTHERS: dict[str, _Names] = {
+    "distilbert": _Names("dim", "n_heads", "n_layers", "hidden_dim"),
+}
+
+
+def shape_of(config: Mapping[str, Any], counts: Mapping[str, int], head_dim: int) -> ModelShape:
+    """The shape of a checkpoint from its `config.json`.
+
+    Args:
+        config: contents of `config.json`, or `model.config.to_dict()`.
+        counts: attention layer name (`encoder_self.0`, …) -> heads it has.
+        head_dim: size of one head.
+
+    Raises:
+        InputError: unsupported architecture, or a size or head count is missing.
+    """
+    task, names = _names(config)
+    width = _size(config, names.width)
+    encoder = _heads(counts, "encoder_self", _size(config, names.layers))
+    if task == "classification":
+        # transformers leaves `id2label` out of config.json where it is the default, two labels.
+        labels = len(config.get("id2label") or (0, 1))
+        return ModelShape(
+            task=task,
+            width=width,
+            head_dim=head_dim,
+            embedding=int(config.get("embedding_size") or width),  # ELECTRA's may be smaller
+            encoder_ffn=_size(config, names.ffn),
+            encoder_heads=encoder,
+            classifier=((width, width), (width, labels)),  # a dense layer, then the labels
+        )
+    layers = _size(config, "decoder_layers")
+    return ModelShape(
+        task=task,
+        width=width,
+        head_dim=head_dim,
+        embedding=width,
+        encoder_ffn=_size(config, names.ffn),
+        encoder_heads=encoder,
+        decoder_ffn=_size(config, "decoder_ffn_dim"),
+        decoder_heads=_heads(counts, "decoder_self", layers),
+        cross_heads=_heads(counts, "cross", layers),
+        vocabulary=int(config.get("decoder_vocab_size") or _size(config, "vocab_size")),
+    )
+
+
+def head_dim_of(config: Mapping[str, Any]) -> int:
+    """Size of one head, by the dense model's head count in its `config.json`.
+
+    Raises:
+        InputError: unsupported architecture, or a size is missing.
+    """
+    _, names = _names(config)
+    return _size(config, names.width) // _size(config, names.heads)
+
+
+def _names(config: Mapping[str, Any]) -> tuple[Task, _Names]:
+    model_type = str(config.get("model_type", "unknown"))
+    task = architecture(model_type).task
+    return task, _OTHERS.get(model_type, _BERT if task == "classification" else _BART)
+
+
+def _size(config: Mapping[str, Any], name: str) -> int:
+    if not isinstance(config.get(name), int):
+        raise InputError(
+            f"{name!r} is missing from the {config.get('model_type')} model's configuration; "
+            "give the config.json of a complete checkpoint"
+        )
+    return int(config[name])
+
+
+def _heads(counts: Mapping[str, int], kind: str, layers: int) -> tuple[int, ...]:
+    names = [f"{kind}.{index}" for index in range(layers)]
+    missing = [name for name in names if name not in counts]
+    if missing:
+        raise InputError(
+            f"there is no head count for {', '.join(missing)}; give one for every attention layer "
+            f"of the configuration, which has {layers} of kind {kind}"
+        )
+    return tuple(counts[name] for name in names)

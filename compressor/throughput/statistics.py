@@ -1,0 +1,148 @@
+"""From raw times to sentences per second, latency percentiles and speed-ups with intervals.
+
+A workload is run in passes over its batches, all models side by side (`measure`). Batches differ
+in length, rounds in luck, so both are kept apart:
+
+- time of the reference model on a batch: median over the passes;
+- a model's speed-up on a batch: median over the passes of reference time / its time, both of the
+  same round. Drift slower than a round cancels, and an interrupted run is outvoted;
+- a model's time on that batch: the reference's time over its speed-up.
+
+Sentences per second are the sentences of a pass over the sum of these times: total work over
+total time, without the disturbances. The overall speed-up is the quotient of two such sums, and
+so exactly the quotient of the sentences per second.
+
+The 95 % interval is the percentile interval over bootstrap draws of rounds, drawn within each
+batch (other draws would mix batches of different weight) and jointly for both models (times of
+one round belong together). Mean-based estimates were rejected: a single stall of the machine
+moves them by more than pruning gains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compressor.errors import UsageError
+from compressor.report.schema import Timing
+from compressor.throughput.limits import Limit
+from compressor.throughput.measure import Samples
+from compressor.throughput.workloads import Workload
+
+Array = NDArray[np.float64]
+
+RESAMPLES = 1000
+_DRAWS_PER_CHUNK = 2_000_000  # bounds the memory of very long runs
+
+
+def summarise(
+    samples: Samples,
+    workloads: Sequence[Workload],
+    limits: Mapping[tuple[str, int], Limit] | None = None,
+    *,
+    target_tokens: Mapping[tuple[str, int], float] | None = None,
+    peak_memory_mib: Mapping[tuple[str, int], float | None] | None = None,
+    reference: str = "dense",
+    seed: int = 0,
+) -> list[Timing]:
+    """One row per model and batch size, models in the order of `samples`, batch sizes ascending.
+
+    Args:
+        samples: what `measure` returned for `workloads`.
+        workloads: the same as were measured.
+        limits: (model, batch size) -> the theoretical limit.
+        target_tokens: (model, batch size) -> generated tokens per row, where not forced.
+        peak_memory_mib: (model, batch size) -> peak memory, None where it is unknown.
+        reference: the model speed-ups are relative to; it gets none itself, and nobody gets
+            one if it was not measured.
+        seed: of the bootstrap.
+
+    Raises:
+        UsageError: samples and workloads do not belong together.
+    """
+    by_size = {workload.batch_size: workload for workload in workloads}
+    names = list(dict.fromkeys(name for name, _ in samples))
+    rows = []
+    for name in names:
+        for size in sorted(by_size):
+            key = (name, size)
+            workload = by_size[size]
+            seconds = _passes(samples, key, workload)
+            base = _passes(samples, (reference, size), workload) if reference in names else seconds
+            speedup, interval = speedup_of(base, seconds, seed=seed)
+            pass_seconds = float(np.median(base, axis=0).sum()) / speedup
+            tokens = (target_tokens or {}).get(key, workload.target_tokens)
+            sentences = size * len(workload.batches) / pass_seconds
+            compared = reference in names and name != reference
+            limit = (limits or {}).get(key) if compared else None
+            rows.append(
+                Timing(
+                    variant=name,
+                    batch_size=size,
+                    source_tokens=workload.source_tokens,
+                    padded_source_tokens=workload.padded_source_tokens,
+                    target_tokens=tokens,
+                    runs=seconds.size,
+                    sentences_per_second=sentences,
+                    tokens_per_second=sentences * (tokens or workload.source_tokens),
+                    latency_ms={
+                        "p50": _percentile_ms(seconds, 50),
+                        "p90": _percentile_ms(seconds, 90),
+                        "p99": _percentile_ms(seconds, 99),
+                    },
+                    peak_memory_mib=(peak_memory_mib or {}).get(key),
+                    speedup=speedup if compared else None,
+                    speedup_interval=interval if compared else None,
+                    limit=limit.time if limit else None,
+                    limit_macs=limit.macs if limit else None,
+                    limit_bytes=limit.bytes if limit else None,
+                )
+            )
+    return rows
+
+
+def speedup_of(
+    reference: Array, seconds: Array, *, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, tuple[float, float]]:
+    """Speed-up over the reference and its 95 % bootstrap interval.
+
+    Args:
+        reference, seconds: [passes, batches], entries at the same place from the same round.
+        resamples: number of bootstrap draws.
+        seed: of the draws.
+    """
+    passes, batches = seconds.shape
+    generator = np.random.default_rng(seed)
+    each = np.arange(batches)
+    values: list[float] = []
+    while len(values) < resamples:
+        count = min(resamples - len(values), max(1, _DRAWS_PER_CHUNK // seconds.size))
+        drawn = generator.integers(passes, size=(count, passes, batches))
+        values.extend(_speedup(reference[drawn, each], seconds[drawn, each]))
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(_speedup(reference, seconds)), (float(low), float(high))
+
+
+def _speedup(reference: Array, seconds: Array) -> Array:
+    """Speed-up on a whole pass: [..., passes, batches] twice -> [...]."""
+    level = np.median(reference, axis=-2)
+    ratio = np.median(reference / seconds, axis=-2)
+    return np.asarray(level.sum(axis=-1) / (level / ratio).sum(axis=-1))
+
+
+def _passes(samples: Samples, key: tuple[str, int], workload: Workload) -> Array:
+    """One model's times as [passes, batches]."""
+    seconds = np.array(samples.get(key, []), dtype=np.float64)
+    batches = len(workload.batches)
+    if not seconds.size or seconds.size % batches:
+        raise UsageError(
+            f"there are {seconds.size} times of {key[0]!r} at batch size {key[1]}, which is not a "
+            f"whole number of passes over its {batches} batches; pass what `measure` returned"
+        )
+    return seconds.reshape(-1, batches)
+
+
+def _percentile_ms(seconds: Array, percent: float) -> float:
+    return float(1000.0 * np.percentile(seconds, percent))

@@ -1,0 +1,115 @@
+"""What is timed: batches made of the data's own rows, or of rows forced to one length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compressor.errors import InputError, UsageError
+from compressor.runtime.text import Encoded
+
+Batch = dict[str, NDArray[np.int64]]
+Lengths = Literal["data"] | int
+
+# Enough different batches for a typical mix of lengths, few enough to repeat each several times.
+_ROWS_WANTED = 32
+_FEWEST_BATCHES = 4
+_MOST_BATCHES = 16
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Batches of one size; token counts are means per row.
+
+    `target_tokens` is what each row generates where that is fixed beforehand, 0 where it is not
+    (classifiers, or translators that stop by themselves).
+    """
+
+    batch_size: int
+    batches: list[Batch]
+    source_tokens: float
+    padded_source_tokens: float
+    target_tokens: float
+
+
+def make_workloads(
+    rows: Sequence[Encoded],
+    batch_sizes: Sequence[int],
+    collate: Callable[[list[Encoded]], Batch],
+    *,
+    lengths: Lengths = "data",
+    target_tokens: int = 0,
+    seed: int = 0,
+) -> list[Workload]:
+    """One workload per batch size, each of 4 to 16 batches (about 32 rows, if that suffices).
+
+    Rows keep the data's order. If there are more than needed, a random sample is taken; if there
+    are fewer, they are repeated from the start.
+
+    Args:
+        rows: encoded rows with their special tokens.
+        batch_sizes: rows per batch, each wanted once.
+        collate: pads rows into a batch that holds an `attention_mask`.
+        lengths: `data`, or the number of tokens every row is cut or filled to.
+        target_tokens: tokens each row will generate, recorded in the workload.
+        seed: of the sample.
+
+    Raises:
+        InputError: there are no rows.
+        UsageError: a batch size or length below 1, or the same batch size twice.
+    """
+    if not rows:
+        raise InputError("there are no rows to time; give a data file with at least one row")
+    sizes = list(batch_sizes)
+    if not sizes or min(sizes) < 1 or len(set(sizes)) < len(sizes):
+        raise UsageError(f"batch sizes {sizes} must be distinct numbers from 1 up")
+    if lengths != "data":
+        rows = [_with_length(row, lengths) for row in rows]
+    return [_workload(rows, size, collate, target_tokens, seed) for size in sizes]
+
+
+def _workload(
+    rows: Sequence[Encoded],
+    size: int,
+    collate: Callable[[list[Encoded]], Batch],
+    target_tokens: int,
+    seed: int,
+) -> Workload:
+    count = min(_MOST_BATCHES, max(_FEWEST_BATCHES, ceil(_ROWS_WANTED / size)))
+    chosen = _choose(len(rows), count * size, seed)
+    batches = [
+        collate([rows[index] for index in chosen[start : start + size]])
+        for start in range(0, count * size, size)
+    ]
+    masks = [batch["attention_mask"] for batch in batches]  # each [size, tokens]
+    return Workload(
+        batch_size=size,
+        batches=batches,
+        source_tokens=sum(int(mask.sum()) for mask in masks) / (count * size),
+        padded_source_tokens=sum(mask.size for mask in masks) / (count * size),
+        target_tokens=float(target_tokens),
+    )
+
+
+def _choose(available: int, wanted: int, seed: int) -> list[int]:
+    if available < wanted:
+        return [index % available for index in range(wanted)]
+    sample = np.random.default_rng(seed).choice(available, size=wanted, replace=False)
+    return [int(index) for index in np.sort(sample)]
+
+
+def _with_length(row: Encoded, tokens: int) -> Encoded:
+    """The row cut or filled to `tokens`; its last token (a special one) stays the last."""
+    if tokens < 1:
+        raise UsageError(f"rows cannot be forced to {tokens} tokens; ask for at least 1")
+    length = len(row)
+    if length < 1:
+        raise InputError("an encoded row has no tokens; remove empty rows from the data")
+    inner = max(1, length - 1)
+    positions = [index % inner for index in range(tokens - 1)] + [length - 1]
+    return Encoded([row[i] for i in positions], [row.type_ids[i] for i in positions])
