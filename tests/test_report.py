@@ -1,7 +1,6 @@
-"""The report's data, sentences, Markdown, JUnit, summary and files.
+"""The report's data, sentences, tables, JUnit, summary and files.
 
-Expected numbers are rounded here with `decimal` from the report's own values; Markdown is read
-back with markdown-it, an independent implementation of CommonMark.
+Expected numbers are rounded here with `decimal` from the report's own values.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 from decimal import ROUND_HALF_EVEN, Decimal
-from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
@@ -44,46 +42,6 @@ def with_timing(report: Report, name: str, batch: int, **changes: object) -> Rep
         if (row["variant"], row["batch_size"]) == (name, batch):
             row.update(changes)
     return Report.model_validate(data)
-
-
-class MarkdownTables(HTMLParser):
-    """Tables, list items and tags of rendered Markdown."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tables: list[list[list[str]]] = []
-        self.items: list[str] = []
-        self.tags: set[str] = set()
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr":
-            self.tables[-1].append([])
-        elif tag in ("td", "th"):
-            self.tables[-1][-1].append("")
-        elif tag == "li":
-            self.items.append("")
-        self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        while self.open and self.open.pop() != tag:
-            pass
-
-    def handle_data(self, data: str) -> None:
-        if {"td", "th"} & set(self.open):
-            self.tables[-1][-1][-1] += data
-        elif "li" in self.open:
-            self.items[-1] += data
-
-
-def read_markdown(text: str) -> MarkdownTables:
-    markdown = pytest.importorskip("markdown_it").MarkdownIt("gfm-like", {"linkify": False})
-    parser = MarkdownTables()
-    parser.feed(markdown.render(text))
-    return parser
 
 
 # --- the data
@@ -272,7 +230,7 @@ def test_what_was_not_measured_is_said():
     assert words.verdict(empty) == "The report holds no pruned variant."
 
 
-# --- tables and Markdown
+# --- tables
 
 
 def test_quality_table_holds_the_reports_numbers_rounded():
@@ -327,45 +285,6 @@ def test_size_table_counts_heads_per_kind():
     assert rows["heads-75"][6] == f"{report.variants[0].parameters:,}"
     assert rows["heads-75"][8] == rounded(report.variants[0].checkpoint_bytes / 1e6, 1)
     assert rows["heads-75"][10] == rounded(report.variants[0].onnx_bytes / 1e6, 1)
-
-
-@pytest.mark.parametrize("make", [translator_report, classifier_report, hostile_report])
-def test_markdown_shows_every_table_cell_and_sentence_literally(make):
-    report = make()
-    parsed = read_markdown(render_markdown(report))
-    wanted = [
-        table
-        for table in (
-            *(tables.gate(report), tables.quality(report), tables.throughput(report)),
-            *(tables.shapes(report), tables.size(report), tables.layers(report)),
-            tables.checks(report),
-        )
-        if table is not None
-    ]
-    assert [table[0] for table in parsed.tables] == [[c.title for c in t.columns] for t in wanted]
-    assert [table[1:] for table in parsed.tables] == [[list(row) for row in t.rows] for t in wanted]
-    sentences = [
-        *words.quality_sentences(report),
-        *words.speed_sentences(report),
-        *words.head_sentences(report),
-    ]
-    pairs = [*tables.signatures(report), *tables.origin(report), *tables.environment(report)]
-    shown = set(parsed.items)
-    assert {" ".join(sentence.split()) for sentence in sentences} <= shown
-    assert {f"{key}: {text}" for key, text in pairs} <= shown
-    assert not parsed.tags & {"script", "a", "code", "em", "img"}
-
-
-@pytest.mark.parametrize("name", ["# heading", "1. item", "- item", "> quote", "a__b__", "+ x"])
-def test_names_that_look_like_markdown_stay_names(name):
-    data = classifier_report().model_dump()
-    data["variants"][0]["name"] = name
-    parsed = read_markdown(render_markdown(Report.model_validate(data)))
-    assert (
-        f"In {name} layer encoder_self.1 has no heads left: only its output bias is still "
-        "applied." in parsed.items
-    )
-    assert not parsed.tags & {"blockquote", "ol", "em"}
 
 
 def test_differing_signatures_name_their_models():

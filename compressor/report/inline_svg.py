@@ -38,6 +38,10 @@ def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
     root = ElementTree.fromstring(buffer.getvalue())
     for child in [c for c in root if c.tag.endswith(("}metadata", "}title", "}desc"))]:
         root.remove(child)
+    # Inside a page, matplotlib's `*{stroke-linejoin: round; …}` would be a rule for everything.
+    for parent in list(root.iter()):
+        for style in [c for c in parent if c.tag.endswith("}style")]:
+            parent.remove(style)
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
         attributes = {key.rpartition("}")[2]: text for key, text in element.attrib.items()}
@@ -47,6 +51,7 @@ def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
     root.attrib |= {
         "class": "plot",
         "role": "img",
+        "stroke-linejoin": "round",
         "aria-labelledby": f"{name}-title {name}-description",
     }
     for position, (tag, key, text) in enumerate(
