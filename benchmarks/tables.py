@@ -1,0 +1,116 @@
+"""Runs that the README quotes: compress one checkpoint to several budgets, write table and plots.
+
+    python -m benchmarks.tables translator --output OUT [--test TATOEBA/test.tsv]
+    python -m benchmarks.tables classifier --output OUT --model FINE_TUNED --data CLINC150
+
+The table goes to benchmarks/results/NAME.md and .json, the plots beside it. The classifier is made
+by benchmarks/finetune_minilm.py first. Stopped runs go on with the same command.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from compressor import example
+from compressor.commands.console import Console
+from compressor.pipeline import run
+from compressor.recipe import Recipe
+from compressor.report.plots import save_plots
+from compressor.report.schema import Report, Variant
+
+RESULTS = Path(__file__).parent / "results"
+KEEP = ["1.0", "0.8", "0.6", "0.4"]
+BATCHES = [1, 16, 64]
+
+
+def recipe_of(args: argparse.Namespace) -> Recipe:
+    if args.name == "translator":
+        return Recipe(
+            model=str(example.model()),
+            calibration=str(example.calibration()),
+            test=args.test or str(example.test()),
+            keep=KEEP,
+            batch_size=BATCHES,
+        )
+    return Recipe(
+        model=args.model,
+        calibration=f"{args.data}/valid.tsv",
+        test=f"{args.data}/test.tsv",
+        calibration_rows=1024,
+        keep=KEEP,
+        batch_size=BATCHES,
+    )
+
+
+def table(report: Report) -> str:
+    """Markdown: quality with its interval, size, and sentences per second with speed-ups."""
+    metric = "BLEU" if report.task == "translation" else "accuracy"
+    heads = [f"sent/s, batch {b}" for b in BATCHES]
+    columns = ["heads kept", metric, "difference", "parameters", "checkpoint MB", "ONNX MB", *heads]
+    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
+    for model in (report.dense, *report.variants):
+        lines.append("| " + " | ".join(cells(report, model, metric.lower())) + " |")
+    return "\n".join(lines)
+
+
+def cells(report: Report, model: Variant, metric: str) -> list[str]:
+    kept = sum(len(heads) for heads in model.kept.values())
+    assert model.quality is not None
+    compared = next((c for c in model.comparisons if c.metric == metric), None)
+    difference = "–"
+    if compared is not None:
+        low, high = compared.interval
+        difference = f"{compared.difference:+.2f} [{low:+.2f}, {high:+.2f}]"
+    row = [
+        "all (dense)" if model is report.dense else f"{kept} of {sum(model.heads.values())}",
+        f"{model.quality.metrics[metric]:.2f}",
+        difference,
+        f"{model.parameters / 1e6:.2f} M",
+        f"{model.checkpoint_bytes / 1e6:.1f}",
+        f"{model.onnx_bytes / 1e6:.1f}",
+    ]
+    assert report.throughput is not None
+    for timing in report.throughput.rows:
+        if timing.variant == model.name:
+            text = f"{timing.sentences_per_second:.0f}"
+            if timing.speedup is not None and timing.limit is not None:
+                text += f" ({timing.speedup:.2f}x, limit {timing.limit:.2f}x)"
+            row.append(text)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", choices=["translator", "classifier"])
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--test", help="another test file for the translator")
+    parser.add_argument("--model", help="the fine-tuned classifier")
+    parser.add_argument("--data", help="CLINC150: train.tsv, valid.tsv, test.tsv")
+    parser.add_argument("--label", help="name of the result files, if not the benchmark's")
+    args = parser.parse_args()
+    if args.name == "classifier" and not (args.model and args.data):
+        parser.error("the classifier needs --model and --data")
+    report = run(
+        recipe_of(args), args.output, f"python -m benchmarks.tables {args.name}", Console()
+    )
+    label = args.label or args.name
+    hardware = ", ".join(f"{key}: {value}" for key, value in report.hardware.items())
+    assert report.test is not None
+    assert report.throughput is not None
+    notes = (
+        f"{report.test.rows} test rows; {report.throughput.provider}, "
+        f"{report.throughput.threads} threads, {report.throughput.lengths}. {hardware}."
+    )
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{label}.md").write_text(f"{table(report)}\n\n{notes}\n", encoding="utf-8")
+    public = report.model_copy(update={"model": Path(report.model).name})
+    public.save(RESULTS / f"{label}.json")
+    for path in save_plots(report, args.output):
+        if path.suffix == ".png":
+            (RESULTS / f"{label}-{path.name}").write_bytes(path.read_bytes())
+    print(table(report))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""Recipes: flags over file over defaults, and nothing unknown passes."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from compressor.errors import InputError, UsageError
+from compressor.recipe import Recipe, build_recipe, parse_lengths
+
+
+def write(tmp_path, text: str):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path):
+    file = write(tmp_path, "model: a\nkeep: 0.5\nseed: 3\nbatch_size: [2, 8]\nfloor: 2\n")
+    recipe = build_recipe({"seed": 4, "model": None, "keep": None}, file)
+    assert (recipe.model, recipe.keep, recipe.seed) == ("a", ["0.5"], 4)
+    assert (recipe.batch_size, recipe.floor, recipe.steps) == ([2, 8], "2", 1)
+
+
+def test_a_flag_can_switch_a_files_value_off(tmp_path):
+    file = write(tmp_path, "model: a\nbench: true\n")
+    assert build_recipe({"bench": False}, file).bench is False
+
+
+def test_a_budget_flag_replaces_the_files_budget(tmp_path):
+    file = write(tmp_path, "model: a\nkeep: [0.5, 0.8]\n")
+    recipe = build_recipe({"remove": ["12"]}, file)
+    assert (recipe.keep, recipe.remove) == ([], ["12"])
+
+
+def test_writing_and_reading_gives_the_same_recipe(tmp_path):
+    recipe = Recipe(model="m", keep=["cross=0.5"], max_drop=["bleu=0.5"], lengths=32)
+    file = write(tmp_path, recipe.to_yaml())
+    assert build_recipe({}, file) == recipe
+    assert set(yaml.safe_load(recipe.to_yaml())) == set(Recipe.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("model: a\nkepe: 0.5\n", UsageError, "unknown option 'kepe'"),
+        ("model: a\nsteps: 0\n", UsageError, "--steps 0"),
+        ("model: a\nmethod: [x]\n", UsageError, "--method"),
+        ("model: a\nbatch_size: [0]\n", UsageError, "positive"),
+        ("keep: 0.5\n", UsageError, "give --model"),
+        ("- a\n", UsageError, "option: value"),
+        ("model: [\n", InputError, "is not YAML"),
+    ],
+)
+def test_bad_recipes(text, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        build_recipe({}, write(tmp_path, text))
+
+
+def test_missing_recipe(tmp_path):
+    with pytest.raises(InputError, match="cannot read recipe"):
+        build_recipe({}, tmp_path / "none.yaml")
+
+
+def test_lengths():
+    assert parse_lengths("data") == "data"
+    assert parse_lengths("32") == 32
+    assert parse_lengths(None) is None
+    for bad in ("0", "-3", "long"):
+        with pytest.raises(UsageError, match="--lengths"):
+            parse_lengths(bad)
