@@ -72,9 +72,7 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
     built.save(str(path), pretty=False)
 
 
-def check_tokenizer(
-    tokenizer: PreTrainedTokenizerBase, path: Path, texts: Sequence[str]
-) -> None:
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path, texts: Sequence[str]) -> None:
     """Compare the file at `path` with `tokenizer` over `texts`: encoding, and decoding of that.
 
     Raises:
@@ -82,11 +80,11 @@ def check_tokenizer(
     """
     written = TextTokenizer(path)
     rows = [tokenizer(text)["input_ids"] for text in texts]
-    for index, (want, got) in enumerate(zip(rows, written.encode(texts), strict=True)):
-        if want != got:
+    for index, (ids, found) in enumerate(zip(rows, written.encode(texts), strict=True)):
+        if ids != found:
             raise VerificationError(
-                f"{path} encodes text {index} to {len(got)} tokens that differ from the "
-                f"{len(want)} of {type(tokenizer).__name__}; leave that text out, or report it"
+                f"{path} encodes text {index} to {len(found)} tokens that differ from the "
+                f"{len(ids)} of {type(tokenizer).__name__}; leave that text out, or report it"
             )
     decoded = tokenizer.batch_decode(rows, skip_special_tokens=True)
     for index, (want, got) in enumerate(zip(decoded, written.decode(rows), strict=True)):
@@ -171,7 +169,7 @@ def _add_tokens(built: Tokenizer, added: dict[int, AddedToken]) -> None:
 def _read_source(path: Path) -> _Source:
     from sentencepiece import sentencepiece_model_pb2
 
-    model = sentencepiece_model_pb2.ModelProto()
+    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     model.ParseFromString(path.read_bytes())
     trainer, rules, piece_type = model.trainer_spec, model.normalizer_spec, model.SentencePiece
     if trainer.model_type != trainer.UNIGRAM or trainer.byte_fallback:
@@ -195,9 +193,7 @@ def _read_source(path: Path) -> _Source:
     )
 
 
-def _vocabulary(
-    ids: dict[str, int], added: set[str], source: _Source
-) -> list[tuple[str, float]]:
+def _vocabulary(ids: dict[str, int], added: set[str], source: _Source) -> list[tuple[str, float]]:
     """(piece, score) at the index that is its id, then the pieces of the source without an id.
 
     `added` are the tokens that are matched in the raw text, by their plain name.
@@ -240,7 +236,7 @@ def _normalizer(ids: dict[str, int], source: _Source) -> Any:
     def replace(pattern: str, content: str) -> Any:
         return normalizers.Replace(Regex(pattern), content)
 
-    steps = [normalizers.Replace(MARK, UNKNOWN_CHARACTER)]
+    steps: list[Any] = [normalizers.Replace(MARK, UNKNOWN_CHARACTER)]
     # `>>de<<` is one token, at the start of a text only, whether or not a space follows.
     for code in filter(_is_language_code, ids):
         steps.append(replace(rf"\A{_escape(code)}", f"{_spell(code)} "))

@@ -1,0 +1,14 @@
+"""Running exported models without torch or transformers.
+
+Needs numpy, onnxruntime, tokenizers and pydantic, and nothing else:
+
+    from compressor.runtime import Translator
+    print(Translator("out").translate(["First sentence.", "Second one."]))
+"""
+
+from compressor.runtime.batching import collate
+from compressor.runtime.classifier import Classifier
+from compressor.runtime.text import Encoded
+from compressor.runtime.translator import Translator
+
+__all__ = ["Classifier", "Encoded", "Translator", "collate"]

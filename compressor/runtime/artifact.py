@@ -1,0 +1,158 @@
+"""`onnx/graphs.json`: what an artifact says about its graphs, checked when it is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from compressor.errors import InputError, UsageError
+
+GRAPH_DIRECTORY = "onnx"
+GRAPHS_FILE = "graphs.json"
+
+TokenId = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Model(BaseModel):
+    """Base: unknown keys are errors, so that a setting the runtime ignores cannot pass."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Generation(_Model):
+    """How to decode; names and meanings are those of transformers' `GenerationConfig`.
+
+    Lengths count the start token, except in `max_new_tokens`, which wins over `max_length`.
+    """
+
+    decoder_start_token_id: TokenId
+    eos_token_id: list[TokenId]
+    max_length: Annotated[int, Field(ge=2)] | None = None
+    max_new_tokens: Annotated[int, Field(ge=1)] | None = None
+    min_length: Count = 0
+    num_beams: Annotated[int, Field(ge=1)] = 1
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    forced_bos_token_id: TokenId | None = None
+    forced_eos_token_id: TokenId | list[TokenId] | None = None
+    suppress_tokens: list[TokenId] = []
+    no_repeat_ngram_size: Count = 0
+    renormalize_logits: bool = False
+
+    @model_validator(mode="after")
+    def _has_a_limit(self) -> Self:
+        if self.max_length is None and self.max_new_tokens is None:
+            raise ValueError("either max_length or max_new_tokens must be set")
+        return self
+
+    @property
+    def limit(self) -> int:
+        """The most tokens to generate, the start token not counted."""
+        if self.max_new_tokens is not None:
+            return self.max_new_tokens
+        assert self.max_length is not None  # checked on reading
+        return self.max_length - 1
+
+    def with_options(self, num_beams: int | None, max_new_tokens: int | None) -> Generation:
+        """A copy with what is not None replaced.
+
+        Raises:
+            UsageError: a number below 1.
+        """
+        given = {"num_beams": num_beams, "max_new_tokens": max_new_tokens}
+        for name, value in given.items():
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}, but must be at least 1")
+        return self.model_copy(update={k: v for k, v in given.items() if v is not None})
+
+    def with_length(self, tokens: int) -> Generation:
+        """A greedy copy that generates exactly `tokens` tokens, whatever they are.
+
+        Raises:
+            UsageError: a number below 1.
+        """
+        fixed = self.with_options(1, tokens)
+        return fixed.model_copy(
+            update={"eos_token_id": [], "forced_eos_token_id": None, "min_length": 0}
+        )
+
+
+class _Artifact(_Model):
+    schema_: Annotated[Literal[1], Field(alias="schema")]
+    precisions: dict[str, dict[str, str]]
+    default_precision: str
+    tokenizer: str
+    max_source_tokens: Annotated[int, Field(ge=1)]
+    pad_token_id: TokenId
+    inputs: list[str]
+
+    def file(self, role: str, precision: str | None) -> str:
+        """Name of the graph with that role, in one precision (None: the default one).
+
+        Raises:
+            UsageError: the artifact was not exported with that precision.
+            InputError: it says nothing of that role.
+        """
+        chosen = precision or self.default_precision
+        if chosen not in self.precisions:
+            raise UsageError(
+                f"precision {chosen!r} is not in this artifact, which has "
+                f"{', '.join(sorted(self.precisions))}; choose one of those, or export it"
+            )
+        if role not in self.precisions[chosen]:
+            raise InputError(
+                f"{GRAPHS_FILE} names no {role!r} graph of precision {chosen}; export it again"
+            )
+        return self.precisions[chosen][role]
+
+
+class ClassificationArtifact(_Artifact):
+    """A classifier: one graph, `model`."""
+
+    task: Literal["classification"]
+    labels: Annotated[list[str], Field(min_length=1)]
+
+
+class TranslationArtifact(_Artifact):
+    """A translator: the graphs `encoder` and `decoder`, and how to decode."""
+
+    task: Literal["translation"]
+    labels: None = None
+    decoder_self_heads: list[Count]
+    cross_heads: list[Count]
+    head_dim: Annotated[int, Field(ge=1)]
+    vocab_size: Annotated[int, Field(ge=1)]
+    generation: Generation
+
+
+Artifact = ClassificationArtifact | TranslationArtifact
+_ARTIFACT: TypeAdapter[Artifact] = TypeAdapter(Annotated[Artifact, Field(discriminator="task")])
+
+
+def read_artifact(directory: Path) -> Artifact:
+    """Read `onnx/graphs.json` of the artifact in `directory`.
+
+    Raises:
+        InputError: no such file, not JSON, or not the layout of an artifact.
+    """
+    path = directory / GRAPH_DIRECTORY / GRAPHS_FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}; give the output directory of `compress run` "
+            "or `compress export`"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text ({error}); export the model again") from error
+    try:
+        return _ARTIFACT.validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise InputError(
+            f"{path} does not describe an artifact: {place}: {first['msg']}; export the model again"
+        ) from error

@@ -1,0 +1,141 @@
+"""The one-step decoder graph as a `search.Decoder`, its caches kept where the session runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from compressor.runtime.gather import gather_graph, picked
+from compressor.runtime.processors import Scores, Tokens
+from compressor.runtime.session import open_session
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, OrtValue
+
+_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+
+
+class DecoderGraph:
+    """What is shared by all decodings: the session, its inputs, and how to pick rows of caches.
+
+    Args:
+        session: of `decoder.onnx`.
+        device: `cpu` or `cuda`, where the session runs.
+        threads: as for the session.
+    """
+
+    def __init__(self, session: InferenceSession, device: str, threads: int | None) -> None:
+        self.session = session
+        self.device = device
+        inputs = {value.name: value for value in session.get_inputs()}
+        self.cross = [name for name in inputs if name.startswith("cross_")]
+        self.past = [name for name in inputs if name.startswith("past_")]
+        self.reads_mask = "attention_mask" in inputs
+        # Heads and head size are fixed in the graph; batch and length are not.
+        self._past_shapes = {name: inputs[name].shape for name in self.past}
+        self._types = {name: inputs[name].type for name in (*self.cross, *self.past)}
+        self._gathers = {
+            names: open_session(gather_graph({n: self._types[n] for n in names}), device, threads)
+            for names in (tuple(self.past), (*self.cross, *self.past))
+            if names
+        }
+
+    def empty_past(self, rows: int) -> dict[str, OrtValue]:
+        """The cache before the first step."""
+        return {
+            name: self.value(np.zeros((rows, heads, 0, size), _TYPES[self._types[name]]))
+            for name, (_, heads, _, size) in self._past_shapes.items()
+        }
+
+    def value(self, array: Any) -> OrtValue:
+        """The array on the session's device."""
+        from onnxruntime import OrtValue
+
+        return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self.device, 0)
+
+    def pick(self, caches: Mapping[str, OrtValue], rows: Tokens) -> dict[str, OrtValue]:
+        """Rows of each cache, on the device."""
+        if not caches:
+            return {}
+        feeds = {**caches, "rows": self.value(rows)}
+        names = {picked(name): self.device for name in caches}
+        found = run_bound(self._gathers[tuple(caches)], feeds, names)
+        return {name: found[picked(name)] for name in caches}
+
+
+class CachedDecoder:
+    """One batch being decoded; a `search.Decoder`.
+
+    Args:
+        graph: the decoder.
+        rows: number of sources.
+        cross: cross-attention keys and values of the sources, as the encoder gave them.
+        mask: the sources' attention mask [rows, source].
+    """
+
+    def __init__(
+        self, graph: DecoderGraph, rows: int, cross: Mapping[str, OrtValue], mask: Tokens
+    ) -> None:
+        self._graph = graph
+        self._cross = {name: cross[name] for name in graph.cross}
+        self._past = graph.empty_past(rows)
+        self._set_mask(mask)
+        self._position = 0
+
+    def step(self, tokens: Tokens) -> Scores:
+        """See `search.Decoder`."""
+        graph = self._graph
+        feeds = {
+            "input_ids": graph.value(tokens[:, None]),
+            "position": graph.value(np.array([self._position])),
+            **self._source,
+            **self._past,
+        }
+        outputs = {"logits": "cpu"}
+        outputs.update((name.replace("past", "present"), graph.device) for name in self._past)
+        found = run_bound(graph.session, feeds, outputs)
+        self._past = {name: found[name.replace("past", "present")] for name in self._past}
+        self._position += 1
+        logits: Scores = found["logits"].numpy()
+        return logits.astype(np.float32, copy=False)
+
+    def reorder(self, rows: Tokens) -> None:
+        """See `search.Decoder`."""
+        if not np.array_equal(rows, np.arange(len(rows))):
+            self._past = self._graph.pick(self._past, rows)
+
+    def keep(self, rows: Tokens) -> None:
+        """See `search.Decoder`."""
+        found = self._graph.pick({**self._cross, **self._past}, rows)
+        self._cross = {name: found[name] for name in self._cross}
+        self._past = {name: found[name] for name in self._past}
+        self._set_mask(self._mask[rows])
+
+    def _set_mask(self, mask: Tokens) -> None:
+        self._mask = mask
+        self._source = dict(self._cross)
+        if self._graph.reads_mask:
+            self._source["attention_mask"] = self._graph.value(mask)
+
+
+def run_bound(
+    session: InferenceSession, feeds: Mapping[str, OrtValue], outputs: Mapping[str, str]
+) -> dict[str, OrtValue]:
+    """Run without copying values from or to Python.
+
+    Args:
+        outputs: name -> device its value shall be on.
+    """
+    binding = session.io_binding()
+    for name, value in feeds.items():
+        binding.bind_ortvalue_input(name, value)
+    for name, device in outputs.items():
+        binding.bind_output(name, device)
+    session.run_with_iobinding(binding)
+    return _named(outputs, binding.get_outputs())
+
+
+def _named(names: Iterable[str], values: Iterable[OrtValue]) -> dict[str, OrtValue]:
+    return dict(zip(names, values, strict=True))

@@ -1,0 +1,95 @@
+"""Rules that change next-token scores before a token is chosen, as transformers applies them.
+
+Each rule works in place on scores [rows, vocabulary] and sees the tokens so far [rows, length],
+the start token included. The order is that of transformers' `_get_logits_processor`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from compressor.runtime.artifact import Generation
+
+Scores = NDArray[np.float32]
+Tokens = NDArray[np.int64]
+Rule = Callable[[Scores, Tokens], None]
+
+# Elements of a block of rows whose exponentials stay in the processor's cache.
+_BLOCK = 1 << 18
+
+
+def log_softmax(scores: Scores, _: Tokens | None = None) -> None:
+    """Turn scores [rows, vocabulary] into log-probabilities, in place."""
+    rows = max(1, _BLOCK // scores.shape[1])
+    for start in range(0, len(scores), rows):
+        block = scores[start : start + rows]
+        block -= block.max(axis=1, keepdims=True)
+        block -= np.log(np.exp(block).sum(axis=1, keepdims=True))
+
+
+def rules(settings: Generation) -> list[Rule]:
+    """The rules that `settings` asks for, in the order in which they must be applied."""
+    found: list[Rule] = []
+    if settings.no_repeat_ngram_size > 0:
+        found.append(_no_repeat(settings.no_repeat_ngram_size))
+    if settings.min_length > 0:
+        found.append(_min_length(settings.min_length, settings.eos_token_id))
+    if settings.forced_bos_token_id is not None:
+        found.append(_forced(1, [settings.forced_bos_token_id]))
+    if settings.forced_eos_token_id is not None:
+        ends = settings.forced_eos_token_id
+        found.append(_forced(settings.limit, [ends] if isinstance(ends, int) else ends))
+    if settings.suppress_tokens:
+        found.append(_suppress(settings.suppress_tokens))
+    if settings.renormalize_logits:
+        found.append(log_softmax)
+    return found
+
+
+def _no_repeat(size: int) -> Rule:
+    """No n-gram of `size` tokens occurs twice in a row."""
+
+    def apply(scores: Scores, tokens: Tokens) -> None:
+        length = tokens.shape[1]
+        if length < size:
+            return
+        windows = sliding_window_view(tokens, size, axis=1)  # [rows, length - size + 1, size]
+        prefix = tokens[:, None, length + 1 - size :]
+        rows, places = np.nonzero((windows[..., :-1] == prefix).all(axis=-1))
+        scores[rows, windows[rows, places, -1]] = -np.inf
+
+    return apply
+
+
+def _min_length(length: int, ends: list[int]) -> Rule:
+    """No end before `length` tokens."""
+
+    def apply(scores: Scores, tokens: Tokens) -> None:
+        if tokens.shape[1] < length:
+            scores[:, ends] = -np.inf
+
+    return apply
+
+
+def _forced(length: int, forced: list[int]) -> Rule:
+    """Only `forced` may follow the first `length` tokens."""
+
+    def apply(scores: Scores, tokens: Tokens) -> None:
+        if tokens.shape[1] == length:
+            scores.fill(-np.inf)
+            scores[:, forced] = 0
+
+    return apply
+
+
+def _suppress(suppressed: list[int]) -> Rule:
+    """These tokens never."""
+
+    def apply(scores: Scores, _: Tokens) -> None:
+        scores[:, suppressed] = -np.inf
+
+    return apply

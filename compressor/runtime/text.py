@@ -1,0 +1,128 @@
+"""Texts to token ids and back, from the `tokenizer.json` of an artifact.
+
+Tokenizers that came from SentencePiece (Marian) need two things that the `tokenizers` library
+cannot express, see `compressor.export.tokenizer`: their character map is applied here by
+`CharsMap`, and pieces that have no id in the model's vocabulary become the unknown token here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import warnings
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compressor.errors import EnvironmentProblem, InputError, UsageError
+from compressor.runtime.charsmap import CharsMap
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+# A noncharacter: no text holds it, so a vocabulary entry that starts with it matches no text.
+MARK = "\ufdd0"
+# The entry after the last id of the model; what follows it are pieces without an id.
+FIRST_WITHOUT_ID = f"{MARK}pieces without an id"
+
+
+class Encoded(list[int]):
+    """The token ids of one row; `type_ids` has as many entries (all 0 unless the row is a pair)."""
+
+    def __init__(self, ids: Iterable[int], type_ids: Iterable[int] | None = None) -> None:
+        super().__init__(ids)
+        self.type_ids = [0] * len(self) if type_ids is None else list(type_ids)
+
+
+class TextTokenizer:
+    """A `tokenizer.json`: encodes with the special tokens, decodes without them.
+
+    Args:
+        path: the file.
+        max_tokens: rows are cut to this many tokens, special tokens kept; None never cuts.
+
+    Raises:
+        InputError: no such file, or not a tokenizer.
+        EnvironmentProblem: the `tokenizers` package is not installed.
+    """
+
+    def __init__(self, path: Path, max_tokens: int | None = None) -> None:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise InputError(
+                f"cannot read tokenizer {path}: {error.strerror}; export the model again"
+            ) from error
+        self._tokenizer, self._charsmap = _load(text, path)
+        if max_tokens is not None:
+            self._tokenizer.enable_truncation(max_tokens)
+        self._first_without_id = self._tokenizer.token_to_id(FIRST_WITHOUT_ID)
+        if self._first_without_id is not None:
+            self._unknown = self._tokenizer.model.tokenize(MARK)[0].id
+        self._max_tokens = max_tokens
+
+    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
+        """Token ids of each text, or of each (text, pair), special tokens included.
+
+        Warns once, with their number, of rows that had to be cut.
+
+        Raises:
+            UsageError: not as many pairs as texts.
+        """
+        rows: list[Any] = self._normalized(texts)
+        if pairs is not None:
+            if len(pairs) != len(texts):
+                raise UsageError(f"there are {len(texts)} texts but {len(pairs)} pairs")
+            rows = list(zip(rows, self._normalized(pairs), strict=True))
+        encodings = self._tokenizer.encode_batch(rows)
+        cut = sum(bool(encoding.overflowing) for encoding in encodings)
+        if cut:
+            warnings.warn(
+                f"{cut} of {len(texts)} texts were cut to the {self._max_tokens} tokens that the "
+                "model can read; split them into sentences",
+                stacklevel=3,
+            )
+        return [Encoded(self._known(e.ids), e.type_ids) for e in encodings]
+
+    def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
+        """The text of each row of ids, special tokens left out."""
+        return list(self._tokenizer.decode_batch([list(row) for row in rows]))
+
+    def _normalized(self, texts: Sequence[str]) -> list[str]:
+        return list(texts) if self._charsmap is None else [self._charsmap(text) for text in texts]
+
+    def _known(self, ids: list[int]) -> list[int]:
+        limit = self._first_without_id
+        if limit is None or max(ids, default=0) < limit:
+            return ids
+        return [self._unknown if token >= limit else token for token in ids]
+
+
+def _load(text: str, path: Path) -> tuple[Tokenizer, CharsMap | None]:
+    """The tokenizer, and the character map to apply before it if it came from SentencePiece."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "the package tokenizers is not installed; install it with `pip install tokenizers`"
+        ) from error
+    try:
+        tokenizer = Tokenizer.from_str(text)
+    except Exception as error:  # the library raises nothing more specific
+        raise InputError(
+            f"{path} is not a tokenizer file ({error}); export the model again"
+        ) from error
+    if tokenizer.token_to_id(FIRST_WITHOUT_ID) is None:
+        return tokenizer, None
+    return tokenizer, _take_charsmap(tokenizer)
+
+
+def _take_charsmap(tokenizer: Tokenizer) -> CharsMap | None:
+    """Remove the character map from the tokenizer's normalizer; None if the model has none."""
+    state = json.loads(tokenizer.normalizer.__getstate__())
+    maps = [step for step in state["normalizers"] if step["type"] == "Precompiled"]
+    state["normalizers"] = [step for step in state["normalizers"] if step not in maps]
+    normalizer = tokenizer.normalizer
+    normalizer.__setstate__(json.dumps(state).encode())
+    tokenizer.normalizer = normalizer
+    return CharsMap(base64.b64decode(maps[0]["precompiled_charsmap"])) if maps else None

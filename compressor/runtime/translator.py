@@ -1,0 +1,161 @@
+"""Translating texts with an exported model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compressor.errors import InputError, UsageError
+from compressor.runtime.artifact import (
+    GRAPH_DIRECTORY,
+    Generation,
+    TranslationArtifact,
+    read_artifact,
+)
+from compressor.runtime.batching import by_length, collate
+from compressor.runtime.decoder import CachedDecoder, DecoderGraph, run_bound
+from compressor.runtime.search import beam_search, greedy
+from compressor.runtime.session import open_session
+from compressor.runtime.text import Encoded, TextTokenizer
+
+
+class Translator:
+    """An exported translator; needs numpy, onnxruntime, tokenizers and pydantic only.
+
+    Decodes as `generate` of transformers does with the model's generation settings and
+    `do_sample=False`. Arguments and errors are those of `Classifier`.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        precision: str | None = None,
+        device: str = "cpu",
+        threads: int | None = None,
+    ) -> None:
+        graphs = Path(directory) / GRAPH_DIRECTORY
+        artifact = read_artifact(Path(directory))
+        if not isinstance(artifact, TranslationArtifact):
+            raise InputError(f"{directory} holds a {artifact.task} model; open it with Classifier")
+        self.artifact = artifact
+        self.precision = precision or artifact.default_precision
+        self._device = device
+        self._encoder = open_session(graphs / artifact.file("encoder", precision), device, threads)
+        decoder = open_session(graphs / artifact.file("decoder", precision), device, threads)
+        self._decoder = DecoderGraph(decoder, device, threads)
+        self._tokenizer = TextTokenizer(graphs / artifact.tokenizer, artifact.max_source_tokens)
+        self.provider = str(decoder.get_providers()[0])
+
+    @property
+    def end_ids(self) -> list[int]:
+        """Ids of the tokens that end a translation."""
+        return list(self.artifact.generation.eos_token_id)
+
+    def encode(self, texts: Sequence[str]) -> list[Encoded]:
+        """Token ids of each text, cut to what the model can read with the end token kept."""
+        return self._tokenizer.encode(texts)
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each row of token ids, special tokens left out."""
+        return self._tokenizer.decode(rows)
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        batch_size: int = 32,
+        num_beams: int | None = None,
+        max_new_tokens: int | None = None,
+    ) -> list[str]:
+        """Translate each text; an empty one, or one of white space, gives an empty one.
+
+        Args:
+            texts: in any order of lengths; rows of similar length share a batch.
+            batch_size: rows per batch.
+            num_beams: 1 is greedy search; None takes the model's own setting, as below.
+            max_new_tokens: the longest translation.
+
+        Raises:
+            UsageError: a number below 1.
+        """
+        translations = [""] * len(texts)
+        places = [place for place, text in enumerate(texts) if text.strip()]
+        rows = self.encode([texts[place] for place in places])
+        for numbers in by_length(rows, batch_size):
+            chosen = [rows[number] for number in numbers]
+            batch = collate(chosen, self.artifact.pad_token_id, self.artifact.inputs)
+            found = self.generate(batch, num_beams=num_beams, max_new_tokens=max_new_tokens)
+            for number, text in zip(numbers, self.decode(found), strict=True):
+                translations[places[number]] = text
+        return translations
+
+    def generate(
+        self,
+        batch: Mapping[str, NDArray[np.int64]],
+        *,
+        num_beams: int | None = None,
+        max_new_tokens: int | None = None,
+        forced_length: int | None = None,
+    ) -> list[list[int]]:
+        """Token ids of the translations of one padded batch.
+
+        Args:
+            batch: `input_ids` and `attention_mask`, [rows, source].
+            num_beams, max_new_tokens: as in `translate`.
+            forced_length: exactly so many tokens for every row, by greedy search that does not
+                stop at end tokens: for timing the same work with every model.
+
+        Returns:
+            Ids without the start token, up to and including the end token where there is one.
+
+        Raises:
+            UsageError: a number below 1, or `forced_length` together with beams or a limit.
+        """
+        settings = self._settings(num_beams, max_new_tokens, forced_length)
+        rows = len(batch["input_ids"])
+        if rows == 0:
+            return []
+        find = greedy if settings.num_beams == 1 else beam_search
+        return find(self._read(batch), rows, settings)
+
+    def teacher_forced(
+        self, batch: Mapping[str, NDArray[np.int64]], tokens: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Logits of the token after each of the given ones, for comparing with another runtime.
+
+        Args:
+            batch: as in `generate`.
+            tokens: what the decoder reads, [rows, steps], the start token first.
+
+        Returns:
+            [rows, steps, vocabulary].
+        """
+        decoder = self._read(batch)
+        return np.stack([decoder.step(column).copy() for column in tokens.T], axis=1)
+
+    def _settings(
+        self, num_beams: int | None, max_new_tokens: int | None, forced_length: int | None
+    ) -> Generation:
+        settings = self.artifact.generation
+        if forced_length is None:
+            return settings.with_options(num_beams, max_new_tokens)
+        if max_new_tokens is not None or num_beams not in (None, 1):
+            raise UsageError(
+                f"forced_length={forced_length} is greedy and sets the length by itself; leave "
+                "num_beams and max_new_tokens out"
+            )
+        return settings.with_length(forced_length)
+
+    def _read(self, batch: Mapping[str, NDArray[np.int64]]) -> CachedDecoder:
+        """Run the encoder: the decoder of a batch before its first step."""
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        graph = self._decoder
+        cross = {}
+        if graph.cross:  # a decoder without cross-attention heads knows nothing of the source
+            feeds = {"input_ids": graph.value(ids), "attention_mask": graph.value(mask)}
+            cross = run_bound(self._encoder, feeds, dict.fromkeys(graph.cross, self._device))
+        return CachedDecoder(graph, len(ids), cross, mask)

@@ -1,0 +1,243 @@
+"""The runtime's search against transformers' own `generate`, token for token.
+
+Both drive the same tiny random Marian model through PyTorch; the expected ids come from
+`model.generate(do_sample=False)`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from transformers import MarianConfig, MarianMTModel
+from transformers.cache_utils import EncoderDecoderCache
+
+from compressor.runtime.artifact import Generation
+from compressor.runtime.search import Decoder, beam_search, greedy, top_k
+
+VOCABULARY, PAD, END = 61, 60, 0
+LIMIT = 14
+
+
+@cache
+def tiny_model(seed: int, end_bias: float = 0.0) -> MarianMTModel:
+    """Weights large enough that outputs differ; `end_bias` moves how early sentences end."""
+    torch.manual_seed(seed)
+    config = MarianConfig(
+        vocab_size=VOCABULARY,
+        d_model=16,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=24,
+        decoder_ffn_dim=24,
+        max_position_embeddings=48,
+        pad_token_id=PAD,
+        eos_token_id=END,
+        decoder_start_token_id=PAD,
+        forced_eos_token_id=None,
+        scale_embedding=True,
+    )
+    model = MarianMTModel(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() > 1 and "embed_positions" not in name:
+                parameter.normal_(0, 0.35)
+        model.final_logits_bias[0, END] = end_bias
+    return model
+
+
+def sources(lengths: list[int], seed: int = 0) -> dict[str, torch.Tensor]:
+    """A batch of random rows, padded on the right."""
+    rng = np.random.default_rng(seed)
+    ids = np.full((len(lengths), max(lengths)), PAD)
+    for row, length in enumerate(lengths):
+        ids[row, : length - 1] = rng.integers(2, PAD, length - 1)
+        ids[row, length - 1] = END
+    return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(ids != PAD).long()}
+
+
+class TorchDecoder:
+    """The decoder of a PyTorch model behind the runtime's protocol; counts the rows it runs."""
+
+    def __init__(self, model: MarianMTModel, batch: dict[str, torch.Tensor]) -> None:
+        self.model = model
+        with torch.no_grad():
+            self.hidden = model.get_encoder()(**batch).last_hidden_state
+        self.mask = batch["attention_mask"]
+        self.cache: EncoderDecoderCache | None = None
+        self.row_steps = 0
+
+    @torch.no_grad()
+    def step(self, tokens: np.ndarray) -> np.ndarray:
+        self.row_steps += len(tokens)
+        output = self.model(
+            encoder_outputs=(self.hidden,),
+            attention_mask=self.mask,
+            decoder_input_ids=torch.tensor(tokens)[:, None],
+            past_key_values=self.cache,
+            use_cache=True,
+        )
+        self.cache = output.past_key_values
+        return output.logits[:, -1].numpy().copy()
+
+    def reorder(self, rows: np.ndarray) -> None:
+        assert self.cache is not None
+        self.cache.reorder_cache(torch.tensor(rows))
+
+    def keep(self, rows: np.ndarray) -> None:
+        self.hidden, self.mask = self.hidden[rows], self.mask[rows]
+        self.reorder(rows)
+
+
+def expected(model: MarianMTModel, batch: dict[str, torch.Tensor], **options) -> list[list[int]]:
+    """What `generate` gives, without the start token and what follows the end token."""
+    options = {"max_length": LIMIT, "num_beams": 1, **options}
+    with torch.no_grad():
+        rows = model.generate(**batch, do_sample=False, **options).tolist()
+    limit = options.get("max_new_tokens") or options["max_length"] - 1
+    cut = []
+    for row in rows:
+        tokens = row[1 : 1 + limit]
+        cut.append(tokens[: tokens.index(END) + 1] if END in tokens else tokens)
+    # Beam search pads rows that end by an early stop of others; a pad is never a real token here.
+    return [row[: row.index(PAD)] if PAD in row else row for row in cut]
+
+
+def search(decoder: Decoder, rows: int, **options) -> list[list[int]]:
+    """The runtime's answer for the options of `generate`."""
+    banned = [word[0] for word in options.pop("bad_words_ids", [])]
+    suppressed = sorted({*banned, *options.pop("suppress_tokens", [])})
+    settings = Generation(
+        decoder_start_token_id=PAD,
+        suppress_tokens=suppressed,
+        **{"eos_token_id": [END], "max_length": LIMIT, **options},
+    )
+    find = greedy if settings.num_beams == 1 else beam_search
+    return find(decoder, rows, settings)
+
+
+NO_PAD = {"bad_words_ids": [[PAD]]}
+# As `generate` is asked for; every row is run greedily and with 2 to 5 beams.
+OPTIONS: dict[str, dict] = {
+    "plain": {},
+    "short": {"max_new_tokens": 3},
+    "one token": {"max_new_tokens": 1},
+    "min_length": {"min_length": 8},
+    "forced": {"forced_bos_token_id": 7, "forced_eos_token_id": END},
+    "suppressed": {"suppress_tokens": [PAD, 5, 6, 7, 20, 21]},
+    "no repeats": {"no_repeat_ngram_size": 2},
+    "no token twice": {"no_repeat_ngram_size": 1},
+    "trigrams and all": {
+        "no_repeat_ngram_size": 3,
+        "min_length": 6,
+        "forced_bos_token_id": 9,
+        "forced_eos_token_id": END,
+        "suppress_tokens": [11, 12],
+    },
+}
+BEAM_OPTIONS: dict[str, dict] = {
+    "long": {"length_penalty": 2.0},
+    "short": {"length_penalty": 0.3},
+    "no penalty": {"length_penalty": 0.0},
+    "negative penalty": {"length_penalty": -0.7},
+    "early": {"early_stopping": True},
+    "early long": {"early_stopping": True, "length_penalty": 1.6},
+    "never": {"early_stopping": "never"},
+    "never long": {"early_stopping": "never", "length_penalty": 1.8},
+    "never no penalty": {"early_stopping": "never", "length_penalty": 0.0},
+    "renormalized": {"renormalize_logits": True, "suppress_tokens": list(range(20, 30))},
+    "early min": {"early_stopping": True, "min_length": 6, "no_repeat_ngram_size": 2},
+}
+BATCHES = ([5], [3, 9, 6, 2, 9, 4, 7], [4, 1])
+
+
+def check(options: dict, seed: int, bias: float, lengths: list[int]) -> list[list[int]]:
+    """Assert equality; the rows, so that a test can see that they vary."""
+    model, batch = tiny_model(seed, bias), sources(lengths, seed)
+    options = {**NO_PAD, **options}
+    want = expected(model, batch, **options)
+    assert search(TorchDecoder(model, batch), len(lengths), **options) == want
+    return want
+
+
+@pytest.mark.parametrize("beams", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_equals_generate(name: str, beams: int) -> None:
+    for seed, bias in ((0, 1.0), (1, 4.0), (2, 2.5)):
+        for lengths in BATCHES:
+            check({**OPTIONS[name], "num_beams": beams}, seed, bias, lengths)
+
+
+@pytest.mark.parametrize("beams", [2, 4, 5])
+@pytest.mark.parametrize("name", BEAM_OPTIONS)
+def test_beam_options_equal_generate(name: str, beams: int) -> None:
+    for seed, bias in ((0, 1.0), (3, 4.0), (4, 2.5)):
+        for lengths in BATCHES:
+            check({**BEAM_OPTIONS[name], "num_beams": beams}, seed, bias, lengths)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_several_end_tokens(beams: int) -> None:
+    model, batch = tiny_model(5, 1.0), sources([5, 8, 3])
+    ends = [END, 13, 27]
+    with torch.no_grad():
+        rows = model.generate(
+            **batch, do_sample=False, num_beams=beams, max_length=LIMIT, eos_token_id=ends, **NO_PAD
+        ).tolist()
+    want = []
+    for row in rows:
+        stop = next((i for i, token in enumerate(row) if token in ends), len(row) - 1)
+        want.append(row[1 : stop + 1])
+    decoder = TorchDecoder(model, batch)
+    assert search(decoder, 3, num_beams=beams, eos_token_id=ends, **NO_PAD) == want
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_sentences_end_at_different_lengths_and_leave_the_batch(beams: int) -> None:
+    lengths = [3, 9, 6, 2, 9, 4, 7, 5]
+    model, batch = tiny_model(1, 4.0), sources(lengths, 1)
+    options = {**NO_PAD, "num_beams": beams, "early_stopping": beams > 1, "max_length": 40}
+    decoder = TorchDecoder(model, batch)
+    got = search(decoder, len(lengths), **options)
+    assert got == expected(model, batch, **options)
+    ended = {len(row) for row in got}
+    assert len(ended) > 2, "the test needs outputs of several lengths"
+    assert decoder.row_steps < max(ended) * len(lengths) * beams
+
+
+def test_forced_length_ignores_the_end() -> None:
+    model, batch = tiny_model(1, 4.0), sources([3, 9, 6])
+    settings = Generation(
+        decoder_start_token_id=PAD,
+        eos_token_id=[END],
+        max_length=5,
+        min_length=4,
+        num_beams=3,
+        forced_eos_token_id=END,
+        suppress_tokens=[PAD],
+    ).with_length(9)
+    rows = greedy(TorchDecoder(model, batch), 3, settings)
+    assert [len(row) for row in rows] == [9, 9, 9]
+    assert any(END in row[:-1] for row in rows), "the test needs a row that would have ended"
+    # The same steps by hand, with the whole prefix each time and no cache.
+    ids = torch.full((3, 1), PAD)
+    for _ in range(9):
+        with torch.no_grad():
+            logits = model(**batch, decoder_input_ids=ids).logits[:, -1]
+        logits[:, PAD] = -torch.inf
+        ids = torch.cat([ids, logits.argmax(-1, keepdim=True)], dim=1)
+    assert rows == ids[:, 1:].tolist()
+
+
+@pytest.mark.parametrize(("n", "k"), [(8, 8), (61, 6), (305, 10), (5000, 8), (4097, 3)])
+def test_top_k_equals_a_full_sort(n: int, k: int) -> None:
+    scores = np.random.default_rng(n).standard_normal((7, n)).astype(np.float32)
+    scores[0, : n // 2] = -np.inf
+    values, places = top_k(scores, k)
+    assert values.tolist() == np.sort(scores, axis=1)[:, ::-1][:, :k].tolist()
+    assert np.take_along_axis(scores, places, axis=1).tolist() == values.tolist()
+    assert all(len(set(row)) == k for row in places.tolist())
