@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from compressor.throughput.measure import Run, Samples, measure
 from compressor.throughput.memory import peak_memory
 from compressor.throughput.shapes import head_dim_of, shape_of
 from compressor.throughput.statistics import summarise
-from compressor.throughput.workloads import Batch, Lengths, Workload, make_workloads
+from compressor.throughput.workloads import Lengths, Workload, make_workloads
 
 if TYPE_CHECKING:
     from compressor.runtime import Classifier, Translator
@@ -103,53 +103,41 @@ def benchmark(
         InputError: an artifact cannot be read, or there are no rows.
         EnvironmentProblem: the device is not usable, or artifacts run on different providers.
     """
-    say = progress or (lambda _: None)
     _check(subjects, rows.task, target_length, natural, num_beams)
     threads = threads or cores()
     runtimes = {
         subject.name: _open(subject, rows.task, device, threads, precision) for subject in subjects
     }
     reference = runtimes[subjects[0].name]
-    workloads = make_workloads(
-        reference.encode(rows.sources, rows.pairs)  # type: ignore[call-arg]
-        if rows.task == "classification"
-        else reference.encode(rows.sources),
-        batch_sizes,
-        _collate(reference),
-        lengths=_possible(lengths, reference),
-        seed=seed,
-    )
+    workloads = _workloads(reference, rows, batch_sizes, lengths, seed)
     forced = None
     if rows.task == "translation" and not natural:
         forced = target_length or _typical_length(reference, workloads)
+        workloads = [replace(workload, target_tokens=float(forced)) for workload in workloads]
     settings = Settings(device, threads, _precision(runtimes), forced, num_beams)
-    workloads = [_with_target(workload, forced) for workload in workloads]
     generated = _generated(runtimes, workloads, settings) if natural else {}
     limits = _limits(subjects, config, workloads, generated, settings)
-    peaks = _peaks(subjects, rows.task, workloads, settings, say) if memory else {}
-    samples = measure(
-        {name: _runner(runtime, settings) for name, runtime in runtimes.items()},
-        workloads,
-        min_seconds=seconds,
-        progress=progress,
-    )
+    peaks = _peaks(subjects, rows.task, workloads, settings, progress) if memory else {}
+    runs = {name: _runner(runtime, settings) for name, runtime in runtimes.items()}
+    samples = measure(runs, workloads, min_seconds=seconds, progress=progress)
     if samples_file is not None:
         _write_samples(samples, workloads, samples_file)
+    timings = summarise(
+        samples,
+        workloads,
+        limits,
+        target_tokens={key: float(np.mean(found)) for key, found in generated.items()},
+        peak_memory_mib=peaks,
+        reference=subjects[0].name,
+        seed=seed,
+    )
     return Throughput(
         provider=reference.provider,
         device=device,
         precision=settings.precision,
         threads=threads,
         lengths=_in_words(lengths, settings, target_length, natural),
-        rows=summarise(
-            samples,
-            workloads,
-            limits,
-            target_tokens={key: float(np.mean(found)) for key, found in generated.items()},
-            peak_memory_mib=peaks,
-            reference=subjects[0].name,
-            seed=seed,
-        ),
+        rows=timings,
     )
 
 
@@ -181,18 +169,33 @@ def _open(
     return kind(subject.directory, device=device, threads=threads, precision=precision)
 
 
-def _collate(runtime: Classifier | Translator) -> Callable[[list[Any]], Batch]:
-    from compressor.runtime import collate
+def _workloads(
+    reference: Classifier | Translator,
+    rows: Rows,
+    batch_sizes: Sequence[int],
+    lengths: Lengths,
+    seed: int,
+) -> list[Workload]:
+    """Workloads in the reference's tokens; all artifacts of a model share the tokenizer."""
+    from compressor.runtime import Translator, collate
 
-    artifact = runtime.artifact
-    return lambda rows: collate(rows, artifact.pad_token_id, artifact.inputs)
-
-
-def _possible(lengths: Lengths, runtime: Classifier | Translator) -> Lengths:
-    most = runtime.artifact.max_source_tokens
-    if lengths != "data" and lengths > most:
-        raise UsageError(f"rows of {lengths} tokens are longer than the {most} the model can read")
-    return lengths
+    artifact = reference.artifact
+    if lengths != "data" and lengths > artifact.max_source_tokens:
+        raise UsageError(
+            f"rows of {lengths} tokens are longer than the {artifact.max_source_tokens} that the "
+            "model can read; ask for fewer"
+        )
+    if isinstance(reference, Translator):
+        encoded = reference.encode(rows.sources)
+    else:
+        encoded = reference.encode(rows.sources, rows.pairs)
+    return make_workloads(
+        encoded,
+        batch_sizes,
+        lambda chosen: collate(chosen, artifact.pad_token_id, artifact.inputs),
+        lengths=lengths,
+        seed=seed,
+    )
 
 
 def _precision(runtimes: Mapping[str, Classifier | Translator]) -> str:
@@ -217,16 +220,6 @@ def _typical_length(translator: Any, workloads: Sequence[Workload]) -> int:
     largest = max(workloads, key=lambda workload: workload.batch_size)
     found = [len(row) for batch in largest.batches for row in translator.generate(batch)]
     return math.ceil(sum(found) / len(found))
-
-
-def _with_target(workload: Workload, forced: int | None) -> Workload:
-    return Workload(
-        batch_size=workload.batch_size,
-        batches=workload.batches,
-        source_tokens=workload.source_tokens,
-        padded_source_tokens=workload.padded_source_tokens,
-        target_tokens=float(forced or 0),
-    )
 
 
 def _generated(
@@ -289,9 +282,10 @@ def _peaks(
     task: str,
     workloads: Sequence[Workload],
     settings: Settings,
-    say: Callable[[str], None],
+    progress: Callable[[str], None] | None,
 ) -> dict[_Key, float | None]:
-    say("measuring peak memory in fresh processes")
+    if progress:
+        progress("measuring peak memory in fresh processes")
     found: dict[_Key, float | None] = {}
     for subject in subjects:
         for workload in workloads:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from compressor.errors import EnvironmentProblem, UsageError
+from compressor.errors import UsageError
+from compressor.runtime.session import open_session
 
 _SIDE = 1024  # matrices of 1024 x 1024: large enough for full rate, 10^9 multiply-adds
 _COPIED_MIB = 64  # far beyond most caches
@@ -67,9 +68,9 @@ def measure_machine(device: str = "cpu", threads: int = 1, precision: str = "fp3
         integers = [np.full((_SIDE, _SIDE), 3, dtype=kind) for kind in (np.uint8, np.int8)]
         stored_rate = macs / _best_seconds("MatMulInteger", integers, 1, device, threads)
     large = np.ones(_COPIED_MIB * 2**20 // 4, dtype=np.float32)
-    copy_seconds = _best_seconds("Neg", [large], 1, device, threads)
+    copy_seconds = _best_seconds("Abs", [large], 1, device, threads)
     small = np.ones(16, dtype=np.float32)
-    chain_seconds = _best_seconds("Neg", [small], _CHAIN, device, threads)
+    chain_seconds = _best_seconds("Abs", [small], _CHAIN, device, threads)
     return Machine(
         stored_rate=stored_rate,
         value_rate=value_rate,
@@ -84,7 +85,7 @@ def _best_seconds(
     operator: str, inputs: list[np.ndarray], chain: int, device: str, threads: int
 ) -> float:
     """Shortest time of a graph of `chain` equal nodes, inputs and output staying on the device."""
-    session = _session(operator, inputs, chain, device, threads)
+    session = open_session(_graph(operator, inputs, chain), device, threads)
     binding = _bind(session, inputs, device)
     session.run_with_iobinding(binding)
     best, end = float("inf"), time.perf_counter() + _SECONDS
@@ -94,28 +95,6 @@ def _best_seconds(
         binding.synchronize_outputs()
         best = min(best, time.perf_counter() - start)
     return best
-
-
-def _session(operator: str, inputs: list[np.ndarray], chain: int, device: str, threads: int) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    # As written: a chain of nodes that cancel out must not be simplified away.
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    if device == "cuda":
-        onnxruntime.preload_dlls()
-    provider = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}[device]
-    session = onnxruntime.InferenceSession(
-        _graph(operator, inputs, chain), options, providers=[provider]
-    )
-    if session.get_providers()[0] != provider:
-        raise EnvironmentProblem(
-            f"onnxruntime runs on {session.get_providers()[0]} instead of {provider}; "
-            f"install what device {device!r} needs, or use another device"
-        )
-    return session
 
 
 def _graph(operator: str, inputs: list[np.ndarray], chain: int) -> bytes:

@@ -1,0 +1,276 @@
+"""The whole measurement on artifacts small enough to be written by hand; no time is looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from compressor.errors import EnvironmentProblem, UsageError
+from compressor.tasks.rows import Rows
+from compressor.throughput import Subject, benchmark, measure_memory, peak_memory
+from compressor.throughput import bench as bench_module
+from compressor.throughput.limits import WorkSize, limit_of
+from compressor.throughput.machine import Machine
+from compressor.throughput.shapes import shape_of
+
+VOCABULARY = 8
+EMBEDDING = 64
+PAD, START, END = 0, 1, 7
+WORDS = [f"w{number}" for number in range(VOCABULARY)]
+SENTENCES = ["w2 w3 w4", "w5", "w2 w2 w6 w3 w5", "w4 w4"]  # 3, 1, 5 and 2 tokens
+
+MACHINE = Machine(stored_rate=1e9, value_rate=1e9, bandwidth=1e9, launch=1e-7)
+BERT = {
+    "model_type": "bert", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "intermediate_size": 16,
+}  # fmt: skip
+MARIAN = {
+    "model_type": "marian", "d_model": 8, "encoder_layers": 1, "decoder_layers": 1,
+    "encoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, "vocab_size": 8,
+}  # fmt: skip
+
+
+def write_graph(path: Path, nodes, inputs, outputs, constants: dict[str, np.ndarray]) -> None:
+    graph = helper.make_graph(
+        nodes, "made by hand", inputs, outputs,
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )  # fmt: skip
+    opset = [helper.make_opsetid("", 20)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=10), path)
+
+
+def integers(name: str, *shape) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.INT64, shape)
+
+
+def floats(name: str, *shape) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def write_artifact(directory: Path, task: str, more: dict, precision: str = "fp32") -> Path:
+    """`graphs.json` and `tokenizer.json`, a word per token; returns the folder for the graphs."""
+    folder = directory / "onnx"
+    folder.mkdir(parents=True)
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    roles = ("model",) if task == "classification" else ("encoder", "decoder")
+    data = {
+        "schema": 1, "task": task, "default_precision": precision,
+        "precisions": {precision: {role: f"{role}.onnx" for role in roles}},
+        "tokenizer": "tokenizer.json", "max_source_tokens": 1_000_000, "pad_token_id": PAD,
+        "inputs": ["input_ids", "attention_mask"], **more,
+    }  # fmt: skip
+    (folder / "graphs.json").write_text(json.dumps(data), encoding="utf-8")
+    return folder
+
+
+def classifier(directory: Path, precision: str = "fp32") -> Path:
+    """Two logits from the mean embedding of a row, padding included."""
+    folder = write_artifact(directory, "classification", {"labels": ["no", "yes"]}, precision)
+    rng = np.random.default_rng(0)
+    constants = {
+        "table": rng.normal(size=(VOCABULARY, EMBEDDING)).astype(np.float32),
+        "weights": rng.normal(size=(EMBEDDING, 2)).astype(np.float32),
+        "axes": np.array([1]),
+    }
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["embedded"]),
+        helper.make_node("ReduceMean", ["embedded", "axes"], ["mean"], keepdims=0),
+        helper.make_node("MatMul", ["mean", "weights"], ["logits"]),
+    ]
+    inputs = [integers(name, "batch", "tokens") for name in ("input_ids", "attention_mask")]
+    write_graph(folder / "model.onnx", nodes, inputs, [floats("logits", "batch", 2)], constants)
+    return directory
+
+
+def translator(directory: Path, length: int) -> Path:
+    """Says w2, w3, … whatever it reads, and ends as its `length`-th token."""
+    generation = {
+        "decoder_start_token_id": START, "eos_token_id": [END], "max_new_tokens": 12,
+    }  # fmt: skip
+    more = {"decoder_self_heads": [0], "cross_heads": [0], "head_dim": 4,
+            "vocab_size": VOCABULARY, "generation": generation}  # fmt: skip
+    folder = write_artifact(directory, "translation", more)
+    following = np.zeros((VOCABULARY, VOCABULARY), np.float32)  # token -> logits of the next
+    for token in range(VOCABULARY):
+        following[token, END if token == length else min(token + 1, 6)] = 1
+    write_graph(
+        folder / "encoder.onnx",
+        [helper.make_node("Cast", ["input_ids"], ["encoder_hidden_state"], to=TensorProto.FLOAT)],
+        [integers("input_ids", "batch", "source"), integers("attention_mask", "batch", "source")],
+        [floats("encoder_hidden_state", "batch", "source")],
+        {},
+    )
+    write_graph(
+        folder / "decoder.onnx",
+        [
+            helper.make_node("Gather", ["following", "input_ids"], ["all"]),
+            helper.make_node("Squeeze", ["all", "axes"], ["logits"]),
+        ],
+        [integers("input_ids", "batch", 1), integers("position", 1)],
+        [floats("logits", "batch", VOCABULARY)],
+        {"following": following, "axes": np.array([1])},
+    )
+    return directory
+
+
+def rows(task: str) -> Rows:
+    return Rows(task, SENTENCES, None, ["yes"] * 4, ["made up"], "0")  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_module, "measure_machine", lambda *_: MACHINE)
+
+
+def test_classifiers_are_measured_with_limits_memory_and_raw_times(
+    tmp_path: Path, known_machine: None
+) -> None:
+    subjects = [
+        Subject("dense", classifier(tmp_path / "a"), {"encoder_self.0": 2}),
+        Subject("half", classifier(tmp_path / "b"), {"encoder_self.0": 1}),
+    ]
+    told: list[str] = []
+
+    result = benchmark(
+        subjects, rows=rows("classification"), config=BERT, batch_sizes=[1, 4], threads=1,
+        seconds=0.001, samples_file=tmp_path / "raw.json", progress=told.append,
+    )  # fmt: skip
+
+    assert (result.provider, result.device) == ("CPUExecutionProvider", "cpu")
+    assert (result.precision, result.threads) == ("fp32", 1)
+    assert result.lengths == "source lengths from the data"
+    assert [(row.variant, row.batch_size) for row in result.rows] == [
+        ("dense", 1), ("dense", 4), ("half", 1), ("half", 4),
+    ]  # fmt: skip
+    one, four = result.rows[2:]
+    # 3, 1, 5 and 2 tokens: singly as they are, in fours padded to 5.
+    assert (one.source_tokens, one.padded_source_tokens) == (2.75, 2.75)
+    assert (four.source_tokens, four.padded_source_tokens) == (2.75, 5.0)
+    shapes = [shape_of(BERT, subject.counts, 4) for subject in subjects]
+    expected = limit_of(shapes[0], shapes[1], MACHINE, [WorkSize(4, 5)])
+    assert (four.limit, four.limit_macs, four.limit_bytes) == pytest.approx(
+        dataclasses.astuple(expected)
+    )
+    expected = limit_of(shapes[0], shapes[1], MACHINE, [WorkSize(1, n) for n in (3, 1, 5, 2)])
+    assert one.limit == pytest.approx(expected.time)
+    assert all(row.speedup is None and row.limit is None for row in result.rows[:2])
+    assert all(row.peak_memory_mib and row.peak_memory_mib > 10 for row in result.rows)
+    raw = json.loads((tmp_path / "raw.json").read_text(encoding="utf-8"))
+    assert [(x["variant"], x["batch_size"]) for x in raw] == [
+        ("dense", 1), ("half", 1), ("dense", 4), ("half", 4),
+    ]  # fmt: skip
+    for record, row in zip(raw, (result.rows[i] for i in (0, 2, 1, 3)), strict=True):
+        assert len(record["seconds"]) == row.runs
+        assert np.median(record["seconds"]) * 1000 == pytest.approx(row.latency_ms["p50"])
+    assert [line.split(":")[0] for line in told] == [
+        "measuring peak memory in fresh processes", "batch size 1", "batch size 4",
+    ]  # fmt: skip
+
+
+def two_translators(folder: Path) -> list[Subject]:
+    counts = {"encoder_self.0": 2, "decoder_self.0": 2, "cross.0": 2}
+    return [
+        Subject("dense", translator(folder / "dense", length=4), counts),
+        Subject("brief", translator(folder / "brief", length=2), counts),
+    ]
+
+
+def test_translators_do_equal_work_by_default(tmp_path: Path, known_machine: None) -> None:
+    result = benchmark(
+        two_translators(tmp_path), rows=rows("translation"), config=MARIAN, batch_sizes=[2],
+        lengths=3, seconds=0.001, memory=False,
+    )  # fmt: skip
+
+    assert result.lengths == (
+        "3 source tokens; 4 generated tokens for every row, the mean of the reference model's own "
+        "translations"
+    )
+    assert [row.target_tokens for row in result.rows] == [4.0, 4.0]
+    assert [row.source_tokens for row in result.rows] == [3.0, 3.0]
+    assert result.rows[1].limit == 1.0
+    assert result.rows[1].peak_memory_mib is None
+
+
+def test_target_length_can_be_given(tmp_path: Path) -> None:
+    result = benchmark(
+        two_translators(tmp_path), rows=rows("translation"), batch_sizes=[2], target_length=9,
+        seconds=0.001, memory=False,
+    )  # fmt: skip
+
+    assert result.lengths == "source lengths from the data; 9 generated tokens for every row"
+    assert [row.target_tokens for row in result.rows] == [9.0, 9.0]
+    assert result.rows[1].limit is None  # without a configuration
+
+
+@pytest.mark.parametrize(("beams", "words"), [(1, "greedy"), (2, "2 beams")])
+def test_natural_lengths_are_each_models_own(
+    tmp_path: Path, known_machine: None, beams: int, words: str
+) -> None:
+    result = benchmark(
+        two_translators(tmp_path), rows=rows("translation"), config=MARIAN, batch_sizes=[1],
+        natural=True, num_beams=beams, seconds=0.001, memory=False,
+    )  # fmt: skip
+
+    assert result.lengths.endswith(f"translations as long as each model makes them, {words}")
+    assert [row.target_tokens for row in result.rows] == [4.0, 2.0]
+    assert result.rows[1].limit > 1.2  # half the decoding steps, of equal models
+
+
+def test_contradictory_settings_are_refused(tmp_path: Path) -> None:
+    one = Subject("dense", classifier(tmp_path / "a"), {})
+    other = dataclasses.replace(one, name="int8", directory=classifier(tmp_path / "b", "int8"))
+
+    def run(*subjects: Subject, task: str = "classification", **settings) -> None:
+        benchmark(subjects, rows=rows(task), batch_sizes=[1], memory=False, **settings)
+
+    with pytest.raises(UsageError, match="distinct names"):
+        run(one, one)
+    with pytest.raises(UsageError, match="longer than the 1000000"):
+        run(one, lengths=1_000_001)
+    with pytest.raises(UsageError, match="classifiers generate no tokens"):
+        run(one, target_length=5)
+    with pytest.raises(UsageError, match="excludes translations that stop"):
+        run(one, task="translation", target_length=5, natural=True)
+    with pytest.raises(UsageError, match="2 beams need"):
+        run(one, task="translation", num_beams=2)
+    with pytest.raises(EnvironmentProblem, match=r"differ in precision \(fp32, int8\)"):
+        run(one, other)
+
+
+def batch_of(tokens: int) -> dict[str, np.ndarray]:
+    return {name: np.ones((4, tokens), np.int64) for name in ("input_ids", "attention_mask")}
+
+
+def test_peak_memory_is_that_of_the_run(tmp_path: Path) -> None:
+    directory = classifier(tmp_path)
+    ballast = np.ones(2**26)  # 512 MiB here must not show there
+
+    small = measure_memory(directory, "classification", [batch_of(2)], threads=1)
+    large = measure_memory(directory, "classification", [batch_of(2**18)], threads=1)
+
+    assert ballast[-1] == 1
+    assert small.host_mib < 384
+    # The embedded batch alone has 4 x 2^18 x 64 values of 4 bytes: 256 MiB.
+    assert large.host_mib > small.host_mib + 256
+    assert (small.device_mib, large.device_mib) == (None, None)
+    assert small.load_seconds > 0
+
+
+def test_peak_memory_of_a_translator_with_forced_length(tmp_path: Path) -> None:
+    directory = translator(tmp_path, length=4)
+
+    assert peak_memory(directory, "translation", [batch_of(3)], forced_length=5, threads=1) > 10
+
+
+def test_failing_measurement_says_why(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentProblem, match=r"memory of .*nowhere failed: .*graphs\.json"):
+        measure_memory(tmp_path / "nowhere", "classification", [batch_of(2)])
