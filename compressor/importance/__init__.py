@@ -6,7 +6,8 @@ One file per method, one line each in `METHODS`; `score_heads` is the only entry
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
@@ -25,6 +26,10 @@ Normalize = Literal["layer", "none"]
 
 METHODS: dict[str, str] = {
     "taylor": "compressor.importance.taylor:score",
+    "fisher": "compressor.importance.fisher:score",
+    "ablation": "compressor.importance.ablation:score",
+    "confidence": "compressor.importance.confidence:score",
+    "relevance": "compressor.importance.relevance:score",
     "magnitude": "compressor.importance.magnitude:score",
     "random": "compressor.importance.random:score",
 }
@@ -40,9 +45,12 @@ class Scoring:
         mask: heads already removed; they are gated to zero and score zero.
         batches: calibration batches of `task` (see `compressor.tasks`).
         task: the task's module, for its loss and its token masks.
-        per: where the absolute value of Taylor's product is taken.
+        per: where the absolute value of Taylor's product is taken; whether relevance is looked at
+            for every target position or for all those of an example at once.
         normalize: divide by the L2 norm over the layer's heads, or not.
-        progress: called with (batches done, batches in all).
+        special_ids: tokens that are no words ([CLS], [SEP], end of sentence), as
+            `confidence.boundary_ids` finds them; attention from and to them is no confidence.
+        progress: called with (steps done, steps in all); a step is a batch, with `ablation` a pass.
     """
 
     model: nn.Module
@@ -54,21 +62,28 @@ class Scoring:
     normalize: Normalize = "layer"
     seed: int = 0
     device: str = "cpu"
+    special_ids: frozenset[int] = frozenset()
     progress: Callable[[int, int], None] = field(default=lambda done, total: None)
 
 
 @dataclass(frozen=True)
 class RawScores:
-    """What a method returns: scores per layer, what its signature must tell, passes made."""
+    """What a method returns: scores per layer, what its signature must tell, passes made.
+
+    Args:
+        comparable: the scores have the same meaning in every layer as they are, and scaling
+            them by layer would destroy it; they are never normalised, and the signature says so.
+    """
 
     values: dict[str, list[float]]
     signature: str
     forward_passes: int = 0
     backward_passes: int = 0
+    comparable: bool = False
 
 
 def score_heads(method: str, scoring: Scoring) -> HeadScores:
-    """Score every head of the model with one of `METHODS`.
+    """Score every head of the model with one of `METHODS`; the model is left as it was.
 
     Raises:
         UsageError: there is no such method; the message lists those there are.
@@ -77,21 +92,34 @@ def score_heads(method: str, scoring: Scoring) -> HeadScores:
         raise UsageError(f"there is no scoring method {method!r}; there are {', '.join(METHODS)}")
     module, _, function = METHODS[method].partition(":")
     began = time.perf_counter()
-    raw: RawScores = getattr(import_module(module), function)(scoring)
+    with _evaluating(scoring.model):
+        raw: RawScores = getattr(import_module(module), function)(scoring)
+    normalize: Normalize = "none" if raw.comparable else scoring.normalize
     values = {
-        layer.name: _normalized(raw.values[layer.name], scoring.normalize)
-        for layer in scoring.layers
+        layer.name: _normalized(raw.values[layer.name], normalize) for layer in scoring.layers
     }
     return HeadScores(
         values=values,
         method=method,
-        signature=f"{method}|{raw.signature}|normalize:{scoring.normalize}",
+        signature=f"{method}|{raw.signature}|normalize:{normalize}",
         cost={
             "seconds": time.perf_counter() - began,
             "forward_passes": raw.forward_passes,
             "backward_passes": raw.backward_passes,
         },
     )
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """No dropout while the context lasts; every module then trains or not as before."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def _normalized(scores: Sequence[float], how: Normalize) -> tuple[float, ...]:
