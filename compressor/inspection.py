@@ -77,7 +77,7 @@ def _kind_facts(checkpoint: Checkpoint, kind: str) -> KindFacts:
                 for path in linears
                 for p in checkpoint.model.get_submodule(path).parameters()
             )
-            owned += checkpoint.model.get_submodule(layer.output).weight.numel()  # type: ignore[operator,union-attr]
+            owned += checkpoint.model.get_submodule(layer.output).weight.numel()  # type: ignore[operator]
     return KindFacts(kind, len(layers), heads, layers[0].head_dim, owned)
 
 

@@ -13,7 +13,7 @@ from compressor.errors import InputError
 from compressor.evaluation import compare, score_classification, score_translation
 from compressor.heads import HEADS, read_heads
 from compressor.report.schema import Comparison, Quality, Throughput
-from compressor.runtime.artifact import Artifact, read_artifact
+from compressor.runtime.artifact import Artifact, ClassificationArtifact, read_artifact
 from compressor.runtime.session import choose_device
 from compressor.talk import SILENT, Talk
 from compressor.tasks import Rows, read_rows
@@ -56,7 +56,7 @@ def evaluate_artifacts(
         if rows.task == "translation":
             quality = score_translation(outputs, rows.targets)
         else:
-            quality = score_classification(outputs, rows.targets, first.labels or [])
+            quality = score_classification(outputs, rows.targets, _labels(first) or [])
         result = Evaluated(directory=str(directory), quality=quality)
         if found:
             result.comparisons = compare(
@@ -100,11 +100,15 @@ def _open(
     artifacts = [read_artifact(directory) for directory in directories]
     first = artifacts[0]
     for artifact, directory in zip(artifacts, directories, strict=True):
-        if (artifact.task, artifact.labels) != (first.task, first.labels):
+        if (artifact.task, _labels(artifact)) != (first.task, _labels(first)):
             raise InputError(
                 f"{directory} cannot be compared with {directories[0]}: task or labels differ"
             )
-    return first, read_rows(first.task, test, labels=first.labels, minimum=2, **columns)
+    return first, read_rows(first.task, test, labels=_labels(first), minimum=2, **columns)
+
+
+def _labels(artifact: Artifact) -> list[str] | None:
+    return artifact.labels if isinstance(artifact, ClassificationArtifact) else None
 
 
 def _subjects(directories: Sequence[Path]) -> tuple[list[Subject], dict[str, Any] | None]:

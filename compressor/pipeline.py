@@ -7,27 +7,20 @@ stopped run goes on.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from compressor import __version__, gate
-from compressor.architectures import Architecture
-from compressor.budget import Budget, check_possible, parse_budget, parse_floors, prune_in_steps
-from compressor.checkpoint import Checkpoint, open_checkpoint
-from compressor.errors import InputError, UsageError
+from compressor.budget import prune_in_steps
 from compressor.evaluation import compare, score_classification, score_translation
-from compressor.export.metadata import label_names, max_source_tokens
+from compressor.export.metadata import label_names
 from compressor.heads import HeadMask, HeadScores
-from compressor.importance import DATA_FREE, Scoring, score_heads
+from compressor.journey import Journey, Plan, prepare, require_measurements, score_checkpoint_heads
 from compressor.recipe import Recipe
 from compressor.report import write_reports
 from compressor.report.model_card import render_card
 from compressor.report.schema import Comparison, Report, Source, Throughput, Variant
 from compressor.report.schema import Scoring as ScoringFacts
-from compressor.runtime.session import choose_device
 from compressor.stages import (
     PRECISION,
     Probe,
@@ -38,47 +31,11 @@ from compressor.stages import (
     scores_to_json,
 )
 from compressor.talk import SILENT, Talk
-from compressor.tasks import Example, Rows, count_truncated, read_rows, task_module
+from compressor.tasks import Rows
 from compressor.tasks.answers import answers
 from compressor.throughput import Subject, benchmark
 from compressor.throughput.hardware import describe, versions
-from compressor.workspace import Workspace, fingerprint, open_workspace, write_manifest
-
-MINIMUM_ROWS = 8
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One budget and where its artifact goes."""
-
-    name: str
-    budget: Budget
-    directory: Path
-
-
-@dataclass(frozen=True)
-class Journey:
-    """All that the stages share."""
-
-    recipe: Recipe
-    checkpoint: Checkpoint
-    full: HeadMask
-    floors: Mapping[str, int]
-    plans: Sequence[Plan]
-    calibration: Rows | None
-    test: Rows | None
-    examples: list[Example]  # of the calibration rows, or of the test rows without those
-    task: ModuleType
-    device: str
-    workspace: Workspace
-    talk: Talk
-
-    @property
-    def rows(self) -> Rows:
-        """The rows that `examples` were made from."""
-        rows = self.calibration or self.test
-        assert rows is not None
-        return rows
+from compressor.workspace import write_manifest
 
 
 def run(recipe: Recipe, output: Path, command: str = "", talk: Talk = SILENT) -> Report:
@@ -91,8 +48,8 @@ def run(recipe: Recipe, output: Path, command: str = "", talk: Talk = SILENT) ->
             the same recipe goes on from the last finished stage.
     """
     rules = gate.parse_rules(recipe.max_drop, recipe.min_speedup)
-    _require_measurements(recipe, rules)
-    journey = _prepare(recipe, output, talk)
+    require_measurements(recipe, rules)
+    journey = prepare(recipe, output, talk)
     stage = journey.workspace.stage
     started = stage("started", "reading inputs", lambda: {"created": _now(), "command": command})
     probe = make_probe(journey.rows, journey.examples, journey.checkpoint.model, journey.task)
@@ -124,120 +81,6 @@ def run(recipe: Recipe, output: Path, command: str = "", talk: Talk = SILENT) ->
     report = report.model_copy(update={"gate": gate.check(report, rules)})
     _finish(journey, report, output)
     return report
-
-
-def _require_measurements(recipe: Recipe, rules: Sequence[gate.Rule]) -> None:
-    """Refuse, before anything is computed, rules about what this run will not measure."""
-    for rule in rules:
-        if isinstance(rule, gate.MaxDrop) and recipe.test is None:
-            raise UsageError(f"--max-drop {rule.text} needs --test FILE to measure quality on")
-        if isinstance(rule, gate.MinSpeedup):
-            if not recipe.bench:
-                raise UsageError(f"--min-speedup {rule.text} needs throughput; drop --no-bench")
-            if rule.batch_size not in (None, *recipe.batch_size):
-                raise UsageError(
-                    f"--min-speedup {rule.text}: batch size {rule.batch_size} is not measured; "
-                    "add it to --batch-size"
-                )
-
-
-def _prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
-    """Check everything that can be checked before the first long computation."""
-    device = choose_device(recipe.device)
-    checkpoint = open_checkpoint(
-        recipe.model,
-        revision=recipe.revision,
-        allow_pickle=recipe.allow_pickle,
-        trust_remote_code=recipe.trust_remote_code,
-    )
-    if checkpoint.heads:
-        raise InputError(
-            f"{recipe.model} has lost heads already; give the checkpoint it was made from "
-            f"({checkpoint.heads.get('model')})"
-        )
-    if recipe.task not in (None, checkpoint.entry.task):
-        raise UsageError(
-            f"--task {recipe.task} does not fit {recipe.model}, a {checkpoint.entry.task} model"
-        )
-    full = HeadMask.full(checkpoint.layers)
-    floors = parse_floors(recipe.floor, full)
-    plans = plan_budgets(recipe, full, output)
-    for plan in plans:
-        check_possible(plan.budget, floors, full)
-    calibration, test = read_data(recipe, checkpoint)
-    task = task_module(checkpoint.entry.task)
-    rows = calibration or test
-    assert rows is not None
-    examples = task.encode(rows, checkpoint.tokenizer, max_source_tokens(checkpoint))
-    cut = count_truncated(examples)
-    if cut:
-        talk.say(f"{cut} of {len(examples)} rows are longer than the model allows and were cut")
-    identity = {
-        **recipe.model_dump(exclude={"max_drop", "min_speedup"}),
-        "device": device,
-        "version": __version__,
-        "weights": fingerprint(p for p in checkpoint.directory.iterdir() if p.is_file()),
-        "calibration_sha256": calibration and calibration.sha256,
-        "test_sha256": test and test.sha256,
-    }
-    workspace = open_workspace(output, identity, talk.say)
-    return Journey(
-        recipe, checkpoint, full, floors, plans, calibration, test, examples, task, device,
-        workspace, talk,
-    )  # fmt: skip
-
-
-def plan_budgets(recipe: Recipe, full: HeadMask, output: Path) -> list[Plan]:
-    """One plan for each `keep` and `remove` of the recipe.
-
-    Raises:
-        UsageError: none given, the same one twice, or one the model cannot meet.
-    """
-    budgets = [parse_budget("keep", text, full) for text in recipe.keep]
-    budgets += [parse_budget("remove", text, full) for text in recipe.remove]
-    if not budgets:
-        raise UsageError("say how many heads to keep, for example --keep 0.5 or --remove 12")
-    slugs = [budget.slug for budget in budgets]
-    if len(set(slugs)) < len(slugs):
-        raise UsageError(
-            f"the same budget is asked for twice: {', '.join(b.text for b in budgets)}"
-        )
-    if len(budgets) == 1:
-        return [Plan(slugs[0], budgets[0], output)]
-    return [Plan(s, b, output / s) for s, b in zip(slugs, budgets, strict=True)]
-
-
-def read_data(recipe: Recipe, checkpoint: Checkpoint) -> tuple[Rows | None, Rows | None]:
-    """Calibration and test rows, as far as they are given.
-
-    Raises:
-        UsageError: the method needs calibration rows, or there are no rows at all.
-        InputError: malformed data, with file and line.
-    """
-    if recipe.calibration is None and recipe.method not in DATA_FREE:
-        raise UsageError(f"--method {recipe.method} needs --calibration FILE")
-    if recipe.calibration is None and recipe.test is None:
-        raise UsageError("give --calibration FILE or --test FILE: builds are checked on its rows")
-    entry: Architecture = checkpoint.entry
-    columns = {
-        name: getattr(recipe, name)
-        for name in (
-            "source_column", "target_column", "text_column", "text_pair_column", "label_column",
-        )
-    }  # fmt: skip
-    labels = label_names(checkpoint.model.config) if entry.task == "classification" else None
-
-    def read(spec: str | None, limit: int | None) -> Rows | None:
-        if spec is None:
-            return None
-        return read_rows(
-            entry.task, spec, labels=labels, minimum=MINIMUM_ROWS, limit=limit, **columns
-        )
-
-    return (
-        read(recipe.calibration, recipe.calibration_rows),
-        read(recipe.test, recipe.test_rows),
-    )
 
 
 def _dense(journey: Journey, probe: Probe) -> Variant:
@@ -282,35 +125,6 @@ def _score(journey: Journey, mask: HeadMask) -> HeadScores:
     )
 
 
-def score_checkpoint_heads(
-    recipe: Recipe,
-    checkpoint: Checkpoint,
-    examples: Sequence[Example],
-    mask: HeadMask,
-    device: str,
-    talk: Talk,
-) -> HeadScores:
-    """Run the recipe's scoring method over encoded calibration rows on a device."""
-    task, model = task_module(checkpoint.entry.task), checkpoint.model
-    free = recipe.method in DATA_FREE
-    scoring = Scoring(
-        model=model.to(device),
-        layers=checkpoint.layers,
-        mask=mask,
-        batches=[] if free else task.batches(examples, model),
-        task=task,
-        per=recipe.per,
-        normalize=recipe.normalize,
-        seed=recipe.seed,
-        device=device,
-        progress=lambda done, total: talk.progress("batches", done, total),
-    )
-    try:
-        return score_heads(recipe.method, scoring)
-    finally:
-        model.to("cpu")
-
-
 def _build(
     journey: Journey, plan: Plan, mask: HeadMask, scores: HeadScores, probe: Probe
 ) -> Variant:
@@ -327,38 +141,48 @@ def _build(
 
 def _evaluate(journey: Journey, dense: Variant, variants: list[Variant]) -> None:
     """Quality of every model on the test rows through the same runtime, with comparisons."""
-    rows, recipe = journey.test, journey.recipe
+    rows, task = journey.test, journey.checkpoint.entry.task
     if rows is None:
         journey.talk.say("quality is not measured: no --test FILE was given")
         return
-    task = journey.checkpoint.entry.task
     outputs = {}
     for model in (dense, *variants):
-        outputs[model.name] = journey.workspace.stage(
-            f"answers-{model.name}",
-            f"evaluating {model.name} on {len(rows.sources)} rows",
-            lambda directory=Path(model.directory): answers(
-                directory, rows, journey.device, recipe.num_beams, journey.talk
-            ),
-        )
+        outputs[model.name] = _answers(journey, model, rows)
         if task == "translation":
             model.quality = score_translation(outputs[model.name], rows.targets)
         else:
             labels = label_names(journey.checkpoint.model.config)
             model.quality = score_classification(outputs[model.name], rows.targets, labels)
     for model in variants:
-        data = journey.workspace.stage(
-            f"significance-{model.name}",
-            f"comparing {model.name} with dense ({recipe.resamples} resamples)",
-            lambda name=model.name: [
-                found.model_dump()
-                for found in compare(
-                    task, outputs["dense"], outputs[name], rows.targets,
-                    resamples=recipe.resamples, seed=recipe.seed,
-                )
-            ],
-        )  # fmt: skip
-        model.comparisons = [Comparison.model_validate(found) for found in data]
+        pair = outputs["dense"], outputs[model.name]
+        model.comparisons = _compare(journey, model.name, pair, rows)
+
+
+def _answers(journey: Journey, model: Variant, rows: Rows) -> list[str]:
+    recipe = journey.recipe
+    return journey.workspace.stage(
+        f"answers-{model.name}",
+        f"evaluating {model.name} on {len(rows.sources)} rows",
+        lambda: answers(
+            Path(model.directory), rows, journey.device, recipe.num_beams, journey.talk
+        ),
+    )
+
+
+def _compare(
+    journey: Journey, name: str, outputs: tuple[list[str], list[str]], rows: Rows
+) -> list[Comparison]:
+    recipe = journey.recipe
+
+    def compute() -> list[dict[str, Any]]:
+        found = compare(
+            rows.task, *outputs, rows.targets, resamples=recipe.resamples, seed=recipe.seed
+        )
+        return [comparison.model_dump() for comparison in found]
+
+    title = f"comparing {name} with dense ({recipe.resamples} resamples)"
+    data = journey.workspace.stage(f"significance-{name}", title, compute)
+    return [Comparison.model_validate(found) for found in data]
 
 
 def _throughput(journey: Journey, dense: Variant, variants: list[Variant]) -> Throughput:

@@ -11,7 +11,7 @@ from compressor.errors import InputError, UsageError
 from compressor.export import export_model
 from compressor.export.metadata import max_source_tokens
 from compressor.heads import HeadMask, HeadScores
-from compressor.pipeline import plan_budgets, read_data, score_checkpoint_heads
+from compressor.journey import plan_budgets, read_data, score_checkpoint_heads
 from compressor.recipe import Recipe
 from compressor.report.schema import Check
 from compressor.runtime.session import choose_device

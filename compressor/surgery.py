@@ -8,8 +8,9 @@ input by zero instead; both compute the same function, which `verify_surgery` ch
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from compressor.errors import VerificationError
 from compressor.heads import AttentionLayer, HeadMask
 from compressor.report.schema import Check
 
+Hook = Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]
 # Both models sum the same products in another order: single precision differs by about 1e-6.
 SURGERY_TOLERANCE = 1e-4
 
@@ -51,7 +53,7 @@ class NoHeads(nn.Module):
         self.index = layer.index
 
     def forward(
-        self, hidden_states: Tensor, *args: object, past_key_values=None, **kwargs: object
+        self, hidden_states: Tensor, *args: object, past_key_values: Any = None, **kwargs: object
     ) -> tuple[Tensor, None]:
         if self.kind == "decoder_self" and past_key_values is not None:
             cache = getattr(past_key_values, "self_attention_cache", past_key_values)
@@ -152,7 +154,7 @@ def gated(
             handle.remove()
 
 
-def _gate_hook(gate: Tensor, head_dim: int):
+def _gate_hook(gate: Tensor, head_dim: int) -> Hook:
     def multiply(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         heads = inputs[0].unflatten(-1, (-1, head_dim))  # [batch, tokens, heads, head_dim]
         return ((heads * gate.to(heads)[:, None]).flatten(-2), *inputs[1:])

@@ -5,12 +5,15 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
+
+if TYPE_CHECKING:
+    from compressor.recipe import Recipe
 
 
 def register(app: typer.Typer) -> None:
@@ -76,7 +79,7 @@ def run(
     return execute(build_recipe(given, config), output)
 
 
-def execute(recipe, output: Path) -> int:
+def execute(recipe: Recipe, output: Path) -> int:
     """Run a recipe, print the short table, and return the gate's exit status."""
     from compressor.gate import exit_status
     from compressor.pipeline import run as run_pipeline

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from compressor.architectures import architecture
 from compressor.heads import AttentionLayer, HeadMask
 from compressor.surgery import NoHeads
 
@@ -73,11 +72,15 @@ class _Attention(nn.Module):
 
 
 class EncoderSelfAttention(_Attention):
-    def __init__(self, layer, heads, output, query, key, value) -> None:
+    def __init__(
+        self, layer: AttentionLayer, heads: int, output: nn.Module | None, qkv: nn.Linear
+    ) -> None:
         super().__init__(layer, heads, output)
-        self.qkv = _stack([query, key, value], [layer.head_dim**-0.5, 1.0, 1.0])
+        self.qkv = qkv
 
-    def forward(self, hidden_states: Tensor, attention_mask: Tensor | None = None, **_: object):
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, **_: object
+    ) -> tuple[Tensor, None]:
         query, key, value = self.split(self.qkv(hidden_states), 3)
         return self.output(attend(query, key, value, attention_mask)), None
 
@@ -85,11 +88,15 @@ class EncoderSelfAttention(_Attention):
 class DecoderSelfAttention(_Attention):
     """One step: appends this token's key and value to the past in the `StepState`."""
 
-    def __init__(self, layer, heads, output, query, key, value) -> None:
+    def __init__(
+        self, layer: AttentionLayer, heads: int, output: nn.Module | None, qkv: nn.Linear
+    ) -> None:
         super().__init__(layer, heads, output)
-        self.qkv = _stack([query, key, value], [layer.head_dim**-0.5, 1.0, 1.0])
+        self.qkv = qkv
 
-    def forward(self, hidden_states: Tensor, past_key_values: StepState, **_: object):
+    def forward(
+        self, hidden_states: Tensor, past_key_values: StepState, **_: object
+    ) -> tuple[Tensor, None]:
         query, key, value = self.split(self.qkv(hidden_states), 3)
         past_key, past_value = past_key_values.past[self.index]
         key, value = torch.cat([past_key, key], dim=2), torch.cat([past_value, value], dim=2)
@@ -100,11 +107,19 @@ class DecoderSelfAttention(_Attention):
 class CrossAttention(_Attention):
     """One step against the keys and values that the encoder graph made."""
 
-    def __init__(self, layer, heads, output, query) -> None:
+    def __init__(
+        self, layer: AttentionLayer, heads: int, output: nn.Module | None, query: nn.Linear
+    ) -> None:
         super().__init__(layer, heads, output)
-        self.query = _stack([query], [layer.head_dim**-0.5])
+        self.query = query
 
-    def forward(self, hidden_states: Tensor, past_key_values: StepState, attention_mask=None, **_):
+    def forward(
+        self,
+        hidden_states: Tensor,
+        past_key_values: StepState,
+        attention_mask: Tensor | None = None,
+        **_: object,
+    ) -> tuple[Tensor, None]:
         (query,) = self.split(self.query(hidden_states), 1)
         key, value = past_key_values.cross[self.index]
         return self.output(attend(query, key, value, attention_mask)), None
@@ -151,13 +166,19 @@ class StepState:
         return key, value
 
 
+_FORMS = {
+    "encoder_self": EncoderSelfAttention,
+    "decoder_self": DecoderSelfAttention,
+    "cross": CrossAttention,
+}
+
+
 @contextmanager
 def graph_attention(
     model: nn.Module, layers: Sequence[AttentionLayer], mask: HeadMask
 ) -> Iterator[None]:
     """Swap the graph forms in while the context lasts; layers without heads stay `NoHeads`."""
     originals = {}
-    architecture(model.config.model_type)  # type: ignore[union-attr,arg-type]
     for layer in layers:
         block = model.get_submodule(layer.block)
         if isinstance(block, NoHeads):
@@ -166,14 +187,11 @@ def graph_attention(
         output = model.get_submodule(layer.output) if inside else None
         heads = len(mask.kept(layer.name))
         query, key, value = (model.get_submodule(p) for p in (layer.query, layer.key, layer.value))
-        graph: nn.Module
-        if layer.kind == "cross":
-            graph = CrossAttention(layer, heads, output, query)
-        else:
-            form = EncoderSelfAttention if layer.kind == "encoder_self" else DecoderSelfAttention
-            graph = form(layer, heads, output, query, key, value)
+        scale, graph = layer.head_dim**-0.5, _FORMS[layer.kind]
+        used = [query] if layer.kind == "cross" else [query, key, value]
+        stacked = _stack(used, [scale, 1.0, 1.0][: len(used)])  # type: ignore[arg-type]
         originals[layer.block] = block
-        _set(model, layer.block, graph.eval())
+        _set(model, layer.block, graph(layer, heads, output, stacked).eval())
     try:
         yield
     finally:

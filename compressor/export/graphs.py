@@ -37,7 +37,9 @@ class ClassifierGraph(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids=None) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> Tensor:
         extra = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         mask = additive_mask(attention_mask)
         return self.model(input_ids=input_ids, attention_mask=mask, **extra).logits
@@ -61,8 +63,8 @@ class DecoderGraph(nn.Module):
     def __init__(self, model: nn.Module, cross: Sequence[int], own: Sequence[int]) -> None:
         super().__init__()
         self.decoder = model.get_decoder()  # type: ignore[operator]
-        self.head = model.lm_head
-        self.bias = model.final_logits_bias
+        self.head: nn.Linear = model.lm_head  # type: ignore[assignment]
+        self.bias: Tensor = model.final_logits_bias  # type: ignore[assignment]
         self.cross, self.own = list(cross), list(own)  # layer numbers that have heads
 
     def forward(
@@ -138,7 +140,9 @@ def _export_encoder(graph: EncoderGraph, path: Path) -> None:
     _export(graph, example, names, outputs, shapes, path)
 
 
-def _export_decoder(model, layers, mask: HeadMask, path: Path) -> None:
+def _export_decoder(
+    model: nn.Module, layers: Sequence[AttentionLayer], mask: HeadMask, path: Path
+) -> None:
     used = {
         kind: [x for x in layers if x.kind == kind and mask.kept(x.name)]
         for kind in ("cross", "decoder_self")

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from compressor.heads import AttentionLayer
+from compressor.heads import AttentionLayer, Kind
 from compressor.importance import Scoring
+from compressor.surgery import Hook
 
 # (layer, output [batch, tokens, heads, head_dim], gradient of the same shape, real tokens
 # [batch, tokens]) -> None
@@ -37,7 +38,7 @@ def visit_gradients(scoring: Scoring, visit: Visit) -> int:
     try:
         for done, batch in enumerate(scoring.batches, 1):
             batch = batch.to(scoring.device)
-            masks = {
+            masks: dict[Kind, Tensor] = {
                 kind: scoring.task.token_mask(batch, kind)
                 for kind in {layer.kind for layer in scoring.layers}
             }
@@ -51,7 +52,7 @@ def visit_gradients(scoring: Scoring, visit: Visit) -> int:
 
 
 @contextmanager
-def _watch(scoring: Scoring, visit: Visit, masks: dict[str, Tensor]) -> Iterator[None]:
+def _watch(scoring: Scoring, visit: Visit, masks: dict[Kind, Tensor]) -> Iterator[None]:
     handles = [
         scoring.model.get_submodule(layer.output).register_forward_pre_hook(
             _hook(layer, torch.tensor(scoring.mask.keep[layer.name]), visit, masks[layer.kind])
@@ -65,7 +66,7 @@ def _watch(scoring: Scoring, visit: Visit, masks: dict[str, Tensor]) -> Iterator
             handle.remove()
 
 
-def _hook(layer: AttentionLayer, keep: Tensor, visit: Visit, real: Tensor):
+def _hook(layer: AttentionLayer, keep: Tensor, visit: Visit, real: Tensor) -> Hook:
     def watch(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         output = inputs[0]  # [batch, tokens, heads x head_dim]
         if not output.requires_grad:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from compressor.importance import RawScores, Scoring
 
@@ -11,7 +12,7 @@ from compressor.importance import RawScores, Scoring
 def score(scoring: Scoring) -> RawScores:
     values = {}
     for layer in scoring.layers:
-        weight = scoring.model.get_submodule(layer.output).weight
+        weight: Tensor = scoring.model.get_submodule(layer.output).weight  # type: ignore[assignment]
         blocks = weight.unflatten(1, (layer.heads, layer.head_dim))  # [width, heads, head_dim]
         keep = torch.tensor(scoring.mask.keep[layer.name])
         norms = blocks.float().pow(2).sum((0, 2)).sqrt().cpu()

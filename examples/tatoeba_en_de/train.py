@@ -74,8 +74,12 @@ def build_vocabulary(data: Path, out: Path, recipe: Recipe) -> None:
     vocab["<pad>"] = len(vocab)
     (out / "vocab.json").write_text(json.dumps(vocab, ensure_ascii=False), encoding="utf-8")
     MarianTokenizer(
-        str(out / "source.spm"), str(out / "target.spm"), str(out / "vocab.json"),
-        source_lang="en", target_lang="de", model_max_length=128,
+        str(out / "source.spm"),
+        str(out / "target.spm"),
+        str(out / "vocab.json"),
+        source_lang="en",
+        target_lang="de",
+        model_max_length=128,
     ).save_pretrained(out)
 
 
@@ -83,23 +87,42 @@ def build_model(out: Path, recipe: Recipe) -> MarianMTModel:
     vocab_size = len(json.loads((out / "vocab.json").read_text(encoding="utf-8")))
     pad = vocab_size - 1
     config = MarianConfig(
-        vocab_size=vocab_size, decoder_vocab_size=vocab_size, d_model=recipe.d_model,
-        encoder_layers=recipe.layers, decoder_layers=recipe.layers,
-        encoder_attention_heads=recipe.heads, decoder_attention_heads=recipe.heads,
-        encoder_ffn_dim=recipe.ffn_dim, decoder_ffn_dim=recipe.ffn_dim,
-        dropout=recipe.dropout, attention_dropout=0.0, activation_dropout=0.0,
-        activation_function="swish", max_position_embeddings=128, scale_embedding=True,
-        share_encoder_decoder_embeddings=True, tie_word_embeddings=True,
-        pad_token_id=pad, eos_token_id=EOS, decoder_start_token_id=pad, bos_token_id=EOS,
-        forced_eos_token_id=None, init_std=recipe.d_model**-0.5,
+        vocab_size=vocab_size,
+        decoder_vocab_size=vocab_size,
+        d_model=recipe.d_model,
+        encoder_layers=recipe.layers,
+        decoder_layers=recipe.layers,
+        encoder_attention_heads=recipe.heads,
+        decoder_attention_heads=recipe.heads,
+        encoder_ffn_dim=recipe.ffn_dim,
+        decoder_ffn_dim=recipe.ffn_dim,
+        dropout=recipe.dropout,
+        attention_dropout=0.0,
+        activation_dropout=0.0,
+        activation_function="swish",
+        max_position_embeddings=128,
+        scale_embedding=True,
+        share_encoder_decoder_embeddings=True,
+        tie_word_embeddings=True,
+        pad_token_id=pad,
+        eos_token_id=EOS,
+        decoder_start_token_id=pad,
+        bos_token_id=EOS,
+        forced_eos_token_id=None,
+        init_std=recipe.d_model**-0.5,
     )
     model = MarianMTModel(config)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2 and "embed" not in name and "shared" not in name:
             nn.init.xavier_uniform_(parameter)
     model.generation_config = GenerationConfig(
-        pad_token_id=pad, eos_token_id=EOS, decoder_start_token_id=pad, bos_token_id=EOS,
-        bad_words_ids=[[pad]], max_length=96, num_beams=1,
+        pad_token_id=pad,
+        eos_token_id=EOS,
+        decoder_start_token_id=pad,
+        bos_token_id=EOS,
+        bad_words_ids=[[pad]],
+        max_length=96,
+        num_beams=1,
     )
     return model
 
@@ -146,8 +169,10 @@ def loss_of(model: MarianMTModel, source: Tensor, target: Tensor, smoothing: flo
     pad = model.config.pad_token_id
     start = torch.full_like(target[:, :1], pad)
     hidden = model.model(
-        input_ids=source, attention_mask=(source != pad).long(),
-        decoder_input_ids=torch.cat([start, target[:, :-1]], dim=1), use_cache=False,
+        input_ids=source,
+        attention_mask=(source != pad).long(),
+        decoder_input_ids=torch.cat([start, target[:, :-1]], dim=1),
+        use_cache=False,
     ).last_hidden_state
     real = target != pad
     logits = model.lm_head(hidden[real])  # [real tokens, vocabulary]
@@ -270,11 +295,13 @@ def train(args: argparse.Namespace, recipe: Recipe) -> None:
             model.zero_grad()
             average.update(model)
             step, position = step + 1, position + 1
-            running = loss.item() if step == 1 else 0.98 * running + 0.02 * loss.item()
+            running = loss.item() if running == 0 else 0.98 * running + 0.02 * loss.item()
             seconds = spent + time.monotonic() - began
             if step % 50 == 0:
-                print(f"step {step}/{args.steps} epoch {epoch} loss {running:.3f} "
-                      f"{seconds:.0f}s", flush=True)
+                print(
+                    f"step {step}/{args.steps} epoch {epoch} loss {running:.3f} {seconds:.0f}s",
+                    flush=True,
+                )
             if time.monotonic() - last_save > args.save_seconds or step >= args.steps:
                 save(state_file, model, optimizers, average, step, epoch, position, seconds)
                 last_save = time.monotonic()
@@ -289,8 +316,12 @@ def train(args: argparse.Namespace, recipe: Recipe) -> None:
 
 def save(path: Path, model, optimizers, average, step, epoch, position, seconds) -> None:
     state = {
-        "model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers],
-        "average": average.values, "step": step, "epoch": epoch, "position": position,
+        "model": model.state_dict(),
+        "optimizers": [o.state_dict() for o in optimizers],
+        "average": average.values,
+        "step": step,
+        "epoch": epoch,
+        "position": position,
         "spent": seconds,
     }
     torch.save(state, path.with_suffix(".tmp"))
@@ -318,7 +349,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="train.tsv, valid.tsv, test.tsv")
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=3200)
+    parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--save-seconds", type=float, default=300)
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,256 @@
+"""The whole journey on toy checkpoints: artifacts, resuming, reproducibility, refusals."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import compressor
+from compressor.checkpoint import open_checkpoint
+from compressor.errors import CompressError, InputError, UsageError
+from compressor.pipeline import run
+from compressor.recipe import Recipe, build_recipe
+from compressor.report.schema import load_report
+from compressor.runtime import Classifier, Translator
+from tests import toy
+
+
+class Talk:
+    """Keeps what a run says; may stop it at a message, as Ctrl-C would."""
+
+    def __init__(self, stop_at: str | None = None) -> None:
+        self.messages: list[str] = []
+        self.stop_at = stop_at
+
+    def say(self, message: str) -> None:
+        self.messages.append(message)
+        if self.stop_at is not None and self.stop_at in message:
+            raise KeyboardInterrupt
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        assert 0 <= done <= total
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory) -> Path:
+    return toy.marian_with_pieces(tmp_path_factory.mktemp("marian") / "dense")
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory) -> Path:
+    return toy.classifier(tmp_path_factory.mktemp("bert") / "dense")
+
+
+def recipe_for(model: Path, tmp_path: Path, **options) -> Recipe:
+    write = toy.pairs_file if "marian" in str(model) else toy.labels_file
+    values = {
+        "model": str(model),
+        "calibration": str(write(tmp_path / "calibration.tsv")),
+        "test": str(write(tmp_path / "test.tsv", seed=1)),
+        "keep": ["0.5"],
+        "batch_size": [2, 4],
+        "bench_seconds": 0.05,
+        "resamples": 100,
+        "device": "cpu",
+        "threads": 1,
+    }
+    return Recipe(**values | options)
+
+
+def hashes(directory: Path) -> dict[str, str]:
+    """The files that decide what is served: weights, heads, graphs, tokenizer."""
+    names = ("*.safetensors", "heads.json", "onnx/*", "recipe.yaml")
+    return {
+        path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for name in names
+        for path in directory.glob(name)
+    }
+
+
+def test_a_translator_from_checkpoint_to_artifact(translator, tmp_path):
+    out = tmp_path / "out"
+    report = run(recipe_for(translator, tmp_path, floor="0"), out)
+    (variant,) = report.variants
+    assert sum(map(len, variant.kept.values())) == 16  # half of 2 x 4 + 2 x 3 x 4
+    assert {c.name for c in variant.checks} >= {
+        "pruned equals masked", "reloaded equals saved", "ONNX equals PyTorch",
+        "ONNX translates as PyTorch",
+    }  # fmt: skip
+    assert variant.parameters == sum(p.numel() for p in _stored(out).values())
+    assert {row.batch_size for row in report.throughput.rows} == {2, 4}
+    assert {c.metric for c in variant.comparisons} == {"bleu", "chrf"}
+    assert load_report(out / "report.json").variants[0].kept == variant.kept
+    _check_manifest(out)
+    # What is served equals what PyTorch generates from the reloaded checkpoint.
+    loaded = open_checkpoint(str(out))
+    texts = ["w5 und w7.", "w9 w9 w3"]
+    batch = loaded.tokenizer(texts, return_tensors="pt", padding=True)
+    ids = loaded.model.generate(**batch, num_beams=1)
+    expected = loaded.tokenizer.batch_decode(ids, skip_special_tokens=True)
+    assert Translator(out).translate(texts, num_beams=1) == expected
+
+
+def _stored(out: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return {k: v for k, v in load_file(out / "model.safetensors").items() if "logits_bias" not in k}
+
+
+def _check_manifest(out: Path) -> None:
+    manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
+    listed = manifest["files"]
+    on_disk = {
+        path.relative_to(out).as_posix()
+        for path in out.rglob("*")
+        if path.is_file() and ".compress" not in path.parts and path.name != "manifest.json"
+    }
+    assert set(listed) == on_disk
+    for name, facts in listed.items():
+        assert hashlib.sha256((out / name).read_bytes()).hexdigest() == facts["sha256"]
+    needed = {"config.json", "heads.json", "recipe.yaml", "report.html", "README.md"}
+    assert needed <= on_disk
+
+
+def test_several_budgets_give_several_artifacts(classifier, tmp_path):
+    out = tmp_path / "out"
+    report = run(recipe_for(classifier, tmp_path, keep=["1.0", "7", "encoder_self=0.5"]), out)
+    kept = {v.name: sum(map(len, v.kept.values())) for v in report.variants}
+    assert kept == {"keep-1.0": 12, "keep-7": 7, "keep-encoder_self-0.5": 6}
+    same = report.variants[0]
+    assert all(c.difference == 0 and c.p_value == 1 for c in same.comparisons)
+    for name in kept:
+        _check_manifest(out / name)
+        own = load_report(out / name / "report.json")
+        assert [v.name for v in own.variants] == [name]
+        assert compressor.load(out / name) is not None
+        assert Classifier(out / name).labels == [f"LABEL_{i}" for i in range(5)]
+    assert len(load_report(out / "report.json").variants) == 3
+
+
+@pytest.mark.parametrize("stop_at", ["scoring", "removing", "evaluating keep", "measuring"])
+def test_a_stopped_run_goes_on_and_ends_the_same(classifier, tmp_path, stop_at):
+    recipe = recipe_for(classifier, tmp_path)
+    run(recipe, tmp_path / "straight")
+    with pytest.raises(KeyboardInterrupt):
+        run(recipe, tmp_path / "stopped", talk=Talk(stop_at))
+    talk = Talk()
+    run(recipe, tmp_path / "stopped", talk=talk)
+    assert any("done before" in message for message in talk.messages)
+    assert hashes(tmp_path / "stopped") == hashes(tmp_path / "straight")
+
+
+def test_the_artifacts_recipe_makes_the_same_artifact_again(classifier, tmp_path):
+    run(recipe_for(classifier, tmp_path, keep=["0.5", "9"], bench=False), tmp_path / "first")
+    again = build_recipe({}, tmp_path / "first" / "keep-9" / "recipe.yaml")
+    run(again, tmp_path / "second")
+    assert hashes(tmp_path / "first" / "keep-9") == hashes(tmp_path / "second")
+
+
+def test_a_finished_run_repeats_nothing(classifier, tmp_path):
+    recipe = recipe_for(classifier, tmp_path)
+    first = run(recipe, tmp_path / "out")
+    talk = Talk()
+    assert run(recipe, tmp_path / "out", talk=talk) == first
+    assert all("done before" in m for m in talk.messages if "…" not in m)
+    assert not [m for m in talk.messages if m.endswith("…")]
+
+
+def test_steps_score_again_and_change_the_choice(translator, tmp_path):
+    talk = Talk()
+    report = run(recipe_for(translator, tmp_path, steps=4, bench=False), tmp_path / "out", talk=talk)
+    assert sum(map(len, report.variants[0].kept.values())) == 16
+    assert report.scoring.cost["forward_passes"] >= 4
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"keep": []}, UsageError, "say how many heads"),
+        ({"keep": ["0.5", "0.5"]}, UsageError, "asked for twice"),
+        ({"keep": ["2"]}, UsageError, "floors"),
+        ({"keep": ["99"]}, UsageError, "only 12 heads"),
+        ({"keep": ["cross=0.5"]}, UsageError, "no attention 'cross'"),
+        ({"method": "tailor"}, UsageError, "no scoring method"),
+        ({"task": "translation"}, UsageError, "does not fit"),
+        ({"calibration": None}, UsageError, "needs --calibration"),
+        ({"test": None, "max_drop": ["accuracy=1"]}, UsageError, "needs --test"),
+        ({"min_speedup": ["1.1@32"]}, UsageError, "batch size 32 is not measured"),
+        ({"bench": False, "min_speedup": ["1.1"]}, UsageError, "drop --no-bench"),
+        ({"model": "/nothing/there"}, InputError, "no directory"),
+    ],
+)
+def test_refusals_come_before_anything_is_written(classifier, tmp_path, options, error, message):
+    with pytest.raises(error, match=message):
+        run(recipe_for(classifier, tmp_path).model_copy(update=options), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_not_ours_is_never_touched(classifier, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "thesis.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(InputError, match="not empty and is not ours"):
+        run(recipe_for(classifier, tmp_path), out)
+    assert [p.name for p in out.iterdir()] == ["thesis.txt"]
+
+
+def test_another_recipe_does_not_overwrite_a_run(classifier, tmp_path):
+    recipe = recipe_for(classifier, tmp_path, bench=False)
+    run(recipe, tmp_path / "out")
+    before = hashes(tmp_path / "out")
+    with pytest.raises(UsageError, match=r"holds a run with keep=\['0.5'\], now it is \['0.7'\]"):
+        run(recipe.model_copy(update={"keep": ["0.7"]}), tmp_path / "out")
+    toy.labels_file(tmp_path / "test.tsv", seed=5)
+    with pytest.raises(UsageError, match="test_sha256"):
+        run(recipe, tmp_path / "out")
+    assert hashes(tmp_path / "out") == before
+
+
+def test_compressed_checkpoints_are_not_compressed_again(classifier, tmp_path):
+    recipe = recipe_for(classifier, tmp_path, bench=False)
+    run(recipe, tmp_path / "out")
+    with pytest.raises(InputError, match="has lost heads already"):
+        run(recipe.model_copy(update={"model": str(tmp_path / "out")}), tmp_path / "again")
+
+
+def test_the_gate_is_judged_on_the_runs_own_numbers(classifier, tmp_path):
+    recipe = recipe_for(classifier, tmp_path, max_drop=["accuracy=0"], min_speedup=["100@2"])
+    report = run(recipe, tmp_path / "out")
+    drop = report.variants[0].comparisons[0]
+    assert drop.metric == "accuracy"
+    outcomes = {outcome.rule: outcome.met for outcome in report.gate}
+    assert outcomes == {
+        "max-drop accuracy=0": drop.difference >= 0,
+        "min-speedup 100@2": False,
+    }
+
+
+def test_recipe_file_of_a_run_is_complete(classifier, tmp_path):
+    run(recipe_for(classifier, tmp_path, bench=False), tmp_path / "out")
+    values = yaml.safe_load((tmp_path / "out" / "recipe.yaml").read_text(encoding="utf-8"))
+    assert set(values) == set(Recipe.model_fields)
+
+
+def test_errors_are_one_sentence(classifier, tmp_path):
+    with pytest.raises(CompressError) as caught:
+        run(recipe_for(classifier, tmp_path).model_copy(update={"keep": ["x"]}), tmp_path / "out")
+    assert "\n" not in str(caught.value)
+
+
+def test_quality_is_what_an_independent_count_says(classifier, tmp_path):
+    recipe = recipe_for(classifier, tmp_path, bench=False)
+    report = run(recipe, tmp_path / "out")
+    rows = (tmp_path / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    texts, gold = zip(*(row.split("\t") for row in rows), strict=True)
+    loaded = open_checkpoint(str(tmp_path / "out"))
+    batch = loaded.tokenizer(list(texts), return_tensors="pt", padding=True)
+    with torch.no_grad():
+        best = loaded.model(**batch).logits.argmax(-1).numpy()
+    right = np.mean([f"LABEL_{i}" == label for i, label in zip(best, gold, strict=True)])
+    assert report.variants[0].quality.metrics["accuracy"] == pytest.approx(100 * right)
