@@ -1,0 +1,180 @@
+"""Relevance: how much a head contributes to the top-1 logit, by layer-wise relevance propagation.
+
+Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 4 and appendix A. Relevance starts
+at the largest logit and flows back in proportion to what every neuron contributes. With the
+basic rule (R_u = sum over v of W_uv u / (sum over u' of W_u'v u' + bias) R_v) that is gradient
+times input of a model in which all that is not linear is a constant factor: a head's relevance is
+a_h . d logit / d a_h. The constant factors are
+
+- attention probabilities: relevance passes through the values alone;
+- the standard deviation in layer normalisation (subtracting the mean is linear);
+- f(x) / x at an activation f: relevance passes through unchanged.
+
+Where this differs from the paper: it also lets relevance flow through queries and keys (its
+released code has a switch for that) and weighs positive and negative contributions separately.
+It looks at what the model generates, this at teacher-forced target positions.
+
+Layer-wise relevance propagation is a patented technique. It is free for personal and scientific
+use; commercial use may need a licence of the patent's holders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from compressor.importance import RawScores, Scoring
+from compressor.surgery import Hook, gated, mask_gates
+from compressor.tasks import Batch
+from compressor.tasks.batching import IGNORED
+
+
+def score(scoring: Scoring) -> RawScores:
+    """A head's share of its layer's relevance, averaged over target positions (or rows).
+
+    The relevance of a head is the signed sum over its neurons and tokens; its share is its absolute
+    value divided by the sum of those of the layer's heads, since signed ones can cancel to zero.
+
+    `per="token"` does that for the top-1 logit of every target position by itself, as the paper
+    does: one forward pass and as many backward passes as the batch's longest target has tokens.
+    `per="example"` does it for the sum of the example's top-1 logits, in one backward pass; what a
+    head contributes to some positions and takes from others then cancels. A classifier has one
+    position, so there both are the same.
+    """
+    shares = {layer.name: torch.zeros(layer.heads, dtype=torch.float64) for layer in scoring.layers}
+    counted = backward = 0
+    model, total = scoring.model, len(scoring.batches)
+    with ExitStack() as stack:
+        stack.enter_context(_frozen(model))
+        stack.enter_context(gated(model, scoring.layers, mask_gates(scoring.mask)))
+        stack.enter_context(linearised(scoring))
+        for done, batch in enumerate(scoring.batches, 1):
+            positions, passes = _add_batch(scoring, batch.to(scoring.device), shares)
+            counted += positions
+            backward += passes
+            scoring.progress(done, total)
+    values = {name: (share / counted).tolist() for name, share in shares.items()}
+    return RawScores(values, f"per:{scoring.per}", forward_passes=total, backward_passes=backward)
+
+
+def _add_batch(scoring: Scoring, batch: Batch, shares: dict[str, Tensor]) -> tuple[int, int]:
+    """Add the shares of a batch; returns (positions or rows averaged over, backward passes)."""
+    with _head_outputs(scoring) as outputs, torch.enable_grad():
+        logits = scoring.task.logits(scoring.model, batch).float()
+    top = logits.max(-1).values.reshape(len(batch.rows), -1)  # [batch, positions]
+    real = (batch["labels"] != IGNORED).reshape(top.shape)
+    if scoring.per == "example":
+        top, real = (top * real).sum(1, keepdim=True), real.any(1, keepdim=True)
+    positions, heads = top.shape[1], [outputs[layer.name] for layer in scoring.layers]
+    for position in range(positions):
+        gradients = torch.autograd.grad(
+            top[:, position].sum(), heads, retain_graph=position + 1 < positions
+        )
+        for layer, gradient in zip(scoring.layers, gradients, strict=True):
+            products = (outputs[layer.name].detach() * gradient).sum(1)  # [batch, width]
+            relevance = products.unflatten(-1, (layer.heads, layer.head_dim)).sum(-1).abs().double()
+            share = relevance / relevance.sum(-1, keepdim=True).clamp_min(1e-30)  # [batch, heads]
+            shares[layer.name] += share[real[:, position]].sum(0).cpu()
+    return int(real.sum()), positions
+
+
+@contextmanager
+def linearised(scoring: Scoring) -> Iterator[None]:
+    """The same outputs from a model whose gradient is that of its linear part, see above."""
+    from transformers.activations import ACT2CLS
+
+    kinds: Any = tuple(
+        entry[0] if isinstance(entry, tuple) else entry for entry in ACT2CLS.values()
+    )
+    handles = []
+    for module in scoring.model.modules():
+        if isinstance(module, nn.LayerNorm):
+            handles.append(module.register_forward_hook(_normalise))
+        elif isinstance(module, kinds):
+            handles.append(module.register_forward_hook(_activate))
+    for layer in scoring.layers:
+        for path in (layer.query, layer.key):
+            handles.append(scoring.model.get_submodule(path).register_forward_hook(_detach))
+    try:
+        with _LinearTanh():
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _normalise(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    assert isinstance(module, nn.LayerNorm)
+    centred = inputs[0] - inputs[0].mean(-1, keepdim=True)
+    deviation = (centred.detach().square().mean(-1, keepdim=True) + module.eps).sqrt()
+    scaled = centred / deviation
+    if module.weight is not None:
+        scaled = scaled * module.weight
+    return scaled if module.bias is None else scaled + module.bias
+
+
+def _activate(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    return _pass_through(inputs[0], output)
+
+
+def _pass_through(x: Tensor, y: Tensor) -> Tensor:
+    """y as x times a constant."""
+    return x * torch.where(x == 0, 0, y / x).detach()
+
+
+def _detach(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    return output.detach()
+
+
+class _LinearTanh(TorchFunctionMode):
+    """RoBERTa's classification head calls tanh as a function, out of the reach of hooks."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return _pass_through(args[0], result) if func is torch.tanh else result
+
+
+@contextmanager
+def _head_outputs(scoring: Scoring) -> Iterator[dict[str, Tensor]]:
+    """The inputs of all output projections by layer name, [batch, tokens, heads x head_dim]."""
+    outputs: dict[str, Tensor] = {}
+
+    def watch(name: str) -> Hook:
+        def take(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            output = inputs[0]
+            if not output.requires_grad:  # the first layer's: nothing below needs a gradient
+                output = output.detach().requires_grad_()
+            outputs[name] = output
+            return (output, *inputs[1:])
+
+        return take
+
+    handles = [
+        scoring.model.get_submodule(layer.output).register_forward_pre_hook(watch(layer.name))
+        for layer in scoring.layers
+    ]
+    try:
+        yield outputs
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _frozen(model: nn.Module) -> Iterator[None]:
+    """No weight requires a gradient while the context lasts."""
+    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in wanted:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in wanted:
+            parameter.requires_grad_(True)
