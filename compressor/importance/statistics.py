@@ -1,0 +1,163 @@
+"""Second moments of an output projection's inputs and gradients, gathered in bounded memory.
+
+Products are taken in single precision of rows centred on their batch, sums in double precision,
+merged as in Chan, Golub & LeVeque 1983, "Algorithms for Computing the Sample Variance": a mean
+that is large against the spread costs no digits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from compressor.errors import InputError
+from compressor.heads import AttentionLayer
+from compressor.importance import Scoring
+from compressor.importance.gradients import visit_gradients
+
+
+class Moments:
+    """Mean and covariance of rows x, and their covariance with rows y that come along.
+
+    Args:
+        width: columns of x.
+        other: columns of y; 0 if there is no y.
+    """
+
+    def __init__(self, width: int, other: int = 0, device: torch.device | str = "cpu") -> None:
+        self.rows = 0
+        self.mean = torch.zeros(width, dtype=torch.float64, device=device)
+        self.other_mean = torch.zeros(other, dtype=torch.float64, device=device)
+        self._scatter = torch.zeros(width, width, dtype=torch.float64, device=device)
+        self._cross = torch.zeros(width, other, dtype=torch.float64, device=device)
+        self._spread = torch.zeros((), dtype=torch.float64, device=device)
+
+    def add(self, x: Tensor, y: Tensor | None = None) -> None:
+        """Take in x [rows, width] and y [rows, other]."""
+        x = x.float()
+        y = x.new_zeros(len(x), 0) if y is None else y.float()
+        if len(x) == 0:
+            return
+        means = x.mean(0), y.mean(0)
+        x, y = x - means[0], y - means[1]
+        shift, other_shift = means[0].double() - self.mean, means[1].double() - self.other_mean
+        total = self.rows + len(x)
+        weight = self.rows * len(x) / total
+        self._scatter += (x.T @ x).double() + weight * shift.outer(shift)
+        self._cross += (x.T @ y).double() + weight * shift.outer(other_shift)
+        self._spread += y.double().pow(2).sum() + weight * other_shift.pow(2).sum()
+        self.mean += shift * (len(x) / total)
+        self.other_mean += other_shift * (len(x) / total)
+        self.rows = total
+
+    def covariance(self, *, centred: bool = True) -> Tensor:
+        """E[(x - mean)(x - mean)^T], or E[x x^T] if not `centred`; [width, width] float64."""
+        found = self._scatter / self.rows
+        return found if centred else found + self.mean.outer(self.mean)
+
+    def cross_covariance(self, *, centred: bool = True) -> Tensor:
+        """E[(x - mean)(y - mean)^T], or E[x y^T] if not `centred`; [width, other] float64."""
+        found = self._cross / self.rows
+        return found if centred else found + self.mean.outer(self.other_mean)
+
+    def other_square(self) -> float:
+        """E[|y|^2]."""
+        return float(self._spread / self.rows + self.other_mean.pow(2).sum())
+
+
+@dataclass(frozen=True)
+class LayerStatistics:
+    """What one attention layer showed on the calibration rows; all float64, on the CPU.
+
+    Args:
+        covariance: of the output projection's inputs over real tokens, [D, D]; centred if the
+            projection has a bias, which then takes up whatever is constant.
+        sensitivity: G = sum over real tokens of g g^T, per row of the data, [width, width], with
+            g the gradient of the summed loss at the projection's output.
+        tokens: how many real tokens there were.
+    """
+
+    covariance: Tensor
+    sensitivity: Tensor
+    tokens: int
+
+
+def collect_statistics(scoring: Scoring) -> tuple[dict[str, LayerStatistics], int]:
+    """One forward and one backward pass over all batches.
+
+    G is per row and not per token, so that layers which see more tokens (a longer source) weigh
+    accordingly: a layer's error is what all its tokens together do to the loss of a row.
+
+    Returns:
+        The statistics per layer name, and the number of batches.
+
+    Raises:
+        InputError: a layer's inputs or gradients are not finite.
+    """
+    rows = sum(len(next(iter(batch.values()))) for batch in scoring.batches)
+    inputs: dict[str, Moments] = {}
+    outputs: dict[str, Tensor] = {}
+    arrived: dict[str, Tensor] = {}  # gradients at the outputs, a moment before those at the inputs
+
+    def add(layer: AttentionLayer, heads: Tensor, gradient: Tensor, real: Tensor) -> None:
+        arriving = arrived.pop(layer.name)[real].float()  # [tokens, width]
+        chosen = heads.flatten(-2)[real]  # [tokens, D]
+        if layer.name not in inputs:
+            width, device = arriving.shape[-1], chosen.device
+            inputs[layer.name] = Moments(chosen.shape[-1], device=device)
+            outputs[layer.name] = torch.zeros(width, width, dtype=torch.float64, device=device)
+        inputs[layer.name].add(chosen)
+        outputs[layer.name] += (arriving.T @ arriving).double()
+
+    handles = [_watch_output(scoring.model, layer, arrived) for layer in scoring.layers]
+    try:
+        passes = visit_gradients(scoring, add)
+    finally:
+        for handle in handles:
+            handle.remove()
+    found = {}
+    for layer in scoring.layers:
+        biased = scoring.model.get_submodule(layer.output).bias is not None
+        moments = inputs[layer.name]
+        covariance = moments.covariance(centred=biased).cpu()
+        sensitivity = (outputs[layer.name] / rows).cpu()
+        require_finite(layer, covariance, sensitivity)
+        found[layer.name] = LayerStatistics(covariance, sensitivity, moments.rows)
+    return found, passes
+
+
+def _watch_output(
+    model: nn.Module, layer: AttentionLayer, arrived: dict[str, Tensor]
+) -> torch.utils.hooks.RemovableHandle:
+    def watch(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        output.register_hook(lambda gradient: arrived.update({layer.name: gradient}))
+
+    return model.get_submodule(layer.output).register_forward_hook(watch)
+
+
+def require_finite(layer: AttentionLayer, *moments: Tensor) -> None:
+    """Raise `InputError` if a layer's statistics hold NaN or infinity."""
+    if not all(bool(m.isfinite().all()) for m in moments):
+        raise InputError(
+            f"attention layer {layer.name} produces NaN or infinite values on the calibration "
+            "rows; check the checkpoint with `compress evaluate`, or use other rows"
+        )
+
+
+def damped(covariance: Tensor, damping: float) -> Tensor:
+    """The covariance with a fraction of its mean diagonal added to its diagonal.
+
+    Where no input ever varies, a diagonal of next to nothing keeps the matrix invertible.
+    """
+    diagonal = covariance.diagonal()
+    amount = damping * float(diagonal.mean()) if len(diagonal) else 0.0
+    return covariance + (amount or 1e-12) * torch.eye(len(diagonal)).to(covariance)
+
+
+def head_columns(heads: list[int], head_dim: int) -> Tensor:
+    """Positions of some heads in the output projection's input, [heads x head_dim]."""
+    return (
+        torch.tensor(heads, dtype=torch.long)[:, None] * head_dim + torch.arange(head_dim)
+    ).flatten()
