@@ -30,6 +30,7 @@ METHODS: dict[str, str] = {
     "ablation": "compressor.importance.ablation:score",
     "confidence": "compressor.importance.confidence:score",
     "relevance": "compressor.importance.relevance:score",
+    "second-order": "compressor.importance.second_order:score",
     "magnitude": "compressor.importance.magnitude:score",
     "random": "compressor.importance.random:score",
 }
