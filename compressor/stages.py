@@ -162,6 +162,7 @@ def _describe(
         checkpoint_bytes=checkpoint_bytes,
         onnx_bytes=graph_bytes(directory),
         precision=PRECISION,
+        recovery="none",
         checks=checks,
     ).model_dump()
 
