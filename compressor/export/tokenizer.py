@@ -116,8 +116,6 @@ class _Source:
 
     scores: dict[str, float]
     charsmap: bytes
-    prefix: bool
-    collapse: bool
 
     @property
     def characters(self) -> set[str]:
@@ -177,20 +175,19 @@ def _read_source(path: Path) -> _Source:
             f"{path} is not a unigram model without byte fallback, the only kind of "
             "SentencePiece model that can be exported"
         )
-    if trainer.treat_whitespace_as_suffix or not rules.escape_whitespaces:
-        raise InputError(f"{path} marks spaces otherwise than {SPACE} before words; not supported")
+    usual = rules.add_dummy_prefix and rules.remove_extra_whitespaces and rules.escape_whitespaces
+    if trainer.treat_whitespace_as_suffix or not usual:
+        raise InputError(
+            f"{path} treats spaces otherwise than SentencePiece does by default (each word starts "
+            f"with {SPACE}, further spaces are dropped), which cannot be exported"
+        )
     scores = {p.piece: p.score for p in model.pieces if p.type == piece_type.NORMAL}
     highest = max(scores.values())
     for piece in model.pieces:
         if piece.type == piece_type.USER_DEFINED:
             # SentencePiece's own bonus for these, unigram_model.cc (EncodeOptimized).
             scores[piece.piece] = len(piece.piece.encode()) * highest - 0.1
-    return _Source(
-        scores=scores,
-        charsmap=rules.precompiled_charsmap,
-        prefix=rules.add_dummy_prefix,
-        collapse=rules.remove_extra_whitespaces,
-    )
+    return _Source(scores, rules.precompiled_charsmap)
 
 
 def _vocabulary(ids: dict[str, int], added: set[str], source: _Source) -> list[tuple[str, float]]:
@@ -243,14 +240,12 @@ def _normalizer(ids: dict[str, int], source: _Source) -> Any:
     steps.append(replace(r"\A>>[\s\S]*?<<", f"{MARK} "))
     if source.charsmap:
         steps.append(normalizers.Precompiled(source.charsmap))
-    if source.collapse:
-        # SentencePiece strips the *marker* at the end, so also one that was in the text.
-        steps += [replace(" {2,}", " "), replace(rf"\A +|[ {SPACE}]+\z", "")]
+    # SentencePiece strips the *marker* at the end, so also one that was in the text.
+    steps += [replace(" {2,}", " "), replace(rf"\A +|[ {SPACE}]+\z", "")]
     runs = _unknown_runs(ids, source)
     if runs:
         steps.append(replace(runs, UNKNOWN_CHARACTER))
-    if source.prefix:
-        steps += [normalizers.Prepend(" "), normalizers.Replace(f" {MARK}", MARK)]
+    steps += [normalizers.Prepend(" "), normalizers.Replace(f" {MARK}", MARK)]
     return normalizers.Sequence(steps)
 
 
