@@ -16,7 +16,8 @@ from compressor.errors import InputError, UsageError
 from compressor.heads import HeadMask
 from compressor.recovery import RECOVERIES, Recovery, reconstruct, recover
 from compressor.recovery.replay import Replay, blocks_in_order
-from compressor.surgery import OutputBias, prune
+from compressor.recovery.twin import dense_twin
+from compressor.surgery import OutputBias, prune, verify_surgery
 from compressor.tasks import task_module
 from tests.test_importance import labelled_batch
 from tests.tiny import BUILDERS, TRANSLATORS, empty_first_mask, tiny_model, uneven_mask
@@ -282,6 +283,23 @@ def test_the_observed_stream_holds_the_projections_output(name: str):
         projection.bias += 0.25
     _, after = replay.observe(layer, 0)
     torch.testing.assert_close(after - before, torch.full_like(before, 0.25))
+
+
+@pytest.mark.parametrize("mask", [uneven_mask, empty_first_mask])
+@pytest.mark.parametrize("name", BUILDERS)
+def test_the_twin_of_a_changed_pruned_model_is_its_equal_when_gated(name: str, mask):
+    setup = job(name, mask, rows=(5,))
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in setup.pruned.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    twin = dense_twin(setup.dense, setup.pruned, setup.layers, setup.mask)
+    inputs = [batch.inputs() for batch in setup.batches]
+    verify_surgery(twin, setup.pruned, setup.layers, setup.mask, inputs)
+    assert find_attention_layers(twin) == setup.layers
+    again = prune(twin, setup.layers, setup.mask).state_dict()
+    assert set(again) == set(setup.pruned.state_dict())
+    assert all(torch.equal(v, again[k]) for k, v in setup.pruned.state_dict().items())
 
 
 def test_progress_counts_layers():
