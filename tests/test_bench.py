@@ -240,6 +240,8 @@ def test_contradictory_settings_are_refused(tmp_path: Path) -> None:
         run(one, target_length=5)
     with pytest.raises(UsageError, match="excludes translations that stop"):
         run(one, task="translation", target_length=5, natural=True)
+    with pytest.raises(UsageError, match="target length 9 is more than the 8"):
+        run(one, task="translation", target_length=9, config={"max_position_embeddings": 8})
     with pytest.raises(UsageError, match="2 beams need"):
         run(one, task="translation", num_beams=2)
     with pytest.raises(EnvironmentProblem, match=r"differ in precision \(fp32, int8\)"):

@@ -236,13 +236,16 @@ def test_precision_changes_bytes_alone() -> None:
 
 
 def test_roofline_takes_the_slowest_bound_of_each_run() -> None:
+    macs, moved = np.array([2e3, 2e3, 1.0]), np.array([1e3, 4e3, 1.0])
     work = [
-        # bounds in seconds: 2e-6 | 1e-6, 4e-6 | launch
-        Operation("stored", np.array([2e3, 2e3, 1.0]), np.array([1e3, 4e3, 1.0]), stored=True),
-        Operation("values", np.array([1e3]), np.array([1.0]), stored=False),  # 2e-6, half rate
+        Operation("model", "stored", macs, moved, stored=True),  # 2, 4 and 0.001 microseconds
+        Operation("model", "values", macs[:1], moved[:1], stored=False, nodes=5),  # 4, half rate
     ]
+    ahead = dataclasses.replace(MACHINE, runs_ahead=True)
 
-    assert roofline_seconds(work, MACHINE) == pytest.approx(2e-6 + 4e-6 + 1e-6 + 2e-6)
+    # On a CPU each of three runs starts one node in a microsecond, and the last five nodes.
+    assert roofline_seconds(work, MACHINE) == pytest.approx(1e-6 * (6.001 + 3 + 4 + 5))
+    assert roofline_seconds(work, ahead) == pytest.approx(1e-6 * (2 + 4 + 1 + 5))
 
 
 def test_limits_are_quotients_of_dense_and_pruned() -> None:
@@ -280,9 +283,25 @@ def test_launches_bound_small_work_so_removing_part_of_a_layer_gains_little() ->
     shorter = dataclasses.replace(dense, encoder_heads=(2, 0))
     slow_start = dataclasses.replace(MACHINE, launch=1.0)
 
-    assert limit_of(dense, thinner, slow_start, [WorkSize(1, 3)]).time == 1
-    # 1 + 2 x 13 + 1 operations, of which a layer without heads loses 8.
-    assert limit_of(dense, shorter, slow_start, [WorkSize(1, 3)]).time == pytest.approx(28 / 20)
+    assert limit_of(dense, thinner, slow_start, [WorkSize(1, 3)]).time == pytest.approx(1)
+    # Nodes of a layer: 2 + 7 + 4 + 2 + 1 of attention, which go, and 1 + 4 + 1 others.
+    expected = (1 + 2 * 22 + 1) / (1 + 2 * 22 + 1 - 16)
+    assert limit_of(dense, shorter, slow_start, [WorkSize(1, 3)]).time == pytest.approx(expected)
+
+
+def test_source_is_not_read_without_cross_attention() -> None:
+    shape = ModelShape(
+        task="translation", width=4, head_dim=2, embedding=4, encoder_ffn=6, encoder_heads=(2,),
+        decoder_ffn=6, decoder_heads=(2,), cross_heads=(2,), vocabulary=9,
+    )  # fmt: skip
+    blind = dataclasses.replace(shape, cross_heads=(0,))
+    size = WorkSize(2, 5, 3)
+
+    decoder = [x for x in operations(blind, size) if x.macs.size == 3]
+
+    expected = total_macs(operations(shape, size)) / total_macs(decoder)
+    assert limit_of(shape, blind, MACHINE, [size]).macs == pytest.approx(expected)
+    assert total_macs(operations(blind, size)) > total_macs(decoder)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import platform
+import subprocess
 import sys
 from importlib import metadata
 from itertools import pairwise
@@ -435,3 +436,15 @@ def test_tool_that_is_missing_or_fails_tells_nothing() -> None:
     assert hardware.run_tool("no-such-tool-on-any-machine") == ""
     assert hardware.run_tool(sys.executable, "-c", "print(1); raise SystemExit(3)") == ""
     assert hardware.run_tool(sys.executable, "-c", "print(' fine ')") == "fine"
+
+
+def test_heavy_packages_are_not_imported_before_they_are_needed() -> None:
+    code = (
+        "import sys, compressor.evaluation, compressor.throughput;"
+        "heavy = {'torch', 'transformers', 'onnxruntime', 'sacrebleu', 'onnx'};"
+        "print(sorted(heavy & {*sys.modules}))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"

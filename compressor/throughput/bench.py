@@ -104,6 +104,7 @@ def benchmark(
         EnvironmentProblem: the device is not usable, or artifacts run on different providers.
     """
     _check(subjects, rows.task, target_length, natural, num_beams)
+    _check_positions(target_length, config)
     threads = threads or cores()
     runtimes = {
         subject.name: _open(subject, rows.task, device, threads, precision) for subject in subjects
@@ -157,6 +158,15 @@ def _check(
     if beams != 1 and not natural:
         raise UsageError(
             f"{beams} beams need translations that stop by themselves; forced lengths are greedy"
+        )
+
+
+def _check_positions(target: int | None, config: Mapping[str, Any] | None) -> None:
+    most = (config or {}).get("max_position_embeddings")
+    if target is not None and most is not None and target > most:
+        raise UsageError(
+            f"target length {target} is more than the {most} tokens the model can generate; "
+            "ask for fewer"
         )
 
 

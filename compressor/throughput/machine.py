@@ -1,7 +1,7 @@
 """What this machine can do at most, measured through onnxruntime in about a second.
 
 Three numbers bound any operation from below: how fast large matrices are multiplied, how fast
-memory is read and written, and how long the smallest operation takes to start.
+memory is read and written, and how long the smallest of them takes to start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from compressor.runtime.session import open_session
 
 _SIDE = 1024  # matrices of 1024 x 1024: large enough for full rate, 10^9 multiply-adds
 _COPIED_MIB = 64  # far beyond most caches
-_CHAIN = 200  # tiny operations in a row, to time the start of one
+_CHAIN = 200  # tiny products in a row, to time the start of one
 _SECONDS = 0.3  # per measurement
 
 
@@ -29,9 +29,10 @@ class Machine:
     stored_rate: float  # multiply-adds per second with stored weights, in their precision
     value_rate: float  # multiply-adds per second of two computed matrices
     bandwidth: float  # bytes per second, reading and writing together
-    launch: float  # seconds the smallest operation takes
+    launch: float  # seconds the smallest matrix product takes
     weight_bytes: float = 4
     value_bytes: float = 4
+    runs_ahead: bool = False  # whether nodes are launched while earlier ones still compute
 
 
 # precision -> (weight bytes, value bytes, element type of values)
@@ -69,8 +70,8 @@ def measure_machine(device: str = "cpu", threads: int = 1, precision: str = "fp3
         stored_rate = macs / _best_seconds("MatMulInteger", integers, 1, device, threads)
     large = np.ones(_COPIED_MIB * 2**20 // 4, dtype=np.float32)
     copy_seconds = _best_seconds("Abs", [large], 1, device, threads)
-    small = np.ones(16, dtype=np.float32)
-    chain_seconds = _best_seconds("Abs", [small], _CHAIN, device, threads)
+    small = np.eye(4, dtype=np.float32)
+    chain_seconds = _best_seconds("MatMul", [small, small], _CHAIN, device, threads)
     return Machine(
         stored_rate=stored_rate,
         value_rate=value_rate,
@@ -78,6 +79,7 @@ def measure_machine(device: str = "cpu", threads: int = 1, precision: str = "fp3
         launch=chain_seconds / _CHAIN,
         weight_bytes=weight_bytes,
         value_bytes=value_bytes,
+        runs_ahead=device == "cuda",
     )
 
 
@@ -103,10 +105,10 @@ def _graph(operator: str, inputs: list[np.ndarray], chain: int) -> bytes:
 
     kinds = [helper.np_dtype_to_tensor_dtype(array.dtype) for array in inputs]
     names = [f"input.{number}" for number in range(len(inputs))]
-    nodes, current = [], names
+    nodes, current = [], names[0]
     for number in range(chain):
-        nodes.append(helper.make_node(operator, current, [f"value.{number}"]))
-        current = [f"value.{number}"]
+        nodes.append(helper.make_node(operator, [current, *names[1:]], [f"value.{number}"]))
+        current = f"value.{number}"
     result = onnx.TensorProto.INT32 if operator == "MatMulInteger" else kinds[0]
     graph = helper.make_graph(
         nodes,
@@ -115,7 +117,7 @@ def _graph(operator: str, inputs: list[np.ndarray], chain: int) -> bytes:
             helper.make_tensor_value_info(name, kind, array.shape)
             for name, kind, array in zip(names, kinds, inputs, strict=True)
         ],
-        [helper.make_tensor_value_info(current[0], result, inputs[0].shape)],
+        [helper.make_tensor_value_info(current, result, inputs[0].shape)],
     )
     opset = [helper.make_opsetid("", 20)]
     model = helper.make_model(graph, opset_imports=opset, ir_version=10)
