@@ -1,0 +1,224 @@
+"""Do two scoring methods agree? Rank correlations, shared lowest heads, and a plot.
+
+Ranks alone are compared: pruning goes by the order of heads, and the scales of methods differ.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compressor.errors import UsageError
+from compressor.heads import KINDS, HeadScores, kind_of
+from compressor.report import numbers
+from compressor.report.facts import kind_label
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Shares of all heads that are looked at as "the lowest": what one would think of pruning.
+SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
+PLOT_FORMATS = (".png", ".svg")
+_MARKERS = ("o", "s", "^")  # one per kind of attention
+
+Floats = NDArray[np.float64]
+
+
+def compare_scores(scores: Sequence[HeadScores]) -> dict[str, Any]:
+    """Compare every pair of scores of one model's heads.
+
+    Returns:
+        `heads`: their number; `scores`: `name`, `method` and `signature` of each; `pairs`: for each
+        pair `first` and `second` (names), `correlations` and `lowest`. A correlation holds `kind`
+        (`all`, then each kind of attention), `heads`, `spearman` and `kendall` (tau-b), between -1
+        and 1, None where all scores of one method are the same. An entry of `lowest` holds `heads`,
+        how many of the so many lowest of both are the `shared` ones, and how many would be
+        `by_chance`.
+
+    Raises:
+        UsageError: fewer than two scores, or scores of different models.
+    """
+    if len(scores) < 2:
+        raise UsageError(f"comparing takes the scores of two methods or more, not {len(scores)}")
+    shapes = [{name: len(values) for name, values in found.values.items()} for found in scores]
+    names = _names(scores)
+    for name, shape in zip(names, shapes, strict=True):
+        if shape != shapes[0]:
+            raise UsageError(
+                f"the scores {name} are of another model than {names[0]}: layers or heads differ"
+            )
+    return {
+        "heads": sum(shapes[0].values()),
+        "scores": [
+            {"name": name, "method": found.method, "signature": found.signature}
+            for name, found in zip(names, scores, strict=True)
+        ],
+        "pairs": [
+            {
+                "first": names[i],
+                "second": names[j],
+                "correlations": _correlations(scores[i], scores[j]),
+                "lowest": _lowest(scores[i], scores[j]),
+            }
+            for i, j in combinations(range(len(scores)), 2)
+        ],
+    }
+
+
+def _names(scores: Sequence[HeadScores]) -> list[str]:
+    """The methods' names; where two are the same, signatures, and where these are, numbers."""
+    names = [found.method for found in scores]
+    names = [
+        found.signature if names.count(name) > 1 else name
+        for found, name in zip(scores, names, strict=True)
+    ]
+    seen: Counter[str] = Counter()
+    numbered = []
+    for name in names:
+        seen[name] += 1
+        numbered.append(f"{name} ({seen[name]})" if names.count(name) > 1 else name)
+    return numbered
+
+
+def _kinds(scores: HeadScores) -> list[str]:
+    present = {kind_of(name) for name in scores.values}
+    return [kind for kind in KINDS if kind in present]
+
+
+def _flat(scores: HeadScores, like: HeadScores, kind: str | None = None) -> Floats:
+    """All scores, or those of a kind, in the order of the layers of `like`."""
+    chosen = [scores.values[name] for name in like.values if kind in (None, kind_of(name))]
+    return np.concatenate([np.asarray(values, dtype=np.float64) for values in chosen])
+
+
+def _correlations(first: HeadScores, second: HeadScores) -> list[dict[str, Any]]:
+    rows = []
+    for kind in (None, *_kinds(first)):
+        x, y = _flat(first, first, kind), _flat(second, first, kind)
+        rows.append(
+            {
+                "kind": kind or "all",
+                "heads": len(x),
+                "spearman": spearman(x, y),
+                "kendall": kendall(x, y),
+            }
+        )
+    return rows
+
+
+def _lowest(first: HeadScores, second: HeadScores) -> list[dict[str, Any]]:
+    orders = first.ascending(), second.ascending()
+    total = len(orders[0])
+    rows = []
+    for count in sorted({max(1, round(share * total)) for share in SHARES}):
+        shared = set(orders[0][:count]) & set(orders[1][:count])
+        rows.append({"heads": count, "shared": len(shared), "by_chance": count * count / total})
+    return rows
+
+
+def ranks(values: Floats) -> Floats:
+    """Ranks from 1, lowest first; equal values share the mean of their ranks."""
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[place]
+
+
+def spearman(x: Floats, y: Floats) -> float | None:
+    """Spearman's rank correlation, the correlation of `ranks`; None where it is undefined."""
+    a, b = ranks(x) - (len(x) + 1) / 2, ranks(y) - (len(y) + 1) / 2
+    scale = np.sqrt((a @ a) * (b @ b))
+    return float(a @ b / scale) if scale > 0 else None
+
+
+def kendall(x: Floats, y: Floats) -> float | None:
+    """Kendall's tau-b (Kendall 1945), which corrects for ties; None where it is undefined."""
+    a, b = np.sign(x[:, None] - x[None]), np.sign(y[:, None] - y[None])
+    scale = np.sqrt((a * a).sum() * (b * b).sum())
+    return float((a * b).sum() / scale) if scale > 0 else None
+
+
+def comparison_table(comparison: dict[str, Any]) -> str:
+    """What `compare_scores` found, as plain text for a terminal."""
+    blocks = []
+    for pair in comparison["pairs"]:
+        lines = [f"{pair['first']} and {pair['second']}", _row("", "heads", "Spearman", "Kendall")]
+        for row in pair["correlations"]:
+            kind = "all heads" if row["kind"] == "all" else kind_label(row["kind"])
+            values = (numbers.fixed(row[name], 3, sign=True) for name in ("spearman", "kendall"))
+            lines.append(_row(kind, str(row["heads"]), *values))
+        lines.append(_row("lowest heads of both", "heads", "shared", "by chance"))
+        for row in pair["lowest"]:
+            chance = numbers.fixed(row["by_chance"], 1)
+            lines.append(_row("", str(row["heads"]), str(row["shared"]), chance))
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def _row(title: str, *cells: str) -> str:
+    return (f"  {title:<24}" + "".join(f"{cell:>11}" for cell in cells)).rstrip()
+
+
+def comparison_plot(scores: Sequence[HeadScores], path: Path) -> None:
+    """Draw every pair of scores as a scatter of ranks, 1 = the least important head.
+
+    Args:
+        path: where to write, PNG (200 dpi) or SVG by its ending.
+
+    Raises:
+        UsageError: another ending, or see `compare_scores`.
+    """
+    if path.suffix.lower() not in PLOT_FORMATS:
+        raise UsageError(f"cannot draw {path}: its name must end in {' or '.join(PLOT_FORMATS)}")
+    from compressor.report.plots import plot_style
+
+    with plot_style("compare-scores"):
+        figure = comparison_figure(scores)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        svg = path.suffix.lower() == ".svg"
+        # No date, so that the same scores draw the same file.
+        options: dict[str, Any] = {"metadata": {"Date": None}} if svg else {"dpi": 200}
+        figure.savefig(path, facecolor="white", **options)
+
+
+def comparison_figure(scores: Sequence[HeadScores]) -> Figure:
+    """The figure of `comparison_plot`: one panel per pair, in a triangle; a marker per kind."""
+    from matplotlib.figure import Figure
+
+    comparison = compare_scores(scores)
+    pairs = iter(comparison["pairs"])
+    size = len(scores) - 1
+    side = 3.6 if size == 1 else 2.8
+    figure = Figure(figsize=(side * size, side * size + 0.5), layout="constrained")
+    for column, row in combinations(range(len(scores)), 2):
+        axes = figure.add_subplot(size, size, (row - 1) * size + column + 1)
+        _scatter(axes, scores[column], scores[row], next(pairs))
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=min(3, size + 1))
+    return figure
+
+
+def _scatter(axes: Axes, first: HeadScores, second: HeadScores, pair: dict[str, Any]) -> None:
+    from compressor.report.plots import COLOURS, FAINT
+
+    x, y = ranks(_flat(first, first)), ranks(_flat(second, first))
+    kinds = np.array([kind_of(name) for name, values in first.values.items() for _ in values])
+    axes.axline((0, 0), slope=1, color=FAINT, linewidth=1)
+    for kind, colour, marker in zip(KINDS, COLOURS, _MARKERS, strict=False):
+        chosen = kinds == kind
+        if chosen.any():
+            axes.scatter(
+                x[chosen], y[chosen], s=14, color=colour, marker=marker, label=kind_label(kind)
+            )
+    axes.set_xlabel(f"rank by {pair['first']}")
+    axes.set_ylabel(f"rank by {pair['second']}")
+    value = numbers.fixed(pair["correlations"][0]["spearman"], 2, sign=True)
+    axes.set_title(f"Spearman {value}", loc="left", fontsize=9)
+    axes.set_aspect("equal")
+    axes.set_xlim(0, len(x) + 1)
+    axes.set_ylim(0, len(x) + 1)
