@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from compressor.architectures import AttentionLayer
+import torch
+
 from compressor.checkpoint import open_checkpoint
 from compressor.export.graphs import export_graphs
 from compressor.export.metadata import write_metadata
 from compressor.export.tokenizer import write_tokenizer
-from compressor.heads import HeadMask
+from compressor.heads import AttentionLayer, HeadMask
 from compressor.surgery import prune
+from tests import toy
+from tests.tiny import uneven_mask
 
 
 @dataclass(frozen=True)
@@ -45,3 +52,36 @@ def export(
     write_tokenizer(opened.tokenizer, graphs / "tokenizer.json")
     write_metadata(opened, model, mask, files, graphs)
     return Exported(directory, model, opened.tokenizer)
+
+
+def vary(model: Any) -> None:
+    """Give a translator an output layer of its own, so that it does not repeat its input.
+
+    With the bias sentences end at various lengths within the limit.
+    """
+    rows, width = model.lm_head.weight.shape
+    generator = torch.Generator().manual_seed(4)
+    model.lm_head.weight = torch.nn.Parameter(0.5 * torch.randn(rows, width, generator=generator))
+    model.final_logits_bias[0, model.generation_config.eos_token_id] = 2.5
+
+
+# Exporting takes seconds, so tests of several files share what comes out.
+@cache
+def translator() -> Exported:
+    """A Marian model with SentencePiece vocabularies and a different head count in every layer."""
+    directory = _directory()
+    dense = toy.marian_with_pieces(directory / "dense")
+    return export(dense, uneven_mask, directory / "out", vary)
+
+
+@cache
+def classifier(name: str) -> Exported:
+    """A classifier of the architecture with a different head count in every layer."""
+    directory = _directory()
+    return export(toy.classifier(directory / "dense", name), uneven_mask, directory / "out")
+
+
+def _directory() -> Path:
+    path = Path(tempfile.mkdtemp(prefix="compress-tests-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path

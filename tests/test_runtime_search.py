@@ -6,6 +6,7 @@ Both drive the same tiny random Marian model through PyTorch; the expected ids c
 
 from __future__ import annotations
 
+import copy
 from functools import cache
 
 import numpy as np
@@ -186,20 +187,22 @@ def test_beam_options_equal_generate(name: str, beams: int) -> None:
     check(BEAM_OPTIONS[name], beams)
 
 
-@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("beams", [1, 3, 4])
 def test_several_end_tokens(beams: int) -> None:
-    model, batch = tiny_model(5, 2.0), sources([5, 8, 3, 4])
+    """Likely ones: most of the best candidates end, and enough others must be found."""
+    lengths = [5, 8, 3, 4, 6, 2, 9, 7]
+    model, batch = copy.deepcopy(tiny_model(7, 2.0)), sources(lengths)
     ends = [END, 13, 27]
+    model.final_logits_bias[0, ends] = 3.5
+    options = {"num_beams": beams, "max_length": LIMIT, "length_penalty": 2.0, **NO_PAD}
     with torch.no_grad():
-        rows = model.generate(
-            **batch, do_sample=False, num_beams=beams, max_length=LIMIT, eos_token_id=ends, **NO_PAD
-        ).tolist()
+        rows = model.generate(**batch, do_sample=False, eos_token_id=ends, **options).tolist()
     want = []
     for row in rows:
         stop = next((i for i, token in enumerate(row) if token in ends), len(row) - 1)
         want.append(row[1 : stop + 1])
-    decoder = TorchDecoder(model, batch)
-    assert search(decoder, 4, num_beams=beams, eos_token_id=ends, **NO_PAD) == want
+    assert search(TorchDecoder(model, batch), len(lengths), eos_token_id=ends, **options) == want
+    assert {row[-1] for row in want} & {13, 27}, "the test needs another end than the first"
 
 
 @pytest.mark.parametrize("beams", [1, 4])

@@ -13,28 +13,14 @@ import torch
 
 from compressor.errors import InputError, UsageError
 from compressor.runtime import Classifier, Translator, collate
-from tests import toy
-from tests.runtime_artifacts import Exported, export
-from tests.tiny import nothing_left_mask, uneven_mask
-
-
-def vary(model) -> None:
-    """Give the model an output layer of its own, so that it does not repeat its input.
-
-    With the bias sentences end at various lengths within the limit.
-    """
-    rows, width = model.lm_head.weight.shape
-    generator = torch.Generator().manual_seed(4)
-    model.lm_head.weight = torch.nn.Parameter(0.5 * torch.randn(rows, width, generator=generator))
-    model.final_logits_bias[0, model.generation_config.eos_token_id] = 2.5
+from tests import runtime_artifacts, toy
+from tests.runtime_artifacts import Exported, export, vary
+from tests.tiny import nothing_left_mask
 
 
 @pytest.fixture(scope="module")
-def pieces(tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """A Marian model with SentencePiece vocabularies and unevenly many heads."""
-    directory = tmp_path_factory.mktemp("pieces")
-    dense = toy.marian_with_pieces(directory / "dense")
-    return export(dense, uneven_mask, directory / "out", vary)
+def pieces() -> Exported:
+    return runtime_artifacts.translator()
 
 
 @pytest.fixture(scope="module")

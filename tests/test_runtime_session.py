@@ -1,0 +1,159 @@
+"""What the runtime refuses: devices that are not there, and artifacts that are none."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from compressor.errors import EnvironmentProblem, InputError, UsageError
+from compressor.runtime import session as sessions
+from compressor.runtime.artifact import Generation, read_artifact
+from compressor.runtime.gather import gather_graph, picked
+from compressor.runtime.session import choose_device, open_session, try_device
+
+TRANSLATION = {
+    "schema": 1,
+    "task": "translation",
+    "precisions": {"fp32": {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}},
+    "default_precision": "fp32",
+    "tokenizer": "tokenizer.json",
+    "max_source_tokens": 32,
+    "pad_token_id": 9,
+    "inputs": ["input_ids", "attention_mask"],
+    "decoder_self_heads": [2, 0],
+    "cross_heads": [0, 1],
+    "head_dim": 8,
+    "vocab_size": 10,
+    "generation": {"decoder_start_token_id": 9, "eos_token_id": [0], "max_length": 20},
+}
+
+
+def write(directory: Path, data: object) -> Path:
+    (directory / "onnx").mkdir()
+    text = data if isinstance(data, str) else json.dumps(data)
+    (directory / "onnx" / "graphs.json").write_text(text, encoding="utf-8")
+    return directory
+
+
+def test_gather_graph_is_a_valid_model_that_picks_rows() -> None:
+    graph = gather_graph({"a": "tensor(float)", "b.0": "tensor(float16)"})
+    onnx.checker.check_model(onnx.load_from_string(graph), full_check=True)
+    rng = np.random.default_rng(0)
+    a = rng.random((4, 2, 3, 5), dtype=np.float32)
+    b = rng.random((4, 1, 0, 2)).astype(np.float16)
+    rows = np.array([3, 1, 1])
+    found = open_session(graph, threads=1).run(
+        [picked("a"), picked("b.0")], {"a": a, "b.0": b, "rows": rows}
+    )
+    np.testing.assert_array_equal(found[0], a[rows])
+    assert found[1].shape == (3, 1, 0, 2)
+    assert found[1].dtype == np.float16
+
+
+def test_the_cpu_works() -> None:
+    assert try_device("cpu") == "CPUExecutionProvider"
+    assert choose_device("cpu") == "cpu"
+
+
+def test_unknown_device_and_threads() -> None:
+    with pytest.raises(UsageError, match="device 'tpu' is unknown; use one of cpu, cuda"):
+        try_device("tpu")
+    with pytest.raises(UsageError, match="threads is 0"):
+        open_session(gather_graph({"a": "tensor(float)"}), threads=0)
+
+
+def test_a_package_without_the_provider_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(EnvironmentProblem, match="has only CPUExecutionProvider"):
+        try_device("cuda")
+    assert choose_device("auto") == "cpu"
+
+
+def test_a_session_that_fell_back_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU package lists CUDA on every machine, and then uses the CPU without an error."""
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    monkeypatch.setattr(sessions, "_prepare_cuda", lambda ort: None)
+    fallen_back = SimpleNamespace(get_providers=lambda: ["CPUExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *_, **__: fallen_back)
+    with pytest.raises(EnvironmentProblem, match="could not start CUDAExecutionProvider"):
+        try_device("cuda")
+    with pytest.raises(EnvironmentProblem, match="'cuda' was requested"):
+        choose_device("cuda")
+
+
+def test_no_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(EnvironmentProblem, match="onnxruntime is not installed"):
+        try_device("cpu")
+
+
+def test_no_tokenizers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from compressor.runtime.text import TextTokenizer
+
+    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(EnvironmentProblem, match="tokenizers is not installed"):
+        TextTokenizer(tmp_path / "tokenizer.json")
+
+
+def test_missing_and_malformed_graphs(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"there is no graph .*model\.onnx"):
+        open_session(tmp_path / "model.onnx")
+    (tmp_path / "model.onnx").write_bytes(b"no graph at all")
+    with pytest.raises(InputError, match=r"cannot open .*model\.onnx"):
+        open_session(tmp_path / "model.onnx")
+
+
+def test_an_artifact_is_read(tmp_path: Path) -> None:
+    artifact = read_artifact(write(tmp_path, TRANSLATION))
+    assert artifact.task == "translation"
+    assert artifact.cross_heads == [0, 1]
+    assert artifact.generation == Generation(
+        decoder_start_token_id=9, eos_token_id=[0], max_length=20
+    )
+    assert artifact.file("decoder", None) == "decoder.onnx"
+    with pytest.raises(InputError, match="names no 'model' graph of precision fp32"):
+        artifact.file("model", "fp32")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 2}, "translation.schema: Input should be 1"),
+        ({"task": "speech"}, "the file: Input tag 'speech'"),
+        ({"pad_token_id": -1}, "translation.pad_token_id: Input should be greater"),
+        ({"heads": 3}, "translation.heads: Extra inputs are not permitted"),
+        ({"generation": {"eos_token_id": [0]}}, "decoder_start_token_id: Field required"),
+        (
+            {"generation": {"decoder_start_token_id": 9, "eos_token_id": [0]}},
+            "either max_length or max_new_tokens must be set",
+        ),
+        (
+            {"generation": TRANSLATION["generation"] | {"early_stopping": "soon"}},  # type: ignore
+            "generation.early_stopping",
+        ),
+    ],
+    ids=str,
+)
+def test_malformed_artifacts(change: dict, message: str, tmp_path: Path) -> None:
+    write(tmp_path, TRANSLATION | change)
+    with pytest.raises(InputError) as caught:
+        read_artifact(tmp_path)
+    assert message in str(caught.value)
+    assert "export the model again" in str(caught.value)
+
+
+def test_files_that_are_not_json(tmp_path: Path) -> None:
+    write(tmp_path, "{")
+    with pytest.raises(InputError, match="does not describe an artifact: the file: Invalid JSON"):
+        read_artifact(tmp_path)
+    (tmp_path / "onnx" / "graphs.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="is not UTF-8 text"):
+        read_artifact(tmp_path)
