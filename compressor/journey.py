@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from compressor import __version__, gate
 from compressor.budget import Budget, check_possible, parse_budget, parse_floors
@@ -13,12 +14,18 @@ from compressor.checkpoint import Checkpoint, open_checkpoint
 from compressor.errors import InputError, UsageError
 from compressor.export.metadata import label_names, max_source_tokens
 from compressor.heads import HeadMask, HeadScores
-from compressor.importance import DATA_FREE, Scoring, score_heads
+from compressor.importance import DATA_FREE, Scoring, check_method, score_heads
+from compressor.importance.confidence import boundary_ids
 from compressor.recipe import Recipe
+from compressor.recovery import DATA_FREE as REPAIR_DATA_FREE
+from compressor.recovery import Recovery, check_recovery, recover
 from compressor.runtime.session import choose_device
 from compressor.talk import Talk
 from compressor.tasks import Example, Rows, count_truncated, read_rows, task_module
 from compressor.workspace import Workspace, fingerprint, open_workspace
+
+if TYPE_CHECKING:
+    from torch import nn
 
 MINIMUM_ROWS = 8
 
@@ -145,8 +152,10 @@ def read_data(recipe: Recipe, checkpoint: Checkpoint) -> tuple[Rows | None, Rows
         UsageError: the method needs calibration rows, or there are no rows at all.
         InputError: malformed data, with file and line.
     """
+    check_method(recipe.method)
     if recipe.calibration is None and recipe.method not in DATA_FREE:
         raise UsageError(f"--method {recipe.method} needs --calibration FILE")
+    check_recovery(recipe.recover, recipe.calibration is not None)
     if recipe.calibration is None and recipe.test is None:
         raise UsageError("give --calibration FILE or --test FILE: builds are checked on its rows")
     entry = checkpoint.entry
@@ -192,9 +201,28 @@ def score_checkpoint_heads(
         normalize=recipe.normalize,
         seed=recipe.seed,
         device=device,
-        progress=lambda done, total: talk.progress("batches", done, total),
+        special_ids=boundary_ids(checkpoint.tokenizer),
+        progress=lambda done, total: talk.progress("scoring", done, total),
     )
     try:
         return score_heads(recipe.method, scoring)
     finally:
         model.to("cpu")
+
+
+def repair(journey: Journey, model: nn.Module, mask: HeadMask) -> str:
+    """Run the recipe's recovery method on a pruned model; returns what was done, in words."""
+    recipe, checkpoint = journey.recipe, journey.checkpoint
+    free = recipe.recover in REPAIR_DATA_FREE
+    job = Recovery(
+        dense=checkpoint.model,
+        pruned=model,
+        layers=checkpoint.layers,
+        mask=mask,
+        batches=[] if free else journey.task.batches(journey.examples, checkpoint.model),
+        task=journey.task,
+        seed=recipe.seed,
+        device=journey.device,
+        progress=lambda done, total: journey.talk.progress("layers", done, total),
+    )
+    return recover(recipe.recover, job)

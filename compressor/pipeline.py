@@ -15,7 +15,14 @@ from compressor.budget import prune_in_steps
 from compressor.evaluation import compare, score_classification, score_translation
 from compressor.export.metadata import label_names
 from compressor.heads import HeadMask, HeadScores
-from compressor.journey import Journey, Plan, prepare, require_measurements, score_checkpoint_heads
+from compressor.journey import (
+    Journey,
+    Plan,
+    prepare,
+    repair,
+    require_measurements,
+    score_checkpoint_heads,
+)
 from compressor.recipe import Recipe
 from compressor.report import write_reports
 from compressor.report.model_card import render_card
@@ -128,14 +135,24 @@ def _score(journey: Journey, mask: HeadMask) -> HeadScores:
 def _build(
     journey: Journey, plan: Plan, mask: HeadMask, scores: HeadScores, probe: Probe
 ) -> Variant:
-    data = journey.workspace.stage(
-        f"build-{plan.name}",
-        f"removing {mask.total() - mask.count()} of {mask.total()} heads, exporting, checking",
-        lambda: build_variant(
-            journey.checkpoint, mask, scores, plan.budget, journey.recipe.seed, probe, plan.name,
+    recipe = journey.recipe
+
+    def compute() -> dict[str, Any]:
+        return build_variant(
+            journey.checkpoint,
+            mask,
+            scores,
+            plan.budget,
+            recipe.seed,
+            probe,
+            plan.name,
             plan.directory,
-        ),
-    )  # fmt: skip
+            lambda model: repair(journey, model, mask),
+        )
+
+    repairing = "" if recipe.recover == "none" else f", repairing ({recipe.recover})"
+    title = f"removing {mask.total() - mask.count()} of {mask.total()} heads{repairing}, exporting"
+    data = journey.workspace.stage(f"build-{plan.name}", f"{title}, checking", compute)
     return Variant.model_validate(data | {"directory": plan.directory.as_posix()})
 
 

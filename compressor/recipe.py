@@ -45,6 +45,7 @@ class Recipe(BaseModel):
     remove: list[str] = []
     floor: str = "1"
     steps: int = Field(default=1, ge=1)
+    recover: str = "none"
     seed: int = 0
 
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,19 +100,25 @@ def build_variant(
     probe: Probe,
     name: str,
     directory: Path,
+    repair: Callable[[torch.nn.Module], str],
 ) -> dict[str, Any]:
-    """Remove heads, save, export and check: pruned = masked, reloaded = saved, ONNX = PyTorch."""
+    """Remove heads, repair, save, export; checked: pruned = masked, reloaded = saved, ONNX = torch.
+
+    Args:
+        repair: changes the pruned model in place and tells what it did, in words.
+    """
     layers = checkpoint.layers
     model = prune(checkpoint.model, layers, mask)
     inputs = [batch.inputs() for batch in probe.batches]
     checks = [verify_surgery(checkpoint.model, model, layers, mask, inputs)]
+    recovery = repair(model) or "none"
     round_to(model, checkpoint.dtype)
-    heads = heads_facts(checkpoint, mask, scores, budget, seed)
+    heads = heads_facts(checkpoint, mask, scores, budget, seed) | {"recovery": recovery}
     save_checkpoint(checkpoint, model, heads, directory)
     checks.append(_verify_reload(model, directory))
     checks += export_model(checkpoint, model, mask, probe.batches, probe.texts, directory)
     stored = (directory / "model.safetensors").stat().st_size
-    return _describe(name, model, mask, budget.text, directory, stored, checks)
+    return _describe(name, model, mask, budget.text, directory, stored, checks, recovery)
 
 
 def heads_facts(
@@ -151,6 +157,7 @@ def _describe(
     directory: Path,
     checkpoint_bytes: int,
     checks: list[Check],
+    recovery: str = "none",
 ) -> dict[str, Any]:
     return Variant(
         name=name,
@@ -162,7 +169,7 @@ def _describe(
         checkpoint_bytes=checkpoint_bytes,
         onnx_bytes=graph_bytes(directory),
         precision=PRECISION,
-        recovery="none",
+        recovery=recovery,
         checks=checks,
     ).model_dump()
 

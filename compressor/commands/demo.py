@@ -34,6 +34,8 @@ def demo(
             "calibration": str(example.calibration()),
             "test": str(example.test()),
             "keep": keep or ["0.6"],
+            "method": "second-order",
+            "recover": "reconstruct",
             "batch_size": [1, 16, 64],
             "bench_seconds": 2.0,
         }

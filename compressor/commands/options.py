@@ -87,12 +87,23 @@ Task = Annotated[
     typer.Option("-t", "--task", help="translation or classification; follows from the model."),
 ]
 Method = Annotated[
-    str | None, typer.Option("--method", help="How to score heads: taylor, magnitude, random.")
+    str | None,
+    typer.Option(
+        "--method",
+        help="How to score heads: taylor (default), fisher, second-order, ablation, confidence, "
+        "relevance, magnitude, random.",
+    ),
 ]
 Per = Annotated[
     str | None,
     typer.Option(
         "--per", help="taylor: absolute value per token (released code) or example (paper)."
+    ),
+]
+Recover = Annotated[
+    str | None,
+    typer.Option(
+        "--recover", help="Repair after the cut: none (default) or reconstruct (least squares)."
     ),
 ]
 Normalize = Annotated[

@@ -38,6 +38,7 @@ def run(
     steps: Annotated[
         int | None, typer.Option("--steps", min=1, help="Steps; scores anew before each.")
     ] = None,
+    recover: o.Recover = None,
     batch_size: o.BatchSize = None,
     lengths: o.Lengths = None,
     target_length: o.TargetLength = None,

@@ -83,14 +83,19 @@ class RawScores:
     comparable: bool = False
 
 
+def check_method(method: str) -> None:
+    """Raise `UsageError` if there is no such method; the message lists those there are."""
+    if method not in METHODS:
+        raise UsageError(f"there is no scoring method {method!r}; there are {', '.join(METHODS)}")
+
+
 def score_heads(method: str, scoring: Scoring) -> HeadScores:
     """Score every head of the model with one of `METHODS`; the model is left as it was.
 
     Raises:
         UsageError: there is no such method; the message lists those there are.
     """
-    if method not in METHODS:
-        raise UsageError(f"there is no scoring method {method!r}; there are {', '.join(METHODS)}")
+    check_method(method)
     module, _, function = METHODS[method].partition(":")
     began = time.perf_counter()
     with _evaluating(scoring.model):

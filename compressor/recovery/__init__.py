@@ -52,6 +52,15 @@ class Recovery:
     progress: Callable[[int, int], None] = field(default=lambda done, total: None)
 
 
+def check_recovery(method: str, has_rows: bool) -> None:
+    """Raise `UsageError` if there is no such method, or no rows for it; before anything is run."""
+    if method not in RECOVERIES:
+        there = ", ".join(RECOVERIES)
+        raise UsageError(f"there is no recovery method {method!r}; there are {there}")
+    if method not in DATA_FREE and not has_rows:
+        raise UsageError(f"--recover {method} needs --calibration FILE")
+
+
 def recover(method: str, job: Recovery) -> str:
     """Repair `job.pruned` in place with one of `RECOVERIES`.
 
@@ -62,11 +71,7 @@ def recover(method: str, job: Recovery) -> str:
         UsageError: there is no such method (the message lists those there are), or it needs
             calibration rows and there are none.
     """
-    if method not in RECOVERIES:
-        there = ", ".join(RECOVERIES)
-        raise UsageError(f"there is no recovery method {method!r}; there are {there}")
-    if method not in DATA_FREE and not job.batches:
-        raise UsageError(f"--recover {method} needs --calibration FILE")
+    check_recovery(method, bool(job.batches))
     module, _, function = RECOVERIES[method].partition(":")
     job.dense.to(job.device), job.pruned.to(job.device)
     try:
