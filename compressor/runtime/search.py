@@ -247,7 +247,9 @@ def top_k(scores: Scores, k: int) -> tuple[Scores, Tokens]:
     columns = np.argpartition(grid.max(axis=1), width - k, axis=1)[:, width - k :]
     places = (columns[:, None, :] + width * np.arange(height)[:, None]).reshape(rows, -1)
     rest = np.broadcast_to(np.arange(height * width, n), (rows, n - height * width))
-    places = np.sort(np.concatenate([places, rest], axis=1), axis=1)
+    places = np.concatenate([places, rest], axis=1)
     values = np.take_along_axis(scores, places, axis=1)
-    order = _descending(values)[:, :k]
+    best = np.argpartition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k :]
+    values, places = (np.take_along_axis(array, best, axis=1) for array in (values, places))
+    order = _descending(values)
     return np.take_along_axis(values, order, axis=1), np.take_along_axis(places, order, axis=1)
