@@ -20,7 +20,7 @@ use; commercial use may need a licence of the patent's holders.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -64,23 +64,52 @@ def score(scoring: Scoring) -> RawScores:
 
 def _add_batch(scoring: Scoring, batch: Batch, shares: dict[str, Tensor]) -> tuple[int, int]:
     """Add the shares of a batch; returns (positions or rows averaged over, backward passes)."""
-    with _head_outputs(scoring) as outputs, torch.enable_grad():
+    with _head_outputs(scoring) as outputs, _last_hidden(scoring) as last, torch.enable_grad():
         logits = scoring.task.logits(scoring.model, batch).float()
     top = logits.max(-1).values.reshape(len(batch.rows), -1)  # [batch, positions]
     real = (batch["labels"] != IGNORED).reshape(top.shape)
     if scoring.per == "example":
         top, real = (top * real).sum(1, keepdim=True), real.any(1, keepdim=True)
-    positions, heads = top.shape[1], [outputs[layer.name] for layer in scoring.layers]
-    for position in range(positions):
-        gradients = torch.autograd.grad(
-            top[:, position].sum(), heads, retain_graph=position + 1 < positions
-        )
-        for layer, gradient in zip(scoring.layers, gradients, strict=True):
-            products = (outputs[layer.name].detach() * gradient).sum(1)  # [batch, width]
+    heads = [outputs[layer.name] for layer in scoring.layers]
+    positions = top.shape[1]
+    for position, gradients in enumerate(_gradients(top, heads, last)):
+        for layer, output, gradient in zip(scoring.layers, heads, gradients, strict=True):
+            products = (output.detach() * gradient).sum(1)  # [batch, heads x head_dim]
             relevance = products.unflatten(-1, (layer.heads, layer.head_dim)).sum(-1).abs().double()
             share = relevance / relevance.sum(-1, keepdim=True).clamp_min(1e-30)  # [batch, heads]
             shares[layer.name] += share[real[:, position]].sum(0).cpu()
     return int(real.sum()), positions
+
+
+def _gradients(top: Tensor, heads: list[Tensor], last: list[Tensor]) -> Iterator[Sequence[Tensor]]:
+    """The gradients of each column of `top` [batch, positions] by the heads' outputs."""
+    positions = top.shape[1]
+    if positions == 1:
+        yield torch.autograd.grad(top.sum(), heads)
+        return
+    # A logit depends on the last hidden state of its own position alone, so that the way back
+    # through the vocabulary, the longest part of it, is gone once for all positions.
+    (hidden,) = last  # [batch, positions, width]
+    (slope,) = torch.autograd.grad(top.sum(), hidden, retain_graph=True)
+    for position in range(positions):
+        own = torch.zeros_like(slope)
+        own[:, position] = slope[:, position]
+        yield torch.autograd.grad(hidden, heads, own, retain_graph=position + 1 < positions)
+
+
+@contextmanager
+def _last_hidden(scoring: Scoring) -> Iterator[list[Tensor]]:
+    """What is projected on the vocabulary; nothing for a classifier."""
+    found: list[Tensor] = []
+    projection = scoring.model.get_output_embeddings()  # type: ignore[operator]
+    if projection is None:
+        yield found
+        return
+    handle = projection.register_forward_pre_hook(lambda module, inputs: found.append(inputs[0]))
+    try:
+        yield found
+    finally:
+        handle.remove()
 
 
 @contextmanager
