@@ -1,6 +1,6 @@
 """Fisher information: the mean squared derivative of the loss by a head's gate.
 
-Kwon et al. 2022, "A Fast Post-Training Pruning Framework for Transformers", section 4.2: with
+Kwon et al. 2022, "A Fast Post-Training Pruning Framework for Transformers", mask search: with
 gates xi_h = 1 on the heads' outputs, I_h = E[(dL/d xi_h)^2] over examples, the diagonal of the
 empirical Fisher information. dL/d xi_h is the sum over an example's tokens of a_h . dL/da_h, so
 one forward and one backward pass see the gates of all heads.
