@@ -196,6 +196,8 @@ def _load_pruned(
         raise InputError(
             f"{directory / HEADS} and config.json disagree about the dense head counts"
         )
+    if (directory / "generation_config.json").exists():
+        model.generation_config = transformers.GenerationConfig.from_pretrained(directory)
     remove_heads(model, layers, mask)
     _load_strictly(model, directory / WEIGHTS)
     return model, layers, mask, heads

@@ -99,12 +99,15 @@ def generation_settings(model: nn.Module) -> dict[str, Any]:
             "supported; remove them from the checkpoint's generation_config.json"
         )
     end = settings.eos_token_id
+    ends = [] if end is None else [end] if isinstance(end, int) else list(end)
+    # As in generate, which never bans the end of a sentence.
+    banned = {word[0] for word in words} - set(ends)
     max_length = settings.max_length
     if max_length is None and settings.max_new_tokens is None:
         max_length = 21  # generate's default: the start token and 20 more
     return {
         "decoder_start_token_id": settings.decoder_start_token_id,
-        "eos_token_id": list(end) if isinstance(end, (list, tuple)) else [end],
+        "eos_token_id": ends,
         "max_length": max_length,
         "max_new_tokens": settings.max_new_tokens,
         "min_length": settings.min_length or 0,
@@ -113,7 +116,7 @@ def generation_settings(model: nn.Module) -> dict[str, Any]:
         "early_stopping": settings.early_stopping or False,
         "forced_bos_token_id": settings.forced_bos_token_id,
         "forced_eos_token_id": _single(settings.forced_eos_token_id),
-        "suppress_tokens": sorted({w[0] for w in words} | set(settings.suppress_tokens or [])),
+        "suppress_tokens": sorted(banned | set(settings.suppress_tokens or [])),
         "no_repeat_ngram_size": settings.no_repeat_ngram_size or 0,
         "renormalize_logits": bool(settings.renormalize_logits),
     }
