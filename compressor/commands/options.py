@@ -97,7 +97,7 @@ Method = Annotated[
 Per = Annotated[
     str | None,
     typer.Option(
-        "--per", help="taylor: absolute value per token (released code) or example (paper)."
+        "--per", help="taylor, relevance: per token (default; released code) or example (paper)."
     ),
 ]
 Recover = Annotated[

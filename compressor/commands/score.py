@@ -20,6 +20,10 @@ def score(
     model: o.Model = None,
     calibration: o.Calibration = None,
     method: o.Method = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option("--compare", help="Other methods to compare with; repeat for several."),
+    ] = None,
     per: o.Per = None,
     normalize: o.Normalize = None,
     seed: o.Seed = None,
@@ -37,20 +41,36 @@ def score(
     verbose: o.Verbose = False,
     as_json: o.Json = False,
 ) -> int:
-    """Score every head and write the scores, for `compress prune`."""
+    """Score every head and write the scores, for `compress prune`; maybe compare methods."""
     given = dict(locals())
+    from compressor.importance import check_method
+    from compressor.importance.compare import compare_scores, comparison_plot, comparison_table
     from compressor.recipe import build_recipe
     from compressor.stages import scores_to_json
     from compressor.steps import score_checkpoint
     from compressor.workspace import write_json
 
-    for name in ("output", "quiet", "verbose", "as_json"):
+    for name in ("output", "compare", "quiet", "verbose", "as_json"):
         del given[name]
-    scores = score_checkpoint(build_recipe(given), console)
+    recipe = build_recipe(given)
+    for other in compare or []:
+        check_method(other)
+    scores = score_checkpoint(recipe, console)
     write_json(output, scores_to_json(scores))
     lines = [f"{scores.signature}, {scores.cost['seconds']:.1f} s; scores in {output}", ""]
     width = max(len(name) for name in scores.values)
     for name, values in scores.values.items():
         lines.append(f"{name:<{width}}  " + " ".join(f"{value:9.3g}" for value in values))
-    console.result("\n".join(lines), {"output": str(output), **scores_to_json(scores)})
+    data = {"output": str(output), **scores_to_json(scores)}
+    if compare:
+        others = [
+            score_checkpoint(recipe.model_copy(update={"method": other}), console)
+            for other in compare
+        ]
+        found = compare_scores([scores, *others])
+        plot = output.with_suffix(".png")
+        comparison_plot([scores, *others], plot)
+        lines += ["", comparison_table(found), f"plot: {plot}"]
+        data |= {"comparison": found, "plot": str(plot)}
+    console.result("\n".join(lines), data)
     return 0
