@@ -32,6 +32,8 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
             test=args.test or str(example.test()),
             keep=KEEP,
             batch_size=BATCHES,
+            method=args.method,
+            recover=args.recover,
         )
     return Recipe(
         model=args.model,
@@ -40,6 +42,8 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
         calibration_rows=1024,
         keep=KEEP,
         batch_size=BATCHES,
+        method=args.method,
+        recover=args.recover,
     )
 
 
@@ -80,6 +84,21 @@ def cells(report: Report, model: Variant, metric: str) -> list[str]:
     return row
 
 
+def without_paths(report: Report) -> Report:
+    """The report as it can be published: file names instead of one machine's paths."""
+
+    def named(variant: Variant) -> Variant:
+        return variant.model_copy(update={"directory": variant.name})
+
+    sources = {
+        which: source.model_copy(update={"files": [Path(file).name for file in source.files]})
+        for which, source in (("calibration", report.calibration), ("test", report.test))
+        if source is not None
+    }
+    models = {"dense": named(report.dense), "variants": [named(v) for v in report.variants]}
+    return report.model_copy(update={"model": Path(report.model).name, **sources, **models})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=["translator", "classifier"])
@@ -87,6 +106,8 @@ def main() -> None:
     parser.add_argument("--test", help="another test file for the translator")
     parser.add_argument("--model", help="the fine-tuned classifier")
     parser.add_argument("--data", help="CLINC150: train.tsv, valid.tsv, test.tsv")
+    parser.add_argument("--method", default="second-order")
+    parser.add_argument("--recover", default="reconstruct")
     parser.add_argument("--label", help="name of the result files, if not the benchmark's")
     args = parser.parse_args()
     if args.name == "classifier" and not (args.model and args.data):
@@ -99,13 +120,13 @@ def main() -> None:
     assert report.test is not None
     assert report.throughput is not None
     notes = (
-        f"{report.test.rows} test rows; {report.throughput.provider}, "
+        f"`--method {args.method} --recover {args.recover}`; {report.test.rows} test rows; "
+        f"{report.throughput.provider}, {report.throughput.precision}, "
         f"{report.throughput.threads} threads, {report.throughput.lengths}. {hardware}."
     )
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{label}.md").write_text(f"{table(report)}\n\n{notes}\n", encoding="utf-8")
-    public = report.model_copy(update={"model": Path(report.model).name})
-    public.save(RESULTS / f"{label}.json")
+    without_paths(report).save(RESULTS / f"{label}.json")
     for path in save_plots(report, args.output):
         if path.suffix == ".png":
             (RESULTS / f"{label}-{path.name}").write_bytes(path.read_bytes())

@@ -39,6 +39,9 @@ def open_session(
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = _ERRORS_ONLY  # shape arithmetic stays on the CPU on purpose
+    # Idle workers otherwise spin for tens of milliseconds after a run, on the cores that the next
+    # session needs: a translator has three, and a benchmark runs several models in turn.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     if threads is not None:
         if threads < 1:
             raise UsageError(f"threads is {threads}, but must be at least 1")
