@@ -26,6 +26,7 @@ COMMANDS = (
     "gate",
     "doctor",
 )
+RESUMABLE = ("run", "demo")
 BUG = 70
 INTERRUPTED = 130
 
@@ -67,6 +68,8 @@ def run(arguments: Sequence[str]) -> int:
     console.quiet = console.verbose = False
     try:
         status = app(list(arguments), standalone_mode=False)
+        if status == INTERRUPTED:  # Typer's own answer to Ctrl-C
+            raise KeyboardInterrupt
         return status if isinstance(status, int) else 0
     except CompressError as error:
         return _fail(str(error), error.exit_code, error)
@@ -75,9 +78,9 @@ def run(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         return _fail(f"{error.format_message()} (see --help)", 2, error)
     except (KeyboardInterrupt, typer.Abort):
-        return _fail(
-            "interrupted; the same command goes on from the last finished stage", INTERRUPTED, None
-        )
+        resumes = bool(arguments) and arguments[0] in RESUMABLE
+        how = "goes on from the last finished stage" if resumes else "starts again"
+        return _fail(f"interrupted; the same command {how}", INTERRUPTED, None)
     except BrokenPipeError:
         # The reader of stdout went away (`| head`); nothing is left to tell it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
