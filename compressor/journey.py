@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from compressor import __version__, gate
 from compressor.budget import Budget, check_possible, parse_budget, parse_floors
 from compressor.checkpoint import Checkpoint, open_checkpoint
-from compressor.errors import InputError, UsageError
+from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.export.metadata import label_names, max_source_tokens
 from compressor.heads import HeadMask, HeadScores
 from compressor.importance import DATA_FREE, Scoring, check_method, score_heads
@@ -79,9 +79,27 @@ def require_measurements(recipe: Recipe, rules: Sequence[gate.Rule]) -> None:
                 )
 
 
+def pick_device(wanted: str, talk: Talk) -> str:
+    """The device to compute on with torch and onnxruntime alike.
+
+    Raises:
+        EnvironmentProblem: a named device that one of the two cannot use.
+    """
+    device = choose_device(wanted)
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        problem = f"onnxruntime can use the GPU, but torch {torch.__version__} cannot"
+        if wanted == "cuda":
+            raise EnvironmentProblem(f"{problem}; install a CUDA build of torch, or --device cpu")
+        talk.say(f"{problem}: everything runs on the CPU")
+        device = "cpu"
+    return device
+
+
 def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
     """Check everything that can be checked before the first long computation."""
-    device = choose_device(recipe.device)
+    device = pick_device(recipe.device, talk)
     checkpoint = open_checkpoint(
         recipe.model,
         revision=recipe.revision,

@@ -11,10 +11,9 @@ from compressor.errors import InputError, UsageError
 from compressor.export import export_model
 from compressor.export.metadata import max_source_tokens
 from compressor.heads import HeadMask, HeadScores
-from compressor.journey import plan_budgets, read_data, score_checkpoint_heads
+from compressor.journey import pick_device, plan_budgets, read_data, score_checkpoint_heads
 from compressor.recipe import Recipe
 from compressor.report.schema import Check
-from compressor.runtime.session import choose_device
 from compressor.stages import heads_facts, scores_from_json, synthetic_probe
 from compressor.surgery import prune, verify_surgery
 from compressor.talk import SILENT, Talk
@@ -44,7 +43,7 @@ def _require_new(output: Path) -> None:
 
 def score_checkpoint(recipe: Recipe, talk: Talk = SILENT) -> HeadScores:
     """Score every head of a dense checkpoint with the recipe's method and calibration rows."""
-    device = choose_device(recipe.device)
+    device = pick_device(recipe.device, talk)
     checkpoint = _open_dense(recipe)
     rows, _ = read_data(recipe.model_copy(update={"test": None}), checkpoint)
     examples = []
