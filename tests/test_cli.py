@@ -218,7 +218,14 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(inputs, tmp_path):
     out = tmp_path / "out"
     options = [*run_options(inputs), "--keep", "0.5", "-o", out]
     command = [sys.executable, "-m", "compressor", *map(str, options)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # Where the suite itself runs in the background, children inherit that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 120
     while not (out / ".compress" / "dense.json").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
