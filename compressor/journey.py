@@ -136,7 +136,7 @@ def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
         "calibration_sha256": calibration and calibration.sha256,
         "test_sha256": test and test.sha256,
     }
-    workspace = open_workspace(output, identity, talk.say)
+    workspace = open_workspace(output, identity, talk)
     return Journey(
         recipe, checkpoint, full, floors, plans, calibration, test, examples, task, device,
         workspace, talk,

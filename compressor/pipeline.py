@@ -25,6 +25,7 @@ from compressor.journey import (
 )
 from compressor.recipe import Recipe
 from compressor.report import write_reports
+from compressor.report.combine import only
 from compressor.report.model_card import render_card
 from compressor.report.schema import Comparison, Report, Source, Throughput, Variant
 from compressor.report.schema import Scoring as ScoringFacts
@@ -247,7 +248,7 @@ def _finish(journey: Journey, report: Report, output: Path) -> None:
     for plan, variant in zip(journey.plans, report.variants, strict=True):
         own = _own_recipe(journey.recipe, plan)
         plan.directory.joinpath("recipe.yaml").write_text(own.to_yaml(), encoding="utf-8")
-        own_report = _report_of(report, variant)
+        own_report = only(report, variant)
         write_reports(own_report, plan.directory)
         card = render_card(own_report, variant.name)
         plan.directory.joinpath("README.md").write_text(card, encoding="utf-8")
@@ -266,16 +267,6 @@ def _finish(journey: Journey, report: Report, output: Path) -> None:
     }
     for directory in {*(plan.directory for plan in journey.plans), output}:
         write_manifest(directory, facts)
-
-
-def _report_of(report: Report, variant: Variant) -> Report:
-    """The report with the dense model and one variant alone."""
-    timed = report.throughput
-    if timed is not None:
-        rows = [row for row in timed.rows if row.variant in ("dense", variant.name)]
-        timed = timed.model_copy(update={"rows": rows})
-    gates = [outcome for outcome in report.gate if outcome.variant == variant.name]
-    return report.model_copy(update={"variants": [variant], "throughput": timed, "gate": gates})
 
 
 def _own_recipe(recipe: Recipe, plan: Plan) -> Recipe:

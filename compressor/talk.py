@@ -10,6 +10,8 @@ class Talk(Protocol):
 
     def say(self, message: str) -> None: ...
 
+    def detail(self, message: str) -> None: ...
+
     def progress(self, what: str, done: int, total: int) -> None: ...
 
 
@@ -17,6 +19,9 @@ class Silent:
     """For use as a library."""
 
     def say(self, message: str) -> None:
+        pass
+
+    def detail(self, message: str) -> None:
         pass
 
     def progress(self, what: str, done: int, total: int) -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from compressor.errors import InputError, UsageError
+from compressor.talk import Talk
 
 STATE = ".compress"
 MANIFEST = "manifest.json"
@@ -26,29 +28,26 @@ Value = TypeVar("Value")
 class Workspace:
     """An output directory that belongs to one run; see `open_workspace`."""
 
-    def __init__(self, root: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, root: Path, talk: Talk) -> None:
         self.root = root
         self.state = root / STATE
-        self._say = say
+        self._talk = talk
 
     def stage(self, name: str, title: str, compute: Callable[[], Value]) -> Value:
         """The JSON value of a stage: read if it is finished, else computed and written."""
         path = self.state / f"{name}.json"
         if path.exists():
-            self._say(f"{title}: done before")
+            self._talk.say(f"{title}: done before")
             return json.loads(path.read_text(encoding="utf-8"))
-        self._say(f"{title} …")
+        self._talk.say(f"{title} …")
+        began = time.perf_counter()
         value = compute()
         write_json(path, value)
+        self._talk.detail(f"  {name}: {time.perf_counter() - began:.1f} s")
         return value
 
-    def finished(self, name: str) -> bool:
-        return (self.state / f"{name}.json").exists()
 
-
-def open_workspace(
-    root: Path, identity: Mapping[str, Any], say: Callable[[str], None]
-) -> Workspace:
+def open_workspace(root: Path, identity: Mapping[str, Any], talk: Talk) -> Workspace:
     """Take an empty directory, or go on with one that holds the same run.
 
     Args:
@@ -74,7 +73,7 @@ def open_workspace(
             )
     elif root.exists() and any(root.iterdir()):
         raise InputError(f"{root} is not empty and is not ours; choose another --output")
-    workspace = Workspace(root, say)
+    workspace = Workspace(root, talk)
     workspace.state.mkdir(parents=True, exist_ok=True)
     write_json(record, identity)
     return workspace

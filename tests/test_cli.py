@@ -75,6 +75,12 @@ def test_stdout_is_the_result_alone(inputs, finished):
     assert done.stdout.count("dense") >= 1
 
 
+def test_verbose_tells_how_long_it_took(finished):
+    arguments = ("gate", finished / "report.json", "--max-drop", "accuracy=100")
+    assert " s\n" not in compress(*arguments).stderr
+    assert compress(*arguments, "-v").stderr.startswith("took ")
+
+
 def test_json_is_one_object(inputs, finished):
     done = compress(*run_options(inputs), "--keep", "0.5", "-o", finished, "--json")
     data = json.loads(done.stdout)

@@ -33,6 +33,9 @@ class Talk:
         if self.stop_at is not None and self.stop_at in message:
             raise KeyboardInterrupt
 
+    def detail(self, message: str) -> None:
+        assert message.endswith(" s")
+
     def progress(self, what: str, done: int, total: int) -> None:
         assert 0 <= done <= total
 

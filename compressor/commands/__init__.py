@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -66,10 +67,12 @@ def run(arguments: Sequence[str]) -> int:
     # Known before parsing, so that a parsing error too is told in the form that was asked for.
     console.as_json = "--json" in arguments
     console.quiet = console.verbose = False
+    began = time.perf_counter()
     try:
         status = app(list(arguments), standalone_mode=False)
         if status == INTERRUPTED:  # Typer's own answer to Ctrl-C
             raise KeyboardInterrupt
+        console.detail(f"took {time.perf_counter() - began:.1f} s")
         return status if isinstance(status, int) else 0
     except CompressError as error:
         return _fail(str(error), error.exit_code, error)

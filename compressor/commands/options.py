@@ -47,7 +47,9 @@ Output = Annotated[Path, typer.Option("-o", "--output", help="Directory to write
 Quiet = Annotated[
     bool, typer.Option("-q", "--quiet", callback=_quiet, help="Only the result, no messages.")
 ]
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", callback=_verbose, help="More messages.")]
+Verbose = Annotated[
+    bool, typer.Option("-v", "--verbose", callback=_verbose, help="Also how long each stage took.")
+]
 Json = Annotated[
     bool, typer.Option("--json", callback=_json, help="The result as one JSON object on stdout.")
 ]

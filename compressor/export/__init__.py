@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from compressor.heads import HeadMask
 from compressor.report.schema import Check
+from compressor.runtime.artifact import GRAPH_DIRECTORY
 
 if TYPE_CHECKING:
     from torch import nn
 
     from compressor.checkpoint import Checkpoint
     from compressor.tasks import Batch
-
-GRAPH_DIRECTORY = "onnx"
 
 
 def export_model(

@@ -57,10 +57,13 @@ def _stack(projections: Sequence[nn.Linear], scales: Sequence[float]) -> nn.Line
 
 
 class _Attention(nn.Module):
-    """What all graph forms share: head size, layer number, the output projection if inside."""
+    """What all graph forms share: the stacked input projection, the output projection if inside."""
 
-    def __init__(self, layer: AttentionLayer, heads: int, output: nn.Module | None) -> None:
+    def __init__(
+        self, layer: AttentionLayer, heads: int, output: nn.Module | None, projection: nn.Linear
+    ) -> None:
         super().__init__()
+        self.projection = projection
         self.index, self.heads, self.head_dim = layer.index, heads, layer.head_dim
         self.output = output if output is not None else nn.Identity()
 
@@ -72,32 +75,20 @@ class _Attention(nn.Module):
 
 
 class EncoderSelfAttention(_Attention):
-    def __init__(
-        self, layer: AttentionLayer, heads: int, output: nn.Module | None, qkv: nn.Linear
-    ) -> None:
-        super().__init__(layer, heads, output)
-        self.qkv = qkv
-
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **_: object
     ) -> tuple[Tensor, None]:
-        query, key, value = self.split(self.qkv(hidden_states), 3)
+        query, key, value = self.split(self.projection(hidden_states), 3)
         return self.output(attend(query, key, value, attention_mask)), None
 
 
 class DecoderSelfAttention(_Attention):
     """One step: appends this token's key and value to the past in the `StepState`."""
 
-    def __init__(
-        self, layer: AttentionLayer, heads: int, output: nn.Module | None, qkv: nn.Linear
-    ) -> None:
-        super().__init__(layer, heads, output)
-        self.qkv = qkv
-
     def forward(
         self, hidden_states: Tensor, past_key_values: StepState, **_: object
     ) -> tuple[Tensor, None]:
-        query, key, value = self.split(self.qkv(hidden_states), 3)
+        query, key, value = self.split(self.projection(hidden_states), 3)
         past_key, past_value = past_key_values.past[self.index]
         key, value = torch.cat([past_key, key], dim=2), torch.cat([past_value, value], dim=2)
         past_key_values.present[self.index] = (key, value)
@@ -107,12 +98,6 @@ class DecoderSelfAttention(_Attention):
 class CrossAttention(_Attention):
     """One step against the keys and values that the encoder graph made."""
 
-    def __init__(
-        self, layer: AttentionLayer, heads: int, output: nn.Module | None, query: nn.Linear
-    ) -> None:
-        super().__init__(layer, heads, output)
-        self.query = query
-
     def forward(
         self,
         hidden_states: Tensor,
@@ -120,7 +105,7 @@ class CrossAttention(_Attention):
         attention_mask: Tensor | None = None,
         **_: object,
     ) -> tuple[Tensor, None]:
-        (query,) = self.split(self.query(hidden_states), 1)
+        (query,) = self.split(self.projection(hidden_states), 1)
         key, value = past_key_values.cross[self.index]
         return self.output(attend(query, key, value, attention_mask)), None
 

@@ -40,3 +40,13 @@ def combine(reports: Sequence[Report]) -> Report:
     return first.model_copy(
         update={"variants": list(variants.values()), "throughput": None, "gate": []}
     )
+
+
+def only(report: Report, variant: Variant) -> Report:
+    """The report with the dense model and one variant alone."""
+    timed = report.throughput
+    if timed is not None:
+        rows = [row for row in timed.rows if row.variant in (report.dense.name, variant.name)]
+        timed = timed.model_copy(update={"rows": rows})
+    gates = [outcome for outcome in report.gate if outcome.variant == variant.name]
+    return report.model_copy(update={"variants": [variant], "throughput": timed, "gate": gates})

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from compressor.errors import InputError
 from compressor.report import facts, numbers, tables, words
+from compressor.report.combine import only
 from compressor.report.markdown import bullets, escape, escape_line, pair_list, render_table
-from compressor.report.schema import Report, Throughput, Variant
+from compressor.report.schema import Report, Variant
 
 _PIPELINES = {"translation": "translation", "classification": "text-classification"}
 _RUNTIMES = {
@@ -40,14 +41,7 @@ def render_card(
             f"{', '.join(names) or 'none'}"
         )
     variant = report.variants[names.index(variant_name)]
-    # The tables and sentences of the report, about this variant alone.
-    alone = report.model_copy(
-        update={
-            "variants": [variant],
-            "gate": [found for found in report.gate if found.variant == variant.name],
-            "throughput": _timings_of(report, variant),
-        }
-    )
+    alone = only(report, variant)
     if base_model is None and report.revision is not None and _HUB_ID.fullmatch(report.model):
         base_model = report.model
     blocks = [
@@ -71,14 +65,6 @@ def render_card(
         *bullets(_limitations(alone)),
     ]
     return "\n\n".join(blocks) + "\n"
-
-
-def _timings_of(report: Report, variant: Variant) -> Throughput | None:
-    if report.throughput is None:
-        return None
-    wanted = (report.dense.name, variant.name)
-    rows = [row for row in report.throughput.rows if row.variant in wanted]
-    return report.throughput.model_copy(update={"rows": rows})
 
 
 def _front_matter(report: Report, license: str | None, base_model: str | None) -> str:
