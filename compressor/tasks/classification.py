@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compressor.architectures import architecture
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.heads import Kind
 from compressor.tasks.batching import (
     BATCH_TOKENS,
@@ -108,6 +108,30 @@ def loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
 def loss_terms(batch: Mapping[str, Tensor]) -> int:
     """Number of terms in the sum `loss`: the rows."""
     return len(batch["labels"])
+
+
+def predict(
+    model: nn.Module, batch: Mapping[str, Tensor], tokenizer: Any, num_beams: int | None = None
+) -> list[str]:
+    """Names of the most probable classes, one for each line of the batch.
+
+    Args:
+        batch: on the model's device; the labels are not looked at.
+        tokenizer: not used; a translator needs it.
+        num_beams: must be None; there is nothing to search.
+
+    Raises:
+        UsageError: a beam width.
+    """
+    import torch
+
+    from compressor.export.metadata import label_names
+
+    if num_beams is not None:
+        raise UsageError(f"--num-beams {num_beams} makes no sense for a classifier; leave it out")
+    names = label_names(model.config)
+    with torch.no_grad():
+        return [names[label] for label in logits(model, batch).argmax(-1).tolist()]
 
 
 def token_mask(batch: Mapping[str, Tensor], kind: Kind) -> Tensor:

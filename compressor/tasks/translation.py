@@ -111,6 +111,28 @@ def loss_terms(batch: Mapping[str, Tensor]) -> int:
     return int((batch["labels"] != IGNORED).sum())
 
 
+def predict(
+    model: nn.Module, batch: Mapping[str, Tensor], tokenizer: Any, num_beams: int | None = None
+) -> list[str]:
+    """Translations of the sources, detokenised, one for each line of the batch.
+
+    Searched by transformers' `generate` with the model's own generation settings, never sampled.
+
+    Args:
+        batch: on the model's device; the targets are not looked at.
+        tokenizer: the checkpoint's tokenizer.
+        num_beams: beam width; None is greedy search, whatever the settings say.
+    """
+    generate: Any = model.generate
+    tokens = generate(
+        input_ids=batch["input_ids"],
+        attention_mask=batch["attention_mask"],
+        num_beams=1 if num_beams is None else num_beams,
+        do_sample=False,
+    )
+    return list(tokenizer.batch_decode(tokens, skip_special_tokens=True))
+
+
 def token_mask(batch: Mapping[str, Tensor], kind: Kind) -> Tensor:
     """Which positions that query an attention layer are real tokens, bool.
 
