@@ -193,7 +193,8 @@ class _Run:
             nn.utils.clip_grad_norm_(group["params"], group.get("clip", _LARGEST_GRADIENT))
         self.optimizer.step()
         trained.steps += 1
-        if self.state and time.monotonic() - self._saved > SAVE_SECONDS:
+        within = trained.steps % self.per_epoch != 0  # the end of an epoch saves by itself
+        if within and time.monotonic() - self._saved > SAVE_SECONDS:
             self.save(trained)
         return float(loss.detach())
 
@@ -247,7 +248,7 @@ class _Run:
             return Trained()
         from safetensors import safe_open
 
-        with safe_open(self.state, "pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(self.state, "pt") as file:
             trained = Trained(**json.loads(file.metadata()["trained"]))
             saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         tensors = self.problem.tensors()
