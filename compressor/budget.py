@@ -91,12 +91,21 @@ def _count(amount: str, total: int, where: str) -> int:
     return count
 
 
+def fewest_heads(full: HeadMask, floors: Mapping[str, int], kind: str = ALL) -> int:
+    """How many heads the floors demand, of one kind or of all."""
+    return sum(
+        min(len(flags), floors[kind_of(name)])
+        for name, flags in full.keep.items()
+        if kind in (ALL, kind_of(name))
+    )
+
+
 def check_possible(budget: Budget, floors: Mapping[str, int], full: HeadMask) -> None:
     """Raise `UsageError` if the floors make the budget impossible; says how many are needed."""
     for kind, wanted in budget.keep.items():
-        names = [name for name in full.keep if kind in (ALL, kind_of(name))]
-        needed = sum(min(len(full.keep[name]), floors[kind_of(name)]) for name in names)
+        needed = fewest_heads(full, floors, kind)
         if wanted < needed:
+            names = [name for name in full.keep if kind in (ALL, kind_of(name))]
             of = "" if kind == ALL else f" of {kind}"
             raise UsageError(
                 f"{budget.text} leaves {wanted} heads{of}, but the floors of its {len(names)} "

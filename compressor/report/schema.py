@@ -65,6 +65,7 @@ class Variant(Model):
     checkpoint_bytes: int
     onnx_bytes: int
     precision: str
+    selection: str = ""  # how the heads were found, in words, where scores alone do not tell
     recovery: str = ""  # how the kept weights were repaired, in words; empty if they were not
     quality: Quality | None = None
     comparisons: list[Comparison] = []
@@ -132,6 +133,67 @@ class Scoring(Model):
     values: dict[str, list[float]]
 
 
+class LayerCost(Model):
+    """What reducing one attention layer of a kind to `heads` heads saves of a batch's time.
+
+    Measured on the model with all layers of the kind at `heads` and all others dense.
+    """
+
+    kind: str
+    heads: int
+    layers: int  # of that kind, all reduced at once
+    speedup: float  # of that model over dense
+    speedup_interval: tuple[float, float]
+    saved_share: float  # of the dense time, per layer; never falls as heads go
+
+
+class CostTable(Model):
+    """Measured cost of attention heads at one batch size on one machine."""
+
+    batch_size: int
+    dense_seconds: float  # of a batch
+    lengths: str  # how lengths were chosen, in words
+    rows: list[LayerCost]
+
+
+class SpeedTry(Model):
+    """A choice of heads that was timed to see whether it reaches the wanted speed-up."""
+
+    aim: float  # the speed-up that was asked of the cost table
+    predicted: float  # by the cost table for the heads chosen
+    kept: int
+    speedup: float  # measured
+    speedup_interval: tuple[float, float]
+    met: bool
+
+
+class SpeedSearch(Model):
+    """How heads were chosen for a speed-up: what heads cost, and the choices that were timed."""
+
+    wanted: float
+    costs: CostTable
+    tries: list[SpeedTry]
+
+
+class QualityProbe(Model):
+    """A smaller model that was built and answered the test rows during a search."""
+
+    kept: int
+    comparison: Comparison
+    accepted: bool
+
+
+class QualitySearch(Model):
+    """How many heads could go before the main metric on the test rows fell by more than `drop`.
+
+    A probe is accepted unless the whole 95 % interval of its difference lies below -`drop`.
+    """
+
+    drop: float
+    metric: str
+    probes: list[QualityProbe]  # in the order they were made
+
+
 class Outcome(Model):
     """One gate rule and whether it is met."""
 
@@ -162,6 +224,8 @@ class Report(Model):
     hardware: dict[str, str]
     versions: dict[str, str]
     gate: list[Outcome] = []
+    speed_search: SpeedSearch | None = None
+    quality_search: QualitySearch | None = None
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Report:
