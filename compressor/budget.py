@@ -2,11 +2,14 @@
 
 A budget is written `0.5` (a fraction), `36` (a count) or per kind, `encoder_self=0.3,cross=0.8`;
 kinds that are not named keep all their heads. Floors say how many heads every layer must keep.
+Budgets of another sort name a speed-up or a drop in quality; how many heads that means is measured
+(`compressor.speed_budget`, `compressor.quality_budget`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,6 +30,52 @@ class Budget:
     def slug(self) -> str:
         """Name of the variant's directory when a run has several budgets."""
         return self.text.replace(" ", "-").replace("=", "-").replace(",", "-").replace("%", "pct")
+
+
+@dataclass(frozen=True)
+class SpeedBudget(Budget):
+    """What makes the model `speedup` times as fast at one batch size; `keep` is empty."""
+
+    speedup: float
+    at_batch: int
+
+    @classmethod
+    def of(cls, speedup: float, at_batch: int) -> SpeedBudget:
+        """The budget of `--speedup` and `--at-batch`."""
+        return cls(f"speedup {speedup:.15g} at batch {at_batch}", {}, speedup, at_batch)
+
+
+@dataclass(frozen=True)
+class QualityBudget(Budget):
+    """As few heads as cost no more than `drop` of the main metric; `keep` is empty."""
+
+    drop: float
+
+    @classmethod
+    def of(cls, drop: float) -> QualityBudget:
+        """The budget of a `--max-drop` that is a plain number."""
+        return cls(f"max-drop {drop:.15g}", {}, drop)
+
+
+def split_max_drop(values: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The values of `--max-drop`: plain numbers, which are budgets, and rules for the gate.
+
+    Raises:
+        UsageError: a plain number that is no drop.
+    """
+    numbers, rules = [], []
+    for text in values:
+        try:
+            drop = float(text)
+        except ValueError:
+            rules.append(text)
+            continue
+        if not 0 <= drop < math.inf:
+            raise UsageError(
+                f"--max-drop {text}: a drop is a number from 0 up, as in --max-drop 0.3"
+            )
+        numbers.append(text)
+    return numbers, rules
 
 
 def parse_budget(mode: Literal["keep", "remove"], text: str, full: HeadMask) -> Budget:
@@ -102,6 +151,8 @@ def fewest_heads(full: HeadMask, floors: Mapping[str, int], kind: str = ALL) -> 
 
 def check_possible(budget: Budget, floors: Mapping[str, int], full: HeadMask) -> None:
     """Raise `UsageError` if the floors make the budget impossible; says how many are needed."""
+    if not budget.keep and fewest_heads(full, floors) == full.total():
+        raise UsageError(f"{budget.text}: the floors keep all {full.total()} heads; lower --floor")
     for kind, wanted in budget.keep.items():
         needed = fewest_heads(full, floors, kind)
         if wanted < needed:

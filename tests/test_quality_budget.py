@@ -7,10 +7,23 @@ import math
 import numpy as np
 import pytest
 
-from compressor.budget import fewest_heads, parse_floors
+from compressor.budget import (
+    QualityBudget,
+    SpeedBudget,
+    check_possible,
+    fewest_heads,
+    parse_floors,
+    split_max_drop,
+)
+from compressor.errors import UsageError
 from compressor.heads import HeadMask, HeadScores
 from compressor.quality_budget import acceptable, main_comparison, nested_mask, search
-from compressor.report.schema import Comparison, QualityProbe
+from compressor.recipe import build_recipe
+from compressor.report import render
+from compressor.report.combine import combine
+from compressor.report.model_card import render_card
+from compressor.report.schema import Comparison, QualityProbe, QualitySearch, Report
+from tests.report_samples import translator_report
 
 HEADS = {"encoder_self.0": 8, "encoder_self.1": 8, "decoder_self.0": 8, "cross.0": 8}
 FULL = HeadMask({name: (True,) * count for name, count in HEADS.items()})
@@ -91,3 +104,78 @@ def test_masks_are_nested_and_respect_floors():
         for name in HEADS:
             assert set(before.kept(name)) <= set(mask.kept(name))
         before = mask
+
+
+def test_the_report_shows_every_probe_and_what_the_interval_leaves_out():
+    _, probes = search(12, 4, probe_of(set(range(7, 13))))
+    found = QualitySearch(drop=0.3, metric="bleu", probes=probes)
+    report = translator_report().model_copy(update={"search": found})
+    markdown, page = render(report, "markdown"), render(report, "html")
+    for text in (markdown, page):
+        assert "lies below -0.3" in text
+        assert "do not account for that" in text
+        assert f"{report.test.rows:,} rows of {report.test.files[0]}" in text
+    for number, probe in enumerate(probes, 1):
+        result = "accepted" if probe.accepted else "refused"
+        row = f"| {number} | {probe.kept} | 29.50 | -0.50 | [-1.00, 0.00] | {result} |"
+        assert row in markdown
+    assert "do not account for that" in render_card(report, report.variants[0].name)
+    assert Report.model_validate_json(render(report, "json")).search == found
+    assert combine([report, report]).search is None
+
+
+def test_a_search_in_which_nothing_could_go_says_so():
+    kept, probes = search(3, 0, probe_of(set()))
+    assert kept == 3
+    found = QualitySearch(drop=0, metric="bleu", probes=probes)
+    report = translator_report().model_copy(update={"search": found})
+    assert "Not one head could go" in render(report, "markdown")
+
+
+def test_plain_numbers_are_budgets_and_the_rest_are_rules():
+    values = ["0.3", "bleu=0.5", " 1 ", "accuracy"]
+    assert split_max_drop(values) == (["0.3", " 1 "], ["bleu=0.5", "accuracy"])
+    for bad in ("-0.1", "nan", "inf"):
+        with pytest.raises(UsageError, match="from 0 up"):
+            split_max_drop([bad])
+
+
+def test_measured_budgets_have_names_fit_for_files():
+    assert QualityBudget.of(0.3).text == "max-drop 0.3"
+    assert SpeedBudget.of(1.3, 16).text == "speedup 1.3 at batch 16"
+    assert SpeedBudget.of(1.3, 16).slug == "speedup-1.3-at-batch-16"
+    keep_all = dict.fromkeys(("encoder_self", "decoder_self", "cross"), 8)
+    with pytest.raises(UsageError, match="max-drop 0.3: the floors keep all 32 heads"):
+        check_possible(QualityBudget.of(0.3), keep_all, FULL)
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ({}, {"keep": ["0.5"], "speedup": None, "drops": [], "rules": ["bleu=1"]}),
+        ({"speedup": 1.3}, {"keep": [], "speedup": 1.3, "drops": [], "rules": ["bleu=1"]}),
+        ({"max_drop": ["0.3"]}, {"keep": [], "speedup": None, "drops": [0.3], "rules": ["bleu=1"]}),
+        (
+            {"max_drop": ["chrf=2"]},
+            {"keep": ["0.5"], "speedup": None, "drops": [], "rules": ["chrf=2"]},
+        ),
+    ],
+)
+def test_a_budget_flag_replaces_the_files_budget_and_leaves_its_rules(flags, expected, tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text("model: a\nkeep: 0.5\nmax_drop: bleu=1\n", encoding="utf-8")
+    recipe = build_recipe(flags, file)
+    found = {"drops": recipe.drop_budgets, "rules": recipe.drop_rules}
+    assert found | {"keep": recipe.keep, "speedup": recipe.speedup} == expected
+
+
+def test_a_drop_of_the_file_gives_way_to_another_budget(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text("model: a\nmax_drop: [0.3, bleu=1]\n", encoding="utf-8")
+    assert build_recipe({}, file).drop_budgets == [0.3]
+    assert build_recipe({"max_drop": ["bleu=2"]}, file).max_drop == ["0.3", "bleu=2"]
+    assert build_recipe({"remove": ["3"]}, file).max_drop == ["bleu=1"]
+    with pytest.raises(UsageError, match="--at-batch 8 belongs to --speedup"):
+        build_recipe({"at_batch": 8}, file)
+    with pytest.raises(UsageError, match="--speedup 1.0"):
+        build_recipe({"speedup": 1.0}, file)

@@ -11,7 +11,8 @@ from scipy.optimize import isotonic_regression
 from compressor.budget import parse_floors
 from compressor.errors import UsageError
 from compressor.heads import HeadMask, HeadScores
-from compressor.report.schema import CostTable, LayerCost, Timing
+from compressor.report import render
+from compressor.report.schema import CostTable, LayerCost, Report, SpeedSearch, Timing
 from compressor.speed_budget import (
     RETRIES,
     cheapest,
@@ -23,6 +24,7 @@ from compressor.speed_budget import (
     savings,
     trial_mask,
 )
+from tests.report_samples import translator_report
 
 HEADS = {"encoder_self.0": 4, "encoder_self.1": 4, "decoder_self.0": 4, "cross.0": 4}
 FULL = HeadMask({name: (True,) * count for name, count in HEADS.items()})
@@ -278,3 +280,27 @@ def test_the_table_does_not_forbid_what_can_be_measured():
     mask, tries = try_to_reach(2.5, machine)
     assert mask.count() == 0
     assert tries[0].predicted < 2.5 <= tries[0].speedup
+
+
+def test_the_report_shows_the_cost_table_and_every_try():
+    """In Markdown, HTML and JSON; two tries of which the second reached 1.3."""
+    _, tries = try_to_reach(1.3, Machine(0.85))
+    search = SpeedSearch(wanted=1.3, costs=COSTS, tries=tries)
+    report = translator_report().model_copy(update={"search": search})
+    markdown, page = render(report, "markdown"), render(report, "html")
+    for text in (markdown, page):
+        assert "1.3 times as fast at batch 16" in text
+        assert "missed" in text
+        assert "reached" in text
+        for row in search.costs.rows:
+            assert f"{500 * row.saved_share:.1f}"[:3] in text
+    assert f"| 1 | 1.300 | {tries[0].kept} |" in markdown
+    assert markdown.count("| cross-attention |") == 4
+    assert Report.model_validate_json(render(report, "json")).search == search
+
+
+def test_the_report_says_that_the_wanted_speedup_was_missed():
+    _, tries = try_to_reach(1.3, Machine(1.0, ceiling=1.29))
+    search = SpeedSearch(wanted=1.3, costs=COSTS, tries=tries)
+    report = translator_report().model_copy(update={"search": search})
+    assert "was not reached in 4 tries" in render(report, "markdown")

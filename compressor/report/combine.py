@@ -38,7 +38,12 @@ def combine(reports: Sequence[Report]) -> Report:
             name, number = f"{variant.name}-{number}", number + 1
         variants[name] = variant.model_copy(update={"name": name})
     return first.model_copy(
-        update={"variants": list(variants.values()), "throughput": None, "gate": []}
+        update={
+            "variants": list(variants.values()),
+            "throughput": None,
+            "gate": [],
+            "search": None,  # it is about one variant's heads
+        }
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from compressor.report import numbers, tables, words
+from compressor.report import budgets, numbers, tables, words
 from compressor.report.schema import Report
 
 # Only what would be read as Markdown, so that the file also reads well unrendered: an underscore
@@ -51,6 +51,7 @@ def render_markdown(report: Report) -> str:
         *render_table(tables.shapes(report)),
         "## Size",
         *render_table(tables.size(report)),
+        *_budget(report),
         "## Heads kept",
         *bullets(words.head_sentences(report)),
         *render_table(tables.layers(report)),
@@ -62,6 +63,15 @@ def render_markdown(report: Report) -> str:
         *pair_list(tables.environment(report)),
     ]
     return "\n\n".join(blocks) + "\n"
+
+
+def _budget(report: Report) -> list[str]:
+    """The section on a measured budget; nothing where the number of heads was given."""
+    sentences = budgets.sentences(report)
+    if not sentences:
+        return []
+    rendered = [block for table in budgets.tables(report) for block in render_table(table)]
+    return ["## Budget", *bullets(sentences), *rendered]
 
 
 def bullets(sentences: Iterable[str]) -> list[str]:

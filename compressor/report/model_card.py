@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 
 from compressor.errors import InputError
-from compressor.report import facts, numbers, tables, words
+from compressor.report import budgets, facts, numbers, tables, words
 from compressor.report.combine import only
 from compressor.report.markdown import bullets, escape, escape_line, pair_list, render_table
-from compressor.report.schema import Report, Variant
+from compressor.report.schema import QualitySearch, Report, Variant
 
 _PIPELINES = {"translation": "translation", "classification": "text-classification"}
 _RUNTIMES = {
@@ -135,6 +135,8 @@ def _limitations(report: Report) -> list[str]:
             "and the intervals cover the choice of these rows only."
         )
     lines = [data]
+    if isinstance(report.search, QualitySearch):
+        lines.append(budgets.SEARCHED_ON_TEST)
     if report.calibration is not None:
         lines.append(
             f"Heads were chosen on {report.calibration.rows:,} rows of "

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from compressor.report import facts, headmap, inline_svg, numbers, plots, tables, words
+from compressor.report import budgets, facts, headmap, inline_svg, numbers, plots, tables, words
 from compressor.report.schema import Report, Variant
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ def render_html(report: Report) -> str:
         throughput=tables.throughput(report),
         shapes=tables.shapes(report),
         speed_sentences=words.speed_sentences(report),
+        budget_sentences=budgets.sentences(report),
+        budget_tables=budgets.tables(report),
         size=tables.size(report),
         layers=tables.layers(report),
         head_sentences=words.head_sentences(report),

@@ -224,8 +224,7 @@ class Report(Model):
     hardware: dict[str, str]
     versions: dict[str, str]
     gate: list[Outcome] = []
-    speed_search: SpeedSearch | None = None
-    quality_search: QualitySearch | None = None
+    search: SpeedSearch | QualitySearch | None = None
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Report:

@@ -1,0 +1,144 @@
+"""What a report says of budgets that were measured: a wanted speed-up, an allowed drop."""
+
+from __future__ import annotations
+
+from compressor.report import facts, numbers, words
+from compressor.report.schema import CostTable, QualitySearch, Report, SpeedSearch
+from compressor.report.tables import Column, Table
+
+SEARCHED_ON_TEST = (
+    "How many heads go was searched on the test rows themselves, and the intervals do not account "
+    "for that: on other rows the drop can be larger than they say."
+)
+
+
+def sentences(report: Report) -> list[str]:
+    """How the number of heads came about; empty where it was given."""
+    if isinstance(report.search, SpeedSearch):
+        return _speed_sentences(report, report.search)
+    if isinstance(report.search, QualitySearch):
+        return _quality_sentences(report, report.search)
+    return []
+
+
+def tables(report: Report) -> list[Table]:
+    """What was measured on the way; empty where the number of heads was given."""
+    if isinstance(report.search, SpeedSearch):
+        return [_tries(report.search), _costs(report.search.costs)]
+    if isinstance(report.search, QualitySearch) and report.search.probes:
+        return [_probes(report.search)]
+    return []
+
+
+def _speed_sentences(report: Report, search: SpeedSearch) -> list[str]:
+    batch = search.costs.batch_size
+    lines = [
+        f"Heads were chosen to make the model {search.wanted:.15g} times as fast at batch {batch} "
+        "with the least summed score of what goes, by the measured cost of attention layers."
+    ]
+    if not any(found.met for found in search.tries):
+        lines.append(
+            f"The wanted speed-up was not reached in {len(search.tries)} tries; the fastest choice "
+            "was taken."
+        )
+    for variant in report.variants:
+        for row in facts.timings(report, variant.name):
+            if row.batch_size == batch and row.speedup is not None:
+                short = ", less than wanted" if row.speedup < search.wanted else ""
+                lines.append(
+                    f"The finished model was timed once more: {words.speedup(row)} at batch "
+                    f"{batch}{short}."
+                )
+    return lines
+
+
+def _quality_sentences(report: Report, search: QualitySearch) -> list[str]:
+    label = facts.metric_style(search.metric).label
+    allowed = f"{search.drop:.15g}"
+    bound = f"-{allowed}" if search.drop else "0"
+    where = "the test rows"
+    if report.test is not None:
+        where = f"{report.test.rows:,} rows of {words.join(report.test.files)}"
+    count = len(search.probes)
+    lines = [
+        f"The most heads went that {where} did not show to cost more than {allowed} of {label}; a "
+        f"number of heads is refused if the whole 95% interval lies below {bound}.",
+        f"The search built and ran {count} {'model' if count == 1 else 'models'}. "
+        f"{SEARCHED_ON_TEST}",
+    ]
+    if not any(probe.accepted for probe in search.probes):
+        lines.append("Not one head could go.")
+    return lines
+
+
+def _costs(table: CostTable) -> Table:
+    return Table(
+        key="costs",
+        caption=f"Cost of attention heads at batch {table.batch_size} ({table.lengths}): the model "
+        "with all layers of one kind reduced was timed in turns with dense, which takes "
+        f"{numbers.adaptive(1000 * table.dense_seconds)} ms a batch. Saved is per layer, smoothed "
+        "so that it never falls as heads go.",
+        columns=(
+            Column("Attention", numeric=False),
+            *map(Column, ("Heads kept", "Layers", "Speed-up", "95% interval", "Saved ms")),
+        ),
+        rows=tuple(
+            (
+                facts.kind_label(row.kind),
+                str(row.heads),
+                str(row.layers),
+                numbers.fixed(row.speedup, 3),
+                numbers.interval(row.speedup_interval, 3),
+                numbers.adaptive(1000 * table.dense_seconds * row.saved_share),
+            )
+            for row in table.rows
+        ),
+    )
+
+
+def _tries(search: SpeedSearch) -> Table:
+    return Table(
+        key="tries",
+        caption=f"Choices that were timed against dense, until one reached {search.wanted:.15g}.",
+        columns=(
+            *map(Column, ("Try", "Asked of the table", "Heads kept", "Predicted")),
+            *map(Column, ("Measured", "95% interval")),
+            Column("Result", numeric=False),
+        ),
+        rows=tuple(
+            (
+                str(number),
+                numbers.fixed(found.aim, 3),
+                str(found.kept),
+                numbers.fixed(found.predicted, 3),
+                numbers.fixed(found.speedup, 3),
+                numbers.interval(found.speedup_interval, 3),
+                "reached" if found.met else "missed",
+            )
+            for number, found in enumerate(search.tries, 1)
+        ),
+    )
+
+
+def _probes(search: QualitySearch) -> Table:
+    style = facts.metric_style(search.metric)
+    return Table(
+        key="probes",
+        caption=f"Models that were built and run to find how many heads can go; {style.label} may "
+        f"fall by {search.drop:.15g}. Difference is pruned minus dense.",
+        columns=(
+            *map(Column, ("Probe", "Heads kept", style.label, "Difference", "95% interval")),
+            Column("Result", numeric=False),
+        ),
+        rows=tuple(
+            (
+                str(number),
+                str(probe.kept),
+                numbers.fixed(probe.comparison.pruned, style.digits),
+                numbers.fixed(probe.comparison.difference, style.digits, sign=True),
+                numbers.interval(probe.comparison.interval, style.digits, sign=True),
+                "accepted" if probe.accepted else "refused",
+            )
+            for number, probe in enumerate(search.probes, 1)
+        ),
+    )
