@@ -17,8 +17,7 @@ from compressor.heads import HeadMask, HeadScores
 from compressor.importance import DATA_FREE, Scoring, check_method, score_heads
 from compressor.importance.confidence import boundary_ids
 from compressor.recipe import Recipe
-from compressor.recovery import DATA_FREE as REPAIR_DATA_FREE
-from compressor.recovery import Recovery, check_recovery, recover
+from compressor.recovery import check_recovery
 from compressor.runtime.session import choose_device
 from compressor.talk import Talk
 from compressor.tasks import Example, Rows, count_truncated, read_rows, task_module
@@ -205,9 +204,16 @@ def score_checkpoint_heads(
     mask: HeadMask,
     device: str,
     talk: Talk,
+    references: Sequence[str] = (),
+    model: nn.Module | None = None,
 ) -> HeadScores:
-    """Run the recipe's scoring method over encoded calibration rows on a device."""
-    task, model = task_module(checkpoint.entry.task), checkpoint.model
+    """Run the recipe's scoring method over encoded calibration rows on a device.
+
+    Args:
+        model: one of the checkpoint's shape, to be scored in its place.
+        references: the right answer to every row that `examples` were made from.
+    """
+    task, model = task_module(checkpoint.entry.task), model or checkpoint.model
     free = recipe.method in DATA_FREE
     scoring = Scoring(
         model=model.to(device),
@@ -217,6 +223,9 @@ def score_checkpoint_heads(
         task=task,
         per=recipe.per,
         normalize=recipe.normalize,
+        ablate=recipe.ablate,
+        tokenizer=checkpoint.tokenizer,
+        references=references,
         seed=recipe.seed,
         device=device,
         special_ids=boundary_ids(checkpoint.tokenizer),
@@ -226,21 +235,3 @@ def score_checkpoint_heads(
         return score_heads(recipe.method, scoring)
     finally:
         model.to("cpu")
-
-
-def repair(journey: Journey, model: nn.Module, mask: HeadMask) -> str:
-    """Run the recipe's recovery method on a pruned model; returns what was done, in words."""
-    recipe, checkpoint = journey.recipe, journey.checkpoint
-    free = recipe.recover in REPAIR_DATA_FREE
-    job = Recovery(
-        dense=checkpoint.model,
-        pruned=model,
-        layers=checkpoint.layers,
-        mask=mask,
-        batches=[] if free else journey.task.batches(journey.examples, checkpoint.model),
-        task=journey.task,
-        seed=recipe.seed,
-        device=journey.device,
-        progress=lambda done, total: journey.talk.progress("layers", done, total),
-    )
-    return recover(recipe.recover, job)

@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from compressor import __version__, gate
-from compressor.budget import prune_in_steps
+from compressor.choosing import choose_heads, repair
 from compressor.evaluation import compare, score_classification, score_translation
 from compressor.export.metadata import label_names
-from compressor.heads import HeadMask, HeadScores
+from compressor.heads import HeadScores
 from compressor.journey import (
     Journey,
     Plan,
     prepare,
-    repair,
     require_measurements,
-    score_checkpoint_heads,
 )
 from compressor.recipe import Recipe
 from compressor.report import write_reports
@@ -31,12 +29,11 @@ from compressor.report.schema import Comparison, Report, Source, Throughput, Var
 from compressor.report.schema import Scoring as ScoringFacts
 from compressor.stages import (
     PRECISION,
+    Choice,
     Probe,
     build_dense,
     build_variant,
     make_probe,
-    scores_from_json,
-    scores_to_json,
 )
 from compressor.talk import SILENT, Talk
 from compressor.tasks import Rows
@@ -65,8 +62,9 @@ def run(recipe: Recipe, output: Path, command: str = "", talk: Talk = SILENT) ->
     scores: HeadScores | None = None
     variants = []
     for plan in journey.plans:
-        mask, scores = _choose_heads(journey, plan)
-        variants.append(_build(journey, plan, mask, scores, probe))
+        choice = choose_heads(journey, plan)
+        scores = choice.scores
+        variants.append(_build(journey, plan, choice, probe))
     _evaluate(journey, dense, variants)
     report = Report(
         tool_version=__version__,
@@ -101,54 +99,19 @@ def _dense(journey: Journey, probe: Probe) -> Variant:
     return Variant.model_validate(data | {"directory": directory.as_posix()})
 
 
-def _choose_heads(journey: Journey, plan: Plan) -> tuple[HeadMask, HeadScores]:
-    """Scores and the mask that follows from them; the first scores serve all budgets."""
-    recipe, full = journey.recipe, journey.full
-
-    def score(mask: HeadMask) -> HeadScores:
-        if mask != full:
-            return _score(journey, mask)
-        first = journey.workspace.stage(
-            "scores",
-            f"scoring {full.total()} heads with {recipe.method}",
-            lambda: scores_to_json(_score(journey, full)),
-        )
-        return scores_from_json(first)
-
-    def choose() -> dict[str, Any]:
-        mask, scores = prune_in_steps(full, plan.budget, journey.floors, recipe.steps, score)
-        return {"kept": mask.to_json(), **scores_to_json(scores)}
-
-    data = journey.workspace.stage(
-        f"heads-{plan.name}", f"choosing heads to {plan.budget.text}", choose
-    )
-    heads = {name: len(flags) for name, flags in full.keep.items()}
-    return HeadMask.from_json(data["kept"], heads), scores_from_json(data)
-
-
-def _score(journey: Journey, mask: HeadMask) -> HeadScores:
-    """Score the heads of what `mask` leaves, with the recipe's method."""
-    return score_checkpoint_heads(
-        journey.recipe, journey.checkpoint, journey.examples, mask, journey.device, journey.talk
-    )
-
-
-def _build(
-    journey: Journey, plan: Plan, mask: HeadMask, scores: HeadScores, probe: Probe
-) -> Variant:
-    recipe = journey.recipe
+def _build(journey: Journey, plan: Plan, choice: Choice, probe: Probe) -> Variant:
+    recipe, mask = journey.recipe, choice.mask
 
     def compute() -> dict[str, Any]:
         return build_variant(
             journey.checkpoint,
-            mask,
-            scores,
+            choice,
             plan.budget,
             recipe.seed,
             probe,
             plan.name,
             plan.directory,
-            lambda model: repair(journey, model, mask),
+            lambda model: repair(journey, model, mask, plan.name),
         )
 
     repairing = "" if recipe.recover == "none" else f", repairing ({recipe.recover})"

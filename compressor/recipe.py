@@ -12,6 +12,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
+from compressor.budget import split_max_drop
 from compressor.errors import InputError, UsageError
 
 Lengths = Literal["data"] | PositiveInt
@@ -41,11 +42,22 @@ class Recipe(BaseModel):
     method: str = "taylor"
     per: Literal["token", "example"] = "token"
     normalize: Literal["layer", "none"] = "layer"
+    ablate: Literal["loss", "metric"] = "loss"
     keep: list[str] = []
     remove: list[str] = []
+    speedup: float | None = Field(default=None, gt=1, allow_inf_nan=False)
+    at_batch: PositiveInt = 16
     floor: str = "1"
     steps: int = Field(default=1, ge=1)
     recover: str = "none"
+    train_weights: Literal["none", "encoder", "all"] = "none"
+    estimator: Literal["gumbel", "straight-through"] = "gumbel"
+    penalty: float | None = Field(default=None, gt=0)
+    gate_epochs: PositiveInt = 20
+    gate_learning_rate: float | None = Field(default=None, gt=0)
+    distill_epochs: PositiveInt = 5
+    learning_rate: float = Field(default=1e-4, gt=0)
+    patience: PositiveInt = 2
     seed: int = 0
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -62,6 +74,16 @@ class Recipe(BaseModel):
     max_drop: list[str] = []
     min_speedup: list[str] = []
 
+    @property
+    def drop_budgets(self) -> list[float]:
+        """The plain numbers of `max_drop`: budgets, not rules."""
+        return [float(text) for text in split_max_drop(self.max_drop)[0]]
+
+    @property
+    def drop_rules(self) -> list[str]:
+        """The gate's rules in `max_drop`."""
+        return split_max_drop(self.max_drop)[1]
+
     def to_yaml(self) -> str:
         """All options with their values, in the order of the class."""
         return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
@@ -75,17 +97,36 @@ def build_recipe(flags: Mapping[str, Any], file: Path | None = None) -> Recipe:
         UsageError: unknown key, wrong type, value out of range, or no model.
     """
     values = {} if file is None else _read(file)
-    # A budget on the command line replaces the file's, also when one says keep, the other remove.
-    if flags.get("keep") or flags.get("remove"):
-        values = {k: v for k, v in values.items() if k not in ("keep", "remove")}
+    drops = _max_drop(flags, values)
+    if _has_budget(flags):
+        values = {k: v for k, v in values.items() if k not in ("keep", "remove", "speedup")}
     values |= {name: value for name, value in flags.items() if value not in (None, [], ())}
+    values["max_drop"] = drops
     try:
         recipe = Recipe.model_validate(values)
     except ValidationError as error:
         raise UsageError(_explain(error, file)) from error
+    if flags.get("at_batch") and recipe.speedup is None:
+        raise UsageError(
+            f"--at-batch {recipe.at_batch} belongs to --speedup; give both, or neither"
+        )
     if any(size < 1 for size in recipe.batch_size) or not recipe.batch_size:
         raise UsageError(f"batch sizes must be positive numbers, not {recipe.batch_size}")
     return recipe
+
+
+def _has_budget(flags: Mapping[str, Any]) -> bool:
+    """Whether the command line says how far to go, which replaces what a file says of that."""
+    numbers, _ = split_max_drop(flags.get("max_drop") or [])
+    return bool(numbers or any(flags.get(name) for name in ("keep", "remove", "speedup")))
+
+
+def _max_drop(flags: Mapping[str, Any], file: Mapping[str, Any]) -> list[str]:
+    """Values of `max_drop`: flags win over the file, for budgets and for rules separately."""
+    numbers, rules = split_max_drop(file.get("max_drop") or [])
+    new_numbers, new_rules = split_max_drop(flags.get("max_drop") or [])
+    kept = [] if _has_budget(flags) else numbers
+    return [*(new_numbers or kept), *(new_rules or rules)]
 
 
 def parse_lengths(text: str | None) -> Lengths | None:

@@ -39,6 +39,22 @@ SAMPLE_TEXTS = (
 
 
 @dataclass(frozen=True)
+class Choice:
+    """The heads to keep, and what led to them.
+
+    Args:
+        model: what the heads are cut from: the checkpoint's model, or one of its shape whose
+            weights were trained or repaired on the way.
+        text: how the heads were found, in words, where scores alone do not tell.
+    """
+
+    mask: HeadMask
+    scores: HeadScores
+    model: torch.nn.Module
+    text: str = ""
+
+
+@dataclass(frozen=True)
 class Probe:
     """Ragged batches and texts on which every build is compared with what it must equal."""
 
@@ -93,8 +109,7 @@ def build_dense(checkpoint: Checkpoint, probe: Probe, directory: Path) -> dict[s
 
 def build_variant(
     checkpoint: Checkpoint,
-    mask: HeadMask,
-    scores: HeadScores,
+    choice: Choice,
     budget: Budget,
     seed: int,
     probe: Probe,
@@ -107,18 +122,21 @@ def build_variant(
     Args:
         repair: changes the pruned model in place and tells what it did, in words.
     """
-    layers = checkpoint.layers
-    model = prune(checkpoint.model, layers, mask)
+    layers, mask = checkpoint.layers, choice.mask
+    model = prune(choice.model, layers, mask)
     inputs = [batch.inputs() for batch in probe.batches]
-    checks = [verify_surgery(checkpoint.model, model, layers, mask, inputs)]
+    checks = [verify_surgery(choice.model, model, layers, mask, inputs)]
     recovery = repair(model) or "none"
     round_to(model, checkpoint.dtype)
-    heads = heads_facts(checkpoint, mask, scores, budget, seed) | {"recovery": recovery}
+    heads = heads_facts(checkpoint, mask, choice.scores, budget, seed)
+    heads |= {"selection": choice.text, "recovery": recovery}
     save_checkpoint(checkpoint, model, heads, directory)
     checks.append(_verify_reload(model, directory))
     checks += export_model(checkpoint, model, mask, probe.batches, probe.texts, directory)
     stored = (directory / "model.safetensors").stat().st_size
-    return _describe(name, model, mask, budget.text, directory, stored, checks, recovery)
+    return _describe(
+        name, model, mask, budget.text, directory, stored, checks, choice.text, recovery
+    )
 
 
 def heads_facts(
@@ -157,6 +175,7 @@ def _describe(
     directory: Path,
     checkpoint_bytes: int,
     checks: list[Check],
+    selection: str = "",
     recovery: str = "none",
 ) -> dict[str, Any]:
     return Variant(
@@ -169,6 +188,7 @@ def _describe(
         checkpoint_bytes=checkpoint_bytes,
         onnx_bytes=graph_bytes(directory),
         precision=PRECISION,
+        selection=selection,
         recovery=recovery,
         checks=checks,
     ).model_dump()

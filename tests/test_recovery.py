@@ -318,7 +318,7 @@ def test_no_recovery_changes_nothing():
 
 def test_what_cannot_be_done_is_refused():
     setup = job("bert", rows=(5,))
-    there = ", ".join(RECOVERIES)
+    there = ", ".join(("none", *RECOVERIES))
     with pytest.raises(UsageError, match=f"no recovery method 'distil'; there are {there}"):
         recover("distil", setup)
     with pytest.raises(UsageError, match="--recover reconstruct needs --calibration FILE"):

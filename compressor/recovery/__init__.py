@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -17,14 +18,13 @@ from compressor.heads import AttentionLayer, HeadMask
 if TYPE_CHECKING:
     from torch import nn
 
-    from compressor.tasks import Batch
+    from compressor.tasks import Batch, Example
 
+NONE = "none"
 RECOVERIES: dict[str, str] = {
-    "none": "compressor.recovery.none:recover",
     "reconstruct": "compressor.recovery.reconstruct:recover",
+    "distill": "compressor.recovery.distill:recover",
 }
-# Methods that look at no calibration rows.
-DATA_FREE = frozenset({"none"})
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,13 @@ class Recovery:
         pruned: the model without the heads that `mask` removes; it is changed in place.
         layers: of the dense model.
         batches: calibration batches of `task` (see `compressor.tasks`), on the CPU.
+        examples: the same rows as `task.encode` gives them, for methods that shuffle them.
         task: the task's module.
         device: where to compute; both models are brought there and back to the CPU.
         progress: called with (steps done, steps in all); what a step is, the method decides.
+        report: called with a line now and then.
+        epochs, learning_rate, patience: of distillation; see `compressor.training.Schedule`.
+        state: file from which a stopped distillation goes on.
     """
 
     dense: nn.Module
@@ -47,35 +51,59 @@ class Recovery:
     mask: HeadMask
     batches: Sequence[Batch]
     task: ModuleType
+    examples: Sequence[Example] = ()
     seed: int = 0
     device: str = "cpu"
     progress: Callable[[int, int], None] = field(default=lambda done, total: None)
+    report: Callable[[str], None] = field(default=lambda line: None)
+    epochs: int = 5
+    learning_rate: float = 1e-4
+    patience: int = 2
+    state: Path | None = None
 
 
-def check_recovery(method: str, has_rows: bool) -> None:
-    """Raise `UsageError` if there is no such method, or no rows for it; before anything is run."""
-    if method not in RECOVERIES:
-        there = ", ".join(RECOVERIES)
-        raise UsageError(f"there is no recovery method {method!r}; there are {there}")
-    if method not in DATA_FREE and not has_rows:
-        raise UsageError(f"--recover {method} needs --calibration FILE")
+def parse_recovery(text: str) -> list[str]:
+    """The methods of `--recover`, in order: `reconstruct`, or several as `reconstruct+distill`.
+
+    Raises:
+        UsageError: there is no such method (the message lists those there are), one comes twice,
+            or `none` stands beside others.
+    """
+    methods = [part.strip() for part in text.split("+")]
+    for method in methods:
+        if method not in (NONE, *RECOVERIES):
+            there = ", ".join((NONE, *RECOVERIES))
+            raise UsageError(
+                f"there is no recovery method {method!r}; there are {there}, and "
+                "reconstruct+distill does one after the other"
+            )
+    if len(set(methods)) < len(methods) or (NONE in methods and len(methods) > 1):
+        raise UsageError(f"--recover {text}: name each method once, and none only alone")
+    return [method for method in methods if method != NONE]
 
 
-def recover(method: str, job: Recovery) -> str:
-    """Repair `job.pruned` in place with one of `RECOVERIES`.
+def check_recovery(text: str, has_rows: bool) -> None:
+    """Raise `UsageError` if `--recover` is wrong, or has no rows to use; before anything is run."""
+    if parse_recovery(text) and not has_rows:
+        raise UsageError(f"--recover {text} needs --calibration FILE")
+
+
+def recover(text: str, job: Recovery) -> str:
+    """Repair `job.pruned` in place with one of `RECOVERIES`, or with several joined by `+`.
 
     Returns:
         What was done, in a few words for the report; empty if nothing was.
 
     Raises:
-        UsageError: there is no such method (the message lists those there are), or it needs
-            calibration rows and there are none.
+        UsageError: there is no such method, or it needs calibration rows and there are none.
     """
-    check_recovery(method, bool(job.batches))
-    module, _, function = RECOVERIES[method].partition(":")
+    check_recovery(text, bool(job.batches))
     job.dense.to(job.device), job.pruned.to(job.device)
     try:
-        text: str = getattr(import_module(module), function)(job)
-        return text
+        done = []
+        for method in parse_recovery(text):
+            module, _, function = RECOVERIES[method].partition(":")
+            done.append(getattr(import_module(module), function)(job))
+        return "; then ".join(done)
     finally:
         job.dense.to("cpu"), job.pruned.to("cpu")

@@ -3,7 +3,8 @@
 - `read_rows`: data files to `Rows`, checked; needs no torch
 - `task_module`: the module of a task, with the same functions for every task:
   `encode(rows, tokenizer, max_source_tokens)`, `batches(examples, model)`,
-  `logits(model, batch)`, `loss(model, batch)`, `loss_terms(batch)`, `token_mask(batch, kind)`,
+  `logits(model, batch)`, `loss(model, batch)`, `loss_terms(batch)`, `term_mask(batch)`,
+  `token_mask(batch, kind)`,
   `predict(model, batch, tokenizer)`
 
 To add a task, write such a module, add a line to `TASKS` and say in `rows.py` how its rows read.

@@ -134,6 +134,13 @@ def predict(
         return [names[label] for label in logits(model, batch).argmax(-1).tolist()]
 
 
+def term_mask(batch: Mapping[str, Tensor]) -> Tensor:
+    """Which logits the loss looks at: those of every row, [batch] bool."""
+    import torch
+
+    return torch.ones_like(batch["labels"], dtype=torch.bool)
+
+
 def token_mask(batch: Mapping[str, Tensor], kind: Kind) -> Tensor:
     """Which positions are real tokens, [batch, tokens] bool; there is only `encoder_self`."""
     if kind != "encoder_self":

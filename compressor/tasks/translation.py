@@ -133,6 +133,11 @@ def predict(
     return list(tokenizer.batch_decode(tokens, skip_special_tokens=True))
 
 
+def term_mask(batch: Mapping[str, Tensor]) -> Tensor:
+    """Which logits the loss looks at: the real target tokens, [batch, target] bool."""
+    return batch["labels"] != IGNORED
+
+
 def token_mask(batch: Mapping[str, Tensor], kind: Kind) -> Tensor:
     """Which positions that query an attention layer are real tokens, bool.
 

@@ -1,0 +1,93 @@
+"""Fine-tuning of the cut model with the dense one as its teacher (Hinton, Vinyals & Dean 2015).
+
+The loss is the divergence of the student's predictions from the teacher's,
+
+    KL(p_dense || p_pruned), the mean over real target tokens, or over rows for a classifier,
+
+so no labels are used (a translator reads its targets, as inputs of the decoder). A tenth of the
+rows is held out; the weights that do best there are kept, and training stops when they get no
+better. The student is trained without dropout: what it has to match is computed without, too.
+
+Cost: an epoch is a forward pass of the dense model and a forward and backward pass of the pruned
+one over the calibration rows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import kl_div, log_softmax
+
+from compressor.recovery import Recovery
+from compressor.tasks import Batch
+from compressor.training import Data, Problem, Schedule, Trained, hold_out, train
+
+
+def recover(job: Recovery) -> str:
+    """Train `job.pruned` to predict what `job.dense` does; never worse on the held-out rows."""
+    learn, held = hold_out(job.examples, job.seed)
+    problem = _Imitation(job, job.task.batches(held, job.dense))
+    before = problem.validate(0.0)
+    trained = train(
+        problem,
+        Data(learn, job.task, job.dense, job.device),
+        Schedule(job.epochs, patience=job.patience),
+        seed=job.seed,
+        state=job.state,
+        report=job.report,
+        progress=job.progress,
+    )
+    if trained.best is None or not trained.best < before:
+        problem.restore()
+        return f"distill: nothing gained on {len(held)} held-out rows, weights as they were"
+    return _describe(trained, before, len(learn), len(held))
+
+
+class _Imitation(Problem):
+    def __init__(self, job: Recovery, held: list[Batch]) -> None:
+        self.job, self.held = job, held
+        job.dense.eval(), job.pruned.eval()
+        self._parameters = {n: p for n, p in job.pruned.named_parameters() if p.is_floating_point()}
+        for parameter in self._parameters.values():
+            parameter.requires_grad_(True)
+        self._first = {n: p.detach().clone() for n, p in self._parameters.items()}
+
+    def groups(self) -> list[dict[str, object]]:
+        return [{"params": list(self._parameters.values()), "lr": self.job.learning_rate}]
+
+    def tensors(self) -> dict[str, Tensor]:
+        return dict(self._parameters)
+
+    def loss(self, batch: Batch, progress: float) -> Tensor:
+        return self._divergence(batch) / self.job.task.loss_terms(batch)
+
+    @torch.no_grad()
+    def validate(self, progress: float) -> float:
+        sums = [self._divergence(batch.to(self.job.device)) for batch in self.held]
+        terms = sum(self.job.task.loss_terms(batch) for batch in self.held)
+        return float(torch.stack(sums).sum()) / terms
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        for name, value in self._first.items():
+            self._parameters[name].copy_(value)
+
+    def _divergence(self, batch: Batch) -> Tensor:
+        """Summed KL(dense || pruned) over what the task's loss has terms for, in nats."""
+        with torch.no_grad():
+            wanted = self._log_probabilities(self.job.dense, batch)
+        found = self._log_probabilities(self.job.pruned, batch)
+        return kl_div(found, wanted, reduction="sum", log_target=True)
+
+    def _log_probabilities(self, model: nn.Module, batch: Batch) -> Tensor:
+        """[loss terms, classes or vocabulary]."""
+        logits: Tensor = self.job.task.logits(model, batch).float()
+        return log_softmax(logits[self.job.task.term_mask(batch)], -1)
+
+
+def _describe(trained: Trained, before: float, rows: int, held: int) -> str:
+    epochs = f"{trained.best_epoch} of {trained.history[-1]['epoch']} epochs"
+    return (
+        f"distill: fine-tuned with the dense model as teacher on {rows} rows, best after {epochs}; "
+        f"divergence from it on {held} held-out rows {before:.4f} before, {trained.best:.4f} after"
+    )
