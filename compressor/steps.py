@@ -46,12 +46,13 @@ def score_checkpoint(recipe: Recipe, talk: Talk = SILENT) -> HeadScores:
     device = pick_device(recipe.device, talk)
     checkpoint = _open_dense(recipe)
     rows, _ = read_data(recipe.model_copy(update={"test": None}), checkpoint)
-    examples = []
+    examples, references = [], []
     if rows is not None:
         task = task_module(checkpoint.entry.task)
         examples = task.encode(rows, checkpoint.tokenizer, max_source_tokens(checkpoint))
+        references = rows.targets
     full = HeadMask.full(checkpoint.layers)
-    return score_checkpoint_heads(recipe, checkpoint, examples, full, device, talk)
+    return score_checkpoint_heads(recipe, checkpoint, examples, full, device, talk, references)
 
 
 def read_scores(path: Path) -> HeadScores:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import sacrebleu
 import torch
 from transformers.activations import ACT2FN
 
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.heads import HeadMask
 from compressor.importance import DATA_FREE, METHODS, score_heads
 from compressor.importance.confidence import boundary_ids
@@ -15,8 +16,9 @@ from compressor.importance.relevance import linearised
 from compressor.surgery import prune
 from compressor.tasks import Batch
 from tests.numpy_transformer import NumpyTransformer
+from tests.test_checkpoint import word_tokenizer
 from tests.test_importance import labelled_batch, one_row, scoring
-from tests.tiny import BUILDERS, tiny_model, uneven_mask
+from tests.tiny import BUILDERS, TRANSLATORS, tiny_model, uneven_mask
 
 ROWS = 3
 
@@ -94,6 +96,57 @@ def test_ablation_is_the_loss_of_the_physically_pruned_model(name: str):
             for head in mask.kept(layer.name):
                 expected = mean_loss(mask.without([(layer.name, head)])) - whole
                 assert found.values[layer.name][head] == pytest.approx(expected, abs=2e-5)
+
+
+def short_answers(setup):
+    if setup.model.config.is_encoder_decoder:
+        setup.model.generation_config.max_length = 8
+    return setup
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_ablation_of_the_metric_is_what_physical_removal_costs(name: str):
+    """BLEU by sacreBLEU of `generate`, accuracy by counting, of models without the head."""
+    tokenizer = word_tokenizer()
+    for make_mask in (HeadMask.full, uneven_mask) if name in ("marian", "bert") else (uneven_mask,):
+        setup = scoring(name)
+        mask, batch = make_mask(setup.layers), setup.batches[0]
+        short_answers(setup)
+        inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
+
+        def answers(model, inputs=inputs) -> list[str]:
+            if name in TRANSLATORS:
+                tokens = model.generate(**inputs, num_beams=1, do_sample=False)
+                return tokenizer.batch_decode(tokens, skip_special_tokens=True)
+            return [f"LABEL_{i}" for i in model(**inputs).logits.argmax(-1).tolist()]
+
+        # What a model with one head less says is partly right and partly wrong.
+        other = mask.without([("encoder_self.0", mask.kept("encoder_self.0")[0])])
+        references = answers(prune(setup.model, setup.layers, other))
+
+        def value(mask: HeadMask, setup=setup, references=references) -> float:
+            found = answers(prune(setup.model, setup.layers, mask))
+            if name in TRANSLATORS:
+                return sacrebleu.corpus_bleu(found, [references]).score
+            return 100 * np.mean([a == b for a, b in zip(found, references, strict=True)])
+
+        options = {"ablate": "metric", "tokenizer": tokenizer, "references": references}
+        found = score_heads("ablation", short_answers(scoring(name, mask=mask, **options)))
+        whole = value(mask)
+        for layer in setup.layers:
+            for head in range(layer.heads)[:2]:
+                without = mask.without([(layer.name, head)] if mask.keep[layer.name][head] else [])
+                drop = whole - value(without)
+                assert found.values[layer.name][head] == pytest.approx(drop, abs=1e-9)
+        assert any(any(values) for values in found.values.values()) or name not in TRANSLATORS
+        metric = "bleu|nrefs:1" if name in TRANSLATORS else "accuracy|labels:5"
+        assert found.signature.startswith(f"ablation|decrease:{metric}")
+        assert found.signature.endswith("|normalize:none")
+
+
+def test_ablation_of_the_metric_needs_references():
+    with pytest.raises(UsageError, match="right answers; give --calibration"):
+        score_heads("ablation", scoring("bert", ablate="metric"))
 
 
 def test_ablation_states_its_cost_and_computes_no_layer_below_the_heads_again():

@@ -28,12 +28,15 @@ def run(
     ] = None,
     keep: o.Keep = None,
     remove: o.Remove = None,
+    speedup: o.Speedup = None,
+    at_batch: o.AtBatch = None,
     calibration: o.Calibration = None,
     test: o.Test = None,
     task: o.Task = None,
     method: o.Method = None,
     per: o.Per = None,
     normalize: o.Normalize = None,
+    ablate: o.Ablate = None,
     floor: o.Floor = None,
     steps: Annotated[
         int | None, typer.Option("--steps", min=1, help="Steps; scores anew before each.")
@@ -51,7 +54,7 @@ def run(
     resamples: Annotated[
         int | None, typer.Option("--resamples", help="Bootstrap resamples. Default: 1000.")
     ] = None,
-    max_drop: o.MaxDrop = None,
+    max_drop: o.MaxDropOrBudget = None,
     min_speedup: o.MinSpeedup = None,
     device: o.Device = None,
     seed: o.Seed = None,

@@ -26,6 +26,7 @@ def score(
     ] = None,
     per: o.Per = None,
     normalize: o.Normalize = None,
+    ablate: o.Ablate = None,
     seed: o.Seed = None,
     device: o.Device = None,
     source_column: o.SourceColumn = None,

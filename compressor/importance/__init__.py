@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from compressor.errors import UsageError
 from compressor.heads import AttentionLayer, HeadMask, HeadScores
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Per = Literal["token", "example"]
 Normalize = Literal["layer", "none"]
+Ablate = Literal["loss", "metric"]
 
 METHODS: dict[str, str] = {
     "taylor": "compressor.importance.taylor:score",
@@ -49,6 +50,9 @@ class Scoring:
         per: where the absolute value of Taylor's product is taken; whether relevance is looked at
             for every target position or for all those of an example at once.
         normalize: divide by the L2 norm over the layer's heads, or not.
+        ablate: whether ablation measures the loss or the task's metric.
+        tokenizer, references: the checkpoint's tokenizer, and the right answer to every row (by
+            row number); for ablation of the metric.
         special_ids: tokens that are no words ([CLS], [SEP], end of sentence), as
             `confidence.boundary_ids` finds them; attention from and to them is no confidence.
         progress: called with (steps done, steps in all); a step is a batch, with `ablation` a pass.
@@ -61,6 +65,9 @@ class Scoring:
     task: ModuleType
     per: Per = "token"
     normalize: Normalize = "layer"
+    ablate: Ablate = "loss"
+    tokenizer: Any = None
+    references: Sequence[str] = ()
     seed: int = 0
     device: str = "cpu"
     special_ids: frozenset[int] = frozenset()
