@@ -1,0 +1,203 @@
+"""The training loop on a linear regression whose answer is known."""
+
+from __future__ import annotations
+
+from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from compressor import training
+from compressor.errors import InputError
+from compressor.tasks import Batch, Example
+from compressor.training import Data, Problem, Schedule, Trained, hold_out, train
+
+WANTED = torch.tensor([2.0, -1.0, 0.5])
+
+
+def example(row: int) -> Example:
+    return Example(row, (row % 5, row % 3, row % 7), (0,))
+
+
+def make_batches(examples, model, *, batch_tokens, batch_size):
+    assert batch_tokens is None
+    parts = [examples[i : i + batch_size] for i in range(0, len(examples), batch_size)]
+    return [
+        Batch({"x": torch.tensor([e.source for e in part]).float()}, [e.row for e in part])
+        for part in parts
+    ]
+
+
+TASK = SimpleNamespace(batches=make_batches)
+EXAMPLES = [example(row) for row in range(40)]
+DATA = Data(EXAMPLES, TASK, nn.Identity())
+
+
+class Regression(Problem):
+    """Noise makes a step depend on the random state, which resuming must get right."""
+
+    def __init__(self, validations: list[float] | None = None, noise: float = 0.1) -> None:
+        self.weight = nn.Parameter(torch.zeros(3))
+        self.validations, self.noise = validations, noise
+        self.seen: list[list[int]] = []
+        self.progress: list[float] = []
+
+    def groups(self):
+        return [{"params": [self.weight], "lr": 0.1}]
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"weight": self.weight}
+
+    def loss(self, batch, progress):
+        self.seen.append(list(batch.rows))
+        self.progress.append(progress)
+        noise = self.noise * torch.randn(len(batch["x"]))
+        return (batch["x"] @ (self.weight - WANTED) + noise).pow(2).mean()
+
+    def validate(self, progress):
+        if self.validations is not None:
+            return self.validations.pop(0)
+        return float((self.weight.detach() - WANTED).norm())
+
+
+def test_it_finds_the_answer_and_tells_of_every_epoch():
+    problem, lines, steps = Regression(noise=0), [], []
+    trained = train(
+        problem, DATA, Schedule(60, batch_size=8, weight_decay=0, patience=60), report=lines.append,
+        progress=lambda *step: steps.append(step),
+    )  # fmt: skip
+    torch.testing.assert_close(problem.weight.detach(), WANTED, atol=0.02, rtol=0)
+    assert len(lines) == len(trained.history) <= 60
+    assert steps[0] == (1, 300)
+    assert steps[-1] == (trained.steps, 300)
+    assert problem.progress[0] == 0
+    assert problem.progress[7] == pytest.approx(7 / 300)
+
+
+def test_every_epoch_sees_every_row_once_in_another_order():
+    problem = Regression()
+    train(problem, DATA, Schedule(3, batch_size=8, patience=9))
+    epochs = [list(chain(*problem.seen[i : i + 5])) for i in (0, 5, 10)]
+    assert all(sorted(rows) == list(range(40)) for rows in epochs)
+    assert epochs[0] != epochs[1] != epochs[2]
+
+
+def test_the_best_weights_come_back_and_training_stops():
+    """The second epoch is the best by the given numbers; two worse ones end the training."""
+    problem, kept = Regression([3.0, 1.0, 2.0, 1.5, 0.0]), []
+
+    def report(line: str) -> None:
+        kept.append(problem.weight.detach().clone())
+
+    trained = train(problem, DATA, Schedule(5, batch_size=8, patience=2), report=report)
+    assert trained.stopped_early
+    assert len(kept) == 4
+    assert (trained.best, trained.best_epoch) == (1.0, 2)
+    assert torch.equal(problem.weight.detach(), kept[1])
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stop_at", [3, 5, 12])
+def test_a_stopped_training_goes_on_and_ends_the_same(tmp_path: Path, monkeypatch, stop_at: int):
+    """Saved after every step; stopped within the first epoch, at its end, and later."""
+    monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
+    schedule = Schedule(4, batch_size=8, patience=9)
+    whole = Regression()
+    expected = train(whole, DATA, schedule, seed=3)
+
+    def interrupt(done: int, total: int) -> None:
+        if done == stop_at:
+            raise Stop
+
+    state = tmp_path / "state.safetensors"
+    with pytest.raises(Stop):
+        train(Regression(), DATA, schedule, seed=3, state=state, progress=interrupt)
+    rest = Regression()
+    found = train(rest, DATA, schedule, seed=3, state=state)
+    assert torch.equal(rest.weight, whole.weight)
+    assert (found.steps, found.best, found.best_epoch) == (20, expected.best, expected.best_epoch)
+    # Finished: going on again does nothing, and gives the same weights.
+    again = Regression()
+    train(again, DATA, schedule, seed=3, state=state)
+    assert torch.equal(again.weight, whole.weight)
+    assert not again.seen
+
+
+def test_the_rate_rises_then_falls(monkeypatch):
+    """Warm-up over a quarter of 20 steps, then linearly to zero; one group stays constant."""
+    rates: list[list[float]] = []
+
+    class Watching(Regression):
+        def groups(self):
+            second = nn.Parameter(torch.zeros(1))
+            self.second = second
+            return [*super().groups(), {"params": [second], "lr": 0.4, "decay": False}]
+
+        def loss(self, batch, progress):
+            rates.append([group["lr"] for group in optimizers[0].param_groups])
+            return super().loss(batch, progress) + 0 * self.second.sum()
+
+    optimizers = []
+    make = torch.optim.AdamW
+    monkeypatch.setattr(
+        torch.optim, "AdamW", lambda *a, **k: optimizers.append(make(*a, **k)) or optimizers[0]
+    )
+    train(Watching(), DATA, Schedule(4, batch_size=8, warmup=0.25, patience=9))
+    first, second = zip(*rates, strict=True)
+    assert first[:5] == pytest.approx([0.1 * (i + 1) / 6 for i in range(5)])
+    assert first[5:] == pytest.approx([0.1 * (20 - i) / 15 for i in range(5, 20)])
+    assert second[5:] == pytest.approx([0.4] * 15)
+
+
+def test_a_training_of_something_else_is_refused(tmp_path: Path):
+    state = tmp_path / "state.safetensors"
+    train(Regression(), DATA, Schedule(1), state=state)
+
+    class Other(Regression):
+        def tensors(self):
+            return {"other": self.weight}
+
+    with pytest.raises(InputError, match="is of another training"):
+        train(Other(), DATA, Schedule(1), state=state)
+
+
+def test_a_loss_that_is_not_finite_ends_it():
+    class Broken(Regression):
+        def loss(self, batch, progress):
+            return super().loss(batch, progress) * float("nan")
+
+    with pytest.raises(InputError, match="loss is nan at step 0"):
+        train(Broken(), DATA, Schedule(1))
+
+
+def test_the_users_random_state_is_left_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    train(Regression(), DATA, Schedule(1))
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_held_out_rows_are_drawn_by_the_seed():
+    learn, held = hold_out(EXAMPLES * 3, seed=1)
+    assert (len(learn), len(held)) == (108, 12)
+    assert hold_out(EXAMPLES, 1) == hold_out(EXAMPLES, 1) != hold_out(EXAMPLES, 2)
+    learn, held = hold_out(EXAMPLES, 1)
+    assert sorted(e.row for e in learn + held) == list(range(40))
+    assert len(held) == 8
+    with pytest.raises(InputError, match="15 calibration rows are too few to train on"):
+        hold_out(EXAMPLES[:15], 1)
+
+
+def test_history_is_plain_data():
+    trained = train(Regression(), DATA, Schedule(2))
+    assert isinstance(trained, Trained)
+    assert [set(entry) for entry in trained.history] == [
+        {"epoch", "loss", "validation", "status"}
+    ] * 2
