@@ -1,0 +1,1 @@
+"""Which method keeps how much quality: every way of choosing heads with every way of repair."""

@@ -1,0 +1,233 @@
+"""One cell of the comparison: a method, a seed, a repair and a share of the heads."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from compressor.budget import parse_floors, select
+from compressor.checkpoint import open_checkpoint
+from compressor.evaluation import compare
+from compressor.export.metadata import max_source_tokens
+from compressor.gates import LEARNED, Learning, learn
+from compressor.heads import HeadMask, HeadScores
+from compressor.importance import METHODS
+from compressor.journey import read_data, score_checkpoint_heads
+from compressor.recipe import Recipe
+from compressor.recovery import Recovery, recover
+from compressor.recovery.twin import dense_twin
+from compressor.surgery import prune
+from compressor.talk import Talk
+from compressor.tasks import Batch, task_module
+
+SHARES = (90, 80, 70, 60, 50, 40, 30, 20)  # percent of heads kept
+REPAIRS = ("none", "reconstruct", "distill", "reconstruct+distill")
+RANDOM = ("random", "hard-concrete", "subset")  # methods whose mask depends on the seed
+SEEDS = (0, 1, 2)
+METRIC = {"translation": "bleu", "classification": "accuracy"}
+STEPS = 4  # of the methods that are also tried in steps
+IN_STEPS = ("second-order", "taylor")
+EVALUATION_ROWS = 64  # rows per batch
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is compared; `steps` above 1 repairs after each step."""
+
+    method: str
+    seed: int
+    recover: str
+    kept: int  # percent
+    steps: int = 1
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return tuple(asdict(self).values())
+
+
+def all_cells() -> Iterator[Cell]:
+    """Every cell, cheap ones first, so that a table is worth looking at early."""
+    methods = (*METHODS, *LEARNED)
+    for repair in REPAIRS:
+        for method in methods:
+            for seed in SEEDS if method in RANDOM else SEEDS[:1]:
+                for kept in SHARES:
+                    yield Cell(method, seed, repair, kept)
+        if repair != "none":
+            for method in IN_STEPS:
+                yield from (Cell(method, 0, repair, kept, STEPS) for kept in SHARES)
+
+
+class Laboratory:
+    """One model with its rows; scores and masks are computed once and used by many cells."""
+
+    def __init__(self, recipe: Recipe, talk: Talk) -> None:
+        self.recipe, self.talk = recipe, talk
+        self.checkpoint = open_checkpoint(recipe.model)
+        self.model, self.layers = self.checkpoint.model, self.checkpoint.layers
+        self.full = HeadMask.full(self.layers)
+        self.floors = parse_floors(recipe.floor, self.full)
+        self.task = task_module(self.checkpoint.entry.task)
+        self.metric = METRIC[self.checkpoint.entry.task]
+        calibration, test = read_data(recipe, self.checkpoint)
+        assert calibration is not None
+        assert test is not None
+        limit = max_source_tokens(self.checkpoint)
+        self.calibration, self.test = calibration, test
+        tokenizer = self.checkpoint.tokenizer
+        self.examples = self.task.encode(calibration, tokenizer, limit)
+        rows = self.task.encode(test, tokenizer, limit)
+        self.test_batches: list[Batch] = self.task.batches(
+            rows, self.model, batch_tokens=None, batch_size=EVALUATION_ROWS
+        )
+        self._scores: dict[tuple[str, int], HeadScores] = {}
+        self._choices: dict[tuple[Any, ...], tuple[HeadMask, nn.Module, float]] = {}
+        self.dense_answers, self.dense_loss = self.evaluate(self.model)
+
+    def run(self, cell: Cell) -> dict[str, Any]:
+        """Quality of one cell on the test rows, with its paired interval against dense."""
+        mask, model, choosing = self.choose(cell)
+        began = time.perf_counter()
+        pruned = prune(model, self.layers, mask)
+        text = self.repair(cell.recover, pruned, mask, cell.seed)
+        repairing = time.perf_counter() - began
+        answers, loss = self.evaluate(pruned)
+        (found,) = (
+            c
+            for c in compare(self.test.task, self.dense_answers, answers, self.test.targets)
+            if c.metric == self.metric
+        )
+        return {
+            **asdict(cell),
+            "heads": mask.count(),
+            "counts": list(mask.counts().values()),
+            "quality": found.pruned,
+            "dense": found.dense,
+            "interval": found.interval,
+            "loss": loss,
+            "seconds_choosing": round(choosing, 1),
+            "seconds_repairing": round(repairing, 1),
+            "repair": text,
+        }
+
+    def choose(self, cell: Cell) -> tuple[HeadMask, nn.Module, float]:
+        """The mask, the weights it is cut from, and the seconds that finding it took."""
+        key = cell.method, cell.seed, cell.kept
+        if cell.steps == 1 and key in self._choices:
+            return self._choices[key]
+        began = time.perf_counter()
+        mask, model = self._choose(cell)
+        seconds = time.perf_counter() - began
+        if cell.steps == 1:
+            if cell.method in METHODS:
+                seconds = self.scores(cell).cost["seconds"]
+            self._choices[key] = mask, model, seconds
+        return mask, model, seconds
+
+    def _choose(self, cell: Cell) -> tuple[HeadMask, nn.Module]:
+        total = self.full.total()
+        keep = int(total * cell.kept / 100 + 0.5)
+        if cell.method in LEARNED:
+            learned = learn(
+                cell.method,
+                Learning(
+                    model=self.model,
+                    layers=self.layers,
+                    examples=self.examples,
+                    task=self.task,
+                    keep={"all": keep},
+                    floors=self.floors,
+                    epochs=self.recipe.gate_epochs,
+                    seed=cell.seed,
+                    report=self.talk.detail,
+                ),
+            )
+            return learned.mask, learned.model
+        mask, model, scores = self.full, self.model, self.scores(cell)
+        for step in range(1, cell.steps + 1):
+            target = total - round((total - keep) * step / cell.steps)
+            if step > 1:
+                pruned = prune(model, self.layers, mask)
+                self.repair(cell.recover, pruned, mask, cell.seed)
+                model = dense_twin(self.model, pruned, self.layers, mask)
+                scores = self._score(cell, mask, model)
+            mask = select(scores, mask, {"all": target}, self.floors)
+        return mask, model
+
+    def scores(self, cell: Cell) -> HeadScores:
+        """Scores of all heads of the dense model."""
+        key = cell.method, cell.seed
+        if key not in self._scores:
+            self._scores[key] = self._score(cell, self.full, self.model)
+        return self._scores[key]
+
+    def _score(self, cell: Cell, mask: HeadMask, model: nn.Module) -> HeadScores:
+        recipe = self.recipe.model_copy(update={"method": cell.method, "seed": cell.seed})
+        return score_checkpoint_heads(
+            recipe, self.checkpoint, self.examples, mask, "cpu", self.talk, model=model
+        )
+
+    def repair(self, how: str, pruned: nn.Module, mask: HeadMask, seed: int) -> str:
+        return recover(
+            how,
+            Recovery(
+                dense=self.model,
+                pruned=pruned,
+                layers=self.layers,
+                mask=mask,
+                batches=self.task.batches(self.examples, self.model),
+                task=self.task,
+                examples=self.examples,
+                seed=seed,
+                epochs=self.recipe.distill_epochs,
+                learning_rate=self.recipe.learning_rate,
+                patience=self.recipe.patience,
+            ),
+        )
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> tuple[list[str], float]:
+        """Answers to the test rows in their order, and the loss per term in nats."""
+        model.eval()
+        answers, loss, terms = [""] * len(self.test.sources), 0.0, 0
+        for batch in self.test_batches:
+            loss += float(self.task.loss(model, batch))
+            terms += self.task.loss_terms(batch)
+            found = self.task.predict(model, batch, self.checkpoint.tokenizer)
+            for row, answer in zip(batch.rows, found, strict=True):
+                answers[row] = answer
+        return answers, loss / terms
+
+
+def fill(
+    laboratory: Laboratory, path: Path, wanted: Callable[[Cell], bool], talk: Talk
+) -> list[dict[str, Any]]:
+    """Compute the wanted cells that `path` does not hold yet; each is appended at once."""
+    done = read(path)
+    known = {Cell(**{k: row[k] for k in Cell.__dataclass_fields__}).key for row in done}
+    missing = [cell for cell in all_cells() if wanted(cell) and cell.key not in known]
+    for number, cell in enumerate(missing, 1):
+        row = laboratory.run(cell)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        done.append(row)
+        steps = f" in {cell.steps} steps" if cell.steps > 1 else ""
+        talk.say(
+            f"{number}/{len(missing)} {cell.method}{steps}, seed {cell.seed}, {cell.recover}, "
+            f"{cell.kept} %: {row['quality']:.2f} (dense {row['dense']:.2f})"
+        )
+    return done
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The cells that are there; none if there is no file."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

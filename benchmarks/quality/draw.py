@@ -1,0 +1,113 @@
+"""The table and the figure of the quality comparison."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks.quality.cells import REPAIRS, SHARES
+from compressor.gates import LEARNED
+from compressor.importance import METHODS
+from compressor.report.plots import COLOURS, DENSE, plot_style
+
+UNIT = {"translator": "BLEU", "classifier": "accuracy, %"}
+_MARKERS = "os^DvPX*<>hp"
+
+Row = dict[str, Any]
+Line = tuple[str, str]  # method (with its steps) and repair
+
+
+def lines(rows: Sequence[Row]) -> dict[Line, dict[int, list[Row]]]:
+    """(method, repair) -> percent kept -> the cells of all seeds, in the order of the tool."""
+    grouped: dict[Line, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        steps = f", {row['steps']} steps" if row["steps"] > 1 else ""
+        grouped[row["method"] + steps, row["recover"]][row["kept"]].append(row)
+    order = [*METHODS, *LEARNED]
+
+    def place(line: Line) -> tuple[int, int, str]:
+        return (
+            REPAIRS.index(line[1]),
+            order.index(line[0].partition(",")[0]),
+            line[0],
+        )
+
+    return {line: grouped[line] for line in sorted(grouped, key=place)}
+
+
+def table(rows: Sequence[Row], name: str) -> str:
+    """Markdown: a line per method and repair, a column per share of heads; best ones bold."""
+    found = lines(rows)
+    best = {
+        kept: max((_mean(cells[kept]) for cells in found.values() if kept in cells), default=0)
+        for kept in SHARES
+    }
+    dense = rows[0]["dense"]
+    text = [
+        f"{UNIT[name]} on the test rows by share of the heads kept; dense {dense:.2f}. Mean and "
+        "half the range of three seeds where the method is random; – was not run; bold: the best "
+        "of its column and all whose 95 % interval (paired bootstrap against dense) reaches it.",
+        "",
+        "| repair | method | " + " | ".join(f"{kept} %" for kept in SHARES) + " |",
+        "| --- | --- |" + " ---: |" * len(SHARES),
+    ]
+    for (method, repair), cells in found.items():
+        values = [_cell(cells.get(kept, []), best[kept]) for kept in SHARES]
+        text.append(f"| {repair} | {method} | " + " | ".join(values) + " |")
+    return "\n".join(text) + "\n"
+
+
+def _mean(cells: Sequence[Row]) -> float:
+    return fmean(cell["quality"] for cell in cells)
+
+
+def _cell(cells: Sequence[Row], best: float) -> str:
+    if not cells:
+        return "–"
+    value = _mean(cells)
+    qualities = [cell["quality"] for cell in cells]
+    text = f"{value:.2f}"
+    if len(cells) > 1:
+        text += f" ± {(max(qualities) - min(qualities)) / 2:.2f}"
+    reaches = max(cell["dense"] + cell["interval"][1] for cell in cells) >= best
+    return f"**{text}**" if reaches else text
+
+
+def figure(rows: Sequence[Row], name: str, path: Path) -> None:
+    """A panel per repair, a line per method."""
+    from matplotlib.figure import Figure
+
+    found = lines(rows)
+    repairs = [repair for repair in REPAIRS if any(line[1] == repair for line in found)]
+    methods = list(dict.fromkeys(line[0] for line in found))
+    with plot_style(f"quality-{name}"):
+        drawn = Figure(figsize=(4.2 * len(repairs), 4.6), layout="constrained")
+        panels = drawn.subplots(1, len(repairs), sharey=True, squeeze=False)[0]
+        for panel, repair in zip(panels, repairs, strict=True):
+            panel.axhline(rows[0]["dense"], color=DENSE, linewidth=1, linestyle=":")
+            for place, method in enumerate(methods):
+                cells = found.get((method, repair), {})
+                shares = sorted(cells)
+                values = [_mean(cells[kept]) for kept in shares]
+                panel.plot(
+                    shares,
+                    values,
+                    label=method,
+                    marker=_MARKERS[place % len(_MARKERS)],
+                    color=COLOURS[place % len(COLOURS)],
+                    linestyle="-" if place < len(COLOURS) else "--",
+                )
+            panel.set_title(f"repair: {repair}", loc="left")
+            panel.set_xlabel("heads kept, %")
+            panel.set_xlim(95, 15)
+        panels[0].set_ylabel(UNIT[name])
+        handles = {
+            label: handle
+            for panel in panels
+            for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+        }
+        drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6)
+        drawn.savefig(path, dpi=150, facecolor="white")
