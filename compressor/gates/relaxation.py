@@ -73,7 +73,7 @@ def relaxed_subset(scores: Tensor, plan: Sequence[Tensor], temperature: float) -
         plan: from `rounds`; with no round at all the gates are zero.
         temperature: above zero.
     """
-    gates = torch.zeros_like(scores)
+    gates = scores * 0  # part of the graph also if nothing is taken
     for rows in plan:
         logits = torch.where(rows, scores / temperature, _OUTSIDE)  # [groups, n]
         share = torch.softmax(logits, -1)

@@ -1,0 +1,82 @@
+"""Differentiable subset pruning: exactly K heads at every step (Li, Cotterell & Sachan 2021).
+
+Each head has a weight w. Every batch gets gates for w + Gumbel noise, relaxed by iterated softmax
+(`compressor.gates.relaxation`), so that K heads' worth of gates is open from the first step to the
+last. The temperature falls geometrically and the gates harden; at the end the K largest w stay.
+With `straight-through` the forward pass uses the hard K largest from the start, and only the
+gradient is the relaxed one. Floors hold in training as well: each layer's best heads go first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compressor.gates import Learning
+from compressor.gates.base import Gates
+from compressor.gates.layout import Layout
+from compressor.gates.relaxation import (
+    gumbel_noise,
+    relaxed_subset,
+    rounds,
+    straight_through,
+)
+from compressor.heads import HeadMask
+
+LEARNING_RATE = 0.2  # the paper's range is 0.2 to 0.5
+HOT, COLD = 10.0, 0.02  # temperature at the start, and once it has fallen
+COOLED = 0.8  # share of the training after which it has; from then on masks are judged
+
+
+class Subset(Gates):
+    """Gates with a weight each, [n]."""
+
+    def __init__(self, layout: Layout, learning: Learning) -> None:
+        super().__init__(layout, learning)
+        self.weight = torch.zeros(layout.total, device=learning.device, requires_grad=True)
+        plan = rounds(layout.layer_groups, list(layout.pools.values()), layout.total)
+        self._plan = [rows.to(learning.device) for rows in plan]
+        self.rate = learning.gate_learning_rate or LEARNING_RATE
+
+    def temperature(self, progress: float) -> float:
+        """Falls geometrically from HOT to COLD."""
+        return float(HOT * (COLD / HOT) ** min(1.0, progress / COOLED))
+
+    def groups(self) -> list[dict[str, Any]]:
+        constant = {"decay": False, "weight_decay": 0.0, "clip": float("inf")}
+        return [{"params": [self.weight], "lr": self.rate, **constant}]
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"weight": self.weight}
+
+    def draw(self, progress: float) -> Tensor:
+        scores = self.weight + gumbel_noise(self.layout.total).to(self.weight.device)
+        relaxed = relaxed_subset(scores, self._plan, self.temperature(progress))
+        if self.learning.estimator == "gumbel":
+            return relaxed
+        hard = self.layout.flat(self.layout.exact_mask(scores)).to(relaxed.device)
+        return straight_through(hard, relaxed)
+
+    def soft(self, progress: float) -> Tensor:
+        return relaxed_subset(self.weight, self._plan, self.temperature(progress))
+
+    def scores(self) -> Tensor:
+        return self.weight
+
+    def mask(self) -> HeadMask:
+        return self.layout.exact_mask(self.weight)
+
+    def settled(self, progress: float) -> bool:
+        return progress >= COOLED
+
+    def status(self, progress: float) -> str:
+        kept = sum(pool.count for pool in self.layout.pools.values())
+        return f"{kept} of {self.layout.total} heads, temperature {self.temperature(progress):.3g}"
+
+    def signature(self) -> str:
+        return (
+            f"estimator:{self.learning.estimator}|temperature:{HOT:g}-{COLD:g}"
+            f"|gate-learning-rate:{self.rate:g}"
+        )
