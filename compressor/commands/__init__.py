@@ -19,6 +19,7 @@ COMMANDS = (
     "demo",
     "inspect",
     "score",
+    "study",
     "prune",
     "export",
     "evaluate",
@@ -27,7 +28,7 @@ COMMANDS = (
     "gate",
     "doctor",
 )
-RESUMABLE = ("run", "demo")
+RESUMABLE = ("run", "demo", "study")
 BUG = 70
 INTERRUPTED = 130
 

@@ -10,6 +10,7 @@ decoder that searches sees other tokens each time).
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -66,6 +67,36 @@ def _by_loss(scoring: Scoring) -> RawScores:
         terms += scoring.task.loss_terms(batch)
     values = {name: (increase / terms).tolist() for name, increase in increases.items()}
     return RawScores(values, "loss_increase:mean", forward_passes=_passes(scoring), comparable=True)
+
+
+@torch.no_grad()
+def losses_alone(scoring: Scoring) -> dict[str, list[float]]:
+    """The mean loss with each head the only one of its layer, in nats as in `score`.
+
+    Returns:
+        Layer name -> a loss for every head; infinite where the mask has removed the head.
+    """
+    totals = {layer.name: [0.0] * layer.heads for layer in scoring.layers}
+    finish, terms = _counter(scoring, scoring.layers), 0
+    for batch in scoring.batches:
+        batch = batch.to(scoring.device)
+
+        def loss(batch: Batch = batch) -> float:
+            return float(scoring.task.loss(scoring.model, batch))
+
+        found = _silencing(scoring, scoring.layers, scoring.layers, loss, alone=True)
+        for head, value in found:
+            if head is not None:
+                totals[head[0]][head[1]] += value
+            finish()
+        terms += scoring.task.loss_terms(batch)
+    return {
+        name: [
+            total / terms if kept else math.inf
+            for total, kept in zip(values, scoring.mask.keep[name], strict=True)
+        ]
+        for name, values in totals.items()
+    }
 
 
 def _by_metric(scoring: Scoring) -> RawScores:
@@ -154,12 +185,15 @@ def _silencing(
     layers: Sequence[AttentionLayer],
     recorded: Sequence[AttentionLayer],
     run: Callable[[], Value],
+    *,
+    alone: bool = False,
 ) -> Iterator[tuple[Head | None, Value]]:
     """What `run` gives with all heads (None), then without each head of `layers`.
 
     Args:
         recorded: attention layers around which the Transformer layers may be skipped when nothing
             below the silenced head has changed.
+        alone: silence all other heads of the layer instead.
     """
     model, gates = scoring.model, mask_gates(scoring.mask)
     paths = {_transformer_layer(layer) for layer in recorded}
@@ -172,7 +206,9 @@ def _silencing(
         below = order[: order.index(own)] if own in order else order
         for head in scoring.mask.kept(layer.name):
             gate = torch.tensor(scoring.mask.keep[layer.name], dtype=torch.float32)
-            gate[head] = 0
+            if alone:
+                gate.zero_()
+            gate[head] = float(alone)
             with (
                 gated(model, scoring.layers, gates | {layer.name: gate}),
                 _replaying(model, {path: outputs[path] for path in below}),

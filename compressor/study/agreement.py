@@ -1,0 +1,131 @@
+"""Do two data sets agree on which heads are important?
+
+Michel, Levy & Neubig 2019, section 4 (importance on one test set against another). Whether they
+disagree because the data differ or because the scores are noisy, only a comparison of each data
+set with itself can tell: so each is also cut in two halves that are scored apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from compressor.errors import UsageError
+from compressor.heads import HeadScores, kind_of
+from compressor.importance import DATA_FREE, check_method
+from compressor.importance.compare import compare_scores, comparison_figure
+from compressor.report import numbers
+from compressor.report.facts import kind_label
+from compressor.study.job import Job, score
+from compressor.study.output import Result, table
+from compressor.study.statistics import Floats, hypergeometric_tail, permutation_p
+from compressor.tasks import Rows
+from compressor.tasks.rows import fingerprint
+
+
+def study(job: Job) -> Result:
+    """Score on both data sets and on halves of each, and compare."""
+    check_method(job.recipe.method)
+    if job.recipe.method in DATA_FREE:
+        raise UsageError(
+            f"--method {job.recipe.method} looks at no data, so two data sets always agree; choose "
+            "another"
+        )
+    assert job.calibration is not None
+    assert job.other is not None
+    found = {"first": _score(job, job.calibration, "first")}
+    found["other"] = _score(job, job.other, "other")
+    pairs = {"the two data sets": compared(found["first"], found["other"], job.recipe.seed)}
+    for name, rows in (("first", job.calibration), ("other", job.other)):
+        halves = [_score(job, half(rows, i), f"{name}-half-{i + 1}") for i in (0, 1)]
+        pairs[f"two halves of the {name}"] = compared(halves[0], halves[1], job.recipe.seed)
+    named = [replace(found[name], method=f"the {name} data set") for name in found]
+    data = {
+        **job.facts(),
+        "signature": found["first"].signature,
+        "scores": {
+            name: {n: list(v) for n, v in one.values.items()} for name, one in found.items()
+        },
+        "pairs": pairs,
+    }
+    return _result(job, data, named)
+
+
+def _score(job: Job, rows: Rows, name: str) -> HeadScores:
+    title = f"scoring on {len(rows.sources)} rows ({name.replace('-', ' ')})"
+    return score(job, job.checkpoint, rows, f"scores-{name}", title)
+
+
+def half(rows: Rows, which: int) -> Rows:
+    """Every second row, from the first or from the second on."""
+    sources, targets = rows.sources[which::2], rows.targets[which::2]
+    pairs = None if rows.pairs is None else rows.pairs[which::2]
+    return replace(
+        rows, sources=sources, targets=targets, pairs=pairs,
+        sha256=fingerprint(sources, pairs, targets),
+    )  # fmt: skip
+
+
+def compared(first: HeadScores, second: HeadScores, seed: int) -> dict[str, Any]:
+    """`compare_scores` of two, with p-values.
+
+    Each of `correlations` gets `p`, by shuffling heads, two-sided; each of `lowest` gets `p`, the
+    chance of at least as many shared heads if both chose theirs at random.
+    """
+    (pair,) = compare_scores([first, second])["pairs"]
+    for row in pair["correlations"]:
+        kind = None if row["kind"] == "all" else row["kind"]
+        x, y = flat(first, kind), flat(second, kind)
+        row["p"] = permutation_p(x, y, seed)
+    total = pair["correlations"][0]["heads"]
+    for row in pair["lowest"]:
+        row["p"] = hypergeometric_tail(row["shared"], row["heads"], row["heads"], total)
+    return {key: pair[key] for key in ("correlations", "lowest")}
+
+
+def flat(scores: HeadScores, kind: str | None = None) -> Floats:
+    """All scores, or those of a kind, layer by layer."""
+    import numpy as np
+
+    chosen = [values for name, values in scores.values.items() if kind in (None, kind_of(name))]
+    return np.concatenate([np.asarray(values, dtype=np.float64) for values in chosen])
+
+
+def _result(job: Job, data: dict[str, Any], scores: list[HeadScores]) -> Result:
+    correlations, lowest = [], []
+    for name, pair in data["pairs"].items():
+        for row in pair["correlations"]:
+            kind = "all heads" if row["kind"] == "all" else kind_label(row["kind"])
+            values = (numbers.fixed(row[key], 3, sign=True) for key in ("spearman", "kendall"))
+            correlations.append((name, kind, str(row["heads"]), *values, numbers.p_value(row["p"])))
+        for row in pair["lowest"]:
+            chance = numbers.fixed(row["by_chance"], 1)
+            cells = (str(row["heads"]), str(row["shared"]), chance, numbers.p_value(row["p"]))
+            lowest.append((name, *cells))
+    between, *within = (pair["correlations"][0]["spearman"] for pair in data["pairs"].values())
+    inside = " and ".join(numbers.fixed(value, 2, sign=True) for value in within)
+    sentences = [
+        f"Spearman's correlation of the two data sets' scores is "
+        f"{numbers.fixed(between, 2, sign=True)}; of two halves of the same data set, {inside}: "
+        "below these, the data differ; at these, only noise does.",
+        f"Scores: {data['signature']}.",
+    ]
+    return Result(
+        title=f"Agreement of two data sets on the heads of {job.checkpoint.name}",
+        data=data,
+        sentences=sentences,
+        tables=[
+            table(
+                "Rank correlations; p by shuffling heads (two-sided, Spearman).",
+                "compared, kind of attention, heads, Spearman, Kendall, p",
+                correlations,
+                texts=2,
+            ),
+            table(
+                "Lowest heads that both share; p is the chance of so many or more.",
+                "compared, heads, shared, by chance, p",
+                lowest,
+            ),
+        ],
+        draw=lambda: comparison_figure(scores),
+    )

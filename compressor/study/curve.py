@@ -1,0 +1,166 @@
+"""Quality against heads removed, for each kind of attention and for all kinds together.
+
+Michel, Levy & Neubig 2019, section 4 and figure 3 (all heads), and section 5 and figure 4 (one
+kind at a time), with a bootstrap interval at every point. Heads go in ascending order of a
+scoring method's scores; layers may lose all of theirs.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import takewhile
+from typing import Any
+
+from compressor.budget import ALL, select
+from compressor.heads import HeadMask, HeadScores
+from compressor.recovery import Recovery, check_recovery, parse_recovery, recover
+from compressor.report import numbers
+from compressor.report.facts import kind_label, metric_style
+from compressor.study.job import (
+    Job,
+    answer,
+    dense_answers,
+    judge,
+    make_batches,
+    require_rows,
+    score,
+)
+from compressor.study.output import Result, table
+from compressor.study.plotting import Line, draw_lines, legend, metric_label
+from compressor.study.statistics import ALPHA
+from compressor.surgery import prune
+from compressor.tasks import Batch
+
+POINTS = tuple(range(0, 101, 10))  # percent
+
+
+def study(job: Job) -> Result:
+    """Remove more and more heads of one kind, of another, of all, and measure each time."""
+    assert job.test is not None
+    require_rows(job)
+    check_recovery(job.recipe.recover, job.calibration is not None)
+    scores = score(
+        job, job.checkpoint, job.calibration, "scores", f"scoring with {job.recipe.method}"
+    )
+    batches = make_batches(job, job.checkpoint, job.test)
+    dense, whole = dense_answers(job, batches)
+    full = HeadMask.full(job.checkpoint.layers)
+    kinds = full.kinds()
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for pool in [*kinds, ALL] if len(kinds) > 1 else kinds:
+        lines[pool] = []
+        for removed, mask in removals(scores, full, pool, job.options.points or POINTS):
+            point = job.workspace.stage(
+                f"{pool}-{removed}",
+                f"removing {removed} heads of {'all kinds' if pool == ALL else kind_label(pool)}",
+                partial(_point, job, batches, dense, mask),
+            )
+            of = full.total(None if pool == ALL else pool)
+            lines[pool].append({"removed": removed, "of": of} | point)
+    data = {**job.facts(), **whole, "method": scores.method, "signature_scores": scores.signature}
+    data |= {"recover": job.recipe.recover, "resamples": job.recipe.resamples, "lines": lines}
+    return _result(job, data, lines)
+
+
+def removals(
+    scores: HeadScores, full: HeadMask, pool: str, percentages: tuple[int, ...]
+) -> list[tuple[int, HeadMask]]:
+    """(heads removed, mask) at each percentage of a kind's heads, or of all; half rounds up."""
+    total = full.total(None if pool == ALL else pool)
+    floors = dict.fromkeys(full.kinds(), 0)
+    counts = dict.fromkeys(int(percent * total / 100 + 0.5) for percent in percentages)
+    return [(count, select(scores, full, {pool: total - count}, floors)) for count in counts]
+
+
+def _point(job: Job, batches: list[Batch], dense: list[str], mask: HeadMask) -> dict[str, Any]:
+    recovery = ""
+    if parse_recovery(job.recipe.recover):
+        assert job.calibration is not None
+        model = prune(job.checkpoint.model, job.checkpoint.layers, mask)
+        recovery = recover(
+            job.recipe.recover,
+            Recovery(
+                dense=job.checkpoint.model,
+                pruned=model,
+                layers=job.checkpoint.layers,
+                mask=mask,
+                batches=make_batches(job, job.checkpoint, job.calibration),
+                task=job.task,
+                seed=job.recipe.seed,
+                device=job.device,
+                progress=lambda done, total: job.talk.progress("layers", done, total),
+            ),
+        )
+        answers = answer(job, job.checkpoint, batches, len(dense), model=model)
+    else:
+        answers = answer(job, job.checkpoint, batches, len(dense), mask)
+    return judge(job, dense, answers) | {"recovery": recovery}
+
+
+def _name(pool: str) -> str:
+    return "all kinds" if pool == ALL else kind_label(pool)
+
+
+def _result(job: Job, data: dict[str, Any], lines: dict[str, list[dict[str, Any]]]) -> Result:
+    digits, label = metric_style(job.metric).digits, metric_label(job.metric)
+    rows = [
+        (
+            _name(pool),
+            f"{point['removed']} of {point['of']}",
+            numbers.percent(point["removed"], point["of"]),
+            numbers.fixed(point["value"], digits),
+            numbers.fixed(point["difference"], digits, sign=True),
+            numbers.interval(tuple(point["interval"]), digits, sign=True),
+            numbers.p_value(point["p"]),
+        )
+        for pool, points in lines.items()
+        for point in points
+    ]
+    sentences = [
+        f"All heads: {label} {numbers.fixed(data['dense'], digits)}; heads removed in the order of "
+        f"{data['signature_scores']}"
+        + (f", repaired ({data['recover']})." if data["recover"] != "none" else ", not repaired."),
+    ]
+    for pool, points in lines.items():
+        free = takewhile(lambda one: one["difference"] >= 0 or one["p"] >= ALPHA, points)
+        most = max((point["removed"] for point in free), default=0)
+        sentences.append(
+            f"{_name(pool).capitalize()}: up to {most} of {points[0]['of']} heads, no point is "
+            "significantly worse."
+        )
+    return Result(
+        title=f"Quality of {job.checkpoint.name} against heads removed",
+        data=data,
+        sentences=sentences,
+        tables=[
+            table(
+                "95% interval of the change by paired bootstrap, two-sided p-values of each point "
+                "by itself.",
+                f"removed from, heads, share, {label}, change, 95% interval, p",
+                rows,
+            )
+        ],
+        draw=lambda: _figure(job, data["dense"], lines),
+    )
+
+
+def _figure(job: Job, dense: float, lines: dict[str, list[dict[str, Any]]]) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.6, 4.0), layout="constrained")
+    axes = figure.add_subplot()
+    drawn = [
+        Line(
+            _name(pool),
+            [100 * point["removed"] / point["of"] for point in points],
+            [point["value"] for point in points],
+            [(dense + point["interval"][0], dense + point["interval"][1]) for point in points],
+        )
+        for pool, points in lines.items()
+    ]
+    draw_lines(axes, drawn, dense)
+    axes.set_xlabel("heads removed (%)")
+    axes.set_ylabel(metric_label(job.metric))
+    axes.set_title("bands: 95% interval of the change", loc="left", fontsize=9)
+    legend(figure, axes)
+    return figure

@@ -1,0 +1,257 @@
+"""What every study starts from: the model, the rows, a place for partial results; and measuring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from compressor import __version__
+from compressor.checkpoint import Checkpoint, open_checkpoint, resolve
+from compressor.errors import InputError, UsageError
+from compressor.evaluation import compare
+from compressor.export.metadata import label_names, max_source_tokens
+from compressor.heads import HeadMask, HeadScores
+from compressor.importance import DATA_FREE, check_method
+from compressor.importance.ablation import PRIMARY, measure
+from compressor.journey import MINIMUM_ROWS, pick_device, score_checkpoint_heads
+from compressor.recipe import Recipe
+from compressor.stages import scores_from_json, scores_to_json
+from compressor.study import Options
+from compressor.study.output import PREFIX, require_ours
+from compressor.study.statistics import two_sided
+from compressor.surgery import gated, mask_gates
+from compressor.talk import Talk
+from compressor.tasks import Batch, Rows, count_truncated, read_rows, task_module
+from compressor.tasks.tables import read_text
+from compressor.workspace import STATE, Workspace, fingerprint, open_workspace
+
+
+@dataclass(frozen=True)
+class Job:
+    """All that a study has to work with; `checkpoint` is dense (of several, the last)."""
+
+    options: Options
+    checkpoint: Checkpoint
+    calibration: Rows | None
+    other: Rows | None
+    test: Rows | None
+    device: str
+    workspace: Workspace
+    talk: Talk
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.options.recipe
+
+    @property
+    def task(self) -> ModuleType:
+        return task_module(self.checkpoint.entry.task)
+
+    @property
+    def metric(self) -> str:
+        """`bleu` or `accuracy`."""
+        return PRIMARY[self.checkpoint.entry.task]
+
+    def facts(self) -> dict[str, Any]:
+        """What was studied, for the JSON file."""
+        rows = {"calibration": self.calibration, "other": self.other, "test": self.test}
+        sources = {
+            name: {"files": found.files, "rows": len(found.sources), "sha256": found.sha256}
+            for name, found in rows.items()
+            if found is not None
+        }
+        return {
+            "schema": 1,
+            "study": self.options.study,
+            "tool_version": __version__,
+            "model": self.checkpoint.name,
+            "revision": self.checkpoint.revision,
+            "heads": {layer.name: layer.heads for layer in self.checkpoint.layers},
+            "seed": self.recipe.seed,
+            **sources,
+        }
+
+
+def prepare(options: Options, output: Path, talk: Talk) -> Job:
+    """Open and check everything before the first long computation."""
+    recipe = options.recipe
+    require_ours(output)
+    device = pick_device(recipe.device, talk)
+    checkpoint = open_dense(recipe, recipe.model)
+    calibration = _read(recipe, checkpoint, recipe.calibration, recipe.calibration_rows)
+    other = _read(recipe, checkpoint, options.other, recipe.calibration_rows)
+    test = _read(recipe, checkpoint, recipe.test, recipe.test_rows)
+    models = [checkpoint.directory, *map(resolve, options.checkpoints[:-1])]
+    if options.pruned is not None:
+        models.append(resolve(options.pruned))
+    conllu = None if options.conllu is None else fingerprint([_file(options.conllu)])
+    identity = {
+        **recipe.model_dump(),
+        **{n: v for n, v in vars(options).items() if n != "recipe"},
+        "device": device,
+        "version": __version__,
+        "weights": [fingerprint(p for p in d.iterdir() if p.is_file()) for d in models],
+        "data_sha256": [rows and rows.sha256 for rows in (calibration, other, test)],
+        "conllu_sha256": conllu,
+    }
+    workspace = open_workspace(output / STATE / f"{PREFIX}{options.study}", identity, talk)
+    return Job(options, checkpoint, calibration, other, test, device, workspace, talk)
+
+
+def open_dense(recipe: Recipe, model: str) -> Checkpoint:
+    """A dense checkpoint with the recipe's loading options.
+
+    Raises:
+        InputError: it cannot be loaded, or has lost heads already.
+    """
+    checkpoint = open_checkpoint(
+        model,
+        revision=recipe.revision,
+        allow_pickle=recipe.allow_pickle,
+        trust_remote_code=recipe.trust_remote_code,
+    )
+    if checkpoint.heads:
+        raise InputError(f"{model} has lost heads already; give the dense checkpoint")
+    return checkpoint
+
+
+def _file(path: str) -> Path:
+    read_text(path)  # says what is wrong with it
+    return Path(path)
+
+
+def _read(
+    recipe: Recipe, checkpoint: Checkpoint, spec: str | None, limit: int | None
+) -> Rows | None:
+    if spec is None:
+        return None
+    task = checkpoint.entry.task
+    return read_rows(
+        task,
+        spec,
+        source_column=recipe.source_column,
+        target_column=recipe.target_column,
+        text_column=recipe.text_column,
+        text_pair_column=recipe.text_pair_column,
+        label_column=recipe.label_column,
+        labels=label_names(checkpoint.model.config) if task == "classification" else None,
+        minimum=MINIMUM_ROWS,
+        limit=limit,
+    )
+
+
+def make_batches(job: Job, checkpoint: Checkpoint, rows: Rows) -> list[Batch]:
+    """Batches of all rows on the CPU; says how many rows had to be cut."""
+    examples = job.task.encode(rows, checkpoint.tokenizer, max_source_tokens(checkpoint))
+    cut = count_truncated(examples)
+    if cut:
+        job.talk.say(f"{cut} of {len(examples)} rows are longer than the model allows and were cut")
+    batches: list[Batch] = job.task.batches(examples, checkpoint.model)
+    return batches
+
+
+def require_rows(job: Job) -> None:
+    """Refuse a scoring method that is not there, or that has no rows.
+
+    Raises:
+        UsageError: either.
+    """
+    check_method(job.recipe.method)
+    if job.calibration is None and job.recipe.method not in DATA_FREE:
+        raise UsageError(f"--method {job.recipe.method} needs --calibration FILE")
+
+
+def score(job: Job, checkpoint: Checkpoint, rows: Rows | None, name: str, title: str) -> HeadScores:
+    """Scores of all heads by the recipe's method, a stage of its own."""
+
+    def compute() -> dict[str, Any]:
+        examples = []
+        if rows is not None:
+            examples = job.task.encode(rows, checkpoint.tokenizer, max_source_tokens(checkpoint))
+        full = HeadMask.full(checkpoint.layers)
+        references = [] if rows is None else rows.targets
+        return scores_to_json(
+            score_checkpoint_heads(
+                job.recipe, checkpoint, examples, full, job.device, job.talk, references
+            )
+        )
+
+    return scores_from_json(job.workspace.stage(name, title, compute))
+
+
+def answer(
+    job: Job,
+    checkpoint: Checkpoint,
+    batches: Sequence[Batch],
+    rows: int,
+    mask: HeadMask | None = None,
+    model: nn.Module | None = None,
+) -> list[str]:
+    """What a model answers to all rows, in their order.
+
+    Args:
+        rows: how many there are.
+        mask: heads to silence; None for none.
+        model: another one than the checkpoint's.
+    """
+    model = checkpoint.model if model is None else model
+    found = [""] * rows
+    gates = {} if mask is None else mask_gates(mask)
+    done = 0
+    model.to(job.device)
+    try:
+        with gated(model, checkpoint.layers, gates):
+            for batch in batches:
+                answers = job.task.predict(
+                    model, batch.to(job.device), checkpoint.tokenizer, job.recipe.num_beams
+                )
+                for row, text in zip(batch.rows, answers, strict=True):
+                    found[row] = text
+                done += len(batch.rows)
+                job.talk.progress("rows", done, rows)
+    finally:
+        model.to("cpu")
+    return found
+
+
+def judge(job: Job, dense: Sequence[str], answers: Sequence[str]) -> dict[str, Any]:
+    """The metric's change from `dense` on the test rows, by paired bootstrap.
+
+    Returns:
+        `dense`, `value`, `difference` and its 95 % `interval`, in points; `p`, two-sided; and
+        `metrics`, all metrics of the task.
+    """
+    assert job.test is not None
+    recipe = job.recipe
+    found = compare(
+        job.test.task, dense, answers, job.test.targets,
+        resamples=recipe.resamples, seed=recipe.seed,
+    )  # fmt: skip
+    main = next(one for one in found if one.metric == job.metric)
+    return {
+        "dense": main.dense,
+        "value": main.pruned,
+        "difference": main.difference,
+        "interval": list(main.interval),
+        "p": two_sided(main.p_value),
+        "metrics": {one.metric: one.pruned for one in found},
+    }
+
+
+def dense_answers(job: Job, batches: Sequence[Batch]) -> tuple[list[str], dict[str, Any]]:
+    """The whole model's answers to the test rows, and what its metric says of them."""
+    rows = job.test
+    assert rows is not None
+    answers: list[str] = job.workspace.stage(
+        "answers-dense",
+        f"evaluating all heads on {len(rows.sources)} rows",
+        lambda: answer(job, job.checkpoint, batches, len(rows.sources)),
+    )
+    value, signature = measure(job.checkpoint.model, answers, rows.targets)
+    search = "" if job.metric != "bleu" else f"|beams:{job.recipe.num_beams or 1}"
+    return answers, {"metric": job.metric, "dense": value, "signature": f"{signature}{search}"}

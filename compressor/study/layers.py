@@ -1,0 +1,162 @@
+"""All heads of a layer but one removed, layer by layer: how many layers need more than one?
+
+Michel, Levy & Neubig 2019, section 3.3 and tables 2 and 3. The one head is chosen on calibration
+rows, the metric measured on test rows.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from compressor.errors import UsageError
+from compressor.heads import AttentionLayer, HeadMask
+from compressor.importance import Scoring
+from compressor.importance.ablation import losses_alone
+from compressor.report import numbers
+from compressor.report.facts import kind_label, metric_style
+from compressor.study.heads import MARKS, correct, mark, significance_sentences
+from compressor.study.job import (
+    Job,
+    answer,
+    dense_answers,
+    judge,
+    make_batches,
+    require_rows,
+    score,
+)
+from compressor.study.output import Result, table
+from compressor.study.plotting import COLOURS, MARKERS, by_kind, metric_label, point_label
+from compressor.tasks import Batch
+
+
+def study(job: Job) -> Result:
+    """Leave each layer its best head alone and compare with the whole model."""
+    assert job.test is not None
+    best, how = _best_heads(job)
+    batches = make_batches(job, job.checkpoint, job.test)
+    dense, whole = dense_answers(job, batches)
+    found: list[dict[str, Any]] = []
+    for layer in job.checkpoint.layers:
+        found.append(
+            job.workspace.stage(
+                f"alone-{layer.name}",
+                f"leaving {layer.name} one of {layer.heads} heads",
+                partial(_layer, job, batches, dense, layer, best[layer.name]),
+            )
+        )
+    data = {**job.facts(), **whole, "chosen_by": how, "resamples": job.recipe.resamples}
+    data |= correct(found) | {"layers": found}
+    return _result(job, data, found)
+
+
+def _best_heads(job: Job) -> tuple[dict[str, int], str]:
+    """The head of each layer that does best alone, or that has the highest score."""
+    if job.options.method is not None:
+        require_rows(job)
+        scores = score(
+            job, job.checkpoint, job.calibration, "scores", f"scoring with {job.recipe.method}"
+        )
+        best = {name: values.index(max(values)) for name, values in scores.values.items()}
+        return best, f"highest score: {scores.signature}"
+    if job.calibration is None:
+        raise UsageError(
+            "`compress study layers` needs --calibration FILE to choose each layer's head on"
+        )
+    losses = job.workspace.stage("losses", "losses of each head alone", lambda: _losses(job))
+    best = {name: values.index(min(values)) for name, values in losses.items()}
+    return best, "lowest loss on the calibration rows of the head alone in its layer"
+
+
+def _losses(job: Job) -> dict[str, list[float]]:
+    assert job.calibration is not None
+    checkpoint = job.checkpoint
+    scoring = Scoring(
+        model=checkpoint.model.to(job.device),
+        layers=checkpoint.layers,
+        mask=HeadMask.full(checkpoint.layers),
+        batches=make_batches(job, checkpoint, job.calibration),
+        task=job.task,
+        device=job.device,
+        progress=lambda done, total: job.talk.progress("passes", done, total),
+    )
+    try:
+        return losses_alone(scoring)
+    finally:
+        checkpoint.model.to("cpu")
+
+
+def _layer(
+    job: Job, batches: list[Batch], dense: list[str], layer: AttentionLayer, head: int
+) -> dict[str, Any]:
+    others = [(layer.name, other) for other in range(layer.heads) if other != head]
+    mask = HeadMask.full(job.checkpoint.layers).without(others)
+    answers = answer(job, job.checkpoint, batches, len(dense), mask)
+    return {"layer": layer.name, "heads": layer.heads, "head": head} | judge(job, dense, answers)
+
+
+def _result(job: Job, data: dict[str, Any], found: list[dict[str, Any]]) -> Result:
+    digits, label = metric_style(job.metric).digits, metric_label(job.metric)
+    rows = [
+        (
+            one["layer"],
+            f"{one['head']} of {one['heads']}",
+            numbers.fixed(one["value"], digits),
+            numbers.fixed(one["difference"], digits, sign=True) + mark(one),
+            numbers.interval(tuple(one["interval"]), digits, sign=True),
+            *(numbers.p_value(one[p]) for p in ("p", "p_bh", "p_holm")),
+        )
+        for one in found
+    ]
+    worst = min(found, key=lambda one: one["difference"])
+    sentences = [
+        f"All heads: {label} {numbers.fixed(data['dense'], digits)}; each layer's one head chosen "
+        f"by {data['chosen_by']}.",
+        f"Most is lost in {worst['layer']}: "
+        f"{numbers.fixed(worst['difference'], digits, sign=True)}."
+        if worst["difference"] < 0
+        else "No layer loses anything.",
+        *significance_sentences(data, "layers"),
+    ]
+    return Result(
+        title=f"One head per layer of {job.checkpoint.name}",
+        data=data,
+        sentences=sentences,
+        tables=[
+            table(
+                f"One layer at a time has its best head alone, all others are whole; {MARKS}.",
+                f"layer, head kept, {label}, change, 95% interval, p, p (BH), p (Holm)",
+                rows,
+            )
+        ],
+        draw=lambda: _figure(job, found),
+    )
+
+
+def _figure(job: Job, found: list[dict[str, Any]]) -> Any:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+    axes = figure.add_subplot()
+    axes.axhline(0, color="#666666", linestyle="--", linewidth=1.2)
+    by_name = {one["layer"]: one for one in found}
+    kinds = by_kind(list(by_name))
+    for i, (kind, names) in enumerate(kinds.items()):
+        shift = 0.12 * (i - (len(kinds) - 1) / 2)
+        for x, name in enumerate(names):
+            axes.plot([x + shift] * 2, by_name[name]["interval"], color=COLOURS[i], marker="_")
+        axes.plot(
+            [x + shift for x in range(len(names))],
+            [by_name[name]["difference"] for name in names],
+            MARKERS[i],
+            color=COLOURS[i],
+            label=kind_label(kind),
+        )
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("layer that has one head left")
+    axes.set_ylabel(f"change in {point_label(job.metric)}")
+    axes.set_title("bars: 95% interval", loc="left", fontsize=9)
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=2)
+    return figure

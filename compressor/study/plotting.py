@@ -1,0 +1,122 @@
+"""Figures that several studies draw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from compressor.heads import KINDS, kind_of
+from compressor.report.facts import kind_label, metric_style
+from compressor.report.plots import COLOURS, DENSE, INK
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MARKERS = ("o", "s", "^", "D", "v", "P")
+_CELL = 0.34  # inches
+
+
+@dataclass(frozen=True)
+class Line:
+    """A named line; `bands` are the ends of an interval at every point, if there are any."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    bands: Sequence[tuple[float, float]] = ()
+
+
+def metric_label(metric: str) -> str:
+    """`BLEU`, `accuracy (%)`."""
+    style = metric_style(metric)
+    return f"{style.label} ({style.unit})" if style.unit else style.label
+
+
+def point_label(metric: str) -> str:
+    """What a difference in the metric is counted in."""
+    return "BLEU" if metric == "bleu" else "points of accuracy"
+
+
+def draw_lines(axes: Axes, lines: Sequence[Line], dense: float | None = None) -> None:
+    """Lines with markers, colours and shaded bands; a dashed one for the whole model."""
+    if dense is not None:
+        axes.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2)
+    for i, line in enumerate(lines):
+        colour = COLOURS[i % len(COLOURS)]
+        axes.plot(line.x, line.y, color=colour, marker=MARKERS[i % len(MARKERS)], label=line.name)
+        if line.bands:
+            low, high = zip(*line.bands, strict=True)
+            axes.fill_between(line.x, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def legend(figure: Figure, axes: Axes, columns: int = 2) -> None:
+    """The legend of one of the axes above the figure."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=columns)
+
+
+def by_kind(names: Sequence[str]) -> dict[str, list[str]]:
+    """Layer names by kind of attention, in the canonical order."""
+    found = {kind: [name for name in names if kind_of(name) == kind] for kind in KINDS}
+    return {kind: layers for kind, layers in found.items() if layers}
+
+
+def head_panels(heads: Mapping[str, int]) -> tuple[Figure, dict[str, Axes]]:
+    """A figure with a panel per kind: a row per layer, a column per head, both from 0."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    kinds = by_kind(list(heads))
+    columns = [max(heads[name] for name in names) for names in kinds.values()]
+    rows = max(len(names) for names in kinds.values())
+    figure = Figure(
+        figsize=(max(4.0, sum(columns) * _CELL + 1.6), max(2.2, rows * _CELL + 1.3)),
+        layout="constrained",
+    )
+    panels = {}
+    shapes = zip(kinds.items(), figure.subplots(
+        1, len(kinds), squeeze=False, width_ratios=columns
+    )[0], columns, strict=True)  # fmt: skip
+    for (kind, names), axes, width in shapes:
+        axes.set_title(kind_label(kind), loc="left", fontsize=9)
+        axes.set_xlabel("head")
+        axes.set_ylabel("layer")
+        axes.grid(False)
+        axes.set_xlim(-0.5, width - 0.5)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        panels[kind] = axes
+    return figure, panels
+
+
+def heat_map(
+    values: Mapping[str, Sequence[float]], marked: set[tuple[str, int]], label: str
+) -> Figure:
+    """A value per head, red below and blue above zero, with a dot in the marked ones."""
+    figure, panels = head_panels({name: len(found) for name, found in values.items()})
+    limit = max((abs(value) for found in values.values() for value in found), default=0) or 1.0
+    for kind, names in by_kind(list(values)).items():
+        axes = panels[kind]
+        width = max(len(values[name]) for name in names)
+        grid = np.full((len(names), width), math.nan)
+        for row, name in enumerate(names):
+            grid[row, : len(values[name])] = values[name]
+        image = axes.imshow(
+            np.ma.masked_invalid(grid), cmap="RdBu", vmin=-limit, vmax=limit, aspect="equal"
+        )
+        dots = [
+            (head, row)
+            for row, n in enumerate(names)
+            for head in range(width)
+            if (n, head) in marked
+        ]
+        if dots:
+            axes.scatter([x for x, _ in dots], [y for _, y in dots], s=9, color=INK)
+    figure.colorbar(image, ax=list(panels.values()), label=label, shrink=0.9)
+    return figure
