@@ -21,8 +21,7 @@ from compressor.training import Data, Schedule, Trained, hold_out, train
 
 # Share of the epochs in which trained weights fit the mask that has been decided.
 FITTING = 0.25
-# Mean distance of gates from open or closed, and difference in loss that hardening them makes
-# (relative to the loss), above which the report says that they are not the same.
+# Relative change of the loss by making the gates hard, above which the report mentions it.
 _NOTABLE = 0.05
 
 
@@ -167,7 +166,8 @@ def _describe(
     if not hardened.reached:
         parts.append("the gates had not settled at the wanted number of heads; train longer")
     elif abs(hardened.hard_loss - hardened.soft_loss) > _NOTABLE * hardened.soft_loss:
-        parts.append("making the gates hard changed the loss: train longer")
+        change = 100 * (hardened.hard_loss / hardened.soft_loss - 1)
+        parts.append(f"making the gates hard changed it by {change:+.0f} %: more epochs may help")
     if fitted is not None:
         if fitted.best is not None and fitted.best < hardened.hard_loss:
             parts.append(f"{fitted.best:.4f} after fitting the weights to the mask")
