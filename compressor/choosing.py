@@ -97,7 +97,7 @@ def _learned(journey: Journey, plan: Plan, weights: Path) -> dict[str, Any]:
             layers=journey.checkpoint.layers,
             examples=journey.examples,
             task=journey.task,
-            keep=plan.budget.keep,
+            keep=None if recipe.penalty is not None else plan.budget.keep,
             floors=journey.floors,
             penalty=recipe.penalty,
             weights=recipe.train_weights,

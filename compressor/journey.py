@@ -9,12 +9,20 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from compressor import __version__, gate
-from compressor.budget import Budget, check_possible, parse_budget, parse_floors
+from compressor.budget import (
+    Budget,
+    QualityBudget,
+    SpeedBudget,
+    check_possible,
+    parse_budget,
+    parse_floors,
+)
 from compressor.checkpoint import Checkpoint, open_checkpoint
 from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.export.metadata import label_names, max_source_tokens
+from compressor.gates import LEARNED, check_learning
 from compressor.heads import HeadMask, HeadScores
-from compressor.importance import DATA_FREE, Scoring, check_method, score_heads
+from compressor.importance import DATA_FREE, METHODS, Scoring, check_method, score_heads
 from compressor.importance.confidence import boundary_ids
 from compressor.recipe import Recipe
 from compressor.recovery import check_recovery
@@ -65,6 +73,10 @@ class Journey:
 
 def require_measurements(recipe: Recipe, rules: Sequence[gate.Rule]) -> None:
     """Refuse, before anything is computed, rules about what this run will not measure."""
+    if recipe.speedup is not None:
+        _require_timing(recipe, recipe.speedup)
+    if recipe.drop_budgets and recipe.test is None:
+        raise UsageError(f"--max-drop {recipe.drop_budgets[0]:g} needs --test FILE to search on")
     for rule in rules:
         if isinstance(rule, gate.MaxDrop) and recipe.test is None:
             raise UsageError(f"--max-drop {rule.text} needs --test FILE to measure quality on")
@@ -76,6 +88,16 @@ def require_measurements(recipe: Recipe, rules: Sequence[gate.Rule]) -> None:
                     f"--min-speedup {rule.text}: batch size {rule.batch_size} is not measured; "
                     "add it to --batch-size"
                 )
+
+
+def _require_timing(recipe: Recipe, speedup: float) -> None:
+    if not recipe.bench:
+        raise UsageError(f"--speedup {speedup:g} needs throughput; drop --no-bench")
+    if recipe.at_batch not in recipe.batch_size:
+        raise UsageError(
+            f"--speedup {speedup:g}: batch size {recipe.at_batch} is not measured; add it to "
+            "--batch-size, or choose another --at-batch"
+        )
 
 
 def pick_device(wanted: str, talk: Talk) -> str:
@@ -129,6 +151,7 @@ def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
         talk.say(f"{cut} of {len(examples)} rows are longer than the model allows and were cut")
     identity = {
         **recipe.model_dump(exclude={"max_drop", "min_speedup"}),
+        "max_drop": recipe.drop_budgets,  # the rest are rules, which may change
         "device": device,
         "version": __version__,
         "weights": fingerprint(p for p in checkpoint.directory.iterdir() if p.is_file()),
@@ -143,15 +166,26 @@ def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
 
 
 def plan_budgets(recipe: Recipe, full: HeadMask, output: Path) -> list[Plan]:
-    """One plan for each `keep` and `remove` of the recipe.
+    """One plan for each `keep` and `remove` of the recipe, or for its one measured budget.
 
     Raises:
-        UsageError: none given, the same one twice, or one the model cannot meet.
+        UsageError: none given, budgets of different sorts, the same one twice, or one the model or
+            the method cannot meet.
     """
     budgets = [parse_budget("keep", text, full) for text in recipe.keep]
     budgets += [parse_budget("remove", text, full) for text in recipe.remove]
+    measured: list[Budget] = [QualityBudget.of(drop) for drop in recipe.drop_budgets]
+    if recipe.speedup is not None:
+        measured.append(SpeedBudget.of(recipe.speedup, recipe.at_batch))
+    budgets += measured
+    if recipe.method in LEARNED:
+        _check_learning(recipe, counted=bool(budgets))
+    if recipe.penalty is not None:
+        budgets.append(Budget(f"penalty {recipe.penalty:g}", {}))
     if not budgets:
         raise UsageError("say how many heads to keep, for example --keep 0.5 or --remove 12")
+    if measured:
+        _require_alone(recipe, budgets, measured[0])
     slugs = [budget.slug for budget in budgets]
     if len(set(slugs)) < len(slugs):
         raise UsageError(
@@ -162,6 +196,51 @@ def plan_budgets(recipe: Recipe, full: HeadMask, output: Path) -> list[Plan]:
     return [Plan(s, b, output / s) for s, b in zip(slugs, budgets, strict=True)]
 
 
+def _check_learning(recipe: Recipe, *, counted: bool) -> None:
+    if recipe.steps > 1:
+        raise UsageError(
+            f"--steps {recipe.steps} does not go with --method {recipe.method}, which learns the "
+            "whole mask at once; leave it out"
+        )
+    check_learning(
+        recipe.method,
+        counted=counted,
+        penalty=recipe.penalty,
+        estimator=recipe.estimator,
+        weights=recipe.train_weights,
+        epochs=recipe.gate_epochs,
+    )
+
+
+def _require_alone(recipe: Recipe, budgets: Sequence[Budget], budget: Budget) -> None:
+    """Refuse what a measured budget does not go with."""
+    if len(budgets) > 1:
+        raise UsageError(
+            f"a run has budgets of one sort, not {', '.join(b.text for b in budgets)}; give "
+            "--keep and --remove, or --speedup, or one plain --max-drop"
+        )
+    if recipe.steps > 1:
+        raise UsageError(
+            f"--steps {recipe.steps} does not go with {budget.text}, which works from one scoring; "
+            "leave it out"
+        )
+    if recipe.method not in METHODS:
+        raise UsageError(
+            f"--method {recipe.method} does not go with {budget.text}, which needs scores from one "
+            f"of {', '.join(METHODS)}"
+        )
+
+
+def _refuse_learning_options(recipe: Recipe) -> None:
+    """Options of learned masks would do nothing with scores; say so."""
+    for name in ("penalty", "estimator", "train_weights", "gate_learning_rate"):
+        if getattr(recipe, name) != Recipe.model_fields[name].default:
+            raise UsageError(
+                f"--{name.replace('_', '-')} {getattr(recipe, name)} is for learned masks; use "
+                f"--method {' or '.join(LEARNED)}, or leave it out"
+            )
+
+
 def read_data(recipe: Recipe, checkpoint: Checkpoint) -> tuple[Rows | None, Rows | None]:
     """Calibration and test rows, as far as they are given.
 
@@ -169,7 +248,9 @@ def read_data(recipe: Recipe, checkpoint: Checkpoint) -> tuple[Rows | None, Rows
         UsageError: the method needs calibration rows, or there are no rows at all.
         InputError: malformed data, with file and line.
     """
-    check_method(recipe.method)
+    if recipe.method not in LEARNED:
+        check_method(recipe.method, LEARNED)
+        _refuse_learning_options(recipe)
     if recipe.calibration is None and recipe.method not in DATA_FREE:
         raise UsageError(f"--method {recipe.method} needs --calibration FILE")
     check_recovery(recipe.recover, recipe.calibration is not None)

@@ -10,6 +10,7 @@ from compressor.checkpoint import Checkpoint, open_checkpoint, round_to, save_ch
 from compressor.errors import InputError, UsageError
 from compressor.export import export_model
 from compressor.export.metadata import max_source_tokens
+from compressor.gates import LEARNED
 from compressor.heads import HeadMask, HeadScores
 from compressor.journey import pick_device, plan_budgets, read_data, score_checkpoint_heads
 from compressor.recipe import Recipe
@@ -43,6 +44,11 @@ def _require_new(output: Path) -> None:
 
 def score_checkpoint(recipe: Recipe, talk: Talk = SILENT) -> HeadScores:
     """Score every head of a dense checkpoint with the recipe's method and calibration rows."""
+    if recipe.method in LEARNED:
+        raise UsageError(
+            f"--method {recipe.method} gives no scores, it learns which heads to keep; use it with "
+            "`compress run`"
+        )
     device = pick_device(recipe.device, talk)
     checkpoint = _open_dense(recipe)
     rows, _ = read_data(recipe.model_copy(update={"test": None}), checkpoint)

@@ -96,6 +96,50 @@ Method = Annotated[
         "relevance, magnitude, random.",
     ),
 ]
+MethodOrLearned = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        help="How to find the heads to keep. Scores: taylor (default), fisher, second-order, "
+        "ablation, confidence, relevance, magnitude, random. Learned masks: hard-concrete, subset.",
+    ),
+]
+TrainWeights = Annotated[
+    str | None,
+    typer.Option(
+        "--train-weights", help="Learned masks: train along none (default), encoder or all weights."
+    ),
+]
+Estimator = Annotated[
+    str | None,
+    typer.Option("--estimator", help="subset: gumbel (default) or straight-through."),
+]
+Penalty = Annotated[
+    float | None,
+    typer.Option(
+        "--penalty", help="hard-concrete: lambda, nats per open head, instead of heads to keep."
+    ),
+]
+GateEpochs = Annotated[
+    int | None, typer.Option("--gate-epochs", min=1, help="Learned masks: epochs. Default: 20.")
+]
+GateLearningRate = Annotated[
+    float | None,
+    typer.Option("--gate-learning-rate", help="Learned masks: of the gates; default: by method."),
+]
+DistillEpochs = Annotated[
+    int | None, typer.Option("--distill-epochs", min=1, help="Distillation: at most. Default: 5.")
+]
+LearningRate = Annotated[
+    float | None,
+    typer.Option("--learning-rate", help="Of weights that are trained. Default: 0.0001."),
+]
+Patience = Annotated[
+    int | None,
+    typer.Option(
+        "--patience", min=1, help="Training stops after so many epochs without gain. Default: 2."
+    ),
+]
 Per = Annotated[
     str | None,
     typer.Option(
@@ -105,7 +149,9 @@ Per = Annotated[
 Recover = Annotated[
     str | None,
     typer.Option(
-        "--recover", help="Repair after the cut: none (default) or reconstruct (least squares)."
+        "--recover",
+        help="Repair after the cut: none (default), reconstruct (least squares), distill (train "
+        "on the dense model's predictions), or reconstruct+distill.",
     ),
 ]
 Normalize = Annotated[

@@ -6,7 +6,7 @@ One file per method, one line each in `METHODS`; `score_heads` is the only entry
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -90,10 +90,15 @@ class RawScores:
     comparable: bool = False
 
 
-def check_method(method: str) -> None:
-    """Raise `UsageError` if there is no such method; the message lists those there are."""
+def check_method(method: str, others: Iterable[str] = ()) -> None:
+    """Raise `UsageError` if there is no such method; the message lists those there are.
+
+    Args:
+        others: what else could have been given where the name comes from.
+    """
     if method not in METHODS:
-        raise UsageError(f"there is no scoring method {method!r}; there are {', '.join(METHODS)}")
+        there = ", ".join((*METHODS, *others))
+        raise UsageError(f"there is no scoring method {method!r}; there are {there}")
 
 
 def score_heads(method: str, scoring: Scoring) -> HeadScores:
