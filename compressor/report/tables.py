@@ -289,6 +289,8 @@ def origin(report: Report, *, directories: bool = True) -> Pairs:
         ]
     for variant in report.variants:
         pairs.append((f"Budget of {variant.name}", variant.budget))
+        if variant.selection:
+            pairs.append((f"Selection of {variant.name}", variant.selection))
         pairs.append((f"Recovery of {variant.name}", variant.recovery or "not recorded"))
         if directories:
             pairs.append((f"Directory of {variant.name}", variant.directory))
