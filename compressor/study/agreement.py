@@ -94,7 +94,8 @@ def flat(scores: HeadScores, kind: str | None = None) -> Floats:
 def _result(job: Job, data: dict[str, Any], scores: list[HeadScores]) -> Result:
     correlations, lowest = [], []
     for name, pair in data["pairs"].items():
-        for row in pair["correlations"]:
+        rows = pair["correlations"]
+        for row in rows[:1] if len(rows) == 2 else rows:  # all heads are those of the one kind
             kind = "all heads" if row["kind"] == "all" else kind_label(row["kind"])
             values = (numbers.fixed(row[key], 3, sign=True) for key in ("spearman", "kendall"))
             correlations.append((name, kind, str(row["heads"]), *values, numbers.p_value(row["p"])))
@@ -107,7 +108,7 @@ def _result(job: Job, data: dict[str, Any], scores: list[HeadScores]) -> Result:
     sentences = [
         f"Spearman's correlation of the two data sets' scores is "
         f"{numbers.fixed(between, 2, sign=True)}; of two halves of the same data set, {inside}: "
-        "below these, the data differ; at these, only noise does.",
+        "clearly below these, the data differ; near them, it is noise.",
         f"Scores: {data['signature']}.",
     ]
     return Result(

@@ -73,14 +73,15 @@ def head_panels(heads: Mapping[str, int]) -> tuple[Figure, dict[str, Axes]]:
 
     kinds = by_kind(list(heads))
     columns = [max(heads[name] for name in names) for names in kinds.values()]
+    room = [max(width, 7) for width in columns]  # for the title above
     rows = max(len(names) for names in kinds.values())
     figure = Figure(
-        figsize=(max(4.0, sum(columns) * _CELL + 1.6), max(2.2, rows * _CELL + 1.3)),
+        figsize=(max(4.0, sum(room) * _CELL + 1.6), max(2.2, rows * _CELL + 1.3)),
         layout="constrained",
     )
     panels = {}
     shapes = zip(kinds.items(), figure.subplots(
-        1, len(kinds), squeeze=False, width_ratios=columns
+        1, len(kinds), squeeze=False, width_ratios=room
     )[0], columns, strict=True)  # fmt: skip
     for (kind, names), axes, width in shapes:
         axes.set_title(kind_label(kind), loc="left", fontsize=9)

@@ -1,0 +1,222 @@
+"""How the study of roles is shown: sentences, tables, and a map of the heads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compressor.report import numbers
+from compressor.report.facts import kind_label
+from compressor.report.plots import COLOURS, FAINT
+from compressor.report.tables import Table
+from compressor.study.job import Job
+from compressor.study.output import Result, table
+from compressor.study.plotting import MARKERS, head_panels
+from compressor.study.roles import RARE, ROLES, SYNTACTIC
+from compressor.study.statistics import ALPHA
+
+Facts = dict[str, Any]
+
+
+def role_result(job: Job, data: Facts) -> Result:
+    """The finished study."""
+    tables = [_roles(data)]
+    if data["relations"]:
+        tables.append(_relations(data))
+    if "pruned" in data:
+        tables.insert(0, _survival(data))
+    return Result(
+        title=f"Roles of the heads of {job.checkpoint.name}",
+        data=data,
+        sentences=_sentences(data),
+        tables=tables,
+        details=[_all_heads(data)],
+        draw=lambda: _figure(data),
+    )
+
+
+def _sentences(data: Facts) -> list[str]:
+    roles = data["heads_roles"]
+    heads = [found for layer in roles.values() for found in layer]
+    counts = ", ".join(f"{sum(role in found for found in heads)} {role}" for role in ROLES)
+    none = sum(not found for found in heads)
+    said = [f"Of {len(heads)} self-attention heads: {counts}, {none} without a role."]
+    if data["relations"]:
+        pairs = [
+            (accuracy - one["baseline"], p)
+            for one in data["relations"]
+            for name, by_head in one["accuracy"].items()
+            for accuracy, p in zip(by_head, one["p_holm"][name], strict=True)
+        ]
+        above = [p for gain, p in pairs if gain >= SYNTACTIC]
+        said.append(
+            f"Dependencies: {data['sentences']} sentences ({data['left_out']} left out), weight to "
+            f"a word is the largest on its tokens, from a word that of "
+            f"{'its last token' if data['from_word'] == 'last' else 'the mean of its tokens'}; "
+            f"{len(above)} of {len(pairs)} pairs of head and relation are 10 points above the best "
+            f"fixed distance, {sum(p < ALPHA for p in above)} of these significantly (Holm)."
+        )
+    else:
+        said.append("Syntactic heads were not looked for: no --conllu FILE was given.")
+    rare = [one for one in data["positions"].values() if "rare" in one]
+    said.append(
+        f"Rare-word heads look at the least frequent token in at least {RARE:.0%} of the cases; "
+        f"blind guesses do in {rare[0]['rare_chance']:.0%}."
+        if rare
+        else "Rare-word heads were not looked for: the least frequent token of every sentence is "
+        f"among the {data['thresholds']['common']} most frequent ones; give more rows."
+    )
+    return said
+
+
+def _best(data: Facts, name: str, head: int) -> Facts | None:
+    """The relation in which a head is furthest above the baseline; None where it never is."""
+    gains = [
+        (one["accuracy"][name][head] - one["baseline"], one)
+        for one in data["relations"]
+        if name in one["accuracy"]
+    ]
+    gain, best = max(gains, key=lambda pair: pair[0], default=(0.0, None))
+    return best if gain > 0 else None
+
+
+def _cells(data: Facts, name: str, head: int) -> tuple[str, ...]:
+    counted, best = data["positions"][name], _best(data, name, head)
+    syntax = ("", "", "")
+    if best is not None:
+        direction = "→ head" if best["direction"].endswith("head") else "→ dependent"
+        syntax = (
+            f"{best['relation']} {direction}",
+            f"{100 * best['accuracy'][name][head]:.0f}% ({100 * best['baseline']:.0f}%)",
+            numbers.p_value(best["p_holm"][name][head]),
+        )
+    rare = f"{counted['rare'][head]:.0%}" if "rare" in counted else ""
+    return (
+        name,
+        str(head),
+        ", ".join(data["heads_roles"][name][head]),
+        f"{counted['share'][head]:.0%} at {counted['offset'][head]:+d}",
+        *syntax,
+        rare,
+        f"{counted['special'][head]:.0%}",
+        _after(data, name, head),
+    )
+
+
+def _after(data: Facts, name: str, head: int) -> str:
+    """What has become of a head in the pruned model: its roles there."""
+    if "pruned" not in data:
+        return ""
+    kept = data["pruned"]["kept"][name]
+    if head not in kept:
+        return "removed"
+    roles = data["pruned"]["heads_roles"][name][kept.index(head)]
+    return "kept: " + (", ".join(roles) or "no role")
+
+
+_TITLES = (
+    "layer, head, roles, position, best relation, accuracy (baseline), p (Holm), rare, "
+    "special tokens, after pruning"
+)
+
+
+def _head_table(data: Facts, caption: str, *, everything: bool) -> Table:
+    rows = [
+        _cells(data, name, head)
+        for name, layer in data["heads_roles"].items()
+        for head, roles in enumerate(layer)
+        if roles or everything
+    ]
+    titles = _TITLES if "pruned" in data else _TITLES.removesuffix(", after pruning")
+    rows = rows if "pruned" in data else [row[:-1] for row in rows]
+    return table(caption, titles, rows, texts=3)
+
+
+def _roles(data: Facts) -> Table:
+    return _head_table(data, "Heads with a role.", everything=False)
+
+
+def _all_heads(data: Facts) -> Table:
+    return _head_table(data, "All self-attention heads.", everything=True)
+
+
+def _relations(data: Facts) -> Table:
+    rows = []
+    for one in data["relations"]:
+        name, head = max(
+            ((name, head) for name, layer in one["accuracy"].items() for head in range(len(layer))),
+            key=lambda key: one["accuracy"][key[0]][key[1]],
+        )
+        accuracy = one["accuracy"][name][head]
+        above = sum(
+            value - one["baseline"] >= SYNTACTIC
+            for layer in one["accuracy"].values()
+            for value in layer
+        )
+        rows.append(
+            (
+                one["relation"],
+                one["direction"],
+                f"{name} head {head}",
+                str(one["arcs"]),
+                f"{100 * accuracy:.1f}",
+                f"{100 * one['baseline']:.1f} at {one['offset']:+d}",
+                numbers.fixed(100 * (accuracy - one["baseline"]), 1, sign=True),
+                numbers.p_value(one["p_holm"][name][head]),
+                str(above),
+            )
+        )
+    return table(
+        "Dependencies: the best head of each against the best fixed distance (in words), in "
+        "percent; p of the difference, corrected for all heads and relations; how many heads are "
+        "10 points above.",
+        "relation, direction, best head, arcs, accuracy, baseline, above, p (Holm), heads",
+        rows,
+        texts=3,
+    )
+
+
+def _survival(data: Facts) -> Table:
+    rows = [
+        (
+            kind_label(one["kind"]),
+            {"any": "any role", "none": "no role"}.get(one["role"], one["role"]),
+            str(one["heads"]),
+            str(one["kept"]),
+            numbers.fixed(one["expected"], 1),
+            numbers.p_value(one["p"]) if one["heads"] else numbers.ABSENT,
+        )
+        for one in data["pruned"]["survival"]
+    ]
+    return table(
+        "Heads that pruning has kept, by role; expected if as many of the kind were kept at "
+        "random, p of so many or more (hypergeometric).",
+        "kind of attention, role, heads, kept, expected, p",
+        rows,
+        texts=2,
+    )
+
+
+def _figure(data: Facts) -> Any:
+    roles = data["heads_roles"]
+    figure, panels = head_panels({name: len(layer) for name, layer in roles.items()})
+    for kind, axes in panels.items():
+        names = [name for name in roles if name.rpartition(".")[0] == kind]
+        keys = [
+            (row, name, head) for row, name in enumerate(names) for head in range(len(roles[name]))
+        ]
+        for i, role in enumerate(ROLES):
+            here = [(head + 0.24 * (i - 1), row) for row, n, head in keys if role in roles[n][head]]
+            axes.scatter(
+                [x for x, _ in here], [y for _, y in here],
+                s=22, marker=MARKERS[i], color=COLOURS[i], label=role,
+            )  # fmt: skip
+        kept = data.get("pruned", {}).get("kept")
+        if kept is not None:
+            gone = [(head, row) for row, n, head in keys if head not in kept[n]]
+            axes.scatter(
+                [x for x, _ in gone], [y for _, y in gone],
+                s=60, marker="x", color=FAINT, label="removed", zorder=0,
+            )  # fmt: skip
+    handles, labels = next(iter(panels.values())).get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper left", ncols=4)
+    return figure
