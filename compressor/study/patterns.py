@@ -8,7 +8,7 @@ of a head that mostly looks there the rest says little.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,12 +33,19 @@ class Rarity:
     common: Tensor  # ids
 
 
-def rarity(batches: Sequence[Batch], vocabulary: int, common: int) -> Rarity:
-    """Counts of the source tokens of all rows; `common`: so many of the most frequent."""
+def rarity(
+    batches: Sequence[Batch], vocabulary: int, common: int, special: Iterable[int] = ()
+) -> Rarity:
+    """Counts of the source tokens of all rows, but the special ones.
+
+    Args:
+        common: so many of the most frequent tokens are too common.
+    """
     counts = torch.zeros(vocabulary, dtype=torch.long)
     for batch in batches:
         ids = batch["input_ids"][batch["attention_mask"].bool()]
         counts += torch.bincount(ids.cpu(), minlength=vocabulary)
+    counts[sorted(special)] = 0
     seen = int((counts > 0).sum())
     order = torch.argsort(counts, descending=True, stable=True)
     return Rarity(counts, order[: min(common, seen)])

@@ -201,7 +201,8 @@ def _positions(
     vocabulary = int(model.config.vocab_size)  # type: ignore[union-attr,arg-type]
     try:
         scoring = _scoring(job, model, layers, material.batches)
-        return count_positions(scoring, rarity(material.batches, vocabulary, COMMON))
+        rare = rarity(material.batches, vocabulary, COMMON, scoring.special_ids)
+        return count_positions(scoring, rare)
     finally:
         model.to("cpu")
 
