@@ -1,0 +1,1 @@
+"""What scoring costs, against one plain forward and backward pass over the same rows."""

@@ -1,0 +1,195 @@
+"""Seconds and peak memory of every scoring method as the model and the data grow.
+
+    python -m benchmarks.scoring
+
+Against a plain forward and backward pass over the same batches, gradients of all weights included:
+what a training step costs without its optimizer. Weights and rows are random, which changes no
+cost. Timings are interleaved (plain, method, method, …, plain, …) and given as the median ratio
+to the plain pass of the same round; memory is the growth of a fresh process's peak over that of
+one which only holds model and rows. Results: benchmarks/results/scoring.md, .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from compressor.importance import METHODS
+from compressor.throughput.hardware import describe
+
+RESULTS = Path(__file__).parent.parent / "results"
+PLAIN, NOTHING = "plain pass", "nothing"
+# (task, layers, width, heads); the second of each task is of the size of MiniLM and of OPUS-MT's
+# smaller models.
+MODELS = {
+    "classification": ((3, 192, 6), (6, 384, 12), (8, 640, 10)),
+    "translation": ((2, 192, 6), (3, 256, 8), (6, 384, 8)),
+}
+ROWS = (64, 256)
+VOCABULARY = 8000
+# Ablation makes a pass per head; it is timed on the smallest setting of each task alone.
+SLOW = ("ablation",)
+ONE_PASS = ("taylor", "fisher", "second-order")  # should stay within 1.5 plain passes
+
+
+def build(task: str, size: tuple[int, int, int]) -> Any:
+    import torch
+    import transformers as t
+
+    layers, width, heads = size
+    torch.manual_seed(0)
+    if task == "classification":
+        return t.BertForSequenceClassification(
+            t.BertConfig(
+                vocab_size=VOCABULARY, hidden_size=width, num_hidden_layers=layers,
+                num_attention_heads=heads, intermediate_size=4 * width, num_labels=10,
+            )
+        ).eval()  # fmt: skip
+    return t.MarianMTModel(
+        t.MarianConfig(
+            vocab_size=VOCABULARY, d_model=width, encoder_layers=layers, decoder_layers=layers,
+            encoder_attention_heads=heads, decoder_attention_heads=heads,
+            encoder_ffn_dim=4 * width, decoder_ffn_dim=4 * width, pad_token_id=VOCABULARY - 1,
+            eos_token_id=0, decoder_start_token_id=VOCABULARY - 1, forced_eos_token_id=None,
+        )
+    ).eval()  # fmt: skip
+
+
+def make_work(task: str, size: tuple[int, int, int], rows: int) -> dict[str, Callable[[], None]]:
+    """Name -> what is timed, on one model and one set of batches of ragged rows."""
+    import random
+
+    from compressor.architectures import find_attention_layers
+    from compressor.heads import HeadMask
+    from compressor.importance import Scoring, score_heads
+    from compressor.tasks import Example, task_module
+
+    model, module, rng = build(task, size), task_module(task), random.Random(0)
+
+    def tokens() -> tuple[int, ...]:
+        return tuple(rng.randrange(5, VOCABULARY - 1) for _ in range(rng.randint(5, 35)))
+
+    examples = [
+        Example(row, tokens(), tokens() if task == "translation" else (row % 10,))
+        for row in range(rows)
+    ]
+    batches = module.batches(examples, model)
+    layers = find_attention_layers(model)
+    scoring = Scoring(model, layers, HeadMask.full(layers), batches, module)
+
+    def plain() -> None:
+        for batch in batches:
+            module.loss(model, batch).backward()
+        model.zero_grad()
+
+    work: dict[str, Callable[[], None]] = {PLAIN: plain, NOTHING: lambda: None}
+    for method in METHODS:
+        work[method] = lambda method=method: score_heads(method, scoring) and None
+    return work
+
+
+def timings(task: str, size: tuple[int, int, int], rows: int, rounds: int) -> list[dict[str, Any]]:
+    work = make_work(task, size, rows)
+    methods = [m for m in METHODS if m not in SLOW or (size, rows) == (MODELS[task][0], ROWS[0])]
+    seconds: dict[str, list[float]] = {name: [] for name in (PLAIN, *methods)}
+    for turn in range(rounds + 1):  # the first round warms up
+        for name, taken in seconds.items():
+            began = time.perf_counter()
+            work[name]()
+            if turn:
+                taken.append(time.perf_counter() - began)
+    found = []
+    for name, taken in seconds.items():
+        ratios = sorted(a / b for a, b in zip(taken, seconds[PLAIN], strict=True))
+        found.append(
+            {
+                "task": task, "layers": size[0], "width": size[1], "heads": size[2], "rows": rows,
+                "method": name, "seconds": median(taken), "ratio": median(ratios),
+                "lowest": ratios[0], "highest": ratios[-1],
+            }
+        )  # fmt: skip
+    return found
+
+
+def peak(task: str, size: tuple[int, int, int], rows: int, method: str) -> float:
+    """Peak resident memory of a fresh process that does the work once, MiB."""
+    arguments = [task, ",".join(map(str, size)), str(rows), method]
+    command = [sys.executable, "-m", "benchmarks.scoring", "--child", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def child(task: str, size: str, rows: str, method: str) -> None:
+    import resource
+
+    layers, width, heads = (int(number) for number in size.split(","))
+    make_work(task, (layers, width, heads), int(rows))[method]()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown: a line per setting, a column per method."""
+    methods = [m for m in METHODS if any(row["method"] == m for row in rows)]
+    text = [
+        "Seconds as multiples of a plain forward and backward pass over the same rows, median and "
+        "range of the rounds; in brackets extra peak memory in MiB, for the plain pass and each "
+        "method.",
+        "",
+        "| task | layers x width | heads | rows | plain pass | " + " | ".join(methods) + " |",
+        "| --- |" + " ---: |" * (4 + len(methods)),
+    ]
+    settings: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        key = row["task"], row["layers"], row["width"], row["heads"], row["rows"]
+        settings.setdefault(key, {})[row["method"]] = row
+    for (task, layers, width, heads, count), cells in settings.items():
+        plain = cells[PLAIN]
+        values = [f"{plain['seconds']:.2f} s ({plain['memory']:.0f})"]
+        for method in methods:
+            cell = cells.get(method)
+            values.append("–" if cell is None else (
+                f"{cell['ratio']:.2f} [{cell['lowest']:.2f}, {cell['highest']:.2f}] "
+                f"({cell['memory']:.0f})"
+            ))  # fmt: skip
+        size = f"{layers} x {width}"
+        text.append(f"| {task} | {size} | {heads} | {count} | " + " | ".join(values) + " |")
+    worst = max(row["ratio"] for row in rows if row["method"] in ONE_PASS)
+    text += ["", f"{', '.join(ONE_PASS)}: at most {worst:.2f} plain passes.", ""]
+    text.append(", ".join(f"{key}: {value}" for key, value in describe().items()) + ".")
+    return "\n".join(text) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        child(*args.child)
+        return
+    found = []
+    for task, sizes in MODELS.items():
+        for size in sizes:
+            for rows in ROWS:
+                timed = timings(task, size, rows, args.rounds)
+                base = peak(task, size, rows, NOTHING)
+                for row in timed:
+                    row["memory"] = peak(task, size, rows, row["method"]) - base
+                found += timed
+                print(task, size, rows, {r["method"]: round(r["ratio"], 2) for r in timed})
+    RESULTS.mkdir(exist_ok=True)
+    facts = {"hardware": describe(), "rounds": args.rounds, "rows": found}
+    (RESULTS / "scoring.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    (RESULTS / "scoring.md").write_text(table(found), encoding="utf-8")
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()
