@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from compressor.errors import UsageError
 from compressor.heads import KINDS, HeadMask, HeadScores, kind_of
@@ -22,6 +22,8 @@ ALL = "all"
 @dataclass(frozen=True)
 class Budget:
     """How many heads to keep: per kind, or of all kinds together (`{"all": n}`)."""
+
+    measured: ClassVar[bool] = False  # whether measurements, not `keep`, say how many heads stay
 
     text: str  # as the user wrote it, for example `keep 0.5`
     keep: Mapping[str, int]
@@ -36,6 +38,8 @@ class Budget:
 class SpeedBudget(Budget):
     """What makes the model `speedup` times as fast at one batch size; `keep` is empty."""
 
+    measured: ClassVar[bool] = True
+
     speedup: float
     at_batch: int
 
@@ -48,6 +52,8 @@ class SpeedBudget(Budget):
 @dataclass(frozen=True)
 class QualityBudget(Budget):
     """As few heads as cost no more than `drop` of the main metric; `keep` is empty."""
+
+    measured: ClassVar[bool] = True
 
     drop: float
 
@@ -151,7 +157,7 @@ def fewest_heads(full: HeadMask, floors: Mapping[str, int], kind: str = ALL) -> 
 
 def check_possible(budget: Budget, floors: Mapping[str, int], full: HeadMask) -> None:
     """Raise `UsageError` if the floors make the budget impossible; says how many are needed."""
-    if not budget.keep and fewest_heads(full, floors) == full.total():
+    if budget.measured and fewest_heads(full, floors) == full.total():
         raise UsageError(f"{budget.text}: the floors keep all {full.total()} heads; lower --floor")
     for kind, wanted in budget.keep.items():
         needed = fewest_heads(full, floors, kind)

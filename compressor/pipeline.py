@@ -12,8 +12,7 @@ from typing import Any
 
 from compressor import __version__, gate
 from compressor.choosing import choose_heads, repair
-from compressor.evaluation import compare, score_classification, score_translation
-from compressor.export.metadata import label_names
+from compressor.evaluating import evaluate
 from compressor.heads import HeadScores
 from compressor.journey import (
     Journey,
@@ -25,8 +24,16 @@ from compressor.recipe import Recipe
 from compressor.report import write_reports
 from compressor.report.combine import only
 from compressor.report.model_card import render_card
-from compressor.report.schema import Comparison, Report, Source, Throughput, Variant
+from compressor.report.schema import (
+    QualitySearch,
+    Report,
+    Source,
+    SpeedSearch,
+    Throughput,
+    Variant,
+)
 from compressor.report.schema import Scoring as ScoringFacts
+from compressor.searching import search_heads
 from compressor.stages import (
     PRECISION,
     Choice,
@@ -37,7 +44,6 @@ from compressor.stages import (
 )
 from compressor.talk import SILENT, Talk
 from compressor.tasks import Rows
-from compressor.tasks.answers import answers
 from compressor.throughput import Subject, benchmark
 from compressor.throughput.hardware import describe, versions
 from compressor.workspace import write_manifest
@@ -52,7 +58,7 @@ def run(recipe: Recipe, output: Path, command: str = "", talk: Talk = SILENT) ->
         CompressError: see `compressor.errors`; nothing is half written, and calling again with
             the same recipe goes on from the last finished stage.
     """
-    rules = gate.parse_rules(recipe.max_drop, recipe.min_speedup)
+    rules = gate.parse_rules(recipe.drop_rules, recipe.min_speedup)
     require_measurements(recipe, rules)
     journey = prepare(recipe, output, talk)
     stage = journey.workspace.stage
@@ -60,12 +66,16 @@ def run(recipe: Recipe, output: Path, command: str = "", talk: Talk = SILENT) ->
     probe = make_probe(journey.rows, journey.examples, journey.checkpoint.model, journey.task)
     dense = _dense(journey, probe)
     scores: HeadScores | None = None
+    search: SpeedSearch | QualitySearch | None = None
     variants = []
     for plan in journey.plans:
-        choice = choose_heads(journey, plan)
-        scores = choice.scores
+        if plan.budget.measured:
+            choice = search_heads(journey, plan, dense, probe)
+        else:
+            choice = choose_heads(journey, plan)
+        scores, search = choice.scores, choice.search
         variants.append(_build(journey, plan, choice, probe))
-    _evaluate(journey, dense, variants)
+    evaluate(journey, dense, variants)
     report = Report(
         tool_version=__version__,
         created=started["created"],
@@ -81,6 +91,7 @@ def run(recipe: Recipe, output: Path, command: str = "", talk: Talk = SILENT) ->
         dense=dense,
         variants=variants,
         throughput=_throughput(journey, dense, variants) if recipe.bench else None,
+        search=search,
         hardware=describe(),
         versions=versions(),
     )
@@ -118,52 +129,6 @@ def _build(journey: Journey, plan: Plan, choice: Choice, probe: Probe) -> Varian
     title = f"removing {mask.total() - mask.count()} of {mask.total()} heads{repairing}, exporting"
     data = journey.workspace.stage(f"build-{plan.name}", f"{title}, checking", compute)
     return Variant.model_validate(data | {"directory": plan.directory.as_posix()})
-
-
-def _evaluate(journey: Journey, dense: Variant, variants: list[Variant]) -> None:
-    """Quality of every model on the test rows through the same runtime, with comparisons."""
-    rows, task = journey.test, journey.checkpoint.entry.task
-    if rows is None:
-        journey.talk.say("quality is not measured: no --test FILE was given")
-        return
-    outputs = {}
-    for model in (dense, *variants):
-        outputs[model.name] = _answers(journey, model, rows)
-        if task == "translation":
-            model.quality = score_translation(outputs[model.name], rows.targets)
-        else:
-            labels = label_names(journey.checkpoint.model.config)
-            model.quality = score_classification(outputs[model.name], rows.targets, labels)
-    for model in variants:
-        pair = outputs["dense"], outputs[model.name]
-        model.comparisons = _compare(journey, model.name, pair, rows)
-
-
-def _answers(journey: Journey, model: Variant, rows: Rows) -> list[str]:
-    recipe = journey.recipe
-    return journey.workspace.stage(
-        f"answers-{model.name}",
-        f"evaluating {model.name} on {len(rows.sources)} rows",
-        lambda: answers(
-            Path(model.directory), rows, journey.device, recipe.num_beams, journey.talk
-        ),
-    )
-
-
-def _compare(
-    journey: Journey, name: str, outputs: tuple[list[str], list[str]], rows: Rows
-) -> list[Comparison]:
-    recipe = journey.recipe
-
-    def compute() -> list[dict[str, Any]]:
-        found = compare(
-            rows.task, *outputs, rows.targets, resamples=recipe.resamples, seed=recipe.seed
-        )
-        return [comparison.model_dump() for comparison in found]
-
-    title = f"comparing {name} with dense ({recipe.resamples} resamples)"
-    data = journey.workspace.stage(f"significance-{name}", title, compute)
-    return [Comparison.model_validate(found) for found in data]
 
 
 def _throughput(journey: Journey, dense: Variant, variants: list[Variant]) -> Throughput:
@@ -234,6 +199,8 @@ def _finish(journey: Journey, report: Report, output: Path) -> None:
 
 def _own_recipe(recipe: Recipe, plan: Plan) -> Recipe:
     """The recipe that makes this one artifact."""
+    if plan.budget.measured:
+        return recipe  # there is only the one
     mode, _, amount = plan.budget.text.partition(" ")
     return recipe.model_copy(update={"keep": [], "remove": [], mode: [amount]})
 

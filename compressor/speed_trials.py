@@ -22,6 +22,9 @@ from compressor.speed_budget import counts_to_measure, layer_costs, trial_mask
 from compressor.surgery import prune
 from compressor.throughput import Subject, benchmark
 
+# What each graph of a translator holds; the encoder's also makes the cross-attention's keys.
+_GRAPH_KINDS = {"encoder": {"encoder_self", "cross"}, "decoder": {"decoder_self", "cross"}}
+
 
 def measure_costs(journey: Journey, dense: Path, batch_size: int) -> CostTable:
     """The cost table at one batch size; one resumable stage for each kind of attention.
@@ -81,7 +84,7 @@ def time_masks(
             for number, (name, mask) in enumerate(masks.items(), 1):
                 journey.talk.progress("graphs", number, len(masks))
                 path = Path(directory) / str(number)
-                _export(journey.checkpoint, mask, dense, path)
+                export_trial(journey.checkpoint, mask, dense, path)
                 subjects.append(Subject(name, path, mask.counts()))
             return _benchmark(journey, subjects, batch_size)
 
@@ -105,9 +108,22 @@ def _benchmark(journey: Journey, subjects: list[Subject], batch_size: int) -> Th
     )
 
 
-def _export(checkpoint: Checkpoint, mask: HeadMask, dense: Path, directory: Path) -> None:
+def export_trial(checkpoint: Checkpoint, mask: HeadMask, dense: Path, directory: Path) -> None:
+    """Write unchecked graphs of the dense weights without the heads that `mask` removes.
+
+    A translator's graph from which no head goes is copied from the artifact `dense`: exporting
+    takes far longer than timing.
+    """
     graphs = directory / GRAPH_DIRECTORY
-    model = prune(checkpoint.model, checkpoint.layers, mask)
-    files = export_graphs(model, checkpoint.layers, mask, graphs)
+    graphs.mkdir(parents=True)
     shutil.copy(dense / GRAPH_DIRECTORY / "tokenizer.json", graphs)
+    changed = {kind for kind in mask.kinds() if mask.count(kind) < mask.total(kind)}
+    same = [role for role, kinds in _GRAPH_KINDS.items() if not changed & kinds]
+    if checkpoint.entry.task != "translation":
+        same = []
+    for role in same:
+        for path in (dense / GRAPH_DIRECTORY).glob(f"{role}.onnx*"):  # weights may lie beside it
+            shutil.copy(path, graphs)
+    model = prune(checkpoint.model, checkpoint.layers, mask)
+    files = export_graphs(model, checkpoint.layers, mask, graphs, skip=same)
     write_metadata(checkpoint, model, mask, files, graphs)

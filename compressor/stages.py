@@ -21,7 +21,7 @@ from compressor.checkpoint import (
 from compressor.errors import VerificationError
 from compressor.export import export_model, graph_bytes
 from compressor.heads import HeadMask, HeadScores
-from compressor.report.schema import Check, Variant
+from compressor.report.schema import Check, QualitySearch, SpeedSearch, Variant
 from compressor.surgery import prune, verify_surgery
 from compressor.tasks import Batch, Example, Rows
 
@@ -46,12 +46,14 @@ class Choice:
         model: what the heads are cut from: the checkpoint's model, or one of its shape whose
             weights were trained or repaired on the way.
         text: how the heads were found, in words, where scores alone do not tell.
+        search: what was measured on the way, for budgets that are measured.
     """
 
     mask: HeadMask
     scores: HeadScores
     model: torch.nn.Module
     text: str = ""
+    search: SpeedSearch | QualitySearch | None = None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +98,16 @@ class DecoderGraph(nn.Module):
 
 
 def export_graphs(
-    model: nn.Module, layers: Sequence[AttentionLayer], mask: HeadMask, directory: Path
+    model: nn.Module,
+    layers: Sequence[AttentionLayer],
+    mask: HeadMask,
+    directory: Path,
+    skip: Collection[str] = (),
 ) -> dict[str, str]:
     """Write the model's graphs (opset `OPSET`, float32) into `directory`.
+
+    Args:
+        skip: roles of graphs that are not to be written, because they are there already.
 
     Returns:
         Role of each graph (`model`, or `encoder` and `decoder`) -> file name.
@@ -112,12 +119,15 @@ def export_graphs(
         with graph_attention(model, layers, mask):
             _export_classifier(model, entry.token_type_ids, directory / "model.onnx")
         return {"model": "model.onnx"}
+    files = {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
     # Reads the cross-attention projections, so it is made before these are swapped out.
     encoder = EncoderGraph(model, layers, mask)
     with graph_attention(model, layers, mask):
-        _export_encoder(encoder, directory / "encoder.onnx")
-        _export_decoder(model, layers, mask, directory / "decoder.onnx")
-    return {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
+        if "encoder" not in skip:
+            _export_encoder(encoder, directory / files["encoder"])
+        if "decoder" not in skip:
+            _export_decoder(model, layers, mask, directory / files["decoder"])
+    return files
 
 
 _BATCH = torch.export.Dim("batch", min=1)
