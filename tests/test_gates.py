@@ -286,8 +286,9 @@ def test_subset_gates_sum_to_the_count_and_harden(estimator):
         drawn = gates.draw(progress)
         assert drawn[:8].sum().item() == pytest.approx(3, abs=1e-4)
         assert drawn[8:].sum().item() == pytest.approx(5, abs=1e-4)
-        hard = bool(((drawn == 0) | (drawn == 1)).all())
-        assert hard == (estimator == "straight-through")
+        exact = bool(((drawn == 0) | (drawn == 1)).all())
+        assert exact or (estimator == "gumbel")
+        assert not exact or progress > 0 or (estimator == "straight-through")
         (drawn * torch.randn(20)).sum().backward()
     assert distance_from_hard(gates.soft(1.0))[1] < distance_from_hard(gates.soft(0.0))[1] / 10
     assert gates.temperature(1.0) < gates.temperature(0.5) < gates.temperature(0.0)
@@ -320,14 +321,14 @@ def test_a_layer_at_its_floor_earns_nothing_by_closing():
 
 
 def test_a_larger_penalty_leaves_fewer_heads():
-    job = learning("bert", examples=examples("bert", 64), keep=None, batch_size=8, epochs=20)
+    job = learning("bert", keep=None, batch_size=8, epochs=16)
     counts = []
     for penalty in (1e-6, 0.25, 30.0):
         learned = learn("hard-concrete", dataclasses.replace(job, penalty=penalty))
         counts.append(learned.mask.count())
         assert f"|penalty:{penalty:g}|" in learned.scores.signature
     assert counts[0] > counts[1] > counts[2] == 0
-    floored = dataclasses.replace(job, penalty=30.0, floors={"encoder_self": 1})
+    floored = dataclasses.replace(job, penalty=30.0, epochs=8, floors={"encoder_self": 1})
     assert learn("hard-concrete", floored).mask.counts() == {
         "encoder_self.0": 1, "encoder_self.1": 1, "encoder_self.2": 1,
     }  # fmt: skip

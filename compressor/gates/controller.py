@@ -21,10 +21,11 @@ from torch import Tensor
 from compressor.gates.relaxation import Group
 
 WARMUP = 0.5  # share of the training over which the target falls to the wanted head count
-RATE = 0.05  # of the multipliers, per step of Adam
-# The square's multiplier at the start: a tenth of the pool too many is then answered at once, with
-# a pull as strong as the loss's mean pull on a gate, and not after the linear one has grown.
-SQUARE = 5.0
+RATE = 0.02  # of the multipliers, per step of Adam; faster ones overshoot the target
+# The square's multiplier at the start: five heads too many in two hundred are then answered at
+# once, with a pull as strong as the loss's mean pull on a gate, and not after the linear multiplier
+# has grown.
+SQUARE = 20.0
 _MEMORY = 0.9  # of the running mean
 # Share of a pool by which its expected number of heads may miss the wanted one.
 _TOLERANCE = 0.02

@@ -25,8 +25,10 @@ from compressor.gates.relaxation import (
 )
 from compressor.heads import HeadMask
 
-LEARNING_RATE = 0.2  # the paper's range is 0.2 to 0.5
-HOT, COLD = 10.0, 0.02  # temperature at the start, and once it has fallen
+LEARNING_RATE = 0.5  # at the start; the paper's range is 0.2 to 0.5
+# Temperature at the start, and once it has fallen. Neighbours among some hundred weights are about
+# 0.01 apart, and only well below that are gates open or closed.
+HOT, COLD = 10.0, 1e-3
 COOLED = 0.8  # share of the training after which it has; from then on masks are judged
 
 
@@ -45,8 +47,10 @@ class Subset(Gates):
         return float(HOT * (COLD / HOT) ** min(1.0, progress / COOLED))
 
     def groups(self) -> list[dict[str, Any]]:
-        constant = {"decay": False, "weight_decay": 0.0, "clip": float("inf")}
-        return [{"params": [self.weight], "lr": self.rate, **constant}]
+        # The colder, the rarer and the larger are gradients, and the more of a random walk is a
+        # step of Adam: the rate falls along.
+        rate = {"lr": self.rate, "decay": True, "weight_decay": 0.0, "clip": float("inf")}
+        return [{"params": [self.weight], **rate}]
 
     def tensors(self) -> dict[str, Tensor]:
         return {"weight": self.weight}
