@@ -328,7 +328,7 @@ def test_a_larger_penalty_leaves_fewer_heads():
         counts.append(learned.mask.count())
         assert f"|penalty:{penalty:g}|" in learned.scores.signature
     assert counts[0] > counts[1] > counts[2] == 0
-    floored = dataclasses.replace(job, penalty=30.0, epochs=8, floors={"encoder_self": 1})
+    floored = dataclasses.replace(job, penalty=30.0, floors={"encoder_self": 1})
     assert learn("hard-concrete", floored).mask.counts() == {
         "encoder_self.0": 1, "encoder_self.1": 1, "encoder_self.2": 1,
     }  # fmt: skip
