@@ -199,7 +199,7 @@ def _finish(journey: Journey, report: Report, output: Path) -> None:
 
 def _own_recipe(recipe: Recipe, plan: Plan) -> Recipe:
     """The recipe that makes this one artifact."""
-    if plan.budget.measured:
+    if not recipe.keep and not recipe.remove:
         return recipe  # there is only the one
     mode, _, amount = plan.budget.text.partition(" ")
     return recipe.model_copy(update={"keep": [], "remove": [], mode: [amount]})
