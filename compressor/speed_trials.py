@@ -82,10 +82,10 @@ def time_masks(
         with TemporaryDirectory(dir=journey.workspace.state, prefix="trial-") as directory:
             subjects = [Subject("dense", dense, journey.full.counts())]
             for number, (name, mask) in enumerate(masks.items(), 1):
-                journey.talk.progress("graphs", number, len(masks))
                 path = Path(directory) / str(number)
                 export_trial(journey.checkpoint, mask, dense, path)
                 subjects.append(Subject(name, path, mask.counts()))
+                journey.talk.progress("graphs", number, len(masks))
             return _benchmark(journey, subjects, batch_size)
 
     data = journey.workspace.stage(stage, title, lambda: compute().model_dump())
