@@ -8,7 +8,7 @@ stage's result, so that a stopped run goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,17 @@ import torch
 from torch import nn
 
 from compressor.budget import prune_in_steps
+from compressor.checkpoint import Checkpoint
 from compressor.heads import HeadMask, HeadScores
 from compressor.importance import METHODS
 from compressor.journey import Journey, Plan, score_checkpoint_heads
+from compressor.recipe import Recipe
 from compressor.recovery import Recovery, parse_recovery, recover
 from compressor.recovery.twin import dense_twin
 from compressor.stages import Choice, scores_from_json, scores_to_json
 from compressor.surgery import prune
+from compressor.talk import Talk
+from compressor.tasks import Example, task_module
 
 
 def choose_heads(journey: Journey, plan: Plan) -> Choice:
@@ -110,7 +114,7 @@ def _learned(journey: Journey, plan: Plan, weights: Path) -> dict[str, Any]:
             device=journey.device,
             state=journey.workspace.state / f"gates-{plan.name}.safetensors",
             report=journey.talk.say,
-            progress=_progress(journey, "training steps"),
+            progress=lambda done, total: journey.talk.progress("training steps", done, total),
         ),
     )
     if learned.model is not journey.checkpoint.model:
@@ -119,36 +123,54 @@ def _learned(journey: Journey, plan: Plan, weights: Path) -> dict[str, Any]:
     return {"kept": kept, "text": learned.text, **scores_to_json(learned.scores)}
 
 
-def repair(journey: Journey, model: nn.Module, mask: HeadMask, name: str) -> str:
+def repair(journey: Journey, pruned: nn.Module, mask: HeadMask, name: str) -> str:
     """Run the recipe's recovery on a pruned model; returns what was done, in words.
 
     Args:
         name: of the model, for the file from which a stopped training goes on.
     """
-    recipe, checkpoint = journey.recipe, journey.checkpoint
-    methods = parse_recovery(recipe.recover)
+    return repair_checkpoint(
+        journey.recipe,
+        journey.checkpoint,
+        journey.examples,
+        pruned,
+        mask,
+        journey.device,
+        journey.talk,
+        journey.workspace.state / f"distill-{name}.safetensors",
+    )
+
+
+def repair_checkpoint(
+    recipe: Recipe,
+    checkpoint: Checkpoint,
+    examples: Sequence[Example],
+    pruned: nn.Module,
+    mask: HeadMask,
+    device: str,
+    talk: Talk,
+    state: Path | None = None,
+) -> str:
+    """Run a recipe's recovery, with a checkpoint's model as what to come close to."""
+    task = task_module(checkpoint.entry.task)
     job = Recovery(
         dense=checkpoint.model,
-        pruned=model,
+        pruned=pruned,
         layers=checkpoint.layers,
         mask=mask,
-        batches=journey.task.batches(journey.examples, checkpoint.model) if methods else [],
-        task=journey.task,
-        examples=journey.examples,
+        batches=task.batches(examples, checkpoint.model) if parse_recovery(recipe.recover) else [],
+        task=task,
+        examples=examples,
         seed=recipe.seed,
-        device=journey.device,
-        progress=_progress(journey, "repair"),
-        report=journey.talk.say,
+        device=device,
+        progress=lambda done, total: talk.progress("repair", done, total),
+        report=talk.say,
         epochs=recipe.distill_epochs,
         learning_rate=recipe.learning_rate,
         patience=recipe.patience,
-        state=journey.workspace.state / f"distill-{name}.safetensors",
+        state=state,
     )
     return recover(recipe.recover, job)
-
-
-def _progress(journey: Journey, what: str) -> Callable[[int, int], None]:
-    return lambda done, total: journey.talk.progress(what, done, total)
 
 
 def _write_weights(model: nn.Module, path: Path) -> None:

@@ -39,7 +39,7 @@ class Recipe(BaseModel):
     calibration_rows: int | None = Field(default=None, ge=2)
     test_rows: int | None = Field(default=None, ge=2)
 
-    method: str = "taylor"
+    method: str = "second-order"
     per: Literal["token", "example"] = "token"
     normalize: Literal["layer", "none"] = "layer"
     ablate: Literal["loss", "metric"] = "loss"
@@ -49,7 +49,7 @@ class Recipe(BaseModel):
     at_batch: PositiveInt = 16
     floor: str = "1"
     steps: int = Field(default=1, ge=1)
-    recover: str = "none"
+    recover: str = "reconstruct"
     train_weights: Literal["none", "encoder", "all"] = "none"
     estimator: Literal["gumbel", "straight-through"] = "gumbel"
     penalty: float | None = Field(default=None, gt=0)

@@ -7,18 +7,21 @@ from pathlib import Path
 
 from compressor.budget import check_possible, parse_floors, select
 from compressor.checkpoint import Checkpoint, open_checkpoint, round_to, save_checkpoint
+from compressor.choosing import repair_checkpoint
 from compressor.errors import InputError, UsageError
 from compressor.export import export_model
 from compressor.export.metadata import max_source_tokens
 from compressor.gates import LEARNED
 from compressor.heads import HeadMask, HeadScores
+from compressor.importance import DATA_FREE
 from compressor.journey import pick_device, plan_budgets, read_data, score_checkpoint_heads
 from compressor.recipe import Recipe
+from compressor.recovery import NONE, check_recovery, parse_recovery
 from compressor.report.schema import Check
 from compressor.stages import heads_facts, scores_from_json, synthetic_probe
 from compressor.surgery import prune, verify_surgery
 from compressor.talk import SILENT, Talk
-from compressor.tasks import task_module
+from compressor.tasks import Example, task_module
 
 
 def _open(recipe: Recipe) -> Checkpoint:
@@ -51,14 +54,21 @@ def score_checkpoint(recipe: Recipe, talk: Talk = SILENT) -> HeadScores:
         )
     device = pick_device(recipe.device, talk)
     checkpoint = _open_dense(recipe)
-    rows, _ = read_data(recipe.model_copy(update={"test": None}), checkpoint)
-    examples, references = [], []
-    if rows is not None:
-        task = task_module(checkpoint.entry.task)
-        examples = task.encode(rows, checkpoint.tokenizer, max_source_tokens(checkpoint))
-        references = rows.targets
+    examples: list[Example] = []
+    references: list[str] = []
+    if recipe.calibration is not None or recipe.method not in DATA_FREE:
+        examples, references = _calibration(recipe, checkpoint)
     full = HeadMask.full(checkpoint.layers)
     return score_checkpoint_heads(recipe, checkpoint, examples, full, device, talk, references)
+
+
+def _calibration(recipe: Recipe, checkpoint: Checkpoint) -> tuple[list[Example], list[str]]:
+    """The calibration rows, encoded, and the right answer to each of them."""
+    rows, _ = read_data(recipe.model_copy(update={"test": None, "recover": NONE}), checkpoint)
+    assert rows is not None
+    task = task_module(checkpoint.entry.task)
+    examples = task.encode(rows, checkpoint.tokenizer, max_source_tokens(checkpoint))
+    return examples, rows.targets
 
 
 def read_scores(path: Path) -> HeadScores:
@@ -75,10 +85,22 @@ def read_scores(path: Path) -> HeadScores:
         raise InputError(f"{path} is not a scores file; make one with `compress score`") from error
 
 
-def prune_checkpoint(recipe: Recipe, scores: HeadScores, output: Path) -> tuple[HeadMask, Check]:
-    """Remove the least important heads and save; checked on random ragged batches."""
+def prune_checkpoint(
+    recipe: Recipe, scores: HeadScores, output: Path, talk: Talk = SILENT
+) -> tuple[HeadMask, Check, str]:
+    """Remove the least important heads, repair what is left, and save.
+
+    Returns:
+        The mask, the check of the cut (before the repair, on random ragged batches), and what the
+        repair did, in words; empty if nothing.
+    """
     _require_new(output)
+    check_recovery(recipe.recover, recipe.calibration is not None)
+    device = pick_device(recipe.device, talk)
     checkpoint = _open_dense(recipe)
+    examples: list[Example] = []
+    if parse_recovery(recipe.recover):
+        examples, _ = _calibration(recipe, checkpoint)
     full = HeadMask.full(checkpoint.layers)
     if {name: len(values) for name, values in scores.values.items()} != full.counts():
         raise UsageError(f"the scores are of another model than {recipe.model}: its layers differ")
@@ -90,10 +112,13 @@ def prune_checkpoint(recipe: Recipe, scores: HeadScores, output: Path) -> tuple[
     probe = synthetic_probe(checkpoint, task_module(checkpoint.entry.task))
     inputs = [batch.inputs() for batch in probe.batches]
     check = verify_surgery(checkpoint.model, model, checkpoint.layers, mask, inputs)
+    done = repair_checkpoint(recipe, checkpoint, examples, model, mask, device, talk)
     round_to(model, checkpoint.dtype)
     heads = heads_facts(checkpoint, mask, scores, plan.budget, recipe.seed)
-    save_checkpoint(checkpoint, model, heads, output)
-    return mask, check
+    save_checkpoint(
+        checkpoint, model, heads | {"selection": "", "recovery": done or "none"}, output
+    )
+    return mask, check, done
 
 
 def export_checkpoint(recipe: Recipe, output: Path) -> list[Check]:

@@ -92,7 +92,7 @@ Method = Annotated[
     str | None,
     typer.Option(
         "--method",
-        help="How to score heads: taylor (default), fisher, second-order, ablation, confidence, "
+        help="How to score heads: second-order (default), taylor, fisher, ablation, confidence, "
         "relevance, magnitude, random.",
     ),
 ]
@@ -100,7 +100,7 @@ MethodOrLearned = Annotated[
     str | None,
     typer.Option(
         "--method",
-        help="How to find the heads to keep. Scores: taylor (default), fisher, second-order, "
+        help="How to find the heads to keep. Scores: second-order (default), taylor, fisher, "
         "ablation, confidence, relevance, magnitude, random. Learned masks: hard-concrete, subset.",
     ),
 ]
@@ -150,7 +150,7 @@ Recover = Annotated[
     str | None,
     typer.Option(
         "--recover",
-        help="Repair after the cut: none (default), reconstruct (least squares), distill (train "
+        help="Repair after the cut: reconstruct (default; least squares), none, distill (train "
         "on the dense model's predictions), or reconstruct+distill.",
     ),
 ]

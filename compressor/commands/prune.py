@@ -23,6 +23,26 @@ def prune(
     keep: o.Keep = None,
     remove: o.Remove = None,
     floor: o.Floor = None,
+    recover: Annotated[
+        str | None,
+        typer.Option(
+            "--recover",
+            help="Repair after the cut: none (default here), reconstruct, distill, or "
+            "reconstruct+distill; needs --calibration.",
+        ),
+    ] = None,
+    calibration: o.Calibration = None,
+    distill_epochs: o.DistillEpochs = None,
+    learning_rate: o.LearningRate = None,
+    patience: o.Patience = None,
+    seed: o.Seed = None,
+    device: o.Device = None,
+    source_column: o.SourceColumn = None,
+    target_column: o.TargetColumn = None,
+    text_column: o.TextColumn = None,
+    text_pair_column: o.TextPairColumn = None,
+    label_column: o.LabelColumn = None,
+    calibration_rows: o.CalibrationRows = None,
     revision: o.Revision = None,
     allow_pickle: o.AllowPickle = None,
     trust_remote_code: o.TrustRemoteCode = None,
@@ -30,21 +50,28 @@ def prune(
     verbose: o.Verbose = False,
     as_json: o.Json = False,
 ) -> int:
-    """Remove the least important heads and save the smaller checkpoint, checked."""
-    given = {
-        "model": model, "keep": keep, "remove": remove, "floor": floor, "revision": revision,
-        "allow_pickle": allow_pickle, "trust_remote_code": trust_remote_code,
-    }  # fmt: skip
+    """Remove the least important heads, maybe repair, and save the smaller checkpoint."""
+    given = dict(locals())
     from compressor.recipe import build_recipe
     from compressor.steps import prune_checkpoint, read_scores
 
+    for name in ("scores", "output", "quiet", "verbose", "as_json"):
+        del given[name]
+    given["recover"] = recover or "none"
     if len(keep or []) + len(remove or []) != 1:
         raise UsageError("say once how many heads to keep, for example --keep 0.5")
-    mask, check = prune_checkpoint(build_recipe(given), read_scores(scores), output)
+    mask, check, repair = prune_checkpoint(
+        build_recipe(given), read_scores(scores), output, console
+    )
     counts = "; ".join(f"{kind} {mask.count(kind)} of {mask.total(kind)}" for kind in mask.kinds())
     console.result(
         f"{output}: {mask.count()} of {mask.total()} heads kept ({counts}); {check.name} within "
-        f"{check.largest_difference:.1e}",
-        {"output": str(output), "kept": mask.to_json(), "check": check.model_dump()},
+        f"{check.largest_difference:.1e}" + (f"; {repair}" if repair else ""),
+        {
+            "output": str(output),
+            "kept": mask.to_json(),
+            "check": check.model_dump(),
+            "recovery": repair,
+        },
     )
     return 0

@@ -49,12 +49,18 @@ def study(
     per: o.Per = None,
     normalize: o.Normalize = None,
     ablate: o.Ablate = None,
-    recover: o.Recover = None,
+    recover: Annotated[
+        str | None,
+        typer.Option("--recover", help="curve: repair after the cut; default: none."),
+    ] = None,
     points: Annotated[
         str | None,
         typer.Option("--points", help="curve, training: percentages to remove, as in 0,20,40."),
     ] = None,
-    num_beams: o.NumBeams = None,
+    num_beams: Annotated[
+        int | None,
+        typer.Option("--num-beams", min=1, help="Beam width of translators; default: 1, greedy."),
+    ] = None,
     resamples: Annotated[
         int | None, typer.Option("--resamples", help="Bootstrap resamples. Default: 10,000.")
     ] = None,

@@ -85,7 +85,7 @@ def parse_recovery(text: str) -> list[str]:
 def check_recovery(text: str, has_rows: bool) -> None:
     """Raise `UsageError` if `--recover` is wrong, or has no rows to use; before anything is run."""
     if parse_recovery(text) and not has_rows:
-        raise UsageError(f"--recover {text} needs --calibration FILE")
+        raise UsageError(f"--recover {text} needs --calibration FILE; give one, or --recover none")
 
 
 def recover(text: str, job: Recovery) -> str:

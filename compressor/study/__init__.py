@@ -121,9 +121,9 @@ def build_options(study: str, given: Mapping[str, Any]) -> Options:
     checkpoints = tuple(there.get("checkpoint", ()))
     if checkpoints:
         there |= {"model": checkpoints[-1]}
-    recipe = build_recipe(
-        {"resamples": RESAMPLES} | {n: v for n, v in there.items() if n not in _OWN}
-    )
+    # A study shows what removal does by itself, unless repair is asked for.
+    defaults = {"resamples": RESAMPLES, "recover": "none"}
+    recipe = build_recipe(defaults | {n: v for n, v in there.items() if n not in _OWN})
     points = tuple(there.get("points", ()))
     if any(not 0 <= point <= 100 for point in points) or list(points) != sorted(set(points)):
         raise UsageError(f"--points must be percentages in rising order, not {list(points)}")

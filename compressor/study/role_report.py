@@ -210,6 +210,10 @@ def _figure(data: Facts) -> Any:
                 [x for x, _ in here], [y for _, y in here],
                 s=22, marker=MARKERS[i], color=COLOURS[i], label=role,
             )  # fmt: skip
+        axes.set_xticks([x + 0.5 for x in range(max(len(roles[n]) for n in names))], minor=True)
+        axes.set_yticks([y + 0.5 for y in range(len(names))], minor=True)
+        axes.tick_params(which="minor", length=0)
+        axes.grid(which="minor")  # between the heads
         kept = data.get("pruned", {}).get("kept")
         if kept is not None:
             gone = [(head, row) for row, n, head in keys if head not in kept[n]]
