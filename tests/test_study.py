@@ -357,6 +357,11 @@ def test_methods_without_rows_or_data_are_refused(toys, tmp_path):
         ("curve", {"test": model.test}, "--method .* needs --calibration FILE"),
         ("layers", {"test": model.test}, "needs --calibration FILE to choose"),
         (
+            "curve",
+            {"test": model.test, "calibration": model.calibration, "recover": "distill"},
+            "repairs every point, with none or reconstruct",
+        ),
+        (
             "agreement",
             {"calibration": model.test, "other": model.test, "method": "random"},
             "--method random looks at no data",

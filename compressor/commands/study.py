@@ -51,7 +51,7 @@ def study(
     ablate: o.Ablate = None,
     recover: Annotated[
         str | None,
-        typer.Option("--recover", help="curve: repair after the cut; default: none."),
+        typer.Option("--recover", help="curve: none (default) or reconstruct at every point."),
     ] = None,
     points: Annotated[
         str | None,

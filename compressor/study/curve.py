@@ -12,6 +12,7 @@ from itertools import takewhile
 from typing import Any
 
 from compressor.budget import ALL, select
+from compressor.errors import UsageError
 from compressor.heads import HeadMask, HeadScores
 from compressor.recovery import Recovery, check_recovery, parse_recovery, recover
 from compressor.report import numbers
@@ -31,6 +32,7 @@ from compressor.study.statistics import ALPHA
 from compressor.surgery import prune
 from compressor.tasks import Batch
 
+REPAIRS = ("none", "reconstruct")
 POINTS = tuple(range(0, 101, 10))  # percent
 
 
@@ -38,6 +40,11 @@ def study(job: Job) -> Result:
     """Remove more and more heads of one kind, of another, of all, and measure each time."""
     assert job.test is not None
     require_rows(job)
+    if job.recipe.recover not in REPAIRS:
+        raise UsageError(
+            f"--recover {job.recipe.recover}: a curve repairs every point, with "
+            f"{' or '.join(REPAIRS)}; `compress run` trains a single one"
+        )
     check_recovery(job.recipe.recover, job.calibration is not None)
     scores = score(
         job, job.checkpoint, job.calibration, "scores", f"scoring with {job.recipe.method}"
