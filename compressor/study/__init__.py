@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compressor.errors import UsageError
+from compressor.errors import CompressError, UsageError
 from compressor.recipe import Recipe, build_recipe
 from compressor.talk import SILENT, Talk
 
@@ -148,11 +148,15 @@ def run_study(options: Options, output: Path, talk: Talk = SILENT) -> Result:
     Raises:
         CompressError: see `compressor.errors`.
     """
-    from compressor.study.job import prepare
+    from compressor.study.job import discard_unused, prepare
     from compressor.study.output import write_result
 
     job = prepare(options, output, talk)
     module, _, function = STUDIES[options.study].function.partition(":")
-    result: Result = getattr(import_module(module), function)(job)
+    try:
+        result: Result = getattr(import_module(module), function)(job)
+    except CompressError:
+        discard_unused(job.workspace, output)
+        raise
     write_result(result, options.study, output)
     return result

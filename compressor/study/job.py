@@ -30,6 +30,8 @@ from compressor.tasks import Batch, Rows, count_truncated, read_rows, task_modul
 from compressor.tasks.tables import read_text
 from compressor.workspace import STATE, Workspace, fingerprint, open_workspace
 
+RECORD = "run.json"  # the file in which a workspace keeps whose it is
+
 
 @dataclass(frozen=True)
 class Job:
@@ -101,6 +103,18 @@ def prepare(options: Options, output: Path, talk: Talk) -> Job:
     }
     workspace = open_workspace(output / STATE / f"{PREFIX}{options.study}", identity, talk)
     return Job(options, checkpoint, calibration, other, test, device, workspace, talk)
+
+
+def discard_unused(workspace: Workspace, output: Path) -> None:
+    """Forget a study that failed before its first result, so that it can be corrected."""
+    record, *others = sorted(workspace.state.iterdir(), key=lambda path: path.name != RECORD)
+    if record.name != RECORD or others:
+        return
+    record.unlink()
+    for directory in (workspace.state, *workspace.state.parents):
+        if directory == output or any(directory.iterdir()):
+            return
+        directory.rmdir()
 
 
 def open_dense(recipe: Recipe, model: str) -> Checkpoint:

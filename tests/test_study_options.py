@@ -1,0 +1,61 @@
+"""Options of studies, and orders of heads that are known; no model is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compressor.errors import UsageError
+from compressor.heads import HeadMask, HeadScores
+from compressor.study import STUDIES, build_options, curve, training
+
+
+def scores(**values: list[float]) -> HeadScores:
+    layers = {name.replace("_0", "_self.0"): tuple(found) for name, found in values.items()}
+    return HeadScores(layers, "made", "made", {})
+
+
+def test_heads_are_removed_in_ascending_order_within_their_kind():
+    found = scores(encoder_0=[0.5, 0.1, 0.3], decoder_0=[0.2, 0.9])
+    full = HeadMask({name: (True,) * len(values) for name, values in found.values.items()})
+    removed = curve.removals(found, full, "encoder_self", (0, 50, 100))
+    assert [count for count, _ in removed] == [0, 2, 3]
+    assert removed[1][1].keep == {
+        "encoder_self.0": (True, False, False), "decoder_self.0": (True, True),
+    }  # fmt: skip
+    assert curve.removals(found, full, "all", (40,))[0][1].keep == {
+        "encoder_self.0": (True, False, True), "decoder_self.0": (False, True),
+    }  # fmt: skip
+
+
+def test_ranking_counts_the_finally_most_important_quarter():
+    """Of eight heads the top two are heads 6 and 7 at last, and 7 and 0 at first."""
+    first = scores(encoder_0=[7, 1, 2, 3], decoder_0=[4, 5, 6, 8])
+    last = scores(encoder_0=[1, 2, 3, 4], decoder_0=[5, 6, 7, 8])
+    found = training.ranking(first, last)
+    assert (found["top"], found["shared"], found["by_chance"]) == (2, 1, 0.5)
+    assert found["p"] == pytest.approx(1 - (6 * 5) / (8 * 7))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("head", {}, "no study 'head'; there are heads, layers, curve"),
+        ("heads", {"model": "m"}, "`compress study heads` needs --test"),
+        ("heads", {"model": "m", "test": "t", "conllu": "c"}, "--conllu makes no sense for"),
+        ("training", {"model": "m"}, "--model makes no sense for `compress study training`"),
+        ("curve", {"model": "m", "test": "t", "points": [50, 20]}, "percentages in rising order"),
+        ("roles", {"model": "m", "from_word": "sum"}, "'sum' is neither last nor mean"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(name, given, message):
+    with pytest.raises(UsageError, match=message):
+        build_options(name, given)
+
+
+def test_every_study_is_described():
+    page = (Path(__file__).parent.parent / "docs" / "studies.md").read_text(encoding="utf-8")
+    for name in STUDIES:
+        assert f"## {name}" in page
+        assert f"compress study {name}" in page
