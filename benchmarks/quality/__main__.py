@@ -16,7 +16,7 @@ import argparse
 from pathlib import Path
 
 from benchmarks.quality.cells import RANDOM, SHARES, Cell, Laboratory, fill, read
-from benchmarks.quality.draw import figure, table
+from benchmarks.quality.draw import figure, summary, table
 from compressor import example
 from compressor.commands.console import Console
 from compressor.recipe import Recipe
@@ -85,6 +85,8 @@ def main() -> None:
         if rows:
             text = table(rows, name)
             (RESULTS / f"quality-{name}.md").write_text(text, encoding="utf-8")
+            short = summary(rows, name)
+            (RESULTS / f"quality-{name}-summary.md").write_text(short, encoding="utf-8")
             figure(rows, name, RESULTS / f"quality-{name}.png")
             print(text)
 

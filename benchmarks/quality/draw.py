@@ -60,6 +60,39 @@ def table(rows: Sequence[Row], name: str) -> str:
     return "\n".join(text) + "\n"
 
 
+# What the README shows: from no repair at all to everything.
+SUMMARY = (
+    ("random", "none"),
+    ("taylor", "none"),
+    ("taylor", "reconstruct"),
+    ("second-order", "none"),
+    ("second-order", "reconstruct"),
+    ("subset", "none"),
+    ("subset", "reconstruct"),
+    ("hard-concrete", "reconstruct"),
+    ("second-order", "reconstruct+distill"),
+)
+SUMMARY_SHARES = (80, 60, 40, 20)
+
+
+def summary(rows: Sequence[Row], name: str) -> str:
+    """A short form of `table`, for the README."""
+    found = lines(rows)
+    chosen = [line for line in SUMMARY if line in found]
+    text = [
+        f"| heads of the {name} chosen by | repair | "
+        + " | ".join(f"{kept} % kept" for kept in SUMMARY_SHARES)
+        + " |",
+        "| --- | --- |" + " ---: |" * len(SUMMARY_SHARES),
+    ]
+    for method, repair in chosen:
+        cells = found[method, repair]
+        values = [f"{_mean(cells[k]):.2f}" if cells.get(k) else "–" for k in SUMMARY_SHARES]
+        text.append(f"| {method} | {repair} | " + " | ".join(values) + " |")
+    unit = UNIT[name]
+    return "\n".join(text) + f"\n\n{unit} on the test rows; dense {rows[0]['dense']:.2f}.\n"
+
+
 def _mean(cells: Sequence[Row]) -> float:
     return fmean(cell["quality"] for cell in cells)
 
