@@ -36,11 +36,17 @@ class AttentionPaths:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What the project must know about one `config.model_type`."""
+    """What the project must know about one `config.model_type`.
+
+    Args:
+        feed_forward: path of the projection that ends the feed-forward part, from a Transformer
+            layer (`model.decoder.layers.2`).
+    """
 
     task: Task
     auto_class: str
     attention: tuple[AttentionPaths, ...]
+    feed_forward: str
     head_count: str  # attribute of the block that holds the number of heads
     width: str | None = None  # attribute of the block that holds heads x head size, if any
     token_type_ids: bool = False
@@ -61,6 +67,7 @@ def _encoder(prefix: str, token_type_ids: bool) -> Architecture:
         task="classification",
         auto_class="AutoModelForSequenceClassification",
         attention=(paths,),
+        feed_forward="output.dense",
         head_count="num_attention_heads",
         width="all_head_size",
         token_type_ids=token_type_ids,
@@ -87,6 +94,7 @@ _BART = Architecture(
         _bart_paths("decoder_self", "decoder", "self_attn"),
         _bart_paths("cross", "decoder", "encoder_attn"),
     ),
+    feed_forward="fc2",
     head_count="num_heads",
 )
 
@@ -104,6 +112,7 @@ _DISTILBERT = Architecture(
             output="attention.out_lin",
         ),
     ),
+    feed_forward="ffn.lin2",
     head_count="n_heads",
 )
 

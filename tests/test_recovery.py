@@ -8,14 +8,15 @@ import re
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 from torch import nn
 
-from compressor.architectures import find_attention_layers
+from compressor.architectures import architecture, find_attention_layers
 from compressor.errors import InputError, UsageError
 from compressor.heads import HeadMask
 from compressor.recovery import RECOVERIES, Recovery, reconstruct, recover
-from compressor.recovery.replay import Replay, blocks_in_order
+from compressor.recovery.replay import Projection, Replay, blocks_in_order
 from compressor.recovery.twin import dense_twin
 from compressor.surgery import OutputBias, prune, verify_surgery
 from compressor.tasks import task_module
@@ -38,6 +39,10 @@ def job(
         batches=[labelled_batch(model, count, seed=seed) for seed, count in enumerate(rows)],
         task=task_module("translation" if name in TRANSLATORS else "classification"),
     )
+
+
+def feed_forward(name: str) -> str:
+    return architecture(name).feed_forward
 
 
 def one_head(layer: int, head: int):
@@ -85,8 +90,8 @@ def test_logits_come_closer_to_the_dense_models(name: str, mask):
     text = recover("reconstruct", setup)
     assert difference(setup) < 0.8 * before
     assert re.fullmatch(
-        r"reconstruct: output projections of \d layers re-solved on 60 rows; squared difference "
-        r"to the dense model after a layer \d\d % smaller",
+        r"reconstruct: \d+ output projections of attention and feed-forward parts re-solved on 60 "
+        r"rows; squared difference to the dense model after each \d\d % smaller",
         text,
     )
 
@@ -114,6 +119,42 @@ def test_the_first_repair_is_ridge_regression_towards_the_old_weights():
     np.testing.assert_allclose(projection.bias.detach(), intercept, rtol=1e-3, atol=1e-4)
     repaired = x @ projection.weight.detach().numpy().T + projection.bias.detach().numpy()
     assert ((repaired - wanted) ** 2).mean() < 0.7 * ((found - wanted) ** 2).mean()
+
+
+@pytest.mark.parametrize("name", ["bert", "marian", "distilbert"])
+def test_a_feed_forward_part_makes_up_for_what_attention_left(name: str):
+    """SciPy's solve of the normal equations, on what the first block then lacks.
+
+    What is missing in the residual stream is read off the layer norm that comes next, whose input
+    the stream is; the first attention layer has been repaired before.
+    """
+    setup = job(name, one_head(0, 2))
+    block = blocks_in_order(setup.layers, feed_forward(name))[0][1][-1]
+    path = block.path
+    norms = {"bert": "output.LayerNorm", "distilbert": "output_layer_norm"}
+    norm = f"{path.removesuffix(feed_forward(name))}{norms.get(name, 'final_layer_norm')}"
+    attention = copy.deepcopy(setup.pruned)
+    recover("reconstruct", setup)
+    first = setup.layers[0].output
+    for part in ("weight", "bias"):
+        repaired = setup.pruned.get_submodule(first).state_dict()[part]
+        attention.get_submodule(first).state_dict()[part].copy_(repaired)
+    x, _ = rows_of(attention, path, setup, block.kind)
+    wanted, _ = rows_of(setup.dense, norm, setup, block.kind)
+    found, _ = rows_of(attention, norm, setup, block.kind)
+    missing, centred = wanted - found, x - x.mean(0)
+    covariance = centred.T @ centred / len(x)
+    ridge = reconstruct.FEED_FORWARD_DAMPING * covariance.diagonal().mean()
+    step = scipy.linalg.solve(
+        covariance + ridge * np.eye(len(covariance)),
+        centred.T @ (missing - missing.mean(0)) / len(x),
+        assume_a="pos",
+    ).T
+    module, old = setup.pruned.get_submodule(path), attention.get_submodule(path)
+    change = (module.weight - old.weight).detach().numpy()
+    np.testing.assert_allclose(change, step, rtol=5e-3, atol=2e-4)
+    offset = missing.mean(0) - step @ x.mean(0)
+    np.testing.assert_allclose((module.bias - old.bias).detach(), offset, rtol=5e-3, atol=5e-4)
 
 
 @pytest.mark.parametrize("name", ["marian", "distilbert"])
@@ -174,16 +215,19 @@ def test_a_redundant_head_is_made_up_for(name: str, kind: str, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["marian", "bert"])
-def test_only_output_projections_change_and_only_after_the_first_cut(name: str):
+def test_only_projections_into_the_stream_change_and_only_after_the_first_cut(name: str):
     setup = job(name, one_head(1, 0))
     before = copy.deepcopy(setup.pruned.state_dict())
     dense = copy.deepcopy(setup.dense.state_dict())
     wanted = [p.requires_grad for p in setup.pruned.parameters()]
     recover("reconstruct", setup)
-    # The decoder's first self-attention comes before anything it hears from the encoder.
-    later = [x for x in setup.layers[1:] if x.name != "decoder_self.0"]
+    # The decoder's first self-attention comes before anything it hears from the encoder, and the
+    # first block before the cut.
+    places = [p for _, block in blocks_in_order(setup.layers, feed_forward(name)) for p in block]
+    first = "model.encoder.layers.0." if name == "marian" else "bert.encoder.layer.0."
+    later = [p.path for p in places if p.name != "decoder_self.0" and not p.path.startswith(first)]
     changed = {k for k, v in setup.pruned.state_dict().items() if not torch.equal(v, before[k])}
-    assert changed == {f"{x.output}.{p}" for x in later for p in ("weight", "bias")}
+    assert changed == {f"{path}.{part}" for path in later for part in ("weight", "bias")}
     assert all(torch.equal(value, dense[key]) for key, value in setup.dense.state_dict().items())
     assert [p.requires_grad for p in setup.pruned.parameters()] == wanted
     for model in (setup.dense, setup.pruned):
@@ -208,7 +252,7 @@ def test_nothing_is_touched_where_nothing_is_missing():
     setup = job("bert", lambda x: HeadMask.full(x).without((y.name, 1) for y in x), model=model)
     setup = dataclasses.replace(setup, dense=copy.deepcopy(setup.pruned))
     before = copy.deepcopy(setup.pruned.state_dict())
-    assert recover("reconstruct", setup) == "reconstruct: nothing to repair in 3 layers"
+    assert recover("reconstruct", setup) == "reconstruct: nothing to repair in 6 projections"
     assert all(torch.equal(v, before[k]) for k, v in setup.pruned.state_dict().items())
 
 
@@ -255,20 +299,21 @@ def test_replay_sees_what_a_whole_forward_pass_sees(name: str):
     setup = job(name, rows=(5, 3))
     replay = Replay(setup.pruned, setup.batches, setup.task)
     order = []
-    for block, layers in blocks_in_order(setup.layers):
-        for layer in layers:
+    for block, projections in blocks_in_order(setup.layers, feed_forward(name)):
+        for projection in projections:
             pieces = []
             for number, batch in enumerate(setup.batches):
-                inputs, stream = replay.observe(layer, number)
+                inputs, stream = replay.observe(projection, number)
                 assert stream.shape[-1] == 32
-                pieces.append(inputs[setup.task.token_mask(batch, layer.kind)].numpy())
-            expected, _ = rows_of(setup.pruned, layer.output, setup, layer.kind)
+                pieces.append(inputs[setup.task.token_mask(batch, projection.kind)].numpy())
+            expected, _ = rows_of(setup.pruned, projection.path, setup, projection.kind)
             np.testing.assert_array_equal(np.concatenate(pieces), expected.astype(np.float32))
-            order.append(layer.name)
+            order.append(projection.name)
         replay.finish(block)
-    assert sorted(order) == sorted(layer.name for layer in setup.layers)
+    attention = [found for found in order if found in {layer.name for layer in setup.layers}]
+    assert sorted(attention) == sorted(layer.name for layer in setup.layers)
     if name == "mbart":
-        assert order[-2:] == ["decoder_self.2", "cross.2"]
+        assert order[-3:] == ["decoder_self.2", "cross.2", "model.decoder.layers.2.fc2"]
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -276,12 +321,12 @@ def test_the_observed_stream_holds_the_projections_output(name: str):
     """Its derivative by the output bias is one: the bias moves the stream by just as much."""
     setup = job(name, rows=(5,))
     layer = next(x for x in reversed(setup.layers) if x.kind in ("cross", "encoder_self"))
+    place = Projection(layer.name, layer.output, layer.kind)
     replay = Replay(setup.dense, setup.batches, setup.task)
-    _, before = replay.observe(layer, 0)
-    projection = setup.dense.get_submodule(layer.output)
+    _, before = replay.observe(place, 0)
     with torch.no_grad():
-        projection.bias += 0.25
-    _, after = replay.observe(layer, 0)
+        setup.dense.get_submodule(place.path).bias += 0.25
+    _, after = replay.observe(place, 0)
     torch.testing.assert_close(after - before, torch.full_like(before, 0.25))
 
 
@@ -302,11 +347,11 @@ def test_the_twin_of_a_changed_pruned_model_is_its_equal_when_gated(name: str, m
     assert all(torch.equal(v, again[k]) for k, v in setup.pruned.state_dict().items())
 
 
-def test_progress_counts_layers():
+def test_progress_counts_projections():
     seen = []
     setup = dataclasses.replace(job("bert", rows=(5,)), progress=lambda *step: seen.append(step))
     recover("reconstruct", setup)
-    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert seen == [(done, 6) for done in range(1, 7)]
 
 
 def test_no_recovery_changes_nothing():

@@ -23,9 +23,11 @@ from compressor.journey import read_data, score_checkpoint_heads
 from compressor.recipe import Recipe
 from compressor.recovery import Recovery, recover
 from compressor.recovery.twin import dense_twin
+from compressor.stages import scores_from_json, scores_to_json
 from compressor.surgery import prune
 from compressor.talk import Talk
 from compressor.tasks import Batch, task_module
+from compressor.workspace import write_json
 
 SHARES = (90, 80, 70, 60, 50, 40, 30, 20)  # percent of heads kept
 REPAIRS = ("none", "reconstruct", "distill", "reconstruct+distill")
@@ -68,8 +70,8 @@ def all_cells() -> Iterator[Cell]:
 class Laboratory:
     """One model with its rows; scores and masks are computed once and used by many cells."""
 
-    def __init__(self, recipe: Recipe, talk: Talk) -> None:
-        self.recipe, self.talk = recipe, talk
+    def __init__(self, recipe: Recipe, talk: Talk, work: Path) -> None:
+        self.recipe, self.talk, self.work = recipe, talk, work
         self.checkpoint = open_checkpoint(recipe.model)
         self.model, self.layers = self.checkpoint.model, self.checkpoint.layers
         self.full = HeadMask.full(self.layers)
@@ -135,21 +137,7 @@ class Laboratory:
         total = self.full.total()
         keep = int(total * cell.kept / 100 + 0.5)
         if cell.method in LEARNED:
-            learned = learn(
-                cell.method,
-                Learning(
-                    model=self.model,
-                    layers=self.layers,
-                    examples=self.examples,
-                    task=self.task,
-                    keep={"all": keep},
-                    floors=self.floors,
-                    epochs=self.recipe.gate_epochs,
-                    seed=cell.seed,
-                    report=self.talk.detail,
-                ),
-            )
-            return learned.mask, learned.model
+            return self._learned(cell, keep), self.model
         mask, model, scores = self.full, self.model, self.scores(cell)
         for step in range(1, cell.steps + 1):
             target = total - round((total - keep) * step / cell.steps)
@@ -161,11 +149,35 @@ class Laboratory:
             mask = select(scores, mask, {"all": target}, self.floors)
         return mask, model
 
+    def _learned(self, cell: Cell, keep: int) -> HeadMask:
+        path = self.work / f"mask-{cell.method}-{cell.seed}-{cell.kept}.json"
+        if not path.exists():
+            learned = learn(
+                cell.method,
+                Learning(
+                    model=self.model,
+                    layers=self.layers,
+                    examples=self.examples,
+                    task=self.task,
+                    keep={"all": keep},
+                    floors=self.floors,
+                    epochs=self.recipe.gate_epochs,
+                    seed=cell.seed,
+                    report=self.talk.say,
+                ),
+            )
+            write_json(path, learned.mask.to_json())
+        return HeadMask.from_json(json.loads(path.read_text("utf-8")), self.full.counts())
+
     def scores(self, cell: Cell) -> HeadScores:
         """Scores of all heads of the dense model."""
         key = cell.method, cell.seed
+        path = self.work / f"scores-{cell.method}-{cell.seed}.json"
+        if key not in self._scores and path.exists():
+            self._scores[key] = scores_from_json(json.loads(path.read_text(encoding="utf-8")))
         if key not in self._scores:
             self._scores[key] = self._score(cell, self.full, self.model)
+            write_json(path, scores_to_json(self._scores[key]))
         return self._scores[key]
 
     def _score(self, cell: Cell, mask: HeadMask, model: nn.Module) -> HeadScores:

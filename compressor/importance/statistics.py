@@ -123,7 +123,7 @@ def collect_statistics(scoring: Scoring) -> tuple[dict[str, LayerStatistics], in
         moments = inputs[layer.name]
         covariance = moments.covariance(centred=biased).cpu()
         sensitivity = (outputs[layer.name] / rows).cpu()
-        require_finite(layer, covariance, sensitivity)
+        require_finite(layer.name, covariance, sensitivity)
         found[layer.name] = LayerStatistics(covariance, sensitivity, moments.rows)
     return found, passes
 
@@ -137,11 +137,11 @@ def _watch_output(
     return model.get_submodule(layer.output).register_forward_hook(watch)
 
 
-def require_finite(layer: AttentionLayer, *moments: Tensor) -> None:
-    """Raise `InputError` if a layer's statistics hold NaN or infinity."""
+def require_finite(name: str, *moments: Tensor) -> None:
+    """Raise `InputError` if the statistics of a layer of that name hold NaN or infinity."""
     if not all(bool(m.isfinite().all()) for m in moments):
         raise InputError(
-            f"attention layer {layer.name} produces NaN or infinite values on the calibration "
+            f"layer {name} produces NaN or infinite values on the calibration "
             "rows; check the checkpoint with `compress evaluate`, or use other rows"
         )
 

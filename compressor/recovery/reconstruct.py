@@ -1,19 +1,24 @@
-"""Least squares on the output projections, from the bottom of the model to its top.
+"""Least squares on the projections into the residual stream, from a model's bottom to its top.
 
-For each attention layer in execution order, with x the inputs that its output projection gets in
-the pruned model as repaired so far, and e the difference that is left between the dense and the
-pruned model's residual stream just after the layer, on the same tokens, solve
+For the output projection of each attention layer, and for the projection that ends each
+feed-forward part, in execution order: with x the inputs it gets in the pruned model as repaired so
+far, and e the difference that is left between the dense and the pruned model's residual stream just
+after it, on the same tokens, solve
 
     min  mean |e - (dW x + db)|^2 + damping |dW|^2,     W <- W + dW,  b <- b + db.
 
 (METHODS: structured Optimal Brain Surgeon's repair; solved bottom-up as in K-prune, Park et al.
 2024.) The damping pulls towards the weights that are there, not towards zero. Because e is taken
-in the residual stream, a layer also makes up for what the layers before it could not, as far as
+in the residual stream, a projection also makes up for what those before it could not, as far as
 it can; a layer without heads still has its bias. Layers that lost no heads take part as well.
 No labels are used.
 
-Cost: each stack is run about twice through both models, whatever the number of layers, plus one
-solve per layer; memory for one hidden state per token, stack and model.
+Cost: each stack is run about three times through both models, whatever the number of layers, plus
+one solve per projection; memory for one hidden state per token, stack and model.
+
+What did not help: weighting tokens by a power (1/4 to 1) of the loss's squared gradient at the
+projection changed the bundled translator's loss on other rows by less than 0.005 nats per token,
+either way.
 """
 
 from __future__ import annotations
@@ -23,18 +28,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from compressor.heads import AttentionLayer
+from compressor.architectures import architecture
 from compressor.importance.statistics import Moments, damped, require_finite
 from compressor.recovery import Recovery
-from compressor.recovery.replay import Replay, blocks_in_order
+from compressor.recovery.replay import Projection, Replay, blocks_in_order
 
 # Share of the inputs' mean variance: see `compressor.importance.second_order`.
 DAMPING = 1e-3
+# Feed-forward parts have several times as many inputs, and 1,000 rows say less about each. With
+# 80 % of the bundled translator's heads removed, 0.1 %, 1 % and 5 % gave a loss of 2.059, 2.046 and
+# 2.036 nats per token on other rows, and 23.4, 23.9 and 23.0 BLEU (2.166 and 19.9 without repairing
+# feed-forward parts at all); lighter cuts and a classifier hardly told them apart.
+FEED_FORWARD_DAMPING = 1e-2
 
 
 @dataclass(frozen=True)
 class _Repair:
-    """Mean squared difference to the dense model after a layer, before and after its repair."""
+    """Mean squared difference to the dense model after a projection, before and after repair."""
 
     before: float
     after: float
@@ -42,31 +52,37 @@ class _Repair:
 
 @torch.no_grad()
 def recover(job: Recovery) -> str:
-    """Re-solve the output projections of `job.pruned`; a repair that does not help is dropped."""
+    """Re-solve the projections of `job.pruned`; a repair that does not help is dropped."""
     batches = [batch.to(job.device) for batch in job.batches]
     dense = Replay(job.dense, batches, job.task)
     pruned = Replay(job.pruned, batches, job.task)
+    entry = architecture(job.dense.config.model_type)  # type: ignore[union-attr,arg-type]
+    blocks = blocks_in_order(job.layers, entry.feed_forward)
+    total = sum(len(projections) for _, projections in blocks)
+    attention = {layer.output for layer in job.layers}
     repairs: list[_Repair] = []
-    for block, layers in blocks_in_order(job.layers):
-        for layer in layers:
-            moments = _gather(dense, pruned, layer)
-            repairs.append(_repair(layer, job.pruned.get_submodule(layer.output), moments))
-            job.progress(len(repairs), len(job.layers))
+    for block, projections in blocks:
+        for projection in projections:
+            damping = DAMPING if projection.path in attention else FEED_FORWARD_DAMPING
+            moments = _gather(dense, pruned, projection)
+            module = job.pruned.get_submodule(projection.path)
+            repairs.append(_repair(projection, module, moments, damping))
+            job.progress(len(repairs), total)
         dense.finish(block)
         pruned.finish(block)
     return _describe(repairs, sum(len(batch.rows) for batch in batches))
 
 
-def _gather(dense: Replay, pruned: Replay, layer: AttentionLayer) -> Moments:
-    """Moments of the projection's inputs and of what is missing after it, over real tokens."""
+def _gather(dense: Replay, pruned: Replay, projection: Projection) -> Moments:
+    """Moments of a projection's inputs and of what is missing after it, over real tokens."""
     moments: Moments | None = None
-    projection = pruned.model.get_submodule(layer.output)
+    module = pruned.model.get_submodule(projection.path)
     for number, batch in enumerate(pruned.batches):
-        _, wanted = dense.observe(layer, number)
-        inputs, found = pruned.observe(layer, number)
-        real = pruned.task.token_mask(batch, layer.kind)
+        _, wanted = dense.observe(projection, number)
+        inputs, found = pruned.observe(projection, number)
+        real = pruned.task.token_mask(batch, projection.kind)
         # A layer without heads has nothing but its bias, whatever its stand-in is handed.
-        width = projection.in_features if isinstance(projection, nn.Linear) else 0
+        width = module.in_features if isinstance(module, nn.Linear) else 0
         missing = wanted[real] - found[real]
         if moments is None:
             moments = Moments(width, missing.shape[-1], device=missing.device)
@@ -75,16 +91,16 @@ def _gather(dense: Replay, pruned: Replay, layer: AttentionLayer) -> Moments:
     return moments
 
 
-def _repair(layer: AttentionLayer, projection: nn.Module, moments: Moments) -> _Repair:
+def _repair(projection: Projection, module: nn.Module, moments: Moments, damping: float) -> _Repair:
     """Solve for one projection and put the solution in place if it is a better one."""
-    weight: Tensor | None = getattr(projection, "weight", None)
-    bias: Tensor | None = projection.bias  # type: ignore[assignment]
+    weight: Tensor | None = getattr(module, "weight", None)
+    bias: Tensor | None = module.bias  # type: ignore[assignment]
     centred = bias is not None
     covariance = moments.covariance(centred=centred)
     cross = moments.cross_covariance(centred=centred)
-    require_finite(layer, covariance, cross, moments.other_mean)
+    require_finite(projection.name, covariance, cross, moments.other_mean)
     before = moments.other_square()
-    solution = torch.linalg.solve(damped(covariance, DAMPING), cross).T  # [width, D]
+    solution = torch.linalg.solve(damped(covariance, damping), cross).T  # [width, D]
     change = _representable(weight, solution)
     offset = _representable(bias, moments.other_mean - change @ moments.mean)
     gain = _gain(moments, change, offset)
@@ -115,9 +131,10 @@ def _gain(moments: Moments, change: Tensor, offset: Tensor) -> float:
 def _describe(repairs: list[_Repair], rows: int) -> str:
     changed = [repair for repair in repairs if repair.after < repair.before]
     if not changed:
-        return f"reconstruct: nothing to repair in {len(repairs)} layers"
+        return f"reconstruct: nothing to repair in {len(repairs)} projections"
     ratio = sum(r.after / r.before for r in changed) / len(changed)
     return (
-        f"reconstruct: output projections of {len(changed)} layers re-solved on {rows} rows; "
-        f"squared difference to the dense model after a layer {100 * (1 - ratio):.0f} % smaller"
+        f"reconstruct: {len(changed)} output projections of attention and feed-forward parts "
+        f"re-solved on {rows} rows; squared difference to the dense model after each "
+        f"{100 * (1 - ratio):.0f} % smaller"
     )

@@ -11,18 +11,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from compressor.heads import AttentionLayer
+from compressor.heads import AttentionLayer, Kind
 from compressor.tasks import Batch
 
 
 class _Reached(Exception):
     """What was looked for has been seen; the rest of the forward pass is not needed."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A linear map whose output is added to the residual stream: attention's, or feed-forward's.
+
+    Args:
+        name: for messages.
+        path: of the module.
+        kind: of the attention whose query tokens it works on.
+    """
+
+    name: str
+    path: str
+    kind: Kind
 
 
 class Replay:
@@ -39,13 +55,13 @@ class Replay:
         self._returned: dict[str, list[Any]] = {}  # stack -> what its last finished block returned
         self._finished: list[str] = []
 
-    def observe(self, layer: AttentionLayer, number: int) -> tuple[Tensor, Tensor]:
-        """Run batch `number` up to an attention layer.
+    def observe(self, projection: Projection, number: int) -> tuple[Tensor, Tensor]:
+        """Run batch `number` up to a projection.
 
         Returns:
-            The input of its output projection [batch, tokens, kept heads x head_dim], and the
-            residual stream with the projection's output added [batch, tokens, width]. The latter
-            is what the next layer normalisation gets, wherever an architecture has it.
+            Its input [batch, tokens, its input width], and the residual stream with its output
+            added [batch, tokens, width]. The latter is what the next layer normalisation gets,
+            wherever an architecture has it.
         """
         seen: dict[str, Tensor] = {}
 
@@ -58,7 +74,7 @@ class Replay:
                 raise _Reached
 
         hooks = [
-            self.model.get_submodule(layer.output).register_forward_pre_hook(before_projection)
+            self.model.get_submodule(projection.path).register_forward_pre_hook(before_projection)
         ]
         hooks += [
             module.register_forward_pre_hook(before_norm)
@@ -108,16 +124,30 @@ def _skipped(module: nn.Module, result: Any) -> Iterator[None]:
             module.forward = own
 
 
-def blocks_in_order(layers: Sequence[AttentionLayer]) -> list[tuple[str, list[AttentionLayer]]]:
-    """The blocks of the stacks in execution order, each with its attention layers in that order.
+def blocks_in_order(
+    layers: Sequence[AttentionLayer], feed_forward: str
+) -> list[tuple[str, list[Projection]]]:
+    """The blocks of the stacks in execution order, each with its projections in that order.
 
     The encoder comes before the decoder, and within a decoder block self-attention before
-    cross-attention.
+    cross-attention before the feed-forward part.
+
+    Args:
+        feed_forward: see `compressor.architectures.Architecture`.
     """
     blocks: dict[str, list[AttentionLayer]] = {}
     for layer in sorted(layers, key=lambda x: (x.kind != "encoder_self", x.index)):
         blocks.setdefault(_block(layer), []).append(layer)
-    return list(blocks.items())
+    return [
+        (
+            block,
+            [
+                *(Projection(layer.name, layer.output, layer.kind) for layer in members),
+                Projection(f"{block}.{feed_forward}", f"{block}.{feed_forward}", members[0].kind),
+            ],
+        )
+        for block, members in blocks.items()
+    ]
 
 
 def _block(layer: AttentionLayer) -> str:
