@@ -29,7 +29,8 @@ def main() -> None:
     args = parser.parse_args()
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
-    for name in ("translator", "classifier"):
+    tables = ("quality-translator-summary", "quality-classifier-summary", "scoring")
+    for name in ("translator", "classifier", *tables):
         table = (ROOT / "benchmarks" / "results" / f"{name}.md").read_text(encoding="utf-8")
         text = put(text, name, table)
     if args.demo is not None:
