@@ -61,7 +61,7 @@ def test_lines_are_translated_in_their_order(translator: Path) -> None:
     want = Translator(translator, threads=1).translate(texts)
     assert done.stdout.decode() == "".join(f"{line}\n" for line in want)
     assert want[9] == want[11] == ""
-    assert len(set(want)) > 8
+    assert len(set(want)) > 5
 
 
 def test_options_of_translating_reach_the_search(translator: Path, tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ class Classifier:
         if not isinstance(artifact, ClassificationArtifact):
             raise InputError(f"{directory} holds a {artifact.task} model; open it with Translator")
         self.artifact = artifact
+        self._device = device
         self.precision = precision or artifact.default_precision
         self._session = open_session(graphs / artifact.file("model", precision), device, threads)
         self._tokenizer = TextTokenizer(graphs / artifact.tokenizer, artifact.max_source_tokens)
@@ -155,7 +156,7 @@ class Classifier:
         self, rows: Sequence[Encoded], batch_size: int | None, batch_tokens: int | None
     ) -> NDArray[np.float32]:
         found = np.zeros((len(rows), len(self.labels)), dtype=np.float32)
-        for places in by_length(rows, batch_size, batch_tokens):
+        for places in by_length(rows, batch_size, batch_tokens, self._device):
             chosen = [rows[place] for place in places]
             found[places] = self.run(
                 collate(chosen, self.artifact.pad_token_id, self.artifact.inputs)

@@ -185,7 +185,7 @@ class Translator:
     ) -> list[str]:
         """Translations of `texts`, of which the ones that are not blank are encoded in `rows`."""
         found = [""] * len(rows)
-        for places in by_length(rows, batch_size, batch_tokens):
+        for places in by_length(rows, batch_size, batch_tokens, self._device):
             chosen = [rows[place] for place in places]
             batch = collate(chosen, self.artifact.pad_token_id, self.artifact.inputs)
             decoded = self.decode(self._search(batch, settings))
