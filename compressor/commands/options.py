@@ -236,7 +236,7 @@ Artifact = Annotated[
 ]
 Files = Annotated[
     list[Path] | None,
-    typer.Argument(metavar="[FILE]...", help="One text per line; standard input by default, or -."),
+    typer.Argument(metavar="FILE", help="One text per line; standard input by default, or -."),
 ]
 LinesOutput = Annotated[
     Path | None,
@@ -250,7 +250,8 @@ BatchTokens = Annotated[
     typer.Option(
         "--batch-tokens",
         min=1,
-        help="Rows x longest row of a batch at most, in tokens. Default without -b: 1024 on CPU, 4096 on CUDA.",
+        help="Rows x longest row of a batch at most, in tokens. "
+        "Default without -b: 1024 on CPU, 4096 on CUDA.",
     ),
 ]
 ChunkLines = Annotated[

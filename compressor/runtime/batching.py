@@ -13,11 +13,11 @@ from compressor.errors import UsageError
 
 Batch = dict[str, NDArray[np.int64]]
 
-# Rows x longest row of a batch, by device, unless told otherwise. CPU: greedy search with the bundled translator
-# (454 lines, median 13 tokens, one thread, CPU seconds): 2.75 at 256, 2.2 at 512, 1.9 at 1024 and
-# 2048, 2.0 at 4096; batches of 32, 64 and 128 rows of any length took 2.25, 2.1 and 1.95. With four
-# beams larger is a little better still (7.1 at 1024, 6.6 at 4096), for four times the memory.
-# CUDA: not measured; a GPU has use for more rows, and 4096 are 32 rows of 128 tokens.
+# Rows x longest row of a batch, by device, unless told otherwise. CPU: greedy search with the
+# bundled translator (454 lines, median 13 tokens, one thread) took 2.75 CPU seconds at 256, 2.2 at
+# 512, 1.9 at 1024 and 2048, 2.0 at 4096; batches of 32, 64 and 128 rows took 2.25, 2.1 and 1.95.
+# With four beams larger is a little better still (7.1 at 1024, 6.6 at 4096), for four times the
+# memory. CUDA: not measured; a GPU has use for more rows, and 4096 are 32 rows of 128 tokens.
 BATCH_TOKENS = {"cpu": 1024, "cuda": 4096}
 # Rows that a stream reads ahead, to sort them by length.
 CHUNK_ROWS = 2048
