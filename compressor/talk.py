@@ -12,7 +12,7 @@ class Talk(Protocol):
 
     def detail(self, message: str) -> None: ...
 
-    def progress(self, what: str, done: int, total: int) -> None: ...
+    def progress(self, what: str, done: int, total: int | None) -> None: ...
 
 
 class Silent:
@@ -24,7 +24,7 @@ class Silent:
     def detail(self, message: str) -> None:
         pass
 
-    def progress(self, what: str, done: int, total: int) -> None:
+    def progress(self, what: str, done: int, total: int | None) -> None:
         pass
 
 

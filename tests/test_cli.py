@@ -56,7 +56,7 @@ def test_help_names_every_command_and_needs_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    for name in ("run", "demo", "inspect", "score", "prune", "export", "gate", "doctor"):
+    for name in ("run", "inspect", "prune", "export", "gate", "translate", "classify", "doctor"):
         assert f"\n  {name} " in done.stdout
 
 

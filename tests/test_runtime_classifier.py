@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 
 from compressor.errors import InputError, UsageError
 from compressor.runtime import Classifier, Encoded, Translator, collate
+from compressor.runtime.batching import BATCH_TOKENS, by_length
 from tests import runtime_artifacts, toy
 from tests.runtime_artifacts import Exported
 from tests.tiny import LABELS
@@ -49,9 +51,14 @@ def test_logits_are_pytorchs_in_the_order_of_the_texts(exported: Exported) -> No
     texts = [*sentences(9), "", "   "]
     classifier = Classifier(exported.directory, threads=1)
     want = expected_logits(exported, texts)
-    for batch_size in (1, 4, 32):
-        got = classifier.logits(texts, batch_size=batch_size)
-        np.testing.assert_allclose(got, want, atol=1e-4)
+    for limit in (
+        {},
+        {"batch_size": 1},
+        {"batch_size": 4},
+        {"batch_tokens": 1},
+        {"batch_tokens": 20},
+    ):
+        np.testing.assert_allclose(classifier.logits(texts, **limit), want, atol=1e-4)
     labels = exported.model.config.id2label
     assert classifier.classify(texts) == [labels[int(row.argmax())] for row in want]
     assert len(set(classifier.classify(texts))) > 1
@@ -66,6 +73,65 @@ def test_pairs(exported: Exported) -> None:
     assert np.abs(want - expected_logits(exported, texts)).max() > 0.01
     with pytest.raises(UsageError, match="there are 6 texts but 5 pairs"):
         classifier.logits(texts, pairs[:5])
+
+
+def test_probabilities_are_the_softmax(exported: Exported) -> None:
+    texts = sentences(5, seed=4)
+    classifier = Classifier(exported.directory, threads=1)
+    want = torch.from_numpy(expected_logits(exported, texts)).softmax(-1).numpy()
+    np.testing.assert_allclose(classifier.probabilities(texts), want, atol=1e-5)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_streams_give_what_the_lists_give(exported: Exported, paired: bool) -> None:
+    texts, pairs = sentences(9, seed=5), sentences(9, seed=6)
+    pairs[4] = ""  # one text of two is enough
+    classifier = Classifier(exported.directory, threads=1)
+    want = classifier.probabilities(texts, pairs if paired else None)
+    labels = classifier.classify(texts, pairs if paired else None)
+    rows = list(zip(texts, pairs, strict=True)) if paired else list(texts)
+    blank = ("", " ") if paired else "\t"
+    rows[3:3] = [blank]
+    for chunk_rows in (1, 4, 100):
+        options = {"chunk_rows": chunk_rows, "batch_tokens": 30}
+        got = list(classifier.probabilities_stream(iter(rows), **options))
+        assert got.pop(3) is None
+        np.testing.assert_allclose(got, want, atol=1e-5)
+        got = list(classifier.classify_stream(iter(rows), **options))
+        assert got.pop(3) == ""
+        assert got == labels
+
+
+def test_a_stream_reads_a_chunk_ahead_and_warns_at_its_end(exported: Exported) -> None:
+    classifier = Classifier(exported.directory, threads=1)
+    source = iter(["w5", "w7 " * 60, "", "w6 " * 70, "w8"])
+    stream = classifier.classify_stream(source, chunk_rows=2)
+    next(stream)
+    next(stream)
+    assert list(source) == ["", "w6 " * 70, "w8"]
+    with pytest.warns(UserWarning, match="^1 of 2 texts were cut"):
+        assert list(stream) == []
+    with pytest.raises(UsageError, match="chunk_rows is 0"):
+        classifier.classify_stream(["w5"], chunk_rows=0)
+
+
+def test_batches_hold_their_limits() -> None:
+    rng = np.random.default_rng(0)
+    rows = [[1] * int(length) for length in rng.integers(1, 40, 300)]
+    for size, tokens in ((None, None), (None, 90), (7, None), (7, 90), (None, 5)):
+        batches = by_length(rows, size, tokens)
+        assert sorted(place for batch in batches for place in batch) == list(range(300))
+        lengths = [[len(rows[place]) for place in batch] for batch in batches]
+        assert list(chain(*lengths)) == sorted(map(len, rows), reverse=True)
+        budget = tokens or (BATCH_TOKENS["cpu"] if size is None else 10**9)
+        for number, batch in enumerate(lengths):
+            assert len(batch) == 1 or len(batch) * batch[0] <= budget
+            assert len(batch) <= (size or 300)
+            if number + 1 < len(lengths):  # full: not a row more would have fitted
+                assert len(batch) == size or (len(batch) + 1) * batch[0] > budget
+    assert len(by_length(rows, device="cuda")) < len(by_length(rows, device="cpu"))
+    with pytest.raises(UsageError, match="batch_tokens is 0, but must be at least 1"):
+        by_length(rows, None, 0)
 
 
 def test_run_takes_one_padded_batch(exported: Exported) -> None:

@@ -57,6 +57,36 @@ def test_classifying_and_translating_load_neither_torch_nor_transformers() -> No
     ]
 
 
+COMMANDS = (
+    SCRIPT.partition("from compressor")[0]
+    + """
+from compressor.commands import run
+
+classifier, translator, source = sys.argv[1:]
+statuses = [run(["classify", classifier, source]), run(["translate", translator, source])]
+print(statuses, sorted({name.partition(".")[0] for name in sys.modules} & set(BLOCKED)))
+"""
+)
+
+
+def test_the_commands_load_neither_torch_nor_transformers(tmp_path: Path) -> None:
+    classifier = runtime_artifacts.classifier("distilbert").directory
+    translator = runtime_artifacts.translator().directory
+    texts = ["w3 w9 w40", "", "w5 e\u0301"]
+    (tmp_path / "in.txt").write_text("\n".join(texts), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS, classifier, translator, tmp_path / "in.txt"],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=Path(compressor.__file__).parents[1],
+    )
+    labels = Classifier(classifier).classify(texts)
+    translations = Translator(translator).translate(texts)
+    want = [labels[0], "", labels[2], *translations, "[0, 0] []"]
+    assert done.stdout.splitlines() == want, done.stderr
+
+
 def test_the_block_of_the_test_works() -> None:
     """Otherwise the test above would prove nothing."""
     blocked = SCRIPT.partition("from compressor")[0] + "import transformers"

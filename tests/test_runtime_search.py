@@ -15,6 +15,7 @@ import torch
 from transformers import MarianConfig, MarianMTModel
 from transformers.cache_utils import EncoderDecoderCache
 
+from compressor.runtime import search as searching
 from compressor.runtime.artifact import Generation
 from compressor.runtime.search import Decoder, beam_search, greedy, top_k
 
@@ -216,6 +217,26 @@ def test_sentences_end_at_different_lengths_and_leave_the_batch(beams: int) -> N
     ended = {len(row) for row in got}
     assert len(ended) > 2, "the test needs outputs of several lengths"
     assert decoder.row_steps < max(ended) * len(lengths) * beams
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.3, 2.0])
+@pytest.mark.parametrize("beams", [1, 4])
+def test_when_sentences_leave_changes_no_token(
+    beams: int, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, when there are some, or never: `generate` itself lets none leave."""
+    lengths = [3, 9, 6, 2, 9, 4, 7, 5, 8, 3]
+    model, batch = tiny_model(4, 1.5), sources(lengths, 1)
+    options = {**NO_PAD, "num_beams": beams, "early_stopping": beams > 1, "max_length": 40}
+    monkeypatch.setattr(searching, "LEAVE", share)
+    decoder = TorchDecoder(model, batch)
+    got = search(decoder, len(lengths), **options)
+    assert got == expected(model, batch, **options)
+    steps = max(map(len, got))
+    if share > 1:  # all rows to the end; the first step of beam search has one row per sentence
+        assert decoder.row_steps >= len(lengths) * (1 + beams * (steps - 1))
+    elif share < 0.1 and beams == 1:  # not a row more than there are tokens
+        assert decoder.row_steps == sum(map(len, got))
 
 
 def test_forced_length_ignores_the_end() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import shutil
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -111,11 +113,74 @@ def test_translate_keeps_the_order_and_skips_what_is_empty(pieces: Exported) -> 
         pieces.tokenizer.batch_decode(generated(pieces, filled), skip_special_tokens=True)
     )
     expected = [next(decoded) if text.strip() else "" for text in texts]
-    for batch_size in (1, 4, 32):
-        assert translator.translate(texts, batch_size=batch_size) == expected
+    limits = [{}, {"batch_size": 1}, {"batch_size": 4}, {"batch_size": 32}]
+    limits += [{"batch_tokens": 1}, {"batch_tokens": 30}, {"batch_size": 3, "batch_tokens": 40}]
+    for limit in limits:
+        assert translator.translate(texts, **limit) == expected
+        for chunk_rows in (1, 3, len(texts), 100):
+            stream = translator.translate_stream(iter(texts), chunk_rows=chunk_rows, **limit)
+            assert list(stream) == expected
     assert len(set(expected)) > 5
-    assert translator.translate([]) == []
+    assert translator.translate([]) == list(translator.translate_stream([])) == []
     assert translator.translate(["", "  "]) == ["", ""]
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_stream_searches_as_the_whole_list(pieces: Exported, beams: int) -> None:
+    texts = sentences(13, seed=6)
+    translator = Translator(pieces.directory, threads=1)
+    ids = generated(pieces, texts, num_beams=beams, max_new_tokens=7)
+    want = pieces.tokenizer.batch_decode(ids, skip_special_tokens=True)
+    options = {"num_beams": beams, "max_new_tokens": 7, "batch_tokens": 25}
+    assert translator.translate(texts, **options) == want
+    assert list(translator.translate_stream(texts, chunk_rows=5, **options)) == want
+
+
+def test_a_stream_reads_a_chunk_ahead_and_no_more(pieces: Exported) -> None:
+    taken = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal taken
+        for number in itertools.count():
+            taken += 1
+            yield "" if number % 5 == 2 else f"w{3 + number % 40}"
+
+    stream = Translator(pieces.directory, threads=1).translate_stream(texts(), chunk_rows=4)
+    seen = [taken]
+    for _ in range(9):
+        next(stream)
+        seen.append(taken)
+    assert seen == [0, 4, 4, 4, 4, 8, 8, 8, 8, 12]
+
+
+def test_a_stream_warns_of_cut_texts_once_when_it_ends(pieces: Exported) -> None:
+    translator = Translator(pieces.directory, threads=1)
+    most = translator.artifact.max_source_tokens
+    texts = [" ".join(["w7"] * 60), "w5", "", " ".join(["w8"] * 70), "w6"]
+    stream = translator.translate_stream(texts, chunk_rows=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = [next(stream) for _ in texts]
+    with pytest.warns(UserWarning, match=rf"^2 of 5 texts were cut to the {most} tokens") as seen:
+        assert list(stream) == []
+    assert len(seen) == 1
+    assert seen[0].filename == __file__
+    with pytest.warns(UserWarning, match="^2 of 4 texts"):
+        assert translator.translate(texts) == got
+
+
+def test_reordering_does_not_touch_the_source(pieces: Exported) -> None:
+    """Only what was decoded is copied when hypotheses change places."""
+    translator = Translator(pieces.directory, threads=1)
+    decoder = translator._read(batch_of(translator, sentences(3)))
+    decoder.step(np.array([59, 59, 59]))
+    cross, past = dict(decoder._cross), {n: v.numpy() for n, v in decoder._past.items()}
+    assert cross
+    assert past
+    decoder.reorder(np.array([2, 0, 0]))
+    assert all(decoder._cross[name] is cross[name] for name in cross)
+    for name, before in past.items():
+        np.testing.assert_array_equal(decoder._past[name].numpy(), before[[2, 0, 0]])
 
 
 def test_forced_length_gives_every_row_as_many_tokens(pieces: Exported) -> None:
@@ -168,6 +233,13 @@ def test_what_cannot_be_asked_for(pieces: Exported) -> None:
         translator.translate(["w5"], max_new_tokens=0)
     with pytest.raises(UsageError, match="batch_size is 0"):
         translator.translate(["w5"], batch_size=0)
+    # Before anything is read, not when the first answer is asked for.
+    with pytest.raises(UsageError, match="batch_tokens is 0"):
+        translator.translate_stream(["w5"], batch_tokens=0)
+    with pytest.raises(UsageError, match="chunk_rows is -1"):
+        translator.translate_stream(["w5"], chunk_rows=-1)
+    with pytest.raises(UsageError, match="num_beams is 0"):
+        translator.translate_stream(["w5"], num_beams=0)
     with pytest.raises(UsageError, match="forced_length=4 is greedy"):
         translator.generate(batch, num_beams=2, forced_length=4)
     with pytest.raises(UsageError, match="precision 'fp8' is not in this artifact, which has fp32"):

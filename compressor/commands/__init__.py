@@ -26,6 +26,8 @@ COMMANDS = (
     "bench",
     "report",
     "gate",
+    "translate",
+    "classify",
     "doctor",
 )
 RESUMABLE = ("run", "demo", "study")
@@ -85,8 +87,11 @@ def run(arguments: Sequence[str]) -> int:
         resumes = bool(arguments) and arguments[0] in RESUMABLE
         how = "goes on from the last finished stage" if resumes else "starts again"
         return _fail(f"interrupted; the same command {how}", INTERRUPTED, None)
-    except BrokenPipeError:
-        # The reader of stdout went away (`| head`); nothing is left to tell it.
+    except (BrokenPipeError, SystemExit) as error:
+        # The reader of stdout went away (`| head`); nothing is left to tell it. Within a command
+        # Typer catches that and calls sys.exit(1).
+        if not isinstance(error.__context__ or error, BrokenPipeError):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:  # noqa: BLE001 - the last line: everything else is a bug

@@ -37,21 +37,35 @@ class Console:
         if self.verbose:
             self.say(message)
 
-    def progress(self, what: str, done: int, total: int) -> None:
-        """A counter: one line that rewrites itself on a terminal, sparse lines elsewhere."""
+    def progress(self, what: str, done: int, total: int | None) -> None:
+        """A counter: one line that rewrites itself on a terminal, sparse lines elsewhere.
+
+        Args:
+            total: where it will end; None if nobody knows.
+        """
         if self.quiet:
             return
-        now, last = time.monotonic(), done >= total
+        now, last = time.monotonic(), total is not None and done >= total
         terminal = sys.stderr.isatty()
         if not last and now - self._last < (0.2 if terminal else 15):
             return
         self._last = now
-        line = f"  {what} {done}/{total}"
+        line = f"  {what} {done}" if total is None else f"  {what} {done}/{total}"
         if terminal:
             print(f"\r\033[K{line}", end="\n" if last else "", file=sys.stderr, flush=True)
             self._line_open = not last
         else:
             print(line, file=sys.stderr, flush=True)
+
+    def counts_lines(self, to_stdout: bool) -> bool:
+        """Whether to count the lines that a command streams: for someone who watches, or `-v`.
+
+        Args:
+            to_stdout: they go to stdout. On a terminal the counter would stand between them.
+        """
+        if to_stdout and sys.stdout is not None and sys.stdout.isatty():
+            return False
+        return self.verbose or sys.stderr.isatty()
 
     def result(self, text: str, data: Mapping[str, Any]) -> None:
         """The answer, once per command: `text`, or `data` with `--json`."""

@@ -201,7 +201,7 @@ BenchSeconds = Annotated[
     typer.Option("--bench-seconds", help="Least time per model and batch size. Default: 3."),
 ]
 Threads = Annotated[
-    int | None, typer.Option("--threads", min=1, help="CPU threads of the runtime when timing.")
+    int | None, typer.Option("--threads", min=1, help="CPU threads of the runtime.")
 ]
 MaxDrop = Annotated[
     list[str] | None,
@@ -225,4 +225,51 @@ AtBatch = Annotated[
 MinSpeedup = Annotated[
     list[str] | None,
     typer.Option("--min-speedup", help="Gate: 1.1@16 (at batch 16) or 1.1 (at every batch)."),
+]
+
+# Of the commands that stream lines through an artifact.
+Artifact = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DIR", help="What `compress run` or `compress export` wrote, with onnx/ in it."
+    ),
+]
+Files = Annotated[
+    list[Path] | None,
+    typer.Argument(metavar="FILE", help="One text per line; standard input by default, or -."),
+]
+LinesOutput = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="A new file, instead of standard output."),
+]
+RowsPerBatch = Annotated[
+    int | None, typer.Option("-b", "--batch-size", min=1, help="Rows per batch at most.")
+]
+BatchTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--batch-tokens",
+        min=1,
+        help="Rows x longest row of a batch at most, in tokens. "
+        "Default without -b: 1024 on CPU, 4096 on CUDA.",
+    ),
+]
+ChunkLines = Annotated[
+    int | None,
+    typer.Option(
+        "--chunk-lines",
+        min=1,
+        help="Lines to read ahead and sort by length. Default: 2048, and 1 on a terminal.",
+    ),
+]
+MaxNewTokens = Annotated[
+    int | None,
+    typer.Option("--max-new-tokens", min=1, help="Longest translation; the model's by default."),
+]
+RuntimePrecision = Annotated[
+    str | None,
+    typer.Option("--precision", help="One that was exported; the artifact's default otherwise."),
+]
+Jsonl = Annotated[
+    bool, typer.Option("--jsonl", help="One JSON object per line instead of plain text.")
 ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +12,17 @@ from numpy.typing import NDArray
 from compressor.errors import UsageError
 
 Batch = dict[str, NDArray[np.int64]]
+
+# Rows x longest row of a batch, by device, unless told otherwise. CPU: greedy search with the
+# bundled translator (454 lines, median 13 tokens, one thread) took 2.75 CPU seconds at 256, 2.2 at
+# 512, 1.9 at 1024 and 2048, 2.0 at 4096; batches of 32, 64 and 128 rows took 2.25, 2.1 and 1.95.
+# With four beams larger is a little better still (7.1 at 1024, 6.6 at 4096), for four times the
+# memory. CUDA: not measured; a GPU has use for more rows, and 4096 are 32 rows of 128 tokens.
+BATCH_TOKENS = {"cpu": 1024, "cuda": 4096}
+# Rows that a stream reads ahead, to sort them by length.
+CHUNK_ROWS = 2048
+
+Item = TypeVar("Item")
 
 
 def collate(rows: Sequence[Sequence[int]], pad_id: int, names: Sequence[str]) -> Batch:
@@ -41,14 +54,56 @@ def collate(rows: Sequence[Sequence[int]], pad_id: int, names: Sequence[str]) ->
     return {name: makers[name]() for name in names}
 
 
-def by_length(rows: Sequence[Sequence[int]], batch_size: int) -> Iterator[list[int]]:
-    """Row numbers in batches of rows of similar length, longest first.
+def by_length(
+    rows: Sequence[Sequence[int]],
+    batch_size: int | None = None,
+    batch_tokens: int | None = None,
+    device: str = "cpu",
+) -> list[list[int]]:
+    """Row numbers in batches of rows of similar length, longest first, ties in their order.
+
+    Longest first, so that memory runs out at once or never.
+
+    Args:
+        rows: token ids.
+        batch_size: rows per batch at most.
+        batch_tokens: rows x longest row of a batch stays within this (a row that is longer gets a
+            batch of its own). If neither is given it is `BATCH_TOKENS` of the device; if both
+            are, both hold.
+        device: `cpu` or `cuda`.
 
     Raises:
-        UsageError: `batch_size` is below 1.
+        UsageError: one of them is below 1.
     """
-    if batch_size < 1:
-        raise UsageError(f"batch_size is {batch_size}, but must be at least 1")
-    order = sorted(range(len(rows)), key=lambda row: -len(rows[row]))
-    for start in range(0, len(order), batch_size):
-        yield order[start : start + batch_size]
+    check_limits(batch_size=batch_size, batch_tokens=batch_tokens)
+    if batch_size is None and batch_tokens is None:
+        batch_tokens = BATCH_TOKENS[device]
+    batches: list[list[int]] = []
+    room = 0  # rows that still fit into the last batch
+    for row in sorted(range(len(rows)), key=lambda row: -len(rows[row])):
+        if room == 0:
+            batches.append([])
+            room = len(rows) if batch_size is None else batch_size
+            if batch_tokens is not None:
+                room = min(room, max(1, batch_tokens // max(1, len(rows[row]))))
+        batches[-1].append(row)
+        room -= 1
+    return batches
+
+
+def check_limits(**limits: int | None) -> None:
+    """Make sure that each limit is None or at least 1.
+
+    Raises:
+        UsageError: one is not.
+    """
+    for name, value in limits.items():
+        if value is not None and value < 1:
+            raise UsageError(f"{name} is {value}, but must be at least 1")
+
+
+def in_chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of `size` items, the last one shorter; reads a chunk only when it is asked for."""
+    iterator = iter(items)
+    while chunk := list(islice(iterator, size)):
+        yield chunk

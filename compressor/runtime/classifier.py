@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,14 @@ from compressor.runtime.artifact import (
     ClassificationArtifact,
     read_artifact,
 )
-from compressor.runtime.batching import by_length, collate
+from compressor.runtime.batching import (
+    CHUNK_ROWS,
+    by_length,
+    check_limits,
+    collate,
+    in_chunks,
+)
+from compressor.runtime.processors import log_softmax
 from compressor.runtime.session import open_session
 from compressor.runtime.text import Encoded, TextTokenizer
 
@@ -48,6 +55,7 @@ class Classifier:
         if not isinstance(artifact, ClassificationArtifact):
             raise InputError(f"{directory} holds a {artifact.task} model; open it with Translator")
         self.artifact = artifact
+        self._device = device
         self.precision = precision or artifact.default_precision
         self._session = open_session(graphs / artifact.file("model", precision), device, threads)
         self._tokenizer = TextTokenizer(graphs / artifact.tokenizer, artifact.max_source_tokens)
@@ -56,7 +64,9 @@ class Classifier:
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
         """Token ids of each text, or (text, pair), cut to what the model can read."""
-        return self._tokenizer.encode(texts, pairs)
+        rows = self._tokenizer.encode(texts, pairs)
+        self._tokenizer.warn_of_cut(sum(row.cut for row in rows), len(rows))
+        return rows
 
     def run(self, batch: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         """Logits [rows, labels] of one padded batch with the arrays of `artifact.inputs`."""
@@ -65,21 +75,114 @@ class Classifier:
         return logits.astype(np.float32, copy=False)
 
     def logits(
-        self, texts: Sequence[str], pairs: Sequence[str] | None = None, batch_size: int = 32
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
     ) -> NDArray[np.float32]:
-        """Logits [rows, labels] in the order of the texts."""
-        rows = self.encode(texts, pairs)
+        """Logits [rows, labels] in the order of the texts.
+
+        Args:
+            texts: in any order of lengths; rows of similar length share a batch.
+            pairs: the second text of each row, for tasks on pairs.
+            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
+
+        Raises:
+            UsageError: a number below 1, or not as many pairs as texts.
+        """
+        return self._logits(self.encode(texts, pairs), batch_size, batch_tokens)
+
+    def probabilities(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> NDArray[np.float32]:
+        """The softmax of `logits`, with the same arguments and errors."""
+        return _softmax(self.logits(texts, pairs, batch_size, batch_tokens))
+
+    def classify(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> list[str]:
+        """The most probable label of each text or pair; arguments and errors of `logits`."""
+        best = self.logits(texts, pairs, batch_size, batch_tokens).argmax(axis=1)
+        return [self.labels[label] for label in best]
+
+    def probabilities_stream(
+        self,
+        rows: Iterable[str] | Iterable[tuple[str, str]],
+        *,
+        chunk_rows: int = CHUNK_ROWS,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> Iterator[NDArray[np.float32] | None]:
+        """Probabilities [labels] of each row of a stream of any length, in their order.
+
+        A row of nothing but white space, which is no text, gives None. Rows that had to be cut
+        are warned of once, at the end.
+
+        Args:
+            rows: texts, or (text, pair) tuples; read a chunk at a time.
+            chunk_rows: rows that are read ahead and sorted by length; all that is held at a time.
+            batch_size, batch_tokens: as in `logits`.
+
+        Raises:
+            UsageError: a number below 1.
+        """
+        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
+        return self._stream(rows, chunk_rows, batch_size, batch_tokens)
+
+    def classify_stream(
+        self,
+        rows: Iterable[str] | Iterable[tuple[str, str]],
+        *,
+        chunk_rows: int = CHUNK_ROWS,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> Iterator[str]:
+        """The most probable label of each row, "" where `probabilities_stream` gives None."""
+        found = self.probabilities_stream(
+            rows, chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens
+        )
+        return ("" if row is None else self.labels[row.argmax()] for row in found)
+
+    def _logits(
+        self, rows: Sequence[Encoded], batch_size: int | None, batch_tokens: int | None
+    ) -> NDArray[np.float32]:
         found = np.zeros((len(rows), len(self.labels)), dtype=np.float32)
-        for places in by_length(rows, batch_size):
+        for places in by_length(rows, batch_size, batch_tokens, self._device):
             chosen = [rows[place] for place in places]
             found[places] = self.run(
                 collate(chosen, self.artifact.pad_token_id, self.artifact.inputs)
             )
         return found
 
-    def classify(
-        self, texts: Sequence[str], pairs: Sequence[str] | None = None, batch_size: int = 32
-    ) -> list[str]:
-        """The most probable label of each text, or of each (text, pair)."""
-        best = self.logits(texts, pairs, batch_size).argmax(axis=1)
-        return [self.labels[label] for label in best]
+    def _stream(
+        self,
+        rows: Iterable[str] | Iterable[tuple[str, str]],
+        chunk_rows: int,
+        batch_size: int | None,
+        batch_tokens: int | None,
+    ) -> Iterator[NDArray[np.float32] | None]:
+        texts = cut = 0
+        for chunk in in_chunks(rows, chunk_rows):
+            columns = [(row,) if isinstance(row, str) else row for row in chunk]
+            filled = [row for row in columns if any(text.strip() for text in row)]
+            encoded = self._tokenizer.encode(*zip(*filled, strict=True)) if filled else []
+            texts, cut = texts + len(chunk), cut + sum(row.cut for row in encoded)
+            found = iter(_softmax(self._logits(encoded, batch_size, batch_tokens)))
+            for row in columns:
+                yield next(found) if any(text.strip() for text in row) else None
+        self._tokenizer.warn_of_cut(cut, texts)
+
+
+def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Probabilities [rows, labels]; works in `logits`."""
+    log_softmax(logits)
+    return np.exp(logits)

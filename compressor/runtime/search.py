@@ -3,6 +3,10 @@
 Follows `GenerationMixin._sample` and `_beam_search` of transformers 5, of which the second is
 after flax's and T5X's vectorised beam search. Rows here are rows of the decoder's batch; in beam
 search row `sentence * num_beams + beam`.
+
+Nothing here loops over the vocabulary, or within a step over rows, in Python. With the bundled
+translator (vocabulary 6,001, one thread) onnxruntime takes 82 % of the time in greedy search; with
+four beams 77 %, the log-softmax 7 % and `top_k` 5 %.
 """
 
 from __future__ import annotations
@@ -19,7 +23,10 @@ from compressor.runtime.processors import Scores, Tokens, log_softmax, rules
 # What transformers adds to a score that must lose. In float32 it swallows what it is added to.
 OUT = np.float32(-1e9)
 # Finished sentences leave the batch when they are at least this share of it: copying the caches
-# of the others costs less than a step of the finished ones, and it is paid once.
+# of the others costs less than a step of the finished ones, and it is paid once. Greedy search with
+# the bundled translator (454 lines, batches of 1024 tokens, one thread) took 2.8 CPU seconds when
+# none ever left, 2.2 when half had to be finished, and 2.1 to 2.2, within the noise, from a quarter
+# down to every single one.
 LEAVE = 0.125
 
 

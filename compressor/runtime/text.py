@@ -27,11 +27,20 @@ FIRST_WITHOUT_ID = f"{MARK}pieces without an id"
 
 
 class Encoded(list[int]):
-    """The token ids of one row; `type_ids` has as many entries (all 0 unless the row is a pair)."""
+    """The token ids of one row.
 
-    def __init__(self, ids: Iterable[int], type_ids: Iterable[int] | None = None) -> None:
+    Args:
+        ids: the token ids.
+        type_ids: as many entries; None for all 0, as they are unless the row is a pair.
+        cut: whether tokens were left out because the model cannot read so many.
+    """
+
+    def __init__(
+        self, ids: Iterable[int], type_ids: Iterable[int] | None = None, cut: bool = False
+    ) -> None:
         super().__init__(ids)
         self.type_ids = [0] * len(self) if type_ids is None else list(type_ids)
+        self.cut = cut
 
 
 class TextTokenizer:
@@ -64,7 +73,7 @@ class TextTokenizer:
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
         """Token ids of each text, or of each (text, pair), special tokens included.
 
-        Warns once, with their number, of rows that had to be cut.
+        The `cut` of a row tells whether it had to be cut; `warn_of_cut` warns of them.
 
         Raises:
             UsageError: not as many pairs as texts.
@@ -75,14 +84,20 @@ class TextTokenizer:
                 raise UsageError(f"there are {len(texts)} texts but {len(pairs)} pairs")
             rows = list(zip(rows, self._normalized(pairs), strict=True))
         encodings = self._tokenizer.encode_batch(rows)
-        cut = sum(bool(encoding.overflowing) for encoding in encodings)
+        return [Encoded(self._known(e.ids), e.type_ids, bool(e.overflowing)) for e in encodings]
+
+    def warn_of_cut(self, cut: int, texts: int, stacklevel: int = 3) -> None:
+        """Warn, once for all, that so many of so many texts had to be cut; of none, do not.
+
+        Args:
+            stacklevel: of `warnings.warn`; 3 names the line that called the caller.
+        """
         if cut:
             warnings.warn(
-                f"{cut} of {len(texts)} texts were cut to the {self._max_tokens} tokens that the "
+                f"{cut} of {texts} texts were cut to the {self._max_tokens} tokens that the "
                 "model can read; split them into sentences",
-                stacklevel=3,
+                stacklevel=stacklevel,
             )
-        return [Encoded(self._known(e.ids), e.type_ids) for e in encodings]
 
     def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
         """The text of each row of ids, special tokens left out."""

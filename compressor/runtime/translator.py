@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,13 @@ from compressor.runtime.artifact import (
     TranslationArtifact,
     read_artifact,
 )
-from compressor.runtime.batching import by_length, collate
+from compressor.runtime.batching import (
+    CHUNK_ROWS,
+    by_length,
+    check_limits,
+    collate,
+    in_chunks,
+)
 from compressor.runtime.decoder import CachedDecoder, DecoderGraph, run_bound
 from compressor.runtime.search import beam_search, greedy
 from compressor.runtime.session import open_session
@@ -57,7 +63,9 @@ class Translator:
 
     def encode(self, texts: Sequence[str]) -> list[Encoded]:
         """Token ids of each text, cut to what the model can read with the end token kept."""
-        return self._tokenizer.encode(texts)
+        rows = self._tokenizer.encode(texts)
+        self._tokenizer.warn_of_cut(sum(row.cut for row in rows), len(rows))
+        return rows
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """The text of each row of token ids, special tokens left out."""
@@ -67,7 +75,8 @@ class Translator:
         self,
         texts: Sequence[str],
         *,
-        batch_size: int = 32,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
         num_beams: int | None = None,
         max_new_tokens: int | None = None,
     ) -> list[str]:
@@ -75,23 +84,41 @@ class Translator:
 
         Args:
             texts: in any order of lengths; rows of similar length share a batch.
-            batch_size: rows per batch.
+            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
             num_beams: 1 is greedy search; None takes the model's own setting, as below.
             max_new_tokens: the longest translation.
 
         Raises:
             UsageError: a number below 1.
         """
-        translations = [""] * len(texts)
-        places = [place for place, text in enumerate(texts) if text.strip()]
-        rows = self.encode([texts[place] for place in places])
-        for numbers in by_length(rows, batch_size):
-            chosen = [rows[number] for number in numbers]
-            batch = collate(chosen, self.artifact.pad_token_id, self.artifact.inputs)
-            found = self.generate(batch, num_beams=num_beams, max_new_tokens=max_new_tokens)
-            for number, text in zip(numbers, self.decode(found), strict=True):
-                translations[places[number]] = text
-        return translations
+        settings = self._settings(num_beams, max_new_tokens)
+        filled = [text for text in texts if text.strip()]
+        return self._translate(texts, self.encode(filled), settings, batch_size, batch_tokens)
+
+    def translate_stream(
+        self,
+        texts: Iterable[str],
+        *,
+        chunk_rows: int = CHUNK_ROWS,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+        num_beams: int | None = None,
+        max_new_tokens: int | None = None,
+    ) -> Iterator[str]:
+        """Translations of a stream of texts of any length, in their order, as `translate` gives.
+
+        Texts that had to be cut are warned of once, at the end.
+
+        Args:
+            texts: read a chunk at a time.
+            chunk_rows: texts that are read ahead and sorted by length; all that is held at a time.
+
+        Raises:
+            UsageError: a number below 1.
+        """
+        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
+        settings = self._settings(num_beams, max_new_tokens)
+        return self._stream(texts, chunk_rows, settings, batch_size, batch_tokens)
 
     def generate(
         self,
@@ -116,11 +143,7 @@ class Translator:
             UsageError: a number below 1, or `forced_length` together with beams or a limit.
         """
         settings = self._settings(num_beams, max_new_tokens, forced_length)
-        rows = len(batch["input_ids"])
-        if rows == 0:
-            return []
-        find = greedy if settings.num_beams == 1 else beam_search
-        return find(self._read(batch), rows, settings)
+        return self._search(batch, settings)
 
     def teacher_forced(
         self, batch: Mapping[str, NDArray[np.int64]], tokens: NDArray[np.int64]
@@ -137,8 +160,54 @@ class Translator:
         decoder = self._read(batch)
         return np.stack([decoder.step(column).copy() for column in tokens.T], axis=1)
 
+    def _stream(
+        self,
+        texts: Iterable[str],
+        chunk_rows: int,
+        settings: Generation,
+        batch_size: int | None,
+        batch_tokens: int | None,
+    ) -> Iterator[str]:
+        read = cut = 0
+        for chunk in in_chunks(texts, chunk_rows):
+            rows = self._tokenizer.encode([text for text in chunk if text.strip()])
+            read, cut = read + len(chunk), cut + sum(row.cut for row in rows)
+            yield from self._translate(chunk, rows, settings, batch_size, batch_tokens)
+        self._tokenizer.warn_of_cut(cut, read)
+
+    def _translate(
+        self,
+        texts: Sequence[str],
+        rows: Sequence[Encoded],
+        settings: Generation,
+        batch_size: int | None,
+        batch_tokens: int | None,
+    ) -> list[str]:
+        """Translations of `texts`, of which the ones that are not blank are encoded in `rows`."""
+        found = [""] * len(rows)
+        for places in by_length(rows, batch_size, batch_tokens, self._device):
+            chosen = [rows[place] for place in places]
+            batch = collate(chosen, self.artifact.pad_token_id, self.artifact.inputs)
+            decoded = self.decode(self._search(batch, settings))
+            for place, text in zip(places, decoded, strict=True):
+                found[place] = text
+        translations = iter(found)
+        return [next(translations) if text.strip() else "" for text in texts]
+
+    def _search(
+        self, batch: Mapping[str, NDArray[np.int64]], settings: Generation
+    ) -> list[list[int]]:
+        rows = len(batch["input_ids"])
+        if rows == 0:
+            return []
+        find = greedy if settings.num_beams == 1 else beam_search
+        return find(self._read(batch), rows, settings)
+
     def _settings(
-        self, num_beams: int | None, max_new_tokens: int | None, forced_length: int | None
+        self,
+        num_beams: int | None,
+        max_new_tokens: int | None,
+        forced_length: int | None = None,
     ) -> Generation:
         settings = self.artifact.generation
         if forced_length is None:
