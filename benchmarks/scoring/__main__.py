@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from compressor.importance import METHODS
+from compressor.importance import DATA_FREE, METHODS
 from compressor.throughput.hardware import describe
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -152,12 +152,11 @@ def table(rows: list[dict[str, Any]]) -> str:
         settings.setdefault(key, {})[row["method"]] = row
     for (task, layers, width, heads, count), cells in settings.items():
         plain = cells[PLAIN]
-        values = [f"{plain['seconds']:.2f} s ({plain['memory']:.0f})"]
+        values = [f"{plain['seconds']:.2f} s{_memory(plain)}"]
         for method in methods:
             cell = cells.get(method)
             values.append("–" if cell is None else (
-                f"{cell['ratio']:.2f} [{cell['lowest']:.2f}, {cell['highest']:.2f}] "
-                f"({cell['memory']:.0f})"
+                f"{cell['ratio']:.2f} [{cell['lowest']:.2f}, {cell['highest']:.2f}]{_memory(cell)}"
             ))  # fmt: skip
         size = f"{layers} x {width}"
         text.append(f"| {task} | {size} | {heads} | {count} | " + " | ".join(values) + " |")
@@ -165,6 +164,10 @@ def table(rows: list[dict[str, Any]]) -> str:
     text += ["", f"{', '.join(ONE_PASS)}: at most {worst:.2f} plain passes.", ""]
     text.append(", ".join(f"{key}: {value}" for key, value in describe().items()) + ".")
     return "\n".join(text) + "\n"
+
+
+def _memory(cell: dict[str, Any]) -> str:
+    return f" ({cell['memory']:.0f})" if "memory" in cell else ""
 
 
 def main() -> None:
@@ -180,9 +183,12 @@ def main() -> None:
         for size in sizes:
             for rows in ROWS:
                 timed = timings(task, size, rows, args.rounds)
-                base = peak(task, size, rows, NOTHING)
-                for row in timed:
-                    row["memory"] = max(0.0, peak(task, size, rows, row["method"]) - base)
+                if rows == max(ROWS):
+                    base = peak(task, size, rows, NOTHING)
+                    for row in timed:
+                        if row["method"] not in DATA_FREE:
+                            growth = peak(task, size, rows, row["method"]) - base
+                            row["memory"] = max(0.0, growth)
                 found += timed
                 print(task, size, rows, {r["method"]: round(r["ratio"], 2) for r in timed})
     RESULTS.mkdir(exist_ok=True)
