@@ -52,7 +52,7 @@ def _halve(tensor: TensorProto) -> None:
         return
     values = to_array(tensor)
     largest = float(np.abs(values).max(initial=0))
-    if not largest <= np.finfo(np.float16).max:
+    if not largest <= float(np.finfo(np.float16).max):
         raise InputError(
             f"the weight {tensor.name} holds {largest:g}, which half precision cannot; leave fp16 "
             "out of --precision"
