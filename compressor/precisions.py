@@ -75,8 +75,8 @@ def choose_default(builds: Sequence[Variant], throughput: Throughput | None) -> 
     """The precision an artifact runs unless told otherwise.
 
     The fastest, by the geometric mean of its sentences per second over all batch sizes, of those
-    that met their tolerance and lose no quality significantly against float32. Without test rows or
-    timings it is float32.
+    that are for the device, met their tolerance and lose no quality significantly against float32.
+    Without test rows or timings it is float32.
 
     Args:
         builds: one model in its precisions, float32 first.
@@ -84,7 +84,11 @@ def choose_default(builds: Sequence[Variant], throughput: Throughput | None) -> 
     base, *others = builds
     if throughput is None:
         return base.precision
-    sound = [base, *(b for b in others if within_tolerance(b) and keeps_quality(b))]
+    sound = [base]
+    for build in others:
+        # fp16 is computed in float32 on most CPUs: there it can be faster by luck alone.
+        if build.precision in _ON[throughput.device]:
+            sound += [build] if within_tolerance(build) and keeps_quality(build) else []
 
     def speed(build: Variant) -> float:
         rows = [row for row in throughput.rows if row.variant == build.name]

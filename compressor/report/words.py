@@ -127,6 +127,11 @@ def speed_sentences(report: Report) -> list[str]:
     if report.throughput is None:
         return ["Throughput was not measured."]
     lines = []
+    if report.throughput.device == "cpu" and "fp16" in {v.precision for v in report.variants}:
+        lines.append(
+            "fp16 is for GPUs: on a CPU onnxruntime casts to float32 for most of it, and its speed "
+            "here says nothing."
+        )
     for variant in report.variants:
         rows = [row for row in facts.timings(report, variant.name) if row.speedup is not None]
         if not rows:
