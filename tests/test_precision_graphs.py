@@ -20,6 +20,7 @@ from compressor.export.int8 import quantise_columns, quantised
 from compressor.export.precisions import add_precision, require_within, set_default
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import read_artifact
+from compressor.runtime.saturation import products_saturate
 from compressor.runtime.session import open_session
 from tests import toy
 from tests.runtime_artifacts import Exported, _directory, export
@@ -186,6 +187,21 @@ def test_sums_of_large_products_do_not_saturate():
     x = np.ones((3, 256), np.float32)
     actual = run(quantised(product(weight)), x=x)
     np.testing.assert_allclose(actual, x @ weight, rtol=0.01)
+
+
+def test_the_processor_is_asked_whether_products_saturate():
+    """The same question through a graph that the package onnx made, with constant weights."""
+    sizes = (("a", TensorProto.UINT8, 256), ("y", TensorProto.INT32, 32))
+    a, y = (helper.make_tensor_value_info(n, kind, ["rows", s]) for n, kind, s in sizes)
+    weight = numpy_helper.from_array(np.full((256, 32), 127, np.int8), "weight")
+    node = helper.make_node("MatMulInteger", ["a", "weight"], ["y"])
+    graph = helper.make_graph([node], "product", [a], [y], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    found = session.run(None, {"a": np.full((3, 256), 255, np.uint8)})[0]
+    assert products_saturate() == bool((found != 256 * 255 * 127).any())
 
 
 def test_what_cannot_be_quantised_is_left_alone():

@@ -315,3 +315,15 @@ def test_a_recipe_takes_a_comma_list_or_several(tmp_path):
     assert build_recipe({"model": "a"}).precision == ["fp32"]
     with pytest.raises(UsageError, match="'bf16' is unknown"):
         build_recipe({"model": "a", "precision": ["bf16"]})
+
+
+def test_the_command_line_names_precisions(recipe, finished, capsys):
+    from compressor.commands import run as command
+
+    options = ["--test", recipe.test, "--device", "cpu", "--test-rows", "8"]
+    assert command(["evaluate", str(finished), *options, "--precision", "fp32,int8"]) == 0
+    told = capsys.readouterr().out
+    assert f"{finished} (fp32): accuracy" in told
+    assert f"{finished} (int8): accuracy" in told
+    assert command(["bench", str(finished), *options, "--precision", "auto"]) == 2
+    assert "name the precisions to run" in capsys.readouterr().err

@@ -34,7 +34,7 @@ def export(
     checks = export_checkpoint(build_recipe(given), output)
     lines = [f"wrote {output / 'onnx'}"]
     lines += [
-        f"  {c.name}: {c.largest_difference:.1e} (tolerance {c.tolerance:.0e}); {c.detail}"
+        f"  {c.name}: {c.largest_difference:.1e} (tolerance {c.tolerance:.1e}); {c.detail}"
         for c in checks
     ]
     console.result(

@@ -71,7 +71,7 @@ def require_within(checks: Sequence[Check], precision: str) -> None:
             raise VerificationError(
                 f"the {precision} graphs' logits differ from PyTorch's by "
                 f"{check.largest_difference:.2e} of the largest logit (tolerance "
-                f"{check.tolerance:.0e}); this model does not bear {precision}, leave it out of "
+                f"{check.tolerance:.1e}); this model does not bear {precision}, leave it out of "
                 "--precision"
             )
 
