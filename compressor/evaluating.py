@@ -29,7 +29,10 @@ def evaluate(journey: Journey, dense: Variant, variants: list[Variant]) -> None:
             model.quality = score_classification(outputs[model.name], rows.targets, labels)
     for model in variants:
         pair = outputs["dense"], outputs[model.name]
-        model.comparisons = _compare(journey, model.name, pair, rows)
+        model.comparisons = _compare(journey, model.name, "dense", pair, rows)
+        if model.base not in ("", "dense"):
+            pair = outputs[model.base], outputs[model.name]
+            model.base_comparisons = _compare(journey, model.name, model.base, pair, rows)
 
 
 def answer_rows(journey: Journey, model: Variant, rows: Rows) -> list[str]:
@@ -39,13 +42,18 @@ def answer_rows(journey: Journey, model: Variant, rows: Rows) -> list[str]:
         f"answers-{model.name}",
         f"evaluating {model.name} on {len(rows.sources)} rows",
         lambda: answers(
-            Path(model.directory), rows, journey.device, recipe.num_beams, journey.talk
+            Path(model.directory),
+            rows,
+            journey.device,
+            recipe.num_beams,
+            journey.talk,
+            model.precision,
         ),
     )
 
 
 def _compare(
-    journey: Journey, name: str, outputs: tuple[list[str], list[str]], rows: Rows
+    journey: Journey, name: str, base: str, outputs: tuple[list[str], list[str]], rows: Rows
 ) -> list[Comparison]:
     recipe = journey.recipe
 
@@ -55,6 +63,7 @@ def _compare(
         )
         return [comparison.model_dump() for comparison in found]
 
-    title = f"comparing {name} with dense ({recipe.resamples} resamples)"
-    data = journey.workspace.stage(f"significance-{name}", title, compute)
+    title = f"comparing {name} with {base} ({recipe.resamples} resamples)"
+    stage = f"significance-{name}" if base == "dense" else f"significance-{name}-base"
+    data = journey.workspace.stage(stage, title, compute)
     return [Comparison.model_validate(found) for found in data]

@@ -131,14 +131,14 @@ def parse_rules(max_drop: Sequence[str], min_speedup: Sequence[str]) -> list[Rul
 
 
 def check(report: Report, rules: Sequence[Rule]) -> list[Outcome]:
-    """Every rule on every variant, variant by variant.
+    """Every rule on every artifact in the precision it runs by default, one after the other.
 
     Raises:
         InputError: there is no variant, or a rule is about what the report does not hold.
     """
-    if rules and not report.variants:
+    if rules and not facts.delivered(report):
         raise InputError("the gate has nothing to check: the report holds no pruned variant")
-    return [rule.check(report, variant) for variant in report.variants for rule in rules]
+    return [rule.check(report, variant) for variant in facts.delivered(report) for rule in rules]
 
 
 def exit_status(outcomes: Sequence[Outcome]) -> int:

@@ -24,6 +24,7 @@ from compressor.gates import LEARNED, check_learning
 from compressor.heads import HeadMask, HeadScores
 from compressor.importance import DATA_FREE, METHODS, Scoring, check_method, score_heads
 from compressor.importance.confidence import boundary_ids
+from compressor.precisions import made_precisions
 from compressor.recipe import Recipe
 from compressor.recovery import check_recovery
 from compressor.runtime.session import choose_device
@@ -60,6 +61,7 @@ class Journey:
     examples: list[Example]  # of the calibration rows, or of the test rows without those
     task: ModuleType
     device: str
+    precisions: Sequence[str]  # float32 first
     workspace: Workspace
     talk: Talk
 
@@ -121,6 +123,7 @@ def pick_device(wanted: str, talk: Talk) -> str:
 def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
     """Check everything that can be checked before the first long computation."""
     device = pick_device(recipe.device, talk)
+    precisions = made_precisions(recipe.precision, device)
     checkpoint = open_checkpoint(
         recipe.model,
         revision=recipe.revision,
@@ -161,7 +164,7 @@ def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
     workspace = open_workspace(output, identity, talk)
     return Journey(
         recipe, checkpoint, full, floors, plans, calibration, test, examples, task, device,
-        workspace, talk,
+        precisions, workspace, talk,
     )  # fmt: skip
 
 

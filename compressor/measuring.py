@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.evaluation import compare, score_classification, score_translation
 from compressor.heads import HEADS, read_heads
 from compressor.report.schema import Comparison, Quality, Throughput
@@ -25,6 +26,7 @@ class Evaluated(BaseModel):
     """Quality of one artifact, and its difference from the first one."""
 
     directory: str
+    precision: str
     quality: Quality
     comparisons: list[Comparison] = []
 
@@ -34,6 +36,7 @@ def evaluate_artifacts(
     test: str,
     columns: Mapping[str, Any],
     *,
+    precisions: Sequence[str] | None = None,
     device: str = "auto",
     num_beams: int | None = None,
     resamples: int = 1000,
@@ -42,7 +45,11 @@ def evaluate_artifacts(
 ) -> list[Evaluated]:
     """Quality of every artifact on the same rows, each compared with the first.
 
+    Args:
+        precisions: run every artifact in each of them; None takes each artifact's default.
+
     Raises:
+        UsageError: a precision that an artifact was not exported in.
         InputError: not an artifact, artifacts of different tasks, or malformed rows.
         EnvironmentProblem: the device is not usable.
     """
@@ -50,14 +57,14 @@ def evaluate_artifacts(
     first, rows = _open(directories, test, columns)
     found: list[Evaluated] = []
     reference: list[str] = []
-    for directory in directories:
-        talk.say(f"evaluating {directory} on {len(rows.sources)} rows …")
-        outputs = answers(directory, rows, device, num_beams, talk)
+    for directory, precision in _builds(directories, precisions):
+        talk.say(f"evaluating {directory} ({precision}) on {len(rows.sources)} rows …")
+        outputs = answers(directory, rows, device, num_beams, talk, precision)
         if rows.task == "translation":
             quality = score_translation(outputs, rows.targets)
         else:
             quality = score_classification(outputs, rows.targets, _labels(first) or [])
-        result = Evaluated(directory=str(directory), quality=quality)
+        result = Evaluated(directory=str(directory), precision=precision, quality=quality)
         if found:
             result.comparisons = compare(
                 rows.task, reference, outputs, rows.targets, resamples=resamples, seed=seed
@@ -73,6 +80,7 @@ def bench_artifacts(
     test: str,
     columns: Mapping[str, Any],
     *,
+    precisions: Sequence[str] | None = None,
     device: str = "auto",
     talk: Talk = SILENT,
     **settings: Any,
@@ -80,6 +88,8 @@ def bench_artifacts(
     """Interleaved throughput of artifacts, speed-ups against the first.
 
     Args:
+        precisions: time every artifact in each of them; None takes the artifacts' default, which
+            must be the same.
         settings: as for `compressor.throughput.benchmark`.
 
     Raises:
@@ -89,9 +99,41 @@ def bench_artifacts(
     device = choose_device(device)
     _, rows = _open(directories, test, columns)
     subjects, config = _subjects(directories)
+    if precisions is not None:
+        _builds(directories, precisions)
+        subjects = [
+            replace(
+                subject,
+                name=subject.name if len(precisions) == 1 else f"{subject.name}-{precision}",
+                precision=precision,
+            )
+            for subject in subjects
+            for precision in precisions
+        ]
     return benchmark(
         subjects, rows=rows, config=config, device=device, progress=talk.say, **settings
     )
+
+
+def _builds(
+    directories: Sequence[Path], precisions: Sequence[str] | None
+) -> list[tuple[Path, str]]:
+    """What to measure: every artifact in every precision, or in its default.
+
+    Raises:
+        UsageError: an artifact lacks one of them.
+    """
+    found = []
+    for directory in directories:
+        artifact = read_artifact(directory)
+        for precision in precisions or [artifact.default_precision]:
+            if precision not in artifact.precisions:
+                raise UsageError(
+                    f"{directory} has no precision {precision!r}, only "
+                    f"{', '.join(sorted(artifact.precisions))}; choose one of those, or export it"
+                )
+            found.append((directory, precision))
+    return found
 
 
 def _open(

@@ -7,12 +7,14 @@ stopped run goes on.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from compressor import __version__, gate
 from compressor.choosing import choose_heads, repair
 from compressor.evaluating import evaluate
+from compressor.export.precisions import set_default
 from compressor.heads import HeadScores
 from compressor.journey import (
     Journey,
@@ -20,8 +22,9 @@ from compressor.journey import (
     prepare,
     require_measurements,
 )
+from compressor.precisions import choose_default
 from compressor.recipe import Recipe
-from compressor.report import write_reports
+from compressor.report import facts, write_reports
 from compressor.report.combine import only
 from compressor.report.model_card import render_card
 from compressor.report.schema import (
@@ -35,10 +38,10 @@ from compressor.report.schema import (
 from compressor.report.schema import Scoring as ScoringFacts
 from compressor.searching import search_heads
 from compressor.stages import (
-    PRECISION,
     Choice,
     Probe,
     build_dense,
+    build_precision,
     build_variant,
     make_probe,
 )
@@ -65,17 +68,20 @@ def run(recipe: Recipe, output: Path, command: str = "", talk: Talk = SILENT) ->
     started = stage("started", "reading inputs", lambda: {"created": _now(), "command": command})
     probe = make_probe(journey.rows, journey.examples, journey.checkpoint.model, journey.task)
     dense = _dense(journey, probe)
+    builds = _precisions(journey, dense, probe)
     scores: HeadScores | None = None
     search: SpeedSearch | QualitySearch | None = None
-    variants = []
     for plan in journey.plans:
         if plan.budget.measured:
             choice = search_heads(journey, plan, dense, probe)
         else:
             choice = choose_heads(journey, plan)
         scores, search = choice.scores, choice.search
-        variants.append(_build(journey, plan, choice, probe))
-    evaluate(journey, dense, variants)
+        variant = _build(journey, plan, choice, probe)
+        builds += [variant, *_precisions(journey, variant, probe)]
+    evaluate(journey, dense, builds)
+    throughput = _throughput(journey, dense, builds) if recipe.bench else None
+    _choose_defaults(builds, throughput)
     report = Report(
         tool_version=__version__,
         created=started["created"],
@@ -89,8 +95,8 @@ def run(recipe: Recipe, output: Path, command: str = "", talk: Talk = SILENT) ->
         test=_source(journey.test),
         scoring=_scoring_facts(scores),
         dense=dense,
-        variants=variants,
-        throughput=_throughput(journey, dense, variants) if recipe.bench else None,
+        variants=builds,
+        throughput=throughput,
         search=search,
         hardware=describe(),
         versions=versions(),
@@ -131,10 +137,38 @@ def _build(journey: Journey, plan: Plan, choice: Choice, probe: Probe) -> Varian
     return Variant.model_validate(data | {"directory": plan.directory.as_posix()})
 
 
+def _precisions(journey: Journey, base: Variant, probe: Probe) -> list[Variant]:
+    """The other precisions of a model; a stage each."""
+
+    def build(precision: str) -> Variant:
+        data = journey.workspace.stage(
+            f"build-{base.name}-{precision}",
+            f"exporting {base.name} in {precision}, checking",
+            lambda: build_precision(journey.checkpoint, base, precision, probe),
+        )
+        return Variant.model_validate(data | {"directory": base.directory})
+
+    return [build(precision) for precision in journey.precisions if precision != base.precision]
+
+
+def _choose_defaults(builds: Sequence[Variant], throughput: Throughput | None) -> None:
+    """Set what each artifact runs in where no precision is named, in the report's facts."""
+    for base in [build for build in builds if not build.base]:
+        family = [base, *(build for build in builds if build.base == base.name)]
+        chosen = choose_default(family, throughput)
+        for build in family:
+            build.default = build.precision == chosen
+
+
 def _throughput(journey: Journey, dense: Variant, variants: list[Variant]) -> Throughput:
     recipe = journey.recipe
     subjects = [
-        Subject(model.name, Path(model.directory), {n: len(k) for n, k in model.kept.items()})
+        Subject(
+            model.name,
+            Path(model.directory),
+            {n: len(k) for n, k in model.kept.items()},
+            model.precision,
+        )
         for model in (dense, *variants)
     ]
     data = journey.workspace.stage(
@@ -173,7 +207,8 @@ def _scoring_facts(scores: HeadScores | None) -> ScoringFacts | None:
 
 def _finish(journey: Journey, report: Report, output: Path) -> None:
     """Reports, recipe, model card and manifest: of the whole run, and of each artifact."""
-    for plan, variant in zip(journey.plans, report.variants, strict=True):
+    for plan, variant in zip(journey.plans, facts.pruned(report), strict=True):
+        set_default(plan.directory, facts.default_build(report, variant).precision)
         own = _own_recipe(journey.recipe, plan)
         plan.directory.joinpath("recipe.yaml").write_text(own.to_yaml(), encoding="utf-8")
         own_report = only(report, variant)
@@ -183,18 +218,18 @@ def _finish(journey: Journey, report: Report, output: Path) -> None:
     if len(journey.plans) > 1:
         output.joinpath("recipe.yaml").write_text(journey.recipe.to_yaml(), encoding="utf-8")
         write_reports(report, output)
-    facts: dict[str, Any] = {
+    provenance: dict[str, Any] = {
         "tool": f"compress {__version__}",
         "created": report.created,
         "command": report.command,
         "seed": report.seed,
-        "precision": PRECISION,
+        "precisions": list(journey.precisions),
         "calibration": report.calibration and report.calibration.model_dump(),
         "versions": report.versions,
         "hardware": report.hardware,
     }
     for directory in {*(plan.directory for plan in journey.plans), output}:
-        write_manifest(directory, facts)
+        write_manifest(directory, provenance)
 
 
 def _own_recipe(recipe: Recipe, plan: Plan) -> Recipe:

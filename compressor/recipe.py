@@ -10,10 +10,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+)
 
 from compressor.budget import split_max_drop
 from compressor.errors import InputError, UsageError
+from compressor.precisions import split_precisions
 
 Lengths = Literal["data"] | PositiveInt
 
@@ -60,6 +68,7 @@ class Recipe(BaseModel):
     patience: PositiveInt = 2
     seed: int = 0
 
+    precision: list[str] = ["fp32"]
     device: Literal["auto", "cpu", "cuda"] = "auto"
     num_beams: int | None = Field(default=None, ge=1)
     resamples: int = Field(default=1000, ge=100)
@@ -73,6 +82,11 @@ class Recipe(BaseModel):
 
     max_drop: list[str] = []
     min_speedup: list[str] = []
+
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _precision_names(cls, value: Any) -> list[str]:
+        return split_precisions(value)
 
     @property
     def drop_budgets(self) -> list[float]:

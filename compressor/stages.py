@@ -20,12 +20,13 @@ from compressor.checkpoint import (
 )
 from compressor.errors import VerificationError
 from compressor.export import export_model, graph_bytes
+from compressor.export.precisions import add_precision
 from compressor.heads import HeadMask, HeadScores
+from compressor.precisions import BASE
 from compressor.report.schema import Check, QualitySearch, SpeedSearch, Variant
 from compressor.surgery import prune, verify_surgery
 from compressor.tasks import Batch, Example, Rows
 
-PRECISION = "fp32"
 CHECKED_BATCHES = 4
 CHECKED_ROWS = 8  # per batch
 # What tokenizers disagree about most easily: case, accents, digits, spaces, symbols.
@@ -141,6 +142,30 @@ def build_variant(
     )
 
 
+def build_precision(
+    checkpoint: Checkpoint, base: Variant, precision: str, probe: Probe
+) -> dict[str, Any]:
+    """Write one more precision of an exported model and compare it with the float32 network.
+
+    Args:
+        base: the model in float32: the dense one, or one whose directory is a checkpoint.
+    """
+    directory = Path(base.directory)
+    dense = base.name == "dense"
+    model = checkpoint.model if dense else open_checkpoint(base.directory).model
+    inputs = [batch.inputs() for batch in probe.batches]
+    checks = add_precision(model.eval(), inputs, directory, precision)
+    made = {
+        "name": f"{base.name}-{precision}",
+        "precision": precision,
+        "base": base.name,
+        "default": False,  # until it is measured
+        "onnx_bytes": graph_bytes(directory, precision),
+        "checks": checks,
+    }
+    return base.model_copy(update=made).model_dump()
+
+
 def heads_facts(
     checkpoint: Checkpoint, mask: HeadMask, scores: HeadScores, budget: Budget, seed: int
 ) -> dict[str, Any]:
@@ -189,7 +214,7 @@ def _describe(
         parameters=count_parameters(model),
         checkpoint_bytes=checkpoint_bytes,
         onnx_bytes=graph_bytes(directory),
-        precision=PRECISION,
+        precision=BASE,
         selection=selection,
         recovery=recovery,
         checks=checks,

@@ -11,13 +11,16 @@ from compressor.choosing import repair_checkpoint
 from compressor.errors import InputError, UsageError
 from compressor.export import export_model
 from compressor.export.metadata import max_source_tokens
+from compressor.export.precisions import add_precision, require_within
 from compressor.gates import LEARNED
 from compressor.heads import HeadMask, HeadScores
 from compressor.importance import DATA_FREE
 from compressor.journey import pick_device, plan_budgets, read_data, score_checkpoint_heads
+from compressor.precisions import AUTO, made_precisions
 from compressor.recipe import Recipe
 from compressor.recovery import NONE, check_recovery, parse_recovery
 from compressor.report.schema import Check
+from compressor.runtime.session import choose_device
 from compressor.stages import heads_facts, scores_from_json, synthetic_probe
 from compressor.surgery import prune, verify_surgery
 from compressor.talk import SILENT, Talk
@@ -124,14 +127,27 @@ def prune_checkpoint(
 def export_checkpoint(recipe: Recipe, output: Path) -> list[Check]:
     """Export a checkpoint, dense or pruned; checked on random ragged batches.
 
-    `output` may be the checkpoint's own directory, as long as it has no `onnx` directory.
+    `output` may be the checkpoint's own directory, as long as it has no `onnx` directory. The
+    runtime's default stays float32, since no test rows say what other precisions lose.
+
+    Raises:
+        VerificationError: a graph differs from PyTorch by more than its precision's tolerance.
     """
+    # Nothing is timed here, so every precision that is named can be made on every machine.
+    device = choose_device(recipe.device) if recipe.precision == [AUTO] else "cpu"
+    precisions = made_precisions(recipe.precision, device)
     if (output / "onnx").exists():
         raise InputError(f"{output / 'onnx'} is there already; choose another --output")
     checkpoint = _open(recipe)
     if output.resolve() != checkpoint.directory.resolve():
         _require_new(output)
     probe = synthetic_probe(checkpoint, task_module(checkpoint.entry.task))
-    return export_model(
+    checks = export_model(
         checkpoint, checkpoint.model, checkpoint.mask, probe.batches, probe.texts, output
     )
+    inputs = [batch.inputs() for batch in probe.batches]
+    for precision in precisions[1:]:
+        found = add_precision(checkpoint.model, inputs, output, precision)
+        require_within(found, precision)
+        checks += found
+    return checks

@@ -20,6 +20,7 @@ def bench(
         list[Path], typer.Argument(help="Artifact directories; the first is the reference.")
     ],
     test: Annotated[str, typer.Option("--test", help="Rows to time on.")],
+    precision: o.MeasuredPrecision = None,
     batch_size: o.BatchSize = None,
     lengths: o.Lengths = None,
     target_length: o.TargetLength = None,
@@ -52,6 +53,7 @@ def bench(
         batch_sizes=o.parse_numbers(batch_size, "--batch-size") or [1, 4, 16, 64],
         lengths=parse_lengths(lengths) or "data",
         target_length=target_length,
+        precisions=o.parse_precisions(precision),
         seconds=bench_seconds or 3.0,
         threads=threads,
         device=device or "auto",

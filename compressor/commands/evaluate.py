@@ -20,6 +20,7 @@ def evaluate(
         list[Path], typer.Argument(help="Directories with onnx/; the first is the reference.")
     ],
     test: Annotated[str, typer.Option("--test", help="Rows to measure quality on.")],
+    precision: o.MeasuredPrecision = None,
     num_beams: o.NumBeams = None,
     device: o.Device = None,
     seed: o.Seed = None,
@@ -43,13 +44,16 @@ def evaluate(
         "label_column": label_column, "limit": test_rows,
     }  # fmt: skip
     found = evaluate_artifacts(
-        artifacts, test, columns, device=device or "auto", num_beams=num_beams,
+        artifacts, test, columns, precisions=o.parse_precisions(precision),
+        device=device or "auto", num_beams=num_beams,
         resamples=resamples, seed=seed or 0, talk=console,
     )  # fmt: skip
     lines = []
     for result in found:
         metrics = ", ".join(f"{name} {value:.2f}" for name, value in result.quality.metrics.items())
-        lines.append(f"{result.directory}: {metrics} ({result.quality.rows} rows)")
+        lines.append(
+            f"{result.directory} ({result.precision}): {metrics} ({result.quality.rows} rows)"
+        )
         for x in result.comparisons:
             low, high = x.interval
             lines.append(

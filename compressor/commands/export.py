@@ -15,6 +15,7 @@ def register(app: typer.Typer) -> None:
 def export(
     output: o.Output,
     model: o.Model = None,
+    precision: o.Precision = None,
     revision: o.Revision = None,
     allow_pickle: o.AllowPickle = None,
     trust_remote_code: o.TrustRemoteCode = None,
@@ -28,12 +29,12 @@ def export(
 
     given = {
         "model": model, "revision": revision, "allow_pickle": allow_pickle,
-        "trust_remote_code": trust_remote_code,
+        "trust_remote_code": trust_remote_code, "precision": precision,
     }  # fmt: skip
     checks = export_checkpoint(build_recipe(given), output)
     lines = [f"wrote {output / 'onnx'}"]
     lines += [
-        f"  {c.name}: {c.largest_difference:.1e} (tolerance {c.tolerance:.0e}); {c.detail}"
+        f"  {c.name}: {c.largest_difference:.1e} (tolerance {c.tolerance:.1e}); {c.detail}"
         for c in checks
     ]
     console.result(

@@ -40,6 +40,25 @@ def parse_numbers(text: str | None, option: str) -> list[int] | None:
     return [int(part) for part in parts]
 
 
+def parse_precisions(values: list[str] | None) -> list[str] | None:
+    """Names of precisions to run artifacts in; None if none are given.
+
+    Raises:
+        UsageError: an unknown name, one given twice, or `auto`, which is for exporting.
+    """
+    if not values:
+        return None
+    from compressor.precisions import AUTO, split_precisions
+
+    names = split_precisions(values)
+    if names == [AUTO]:
+        raise UsageError(
+            "--precision auto is for `compress run` and `compress export`; name the precisions to "
+            "run, or leave it out for each artifact's default"
+        )
+    return names
+
+
 Model = Annotated[
     str | None, typer.Option("-m", "--model", help="Checkpoint: a local directory or a hub id.")
 ]
@@ -178,6 +197,19 @@ Floor = Annotated[
     typer.Option("--floor", help="Heads each layer keeps at least: 1 (default), 0, or cross=2."),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", help="Of everything random. Default: 0.")]
+Precision = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--precision",
+        help="fp32 (default), fp32,int8, fp32,fp16, or auto: int8 for the CPU, fp16 for CUDA.",
+    ),
+]
+MeasuredPrecision = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--precision", help="Precisions to run, as in fp32,int8; each artifact's default if none."
+    ),
+]
 Device = Annotated[str | None, typer.Option("--device", help="auto (default), cpu or cuda.")]
 NumBeams = Annotated[
     int | None,

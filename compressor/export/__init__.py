@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compressor.heads import HeadMask
+from compressor.precisions import BASE
 from compressor.report.schema import Check
-from compressor.runtime.artifact import GRAPH_DIRECTORY
+from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
 
 if TYPE_CHECKING:
     from torch import nn
@@ -52,6 +53,8 @@ def export_model(
     return verify(model, directory, inputs)
 
 
-def graph_bytes(directory: Path) -> int:
-    """Size of the float32 graphs of an artifact, external weights included."""
-    return sum(path.stat().st_size for path in (directory / GRAPH_DIRECTORY).glob("*.onnx*"))
+def graph_bytes(directory: Path, precision: str = BASE) -> int:
+    """Size of the graphs of an artifact in one precision, external weights included."""
+    graphs = directory / GRAPH_DIRECTORY
+    names = read_artifact(directory).precisions[precision].values()
+    return sum(path.stat().st_size for name in names for path in graphs.glob(f"{name}*"))

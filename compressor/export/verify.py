@@ -33,7 +33,7 @@ def verify_classifier(
     for batch in batches:
         expected = model(**batch).logits.numpy()
         actual = runtime.run({name: value.numpy() for name, value in batch.items()})
-        differences.append(_relative(actual, expected))
+        differences.append(relative_difference(actual, expected))
     return [_logit_check(differences)]
 
 
@@ -59,7 +59,7 @@ def verify_translator(
         expected = model.generate(**inputs, num_beams=1, do_sample=False)  # type: ignore[operator]
         logits = model(**inputs, decoder_input_ids=expected[:, :-1]).logits
         steps = runtime.teacher_forced(arrays, expected[:, :-1].numpy())
-        differences.append(_relative(steps, logits.numpy()))
+        differences.append(relative_difference(steps, logits.numpy()))
         produced = runtime.generate(arrays, num_beams=1)
         for row, (want, got) in enumerate(zip(expected[:, 1:].tolist(), produced, strict=True)):
             want = _until_end(want, runtime.end_ids, len(got))
@@ -103,7 +103,7 @@ def _require_tie(want: list[int], got: list[int], logits: Tensor) -> None:
     )
 
 
-def _relative(actual: Any, expected: np.ndarray) -> float:
+def relative_difference(actual: Any, expected: np.ndarray) -> float:
     return float(np.abs(actual - expected).max() / max(np.abs(expected).max(), 1e-12))
 
 

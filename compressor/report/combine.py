@@ -32,11 +32,15 @@ def combine(reports: Sequence[Report]) -> Report:
     if not others:
         return first
     variants: dict[str, Variant] = {}
-    for variant in (v for report in reports for v in report.variants):
-        name, number = variant.name, 2
-        while name in variants:
-            name, number = f"{variant.name}-{number}", number + 1
-        variants[name] = variant.model_copy(update={"name": name})
+    for report in reports:
+        renamed = {report.dense.name: first.dense.name}
+        for variant in report.variants:
+            name, number = variant.name, 2
+            while name in variants:
+                name, number = f"{variant.name}-{number}", number + 1
+            renamed[variant.name] = name
+            base = renamed[variant.base] if variant.base else ""  # float32 comes first
+            variants[name] = variant.model_copy(update={"name": name, "base": base})
     return first.model_copy(
         update={
             "variants": list(variants.values()),
@@ -48,10 +52,13 @@ def combine(reports: Sequence[Report]) -> Report:
 
 
 def only(report: Report, variant: Variant) -> Report:
-    """The report with the dense model and one variant alone."""
+    """The report with the dense model and one variant alone, both in all their precisions."""
+    chosen = {report.dense.name, variant.name, variant.base or variant.name}
+    variants = [v for v in report.variants if chosen & {v.name, v.base}]
+    names = {report.dense.name, *(v.name for v in variants)}
     timed = report.throughput
     if timed is not None:
-        rows = [row for row in timed.rows if row.variant in (report.dense.name, variant.name)]
+        rows = [row for row in timed.rows if row.variant in names]
         timed = timed.model_copy(update={"rows": rows})
-    gates = [outcome for outcome in report.gate if outcome.variant == variant.name]
-    return report.model_copy(update={"variants": [variant], "throughput": timed, "gate": gates})
+    gates = [outcome for outcome in report.gate if outcome.variant in names]
+    return report.model_copy(update={"variants": variants, "throughput": timed, "gate": gates})

@@ -62,6 +62,27 @@ def models(report: Report) -> list[Variant]:
     return [report.dense, *report.variants]
 
 
+def pruned(report: Report) -> list[Variant]:
+    """The variants in float32: each cut once, however many precisions it comes in."""
+    return [variant for variant in report.variants if not variant.base]
+
+
+def delivered(report: Report) -> list[Variant]:
+    """What the artifacts run unless a precision is named: one variant each."""
+    return [variant for variant in report.variants if variant.default]
+
+
+def builds(report: Report, variant: Variant) -> list[Variant]:
+    """All precisions of the model that `variant` is one of, float32 first where it is there."""
+    name = variant.base or variant.name
+    return [model for model in models(report) if name in (model.name, model.base)]
+
+
+def default_build(report: Report, variant: Variant) -> Variant:
+    """The precision of a model that its artifact runs unless one is named."""
+    return next((build for build in builds(report, variant) if build.default), variant)
+
+
 def kinds(report: Report) -> list[str]:
     """Kinds of attention that occur, in the canonical order."""
     present = {kind_of(name) for name in report.dense.heads}
@@ -160,7 +181,8 @@ def share_of_gain(timing: Timing) -> float | None:
 def headline(report: Report) -> Variant | None:
     """The variant to lead with: gate met, no significant loss, then the fewest heads.
 
-    Among variants that all lose quality significantly it is the one that loses least.
+    Only what artifacts run by default is considered. Among variants that all lose quality
+    significantly it is the one that loses least.
     """
     metric = primary_metric(report)
     failed = {outcome.variant for outcome in report.gate if not outcome.met}
@@ -171,4 +193,4 @@ def headline(report: Report) -> Variant | None:
             return variant.name in failed, True, -found.difference
         return variant.name in failed, False, kept_heads(variant)
 
-    return min(report.variants, key=rank, default=None)
+    return min(delivered(report), key=rank, default=None)

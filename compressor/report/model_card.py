@@ -49,7 +49,7 @@ def render_card(
         f"# {escape(variant.name)}: {escape(report.model)} with fewer attention heads",
         *_what(alone, variant),
         "## How to use it",
-        _loading(report),
+        _loading(report, variant),
         "## Quality against the dense model",
         *bullets(words.quality_sentences(alone)),
         *render_table(tables.quality(alone)),
@@ -104,8 +104,14 @@ def _what(report: Report, variant: Variant) -> list[str]:
     ]
 
 
-def _loading(report: Report) -> str:
+def _loading(report: Report, variant: Variant) -> str:
     runtime, example = _RUNTIMES[report.task]
+    family = facts.builds(report, variant)
+    precisions = ""
+    if len(family) > 1:
+        names = words.join([f'`precision="{build.precision}"`' for build in family])
+        default = facts.default_build(report, variant).precision
+        precisions = f"\n\nThe graphs come in {names}; without one it is {default}."
     return f"""\
 From ONNX, without PyTorch, in the directory this file is in:
 
@@ -114,7 +120,7 @@ from compressor.runtime import {runtime}
 
 model = {runtime}(".")
 {example}
-```
+```{precisions}
 
 As a PyTorch module (other loaders expect the same head count in every layer and fail):
 

@@ -56,7 +56,7 @@ def render_html(report: Report) -> str:
         size=tables.size(report),
         layers=tables.layers(report),
         head_sentences=words.head_sentences(report),
-        head_maps=[_head_maps(report, variant) for variant in report.variants],
+        head_maps=[_head_maps(report, variant) for variant in facts.pruned(report)],
         legend=Markup(headmap.render_legend(report)),
         checks=tables.checks(report),
         origin=tables.origin(report),
@@ -142,12 +142,12 @@ def _figures(report: Report) -> list[Figure]:
     rows = [row for row in facts.timings(report, variant.name) if row.speedup is not None]
     for row in rows[:1] + rows[1:][-1:]:  # smallest and largest batch: both ends of the story
         paying = "pays" if facts.pays(row) else "does not pay"
+        limit = "" if row.limit is None else f", limit {numbers.fixed(row.limit, 2)}"
         figures.append(
             Figure(
                 f"Speed-up at batch {row.batch_size}",
                 numbers.fixed(row.speedup, 2),
-                f"{numbers.interval(row.speedup_interval, 2)}, limit "
-                f"{numbers.fixed(row.limit, 2)}: {paying}",
+                f"{numbers.interval(row.speedup_interval, 2)}{limit}: {paying}",
             )
         )
     smaller = numbers.change(variant.onnx_bytes, report.dense.onnx_bytes)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from compressor.errors import InputError
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 
 
 class Model(BaseModel):
@@ -65,10 +65,13 @@ class Variant(Model):
     checkpoint_bytes: int
     onnx_bytes: int
     precision: str
+    base: str = ""  # name of the float32 model that this is another precision of
+    default: bool = True  # whether the runtime takes this precision where none is named
     selection: str = ""  # how the heads were found, in words, where scores alone do not tell
     recovery: str = ""  # how the kept weights were repaired, in words; empty if they were not
     quality: Quality | None = None
     comparisons: list[Comparison] = []
+    base_comparisons: list[Comparison] = []  # with `base` (as `dense`), where that is not dense
     checks: list[Check] = []
 
     @model_validator(mode="after")
@@ -103,6 +106,8 @@ class Timing(Model):
     limit: float | None = None  # what the speed-up cannot exceed at this shape
     limit_macs: float | None = None
     limit_bytes: float | None = None
+    provider: str | None = None  # what ran it; None where only the whole measurement tells
+    precision: str | None = None
 
 
 class Throughput(Model):
@@ -234,6 +239,9 @@ class Report(Model):
         timed = {row.variant for row in self.throughput.rows} if self.throughput else set()
         if not timed <= set(names):
             raise ValueError(f"timings of unknown models: {sorted(timed - set(names))}")
+        bases = {variant.base for variant in self.variants if variant.base}
+        if not bases <= set(names):
+            raise ValueError(f"precisions of unknown models: {sorted(bases - set(names))}")
         return self
 
     def save(self, path: Path) -> None:

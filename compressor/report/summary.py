@@ -139,6 +139,8 @@ def _model_summary(report: Report, model: Variant) -> dict[str, Any]:
     return {
         "name": model.name,
         "directory": model.directory,
+        "precision": model.precision,
+        "default": model.default,
         "heads_kept": facts.kept_heads(model),
         "heads_total": facts.total_heads(model),
         "parameters": model.parameters,
@@ -149,6 +151,10 @@ def _model_summary(report: Report, model: Variant) -> dict[str, Any]:
             for name, found in (model.quality.metrics.items() if model.quality else ())
         },
         "comparisons": {found.metric: _comparison_summary(found) for found in model.comparisons},
+        "base": model.base or None,
+        "base_comparisons": {
+            found.metric: _comparison_summary(found) for found in model.base_comparisons
+        },
         "throughput": [_timing_summary(row) for row in facts.timings(report, model.name)],
     }
 

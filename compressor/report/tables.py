@@ -136,13 +136,22 @@ def throughput(report: Report) -> Table | None:
         caption="Throughput by batch size. Latency is that of one batch; tokens are "
         f"{kind} tokens; the interval is the 95% interval of the speed-up. The limit is what the "
         "speed-up cannot exceed at this shape, and the share of the gain is "
-        "(speed-up - 1) / (limit - 1).",
+        f"(speed-up - 1) / (limit - 1).{_no_limit(report)}",
         columns=_columns(
             "Model",
             *("Batch", "Sentences/s", "Tokens/s", "p50 ms", "p90 ms", "p99 ms", "Peak MiB"),
             *("Speed-up", "95% interval", "Limit", "Share of gain"),
         ),
         rows=_by_batch(report, _throughput_cells),
+    )
+
+
+def _no_limit(report: Report) -> str:
+    if all(model.precision == report.dense.precision for model in report.variants):
+        return ""
+    return (
+        " There is no limit between precisions: their kernels reach different shares of what the "
+        "machine can do at most."
     )
 
 
@@ -177,13 +186,15 @@ def shapes(report: Report) -> Table | None:
             "Model",
             *("Batch", "Source tokens", "With padding", "Generated tokens", "Runs"),
             *("Limit (multiply-adds)", "Limit (bytes)"),
-        ),
+        )
+        + _columns("Precision, Provider"),
         rows=_by_batch(report, _shape_cells),
     )
 
 
 def _shape_cells(report: Report, row: Timing) -> tuple[str, ...]:
     same = row.variant == report.dense.name
+    assert report.throughput is not None  # the row is one of its rows
     return (
         numbers.fixed(row.source_tokens, 1),
         numbers.fixed(row.padded_source_tokens, 1),
@@ -191,6 +202,8 @@ def _shape_cells(report: Report, row: Timing) -> tuple[str, ...]:
         str(row.runs),
         "" if same else numbers.fixed(row.limit_macs, 2),
         "" if same else numbers.fixed(row.limit_bytes, 2),
+        row.precision or report.throughput.precision,
+        row.provider or report.throughput.provider,
     )
 
 
@@ -261,8 +274,8 @@ def layers(report: Report) -> Table:
     return Table(
         key="layers",
         caption="Heads kept in each layer: how many of how many, and which.",
-        columns=_columns(", ".join(["Layer"])) + tuple(_text(v.name) for v in report.variants),
-        rows=tuple((name, *(cell(v, name) for v in report.variants)) for name in names),
+        columns=_columns(", ".join(["Layer"])) + tuple(_text(v.name) for v in facts.pruned(report)),
+        rows=tuple((name, *(cell(v, name) for v in facts.pruned(report))) for name in names),
     )
 
 
@@ -287,7 +300,7 @@ def origin(report: Report, *, directories: bool = True) -> Pairs:
             ("Scoring signature", report.scoring.signature),
             ("Scoring cost", cost or "not recorded"),
         ]
-    for variant in report.variants:
+    for variant in facts.pruned(report):
         pairs.append((f"Budget of {variant.name}", variant.budget))
         if variant.selection:
             pairs.append((f"Selection of {variant.name}", variant.selection))

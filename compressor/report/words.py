@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from compressor.report import facts, numbers
-from compressor.report.schema import Report, Timing, Variant
+from compressor.report.schema import Comparison, Report, Timing, Variant
 
 
 def join(items: Sequence[str]) -> str:
@@ -30,12 +30,18 @@ def speedup(timing: Timing) -> str:
 
 def quality(variant: Variant, metric: str) -> str:
     """`BLEU 33.90 against 34.21 (-0.31 [-0.62, +0.01], p = 0.062): no significant difference`."""
-    style = facts.metric_style(metric)
-    unit = f" {style.unit}" if style.unit else ""
     found = facts.comparison(variant, metric)
     if found is None:
+        style = facts.metric_style(metric)
+        unit = f" {style.unit}" if style.unit else ""
         alone = numbers.fixed(facts.value(variant, metric), style.digits)
         return f"{style.label} {alone}{unit}, not compared with dense"
+    return _compared(found)
+
+
+def _compared(found: Comparison) -> str:
+    style = facts.metric_style(found.metric)
+    unit = f" {style.unit}" if style.unit else ""
     pruned, dense = (numbers.fixed(v, style.digits) for v in (found.pruned, found.dense))
     difference = numbers.fixed(found.difference, style.digits, sign=True)
     bounds = numbers.interval(found.interval, style.digits, sign=True)
@@ -58,13 +64,56 @@ def quality_sentences(report: Report) -> list[str]:
             continue
         parts = "; ".join(quality(variant, metric) for metric in found)
         lines.append(f"{variant.name}, with {heads(variant)}: {parts}.")
+        if variant.base_comparisons:
+            parts = "; ".join(map(_compared, variant.base_comparisons))
+            lines.append(f"{variant.name} against {variant.base}: {parts}.")
+    return [*lines, *precision_sentences(report)]
+
+
+def precision_sentences(report: Report) -> list[str]:
+    """What each artifact runs in by default, and why it is not a precision that was made too."""
+    lines = []
+    for variant in facts.pruned(report):
+        family = facts.builds(report, variant)
+        if len(family) == 1:
+            continue
+        chosen = facts.default_build(report, variant)
+        lines.append(
+            f"The artifact of {variant.name} runs in {chosen.precision} unless a precision is "
+            "named."
+        )
+        lines += _refusals(family)
     return lines
+
+
+def _refusals(builds: Sequence[Variant]) -> list[str]:
+    """One sentence for each precision that cannot be an artifact's default."""
+    return [
+        f"{build.name} {reason}, so it is not the default."
+        for build in builds
+        if build.base and (reason := _refusal(build))
+    ]
+
+
+def _refusal(build: Variant) -> str:
+    """Why a precision must not be the default; empty if nothing speaks against it."""
+    exceeded = [c for c in build.checks if not c.largest_difference <= c.tolerance]
+    if exceeded:
+        return (
+            f"differs from PyTorch by {exceeded[0].largest_difference:.2g} of the largest logit, "
+            f"more than the {exceeded[0].tolerance:.2g} that is usual"
+        )
+    worse = [c for c in build.base_comparisons if facts.judge(c) == "worse"]
+    if worse:
+        labels = join([facts.metric_style(found.metric).label for found in worse])
+        return f"is significantly worse than {build.base} in {labels}"
+    return ""
 
 
 def head_sentences(report: Report) -> list[str]:
     """One sentence per variant with layers that lost all their heads."""
     lines = []
-    for variant in report.variants:
+    for variant in facts.pruned(report):
         names = facts.emptied(variant)
         if names:
             subject = f"layer {names[0]} has" if len(names) == 1 else f"layers {join(names)} have"
@@ -78,6 +127,11 @@ def speed_sentences(report: Report) -> list[str]:
     if report.throughput is None:
         return ["Throughput was not measured."]
     lines = []
+    if report.throughput.device == "cpu" and "fp16" in {v.precision for v in report.variants}:
+        lines.append(
+            "fp16 is for GPUs: on a CPU onnxruntime casts to float32 for most of it, and its speed "
+            "here says nothing."
+        )
     for variant in report.variants:
         rows = [row for row in facts.timings(report, variant.name) if row.speedup is not None]
         if not rows:
@@ -89,7 +143,10 @@ def speed_sentences(report: Report) -> list[str]:
 
 
 def _subject(report: Report, name: str) -> str:
-    """`pruning`, with the variant's name where there are several."""
+    """`pruning`, with the variant's name where there are several; another precision by name."""
+    variant = next(variant for variant in report.variants if variant.name == name)
+    if variant.base:
+        return name
     return "pruning" if len(report.variants) == 1 else f"pruning to {name}"
 
 
@@ -144,14 +201,18 @@ def verdict(report: Report) -> str:
     measured = metric is not None and (variant.quality is not None or variant.comparisons)
     parts.append(quality(variant, metric) if metric and measured else "quality not measured")
     parts.append(_speed_range(report, variant))
-    return " ".join(filter(None, ("; ".join(parts) + ".", gate_sentence(report))))
+    refused = [
+        line for model in facts.pruned(report) for line in _refusals(facts.builds(report, model))
+    ]
+    return " ".join(filter(None, ("; ".join(parts) + ".", *refused, gate_sentence(report))))
 
 
 def _lead(report: Report, variant: Variant, metric: str | None) -> str:
-    count = len(report.variants)
+    variants = facts.delivered(report)
+    count = len(variants)
     if count == 1:
         return variant.name
-    judged = [facts.judge(facts.comparison(other, metric)) for other in report.variants]
+    judged = [facts.judge(facts.comparison(other, metric)) for other in variants]
     if all(judgement == "worse" for judgement in judged):
         return (
             f"All {count} variants are significantly worse than dense; the mildest, {variant.name},"

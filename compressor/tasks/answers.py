@@ -13,10 +13,19 @@ ROWS_PER_SIGN = 512  # rows between two signs of life
 
 
 def answers(
-    directory: Path, rows: Rows, device: str, num_beams: int | None, talk: Talk
+    directory: Path,
+    rows: Rows,
+    device: str,
+    num_beams: int | None,
+    talk: Talk,
+    precision: str | None = None,
 ) -> list[str]:
-    """Translations, or label names, of all rows in their order."""
-    answer = _answerer(directory, rows, device, num_beams)
+    """Translations, or label names, of all rows in their order.
+
+    Args:
+        precision: of the artifact's graphs; None takes its default.
+    """
+    answer = _answerer(directory, rows, device, num_beams, precision)
     found: list[str] = []
     for start in range(0, len(rows.sources), ROWS_PER_SIGN):
         found += answer(slice(start, start + ROWS_PER_SIGN))
@@ -25,12 +34,12 @@ def answers(
 
 
 def _answerer(
-    directory: Path, rows: Rows, device: str, num_beams: int | None
+    directory: Path, rows: Rows, device: str, num_beams: int | None, precision: str | None
 ) -> Callable[[slice], list[str]]:
     if rows.task == "translation":
-        translator = Translator(directory, device=device)
+        translator = Translator(directory, device=device, precision=precision)
         return lambda part: translator.translate(rows.sources[part], num_beams=num_beams)
-    classifier = Classifier(directory, device=device)
+    classifier = Classifier(directory, device=device, precision=precision)
     pairs = rows.pairs
     return lambda part: classifier.classify(
         rows.sources[part], None if pairs is None else pairs[part]

@@ -31,11 +31,17 @@ _Key = tuple[str, int]  # model, batch size
 
 @dataclass(frozen=True)
 class Subject:
-    """One artifact to time; `counts` are the heads of each attention layer, for its limit."""
+    """One artifact to time.
+
+    Args:
+        counts: heads of each attention layer, for its limit.
+        precision: of its graphs; None takes that of the whole measurement.
+    """
 
     name: str
     directory: Path
     counts: Mapping[str, int]
+    precision: str | None = None
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ class Settings:
 
     device: str
     threads: int
-    precision: str
+    precisions: Mapping[str, str]  # of each model
     forced_length: int | None  # tokens every row generates; None: as many as the model likes
     num_beams: int
 
@@ -118,7 +124,8 @@ def benchmark(
     runtimes = {
         subject.name: _open(subject, rows.task, device, threads, precision) for subject in subjects
     }
-    settings = Settings(device, threads, _precision(runtimes), forced, num_beams)
+    precisions = _precisions(runtimes, [s for s in subjects if (s.precision or precision) is None])
+    settings = Settings(device, threads, precisions, forced, num_beams)
     generated = _generated(runtimes, workloads, settings) if natural else {}
     limits = _limits(subjects, config, workloads, generated, settings)
     peaks = _peaks(subjects, rows.task, workloads, settings, progress) if memory else {}
@@ -135,13 +142,17 @@ def benchmark(
         reference=subjects[0].name,
         seed=seed,
     )
+    provider = runtimes[subjects[0].name].provider
     return Throughput(
-        provider=runtimes[subjects[0].name].provider,
+        provider=provider,
         device=device,
-        precision=settings.precision,
+        precision=", ".join(dict.fromkeys(precisions.values())),
         threads=threads,
         lengths=_in_words(lengths, settings, target_length, natural),
-        rows=timings,
+        rows=[
+            row.model_copy(update={"provider": provider, "precision": precisions[row.variant]})
+            for row in timings
+        ],
     )
 
 
@@ -179,7 +190,8 @@ def _open(
     from compressor import runtime
 
     kind = runtime.Translator if task == "translation" else runtime.Classifier
-    return kind(subject.directory, device=device, threads=threads, precision=precision)
+    chosen = subject.precision or precision
+    return kind(subject.directory, device=device, threads=threads, precision=chosen)
 
 
 def _workloads(
@@ -211,8 +223,12 @@ def _workloads(
     )
 
 
-def _precision(runtimes: Mapping[str, Classifier | Translator]) -> str:
-    found = {runtime.precision for runtime in runtimes.values()}
+def _precisions(
+    runtimes: Mapping[str, Classifier | Translator], unnamed: Sequence[Subject]
+) -> dict[str, str]:
+    """What each model runs in; `unnamed` were given no precision, and must agree by themselves."""
+    precisions = {name: runtime.precision for name, runtime in runtimes.items()}
+    found = {precisions[subject.name] for subject in unnamed}
     providers = {runtime.provider for runtime in runtimes.values()}
     if len(found) > 1 or len(providers) > 1:
         raise EnvironmentProblem(
@@ -220,7 +236,7 @@ def _precision(runtimes: Mapping[str, Classifier | Translator]) -> str:
             f"({', '.join(sorted(providers))}), so their speeds do not compare; "
             "export them alike and name the precision"
         )
-    return found.pop()
+    return precisions
 
 
 def _runner(runtime: Any, settings: Settings) -> Run:
@@ -256,11 +272,23 @@ def _limits(
     generated: Mapping[_Key, list[float]],
     settings: Settings,
 ) -> dict[_Key, Limit]:
-    if config is None or len(subjects) < 2:
+    """The limits of all models that run in the reference's precision.
+
+    Kernels of different precision reach different shares of their peak, so no quotient of peaks
+    bounds what one gains over the other. In int8 the quantising of activations, which goes with
+    the heads, is work that is not counted, so there is no limit either.
+    """
+    dense = subjects[0].name
+    precision = settings.precisions[dense]
+    alike = [s for s in subjects[1:] if settings.precisions[s.name] == precision]
+    if config is None or not alike or precision == "int8":
         return {}
-    machine = measure_machine(settings.device, settings.threads, settings.precision)
+    machine = measure_machine(settings.device, settings.threads, precision)
     head_dim = head_dim_of(config)
-    shapes = {subject.name: shape_of(config, subject.counts, head_dim) for subject in subjects}
+    shapes = {
+        subject.name: shape_of(config, subject.counts, head_dim)
+        for subject in (subjects[0], *alike)
+    }
 
     def sizes(name: str, workload: Workload) -> list[WorkSize]:
         lengths = generated.get(
@@ -276,7 +304,6 @@ def _limits(
             for batch, length in zip(workload.batches, lengths, strict=True)
         ]
 
-    dense = subjects[0].name
     return {
         (subject.name, workload.batch_size): limit_of(
             shapes[dense],
@@ -285,7 +312,7 @@ def _limits(
             sizes(dense, workload),
             sizes(subject.name, workload),
         )
-        for subject in subjects[1:]
+        for subject in alike
         for workload in workloads
     }
 
@@ -309,7 +336,7 @@ def _peaks(
                 forced_length=settings.forced_length,
                 num_beams=settings.generation["num_beams"],
                 device=settings.device,
-                precision=settings.precision,
+                precision=settings.precisions[subject.name],
                 threads=settings.threads,
             )
     return found

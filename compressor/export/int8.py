@@ -1,0 +1,187 @@
+"""Float32 graphs to int8 ones: weights stored as integers, activations quantised as they come.
+
+Every product with stored weights becomes
+
+    y = s_x s_w (Q(x) - z) W + bias,    W = round(weight / s_w) in -127 … 127,
+
+with one scale s_w per output column and, for the activations, onnx's DynamicQuantizeLinear: 8 bits
+unsigned, one scale s_x and zero point z for the whole tensor, found anew in every run. Only
+standard operators are used; onnxruntime fuses them when it loads the graph.
+
+The table of the tokens' embeddings is stored as integers too, with one scale per token. A
+translator's decoder multiplies with that same table to get its logits: there the integers are kept
+once, transposed to what the product needs, and the embeddings are columns of it. A scale per token
+is a scale per output column of the product, so both uses are exact readings of the same numbers.
+
+Everything else (attention between computed values, normalisation, biases, positions) is float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from onnx import GraphProto, ModelProto, NodeProto
+
+LEVELS = 127  # -128 is left out, so that the range is symmetric
+TOKENS = "input_ids"  # what embedding tables are read with
+# Fewer output columns than this (a classifier's labels) are not worth the loss: they are both the
+# smallest and the most exposed weights of a model.
+NARROW = 16
+
+
+def quantise_columns(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Integers and the scale of each column: weight ~ integers x scales.
+
+    Args:
+        weight: [inputs, outputs].
+
+    Returns:
+        Integers [inputs, outputs] in -127 … 127, and scales [outputs]. A column of zeros has
+        scale 1.
+    """
+    largest = np.abs(weight).max(axis=0)
+    scales = np.where(largest > 0, largest / LEVELS, 1).astype(np.float32)
+    return np.clip(np.rint(weight / scales), -LEVELS, LEVELS).astype(np.int8), scales
+
+
+def quantised(model: ModelProto) -> ModelProto:
+    """The graph with integer weights; its inputs and outputs are those of `model`.
+
+    Args:
+        model: as `compressor.export.graphs` writes it.
+    """
+    from onnx import ModelProto
+
+    result = ModelProto()
+    result.CopyFrom(model)
+    _Pass(result.graph).run()
+    return result
+
+
+class _Pass:
+    """Rewrites one graph in place."""
+
+    def __init__(self, graph: GraphProto) -> None:
+        from onnx.numpy_helper import to_array
+
+        self.graph = graph
+        self.weights = {i.name: i for i in graph.initializer if len(i.dims) == 2}
+        self.array: Callable[[str], NDArray[np.float32]] = lambda name: to_array(self.weights[name])
+        self.stored: set[str] = set()  # weights whose integers are in the graph already
+
+    def run(self) -> None:
+        multiplied = {
+            n.input[1]
+            for n in self.graph.node
+            if self._is_product(n) and _attribute(n, "transB", 0)
+        }
+        nodes: list[NodeProto] = []
+        for node in self.graph.node:
+            if self._is_product(node):
+                nodes += self._product(node)
+            elif self._is_lookup(node):
+                nodes += self._lookup(node, shared=node.input[0] in multiplied)
+            else:
+                nodes.append(node)
+        del self.graph.node[:]
+        self.graph.node.extend(nodes)
+        used = {name for node in nodes for name in node.input}
+        kept = [i for i in self.graph.initializer if i.name in used]
+        del self.graph.initializer[:]
+        self.graph.initializer.extend(kept)
+        # Types and shapes of values that are no more; onnxruntime finds the others by itself.
+        del self.graph.value_info[:]
+
+    def _is_product(self, node: NodeProto) -> bool:
+        if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in self.weights:
+            return False
+        if node.op_type == "Gemm" and (
+            _attribute(node, "alpha", 1.0) != 1.0
+            or _attribute(node, "transA", 0)
+            or (len(node.input) > 2 and _attribute(node, "beta", 1.0) != 1.0)
+        ):
+            return False
+        rows, columns = self.weights[node.input[1]].dims
+        return (rows if _attribute(node, "transB", 0) else columns) >= NARROW
+
+    def _is_lookup(self, node: NodeProto) -> bool:
+        return (
+            node.op_type == "Gather"
+            and node.input[0] in self.weights
+            and node.input[1] == TOKENS
+            and _attribute(node, "axis", 0) == 0
+        )
+
+    def _store(self, name: str, *, transpose: bool, tokens_first: bool = False) -> tuple[str, str]:
+        """Put a weight's integers and scales into the graph, once; their names.
+
+        Args:
+            transpose: whether rows of the weight, rather than columns, get a scale each.
+            tokens_first: keep the weight's own layout although its rows get the scales.
+        """
+        from onnx.numpy_helper import from_array
+
+        layout = "rows" if tokens_first else "transposed" if transpose else "columns"
+        integers, scales = f"{name}.{layout}.int8", f"{name}.{layout}.scale"
+        if integers not in self.stored:
+            weight = self.array(name)
+            found, scale = quantise_columns(weight.T if transpose else weight)
+            found = np.ascontiguousarray(found.T if tokens_first else found)
+            self.graph.initializer.extend([from_array(found, integers), from_array(scale, scales)])
+            self.stored.add(integers)
+        return integers, scales
+
+    def _product(self, node: NodeProto) -> Iterator[NodeProto]:
+        from onnx import TensorProto
+        from onnx.helper import make_node
+
+        transpose = bool(_attribute(node, "transB", 0))
+        integers, scales = self._store(node.input[1], transpose=transpose)
+        out = node.output[0]
+        bias = node.input[2] if len(node.input) > 2 else None
+        product = f"{out}.product" if bias else out
+        quantised = [f"{out}.quantised", f"{out}.quantised_scale", f"{out}.quantised_zero"]
+        yield make_node("DynamicQuantizeLinear", [node.input[0]], quantised)
+        yield make_node("MatMulInteger", [quantised[0], integers, quantised[2]], [f"{out}.integer"])
+        yield make_node("Cast", [f"{out}.integer"], [f"{out}.float"], to=TensorProto.FLOAT)
+        yield make_node("Mul", [quantised[1], scales], [f"{out}.scale"])
+        yield make_node("Mul", [f"{out}.float", f"{out}.scale"], [product])
+        if bias:
+            yield make_node("Add", [product, bias], [out])
+
+    def _lookup(self, node: NodeProto, *, shared: bool) -> Iterator[NodeProto]:
+        """Integers of the tokens times their scales.
+
+        A table that a product shares is there with a column per token; one that is only looked
+        up keeps a row per token, which reads neighbouring numbers.
+        """
+        from onnx import TensorProto
+        from onnx.helper import make_node
+        from onnx.numpy_helper import from_array
+
+        out, (name, ids) = node.output[0], node.input
+        axis = f"{out}.last_axis"
+        self.graph.initializer.append(from_array(np.array([-1]), axis))
+        integers, scales = self._store(name, transpose=True, tokens_first=not shared)
+        picked = f"{out}.integer"
+        if shared:
+            yield make_node("Gather", [integers, ids], [f"{out}.columns"], axis=1)
+            yield make_node("Transpose", [f"{out}.columns"], [picked], perm=[1, 2, 0])
+        else:
+            yield make_node("Gather", [integers, ids], [picked], axis=0)
+        yield make_node("Cast", [picked], [f"{out}.float"], to=TensorProto.FLOAT)
+        yield make_node("Gather", [scales, ids], [f"{out}.scales"], axis=0)
+        yield make_node("Unsqueeze", [f"{out}.scales", axis], [f"{out}.scale"])
+        yield make_node("Mul", [f"{out}.float", f"{out}.scale"], [out])
+
+
+def _attribute(node: NodeProto, name: str, default: float) -> float:
+    from onnx.helper import get_attribute_value
+
+    found = [a for a in node.attribute if a.name == name]
+    return get_attribute_value(found[0]) if found else default

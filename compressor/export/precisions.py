@@ -1,0 +1,163 @@
+"""Other precisions of exported graphs: written beside the float32 ones, compared with PyTorch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from onnx import ModelProto
+from torch import Tensor, nn
+
+from compressor.errors import VerificationError
+from compressor.export.fp16 import halved
+from compressor.export.int8 import quantised
+from compressor.export.metadata import GRAPHS
+from compressor.export.verify import relative_difference
+from compressor.precisions import BASE
+from compressor.report.schema import Check
+from compressor.runtime import Classifier, Translator
+from compressor.runtime.artifact import GRAPH_DIRECTORY
+
+_CONVERT: dict[str, Callable[[ModelProto], ModelProto]] = {"fp16": halved, "int8": quantised}
+_MOST_INLINE = 2**31 - 2**20  # a protobuf file holds no more than 2 GB
+
+# Of the largest logit. Rounding to 11 bits moves logits by about 1e-3 and rounding to 8 bits by a
+# few hundredths, more in deep models; a wrong graph is off by tenths and more.
+TOLERANCES = {"fp16": 0.02, "int8": 0.15}
+
+
+def add_precision(
+    model: nn.Module, batches: Sequence[Mapping[str, Tensor]], directory: Path, precision: str
+) -> list[Check]:
+    """Write the graphs of an artifact in one more precision and compare them with PyTorch.
+
+    What exceeds its tolerance is told by the checks and is not an error: whether the loss can be
+    borne is for the test rows to say.
+
+    Args:
+        model: the float32 network that the artifact's graphs were exported from.
+        batches: ragged batches of model inputs to compare on.
+        directory: an artifact with float32 graphs.
+        precision: `fp16` or `int8`.
+
+    Raises:
+        InputError: a weight does not fit into the precision.
+        VerificationError: the graphs do not take and give what the float32 ones do.
+    """
+    graphs = directory / GRAPH_DIRECTORY
+    data = json.loads((graphs / GRAPHS).read_text(encoding="utf-8"))
+    files = {}
+    for role, file in data["precisions"][BASE].items():
+        files[role] = f"{role}.{precision}.onnx"
+        _convert(graphs / file, graphs / files[role], precision)
+    data["precisions"][precision] = files
+    _write(data, graphs)
+    compare = _compare_translator if data["task"] == "translation" else _compare_classifier
+    return [compare(model, directory, batches, precision)]
+
+
+def require_within(checks: Sequence[Check], precision: str) -> None:
+    """Refuse checks of a precision that exceed their tolerance.
+
+    Raises:
+        VerificationError: one does.
+    """
+    for check in checks:
+        if not check.largest_difference <= check.tolerance:
+            raise VerificationError(
+                f"the {precision} graphs' logits differ from PyTorch's by "
+                f"{check.largest_difference:.2e} of the largest logit (tolerance "
+                f"{check.tolerance:.1e}); this model does not bear {precision}, leave it out of "
+                "--precision"
+            )
+
+
+def set_default(directory: Path, precision: str) -> None:
+    """Make `precision` what the runtime takes of an artifact when none is named."""
+    graphs = directory / GRAPH_DIRECTORY
+    data = json.loads((graphs / GRAPHS).read_text(encoding="utf-8"))
+    _write(data | {"default_precision": precision}, graphs)
+
+
+def _write(data: dict[str, Any], graphs: Path) -> None:
+    text = json.dumps(data, indent=1, ensure_ascii=False)
+    (graphs / GRAPHS).write_text(text + "\n", encoding="utf-8")
+
+
+def _convert(source: Path, target: Path, precision: str) -> None:
+    import onnx
+
+    base = onnx.load(source)
+    converted = _CONVERT[precision](base)
+    if _signature(converted) != _signature(base):
+        raise VerificationError(
+            f"the {precision} form of {source} has other inputs or outputs than the graph it was "
+            "made from; please report this with the checkpoint's name"
+        )
+    external = sum(len(tensor.raw_data) for tensor in converted.graph.initializer) > _MOST_INLINE
+    onnx.save_model(
+        converted, target, save_as_external_data=external, location=f"{target.name}.data"
+    )
+    onnx.checker.check_model(target)
+
+
+def _signature(model: ModelProto) -> list[tuple[str, list[str | int]]]:
+    """Names and sizes, head counts among them, of all inputs and outputs."""
+    return [
+        (value.name, [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim])
+        for value in (*model.graph.input, *model.graph.output)
+    ]
+
+
+@torch.no_grad()
+def _compare_classifier(
+    model: nn.Module, directory: Path, batches: Sequence[Mapping[str, Tensor]], precision: str
+) -> Check:
+    runtime = Classifier(directory, precision=precision)
+    differences, same = [], []
+    for batch in batches:
+        expected = model(**batch).logits.numpy()
+        actual = runtime.run({name: value.numpy() for name, value in batch.items()})
+        differences.append(relative_difference(actual, expected))
+        same += (actual.argmax(-1) == expected.argmax(-1)).tolist()
+    return _check(differences, precision, f"{np.mean(same):.1%} of {len(same)} labels")
+
+
+@torch.no_grad()
+def _compare_translator(
+    model: nn.Module, directory: Path, batches: Sequence[Mapping[str, Tensor]], precision: str
+) -> Check:
+    """Logits and most probable tokens along PyTorch's own greedy translations."""
+    runtime = Translator(directory, precision=precision)
+    differences, same = [], []
+    for batch in batches:
+        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+        arrays = {name: value.numpy() for name, value in inputs.items()}
+        tokens = model.generate(**inputs, num_beams=1, do_sample=False)[:, :-1]  # type: ignore[operator]
+        expected = model(**inputs, decoder_input_ids=tokens).logits.numpy()
+        actual = runtime.teacher_forced(arrays, tokens.numpy())
+        differences.append(relative_difference(actual, expected))
+        real = _until_end(tokens.numpy(), runtime.end_ids)
+        same += (actual.argmax(-1) == expected.argmax(-1))[real].tolist()
+    return _check(differences, precision, f"{np.mean(same):.1%} of {len(same)} greedy tokens")
+
+
+def _until_end(tokens: np.ndarray, end_ids: Sequence[int]) -> np.ndarray:
+    """[rows, steps]: whether the step reads a real token; the start token may be an end token."""
+    ended = np.isin(tokens, list(end_ids))
+    ended[:, 0] = False
+    return np.cumsum(ended, axis=1) == 0
+
+
+def _check(differences: Sequence[float], precision: str, agreement: str) -> Check:
+    return Check(
+        name=f"{precision} against PyTorch in float32",
+        largest_difference=float(np.max(differences)),  # NaN wins, unlike with Python's max
+        tolerance=TOLERANCES[precision],
+        detail=f"logits of {len(differences)} ragged batches, relative to the largest logit; "
+        f"{agreement} are PyTorch's",
+    )
