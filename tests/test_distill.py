@@ -97,6 +97,23 @@ def test_reconstruction_first_is_better_than_distillation_alone():
     assert "; then distill: " in text
 
 
+def test_reconstruction_does_not_see_the_rows_that_distillation_judges_itself_on(monkeypatch):
+    from compressor.recovery import reconstruct
+    from compressor.training import hold_out
+
+    seen: set[int] = set()
+    monkeypatch.setattr(
+        reconstruct,
+        "recover",
+        lambda job: seen.update(r for b in job.batches for r in b.rows) or "reconstruct: noted",
+    )
+    setup = job("bert", epochs=1)
+    learn, held = hold_out(setup.examples, setup.seed)
+    assert recover("reconstruct+distill", setup).startswith("reconstruct: noted; then distill")
+    assert seen == {example.row for example in learn}
+    assert not seen & {example.row for example in held}
+
+
 def test_what_does_not_help_is_taken_back():
     """Steps that are far too large make it worse everywhere; the weights stay as they were."""
     setup = dataclasses.replace(job("bert", epochs=2), learning_rate=30.0)

@@ -6,7 +6,7 @@ One file per method, one line each in `RECOVERIES`; `recover` is the only entry.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -25,6 +25,7 @@ RECOVERIES: dict[str, str] = {
     "reconstruct": "compressor.recovery.reconstruct:recover",
     "distill": "compressor.recovery.distill:recover",
 }
+HOLDS_OUT = "distill"  # keeps some of the rows to judge itself on
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,15 @@ class Recovery:
     learning_rate: float = 1e-4
     patience: int = 2
     state: Path | None = None
+
+
+def _without_held_out(job: Recovery) -> Recovery:
+    """The job without the rows on which distillation will judge itself: fitted to them, the model
+    would look as if there were nothing left to learn."""
+    from compressor.training import hold_out
+
+    learn, _ = hold_out(job.examples, job.seed)
+    return replace(job, examples=learn, batches=job.task.batches(learn, job.dense))
 
 
 def parse_recovery(text: str) -> list[str]:
@@ -100,10 +110,12 @@ def recover(text: str, job: Recovery) -> str:
     check_recovery(text, bool(job.batches))
     job.dense.to(job.device), job.pruned.to(job.device)
     try:
-        done = []
-        for method in parse_recovery(text):
+        done, methods = [], parse_recovery(text)
+        for place, method in enumerate(methods):
             module, _, function = RECOVERIES[method].partition(":")
-            done.append(getattr(import_module(module), function)(job))
+            before_training = HOLDS_OUT in methods[place + 1 :]
+            now = _without_held_out(job) if before_training else job
+            done.append(getattr(import_module(module), function)(now))
         return "; then ".join(done)
     finally:
         job.dense.to("cpu"), job.pruned.to("cpu")
