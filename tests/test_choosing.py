@@ -39,6 +39,7 @@ def recipe(checkpoints, tmp_path: Path, name: str = "bert", **options) -> Recipe
         "keep": ["0.5"],
         "bench": False,
         "device": "cpu",
+        "recover": "none",
     }
     return Recipe(**values | SHORT | options)
 
@@ -79,12 +80,16 @@ def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_p
     assert any(found["scores"][n][h] != dense[n][h] for n in dense for h in half.kept(n))
 
 
-@pytest.mark.parametrize("method", ["hard-concrete", "subset"])
 @pytest.mark.parametrize(
-    ("name", "keep", "counts"),
+    ("method", "name", "keep", "counts"),
     [
-        ("bert", "0.5", {None: 6}),
-        ("marian", "cross=5,encoder_self=3", {"cross": 5, "encoder_self": 3, "decoder_self": 12}),
+        ("hard-concrete", "bert", "0.5", {None: 6}),
+        (
+            "subset",
+            "marian",
+            "cross=5,encoder_self=3",
+            {"cross": 5, "encoder_self": 3, "decoder_self": 12},
+        ),
     ],
 )
 def test_a_learned_mask_has_exactly_the_heads_asked_for(
