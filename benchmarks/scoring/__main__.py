@@ -166,6 +166,14 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(text) + "\n"
 
 
+def write(rows: list[dict[str, Any]], rounds: int) -> None:
+    """The results so far."""
+    RESULTS.mkdir(exist_ok=True)
+    facts = {"hardware": describe(), "rounds": rounds, "rows": rows}
+    (RESULTS / "scoring.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    (RESULTS / "scoring.md").write_text(table(rows), encoding="utf-8")
+
+
 def _memory(cell: dict[str, Any]) -> str:
     return f" ({cell['memory']:.0f})" if "memory" in cell else ""
 
@@ -190,11 +198,8 @@ def main() -> None:
                             growth = peak(task, size, rows, row["method"]) - base
                             row["memory"] = max(0.0, growth)
                 found += timed
+                write(found, args.rounds)  # what is there is worth having if this is stopped
                 print(task, size, rows, {r["method"]: round(r["ratio"], 2) for r in timed})
-    RESULTS.mkdir(exist_ok=True)
-    facts = {"hardware": describe(), "rounds": args.rounds, "rows": found}
-    (RESULTS / "scoring.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-    (RESULTS / "scoring.md").write_text(table(found), encoding="utf-8")
     print(table(found))
 
 
