@@ -48,7 +48,7 @@ def table(rows: Sequence[Row], name: str) -> str:
     dense = rows[0]["dense"]
     text = [
         f"{UNIT[name]} on the test rows by share of the heads kept; dense {dense:.2f}. Mean and "
-        "half the range of three seeds where the method is random; – was not run; bold: the best "
+        "half the range where several seeds were run, else one seed; – was not run; bold: the best "
         "of its column and all whose 95 % interval (paired bootstrap against dense) reaches it.",
         "",
         "| repair | method | " + " | ".join(f"{kept} %" for kept in SHARES) + " |",
