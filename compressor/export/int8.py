@@ -14,6 +14,13 @@ once, transposed to what the product needs, and the embeddings are columns of it
 is a scale per output column of the product, so both uses are exact readings of the same numbers.
 
 Everything else (attention between computed values, normalisation, biases, positions) is float32.
+
+x86 processors without VNNI multiply unsigned by signed bytes with an instruction that adds two
+neighbouring products in 16 bits, which overflows without a word: 2 x 255 x 127 becomes 32,767. So
+a column's scale is chosen such that no two neighbouring weights, which are rows 2i and 2i + 1 of
+W, add up to more than 128 in size: 255 x 128 fits. That costs less than the bit that
+halving all weights would (weights of a pair are seldom both large and of one sign), and the fastest
+kernels give exact sums on every processor.
 """
 
 from __future__ import annotations
@@ -34,17 +41,25 @@ TOKENS = "input_ids"  # what embedding tables are read with
 NARROW = 16
 
 
-def quantise_columns(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+def quantise_columns(
+    weight: NDArray[np.float32], *, multiplied: bool = True
+) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Integers and the scale of each column: weight ~ integers x scales.
 
     Args:
         weight: [inputs, outputs].
+        multiplied: whether the integers are to be multiplied with bytes; if so, rows 2i and
+            2i + 1 of a column add up to at most 128 in size.
 
     Returns:
         Integers [inputs, outputs] in -127 … 127, and scales [outputs]. A column of zeros has
         scale 1.
     """
     largest = np.abs(weight).max(axis=0)
+    if multiplied:
+        # Each of the two is rounded up by a half at most: 127 of real numbers are 128 at most.
+        pairs = np.abs(np.add.reduceat(weight, np.arange(0, len(weight), 2), axis=0))
+        largest = np.maximum(largest, pairs.max(axis=0))
     scales = np.where(largest > 0, largest / LEVELS, 1).astype(np.float32)
     return np.clip(np.rint(weight / scales), -LEVELS, LEVELS).astype(np.int8), scales
 
@@ -122,7 +137,8 @@ class _Pass:
 
         Args:
             transpose: whether rows of the weight, rather than columns, get a scale each.
-            tokens_first: keep the weight's own layout although its rows get the scales.
+            tokens_first: keep the weight's own layout although its rows get the scales; such a
+                table is only looked up.
         """
         from onnx.numpy_helper import from_array
 
@@ -130,7 +146,8 @@ class _Pass:
         integers, scales = f"{name}.{layout}.int8", f"{name}.{layout}.scale"
         if integers not in self.stored:
             weight = self.array(name)
-            found, scale = quantise_columns(weight.T if transpose else weight)
+            columns = weight.T if transpose else weight
+            found, scale = quantise_columns(columns, multiplied=not tokens_first)
             found = np.ascontiguousarray(found.T if tokens_first else found)
             self.graph.initializer.extend([from_array(found, integers), from_array(scale, scales)])
             self.stored.add(integers)

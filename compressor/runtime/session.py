@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.runtime.gather import gather_graph
-from compressor.runtime.saturation import EXACT_PRODUCTS, products_saturate
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -43,8 +42,6 @@ def open_session(
     # Idle workers otherwise spin for tens of milliseconds after a run, on the cores that the next
     # session needs: a translator has three, and a benchmark runs several models in turn.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    if device == "cpu" and products_saturate():
-        options.add_session_config_entry(*EXACT_PRODUCTS)
     if threads is not None:
         if threads < 1:
             raise UsageError(f"threads is {threads}, but must be at least 1")
