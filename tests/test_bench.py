@@ -114,9 +114,10 @@ def translator(directory: Path, length: int) -> Path:
         [
             helper.make_node("Gather", ["following", "input_ids"], ["all"]),
             helper.make_node("Squeeze", ["all", "axes"], ["logits"]),
+            helper.make_node("ArgMax", ["logits"], ["best"], axis=-1, keepdims=0),
         ],
         [integers("input_ids", "batch", 1), integers("position", 1)],
-        [floats("logits", "batch", VOCABULARY)],
+        [floats("logits", "batch", VOCABULARY), integers("best", "batch")],
         {"following": following, "axes": np.array([1])},
     )
     return directory

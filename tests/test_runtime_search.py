@@ -7,6 +7,7 @@ Both drive the same tiny random Marian model through PyTorch; the expected ids c
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -67,6 +68,17 @@ def sources(lengths: list[int], seed: int = 0) -> dict[str, torch.Tensor]:
     return {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor(ids != PAD).long()}
 
 
+@dataclass
+class TorchStep:
+    logits: torch.Tensor
+
+    def best(self) -> np.ndarray:
+        return self.logits.argmax(-1).numpy()
+
+    def scores(self) -> np.ndarray:
+        return self.logits.numpy().copy()
+
+
 class TorchDecoder:
     """The decoder of a PyTorch model behind the runtime's protocol; counts the rows it runs."""
 
@@ -79,7 +91,7 @@ class TorchDecoder:
         self.row_steps = 0
 
     @torch.no_grad()
-    def step(self, tokens: np.ndarray) -> np.ndarray:
+    def step(self, tokens: np.ndarray) -> TorchStep:
         self.row_steps += len(tokens)
         output = self.model(
             encoder_outputs=(self.hidden,),
@@ -89,7 +101,7 @@ class TorchDecoder:
             use_cache=True,
         )
         self.cache = output.past_key_values
-        return output.logits[:, -1].numpy().copy()
+        return TorchStep(output.logits[:, -1])
 
     def reorder(self, rows: np.ndarray) -> None:
         assert self.cache is not None
@@ -271,3 +283,43 @@ def test_top_k_equals_a_full_sort(n: int, k: int) -> None:
     assert values.tolist() == np.sort(scores, axis=1)[:, ::-1][:, :k].tolist()
     assert np.take_along_axis(scores, places, axis=1).tolist() == values.tolist()
     assert all(len(set(row)) == k for row in places.tolist())
+
+
+def test_greedy_search_reads_no_logits_where_no_rule_can_change_the_best():
+    """Tokens of a decoder that counts up; its logits, where asked for, say the opposite."""
+
+    class Counting:
+        def __init__(self) -> None:
+            self.asked: list[int] = []
+            self.at = 0
+
+        def step(self, tokens: np.ndarray) -> Counting:
+            self.at += 1
+            return self
+
+        def best(self) -> np.ndarray:
+            return np.array([self.at])
+
+        def scores(self) -> np.ndarray:
+            self.asked.append(self.at)
+            return -np.arange(VOCABULARY, dtype=np.float32)[None] * np.ones((1, 1), np.float32)
+
+    settings = {"decoder_start_token_id": PAD, "eos_token_id": [END], "max_new_tokens": 6}
+    plain = Counting()
+    assert greedy(plain, 1, Generation(**settings)) == [[1, 2, 3, 4, 5, 6]]
+    assert plain.asked == []
+    # Token 3 is banned, so step 3 looks at the logits, where 0, the end, is best.
+    banned = Counting()
+    assert greedy(banned, 1, Generation(**settings, suppress_tokens=[3])) == [[1, 2, END]]
+    assert banned.asked == [3]
+    # No end before four tokens, the start token counted: so in steps 1 to 3 token 1 is the best.
+    short = Counting()
+    assert greedy(short, 1, Generation(**settings, min_length=4)) == [[1, 1, 1, 4, 5, 6]]
+    assert short.asked == [1, 2, 3]
+    forced = Counting()
+    ends = Generation(**settings, forced_bos_token_id=9, forced_eos_token_id=8)
+    assert greedy(forced, 1, ends) == [[9, 2, 3, 4, 5, 8]]
+    assert forced.asked == [1, 6]
+    repeats = Counting()
+    greedy(repeats, 1, Generation(**settings, no_repeat_ngram_size=2))
+    assert repeats.asked == [1]  # 0, the end, is best at once

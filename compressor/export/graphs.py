@@ -58,7 +58,7 @@ class EncoderGraph(nn.Module):
 
 
 class DecoderGraph(nn.Module):
-    """One decoding step: this token's logits, and the cache with this token appended."""
+    """One decoding step: logits of the next token, the best one, and the grown cache."""
 
     def __init__(self, model: nn.Module, cross: Sequence[int], own: Sequence[int]) -> None:
         super().__init__()
@@ -94,7 +94,9 @@ class DecoderGraph(nn.Module):
             use_cache=True,
         ).last_hidden_state
         logits = self.head(hidden[:, -1]) + self.bias
-        return [logits, *(t for i in self.own for t in state.present[i])]
+        # The best token beside the logits: greedy search need not fetch, on a GPU, or go through
+        # a number per entry of the vocabulary for each row.
+        return [logits, logits.argmax(-1), *(t for i in self.own for t in state.present[i])]
 
 
 def export_graphs(
@@ -182,7 +184,7 @@ def _export_decoder(
     }
     names = ["input_ids", "position", *(["attention_mask"] if cross else [])]
     names += _cache_names("cross", cross) + _cache_names("past", own)
-    outputs = ["logits", *_cache_names("present", own)]
+    outputs = ["logits", "best", *_cache_names("present", own)]
     _export(DecoderGraph(model, cross, own), example, names, outputs, shapes, path)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from compressor.errors import InputError
 from compressor.runtime.gather import gather_graph, picked
 from compressor.runtime.processors import Scores, Tokens
 from compressor.runtime.session import open_session
@@ -14,6 +16,7 @@ from compressor.runtime.session import open_session
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue
 
+BEST = "best"  # the graph's output with the token of the largest logit
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
@@ -33,6 +36,11 @@ class DecoderGraph:
         self.cross = [name for name in inputs if name.startswith("cross_")]
         self.past = [name for name in inputs if name.startswith("past_")]
         self.reads_mask = "attention_mask" in inputs
+        if BEST not in {value.name for value in session.get_outputs()}:
+            raise InputError(
+                f"the decoder graph has no output {BEST!r}, so another version of this tool wrote "
+                "it; export the model again"
+            )
         # Heads and head size are fixed in the graph; batch and length are not.
         self._past_shapes = {name: inputs[name].shape for name in self.past}
         self._types = {name: inputs[name].type for name in (*self.cross, *self.past)}
@@ -65,6 +73,24 @@ class DecoderGraph:
         return {name: found[picked(name)] for name in caches}
 
 
+@dataclass(frozen=True)
+class CachedStep:
+    """What one run of the decoder graph said; a `search.Step`."""
+
+    logits: OrtValue  # where the session runs
+    chosen: OrtValue  # on the CPU
+
+    def best(self) -> Tokens:
+        """See `search.Step`."""
+        best: Tokens = self.chosen.numpy()
+        return best
+
+    def scores(self) -> Scores:
+        """See `search.Step`."""
+        logits: Scores = self.logits.numpy()
+        return logits.astype(np.float32, copy=False)
+
+
 class CachedDecoder:
     """One batch being decoded; a `search.Decoder`.
 
@@ -84,7 +110,7 @@ class CachedDecoder:
         self._set_mask(mask)
         self._position = 0
 
-    def step(self, tokens: Tokens) -> Scores:
+    def step(self, tokens: Tokens) -> CachedStep:
         """See `search.Decoder`."""
         graph = self._graph
         feeds = {
@@ -93,13 +119,12 @@ class CachedDecoder:
             **self._source,
             **self._past,
         }
-        outputs = {"logits": "cpu"}
+        outputs = {"logits": graph.device, BEST: "cpu"}
         outputs.update((name.replace("past", "present"), graph.device) for name in self._past)
         found = run_bound(graph.session, feeds, outputs)
         self._past = {name: found[name.replace("past", "present")] for name in self._past}
         self._position += 1
-        logits: Scores = found["logits"].numpy()
-        return logits.astype(np.float32, copy=False)
+        return CachedStep(found["logits"], found[BEST])
 
     def reorder(self, rows: Tokens) -> None:
         """See `search.Decoder`."""

@@ -50,6 +50,22 @@ def rules(settings: Generation) -> list[Rule]:
     return found
 
 
+def changes_best(settings: Generation, step: int, best: Tokens) -> bool:
+    """Whether the rules may choose another token than the one with the largest logit.
+
+    Args:
+        step: number of the token to choose, from 1 on.
+        best: the token with the largest logit in each row [rows].
+    """
+    return (
+        settings.no_repeat_ngram_size > 0
+        or step < settings.min_length
+        or (step == 1 and settings.forced_bos_token_id is not None)
+        or (step == settings.limit and settings.forced_eos_token_id is not None)
+        or bool(np.isin(best, settings.suppress_tokens).any())
+    )
+
+
 def _no_repeat(size: int) -> Rule:
     """No n-gram of `size` tokens occurs twice in a row."""
 

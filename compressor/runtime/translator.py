@@ -158,7 +158,7 @@ class Translator:
             [rows, steps, vocabulary].
         """
         decoder = self._read(batch)
-        return np.stack([decoder.step(column).copy() for column in tokens.T], axis=1)
+        return np.stack([decoder.step(column).scores().copy() for column in tokens.T], axis=1)
 
     def _stream(
         self,
