@@ -33,13 +33,12 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Te
         query: [batch, heads, queries, head_dim]; key, value: [batch, heads, keys, head_dim].
 
     Returns:
-        [batch, queries, heads x head_dim]
+        [batch, heads, queries, head_dim]
     """
     scores = query @ key.transpose(-1, -2)
     if mask is not None:
         scores = scores + mask
-    mixed = torch.softmax(scores, dim=-1) @ value
-    return mixed.transpose(1, 2).flatten(-2)
+    return torch.softmax(scores, dim=-1) @ value
 
 
 def _stack(projections: Sequence[nn.Linear], scales: Sequence[float]) -> nn.Linear:
@@ -67,22 +66,32 @@ class _Attention(nn.Module):
         self.index, self.heads, self.head_dim = layer.index, heads, layer.head_dim
         self.output = output if output is not None else nn.Identity()
 
-    def split(self, projected: Tensor, parts: int) -> list[Tensor]:
-        """[batch, tokens, parts x heads x head_dim] -> parts of [batch, heads, tokens, head_dim]"""
-        width = self.heads * self.head_dim
-        pieces = projected.split(width, dim=-1) if parts > 1 else (projected,)
-        return [x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2) for x in pieces]
-
 
 class EncoderSelfAttention(_Attention):
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **_: object
     ) -> tuple[Tensor, None]:
-        query, key, value = self.split(self.projection(hidden_states), 3)
-        return self.output(attend(query, key, value, attention_mask)), None
+        query, key, value = (
+            part.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
+            for part in self.projection(hidden_states).split(self.heads * self.head_dim, dim=-1)
+        )
+        mixed = attend(query, key, value, attention_mask)
+        return self.output(mixed.transpose(1, 2).flatten(-2)), None
 
 
-class DecoderSelfAttention(_Attention):
+class _StepAttention(_Attention):
+    """For a single token, heads and tokens change places by their names alone: nothing is moved."""
+
+    def split(self, projected: Tensor, parts: int) -> Sequence[Tensor]:
+        """[batch, 1, parts x heads x head_dim] -> parts of [batch, heads, 1, head_dim]"""
+        return projected.reshape(-1, parts * self.heads, 1, self.head_dim).split(self.heads, dim=1)
+
+    def merge(self, mixed: Tensor) -> Tensor:
+        """[batch, heads, 1, head_dim] -> [batch, 1, heads x head_dim]"""
+        return mixed.reshape(-1, 1, self.heads * self.head_dim)
+
+
+class DecoderSelfAttention(_StepAttention):
     """One step: appends this token's key and value to the past in the `StepState`."""
 
     def forward(
@@ -92,10 +101,10 @@ class DecoderSelfAttention(_Attention):
         past_key, past_value = past_key_values.past[self.index]
         key, value = torch.cat([past_key, key], dim=2), torch.cat([past_value, value], dim=2)
         past_key_values.present[self.index] = (key, value)
-        return self.output(attend(query, key, value, None)), None
+        return self.output(self.merge(attend(query, key, value, None))), None
 
 
-class CrossAttention(_Attention):
+class CrossAttention(_StepAttention):
     """One step against the keys and values that the encoder graph made."""
 
     def forward(
@@ -107,7 +116,7 @@ class CrossAttention(_Attention):
     ) -> tuple[Tensor, None]:
         (query,) = self.split(self.projection(hidden_states), 1)
         key, value = past_key_values.cross[self.index]
-        return self.output(attend(query, key, value, attention_mask)), None
+        return self.output(self.merge(attend(query, key, value, attention_mask))), None
 
 
 class CrossKeysValues(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from compressor.runtime.processors import Scores, Tokens
 from compressor.runtime.session import open_session
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession, OrtValue
+    from onnxruntime import InferenceSession, IOBinding, OrtValue
 
 BEST = "best"  # the graph's output with the token of the largest logit
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
@@ -41,6 +41,9 @@ class DecoderGraph:
                 f"the decoder graph has no output {BEST!r}, so another version of this tool wrote "
                 "it; export the model again"
             )
+        # Name -> device of every output; the best tokens are looked at in every step.
+        self.outputs = {"logits": device, BEST: "cpu"}
+        self.outputs.update((name.replace("past", "present"), device) for name in self.past)
         # Heads and head size are fixed in the graph; batch and length are not.
         self._past_shapes = {name: inputs[name].shape for name in self.past}
         self._types = {name: inputs[name].type for name in (*self.cross, *self.past)}
@@ -116,12 +119,9 @@ class CachedDecoder:
         feeds = {
             "input_ids": graph.value(tokens[:, None]),
             "position": graph.value(np.array([self._position])),
-            **self._source,
             **self._past,
         }
-        outputs = {"logits": graph.device, BEST: "cpu"}
-        outputs.update((name.replace("past", "present"), graph.device) for name in self._past)
-        found = run_bound(graph.session, feeds, outputs)
+        found = _run(graph.session, self._binding, feeds, graph.outputs)
         self._past = {name: found[name.replace("past", "present")] for name in self._past}
         self._position += 1
         return CachedStep(found["logits"], found[BEST])
@@ -140,9 +140,13 @@ class CachedDecoder:
 
     def _set_mask(self, mask: Tokens) -> None:
         self._mask = mask
-        self._source = dict(self._cross)
+        source = dict(self._cross)
         if self._graph.reads_mask:
-            self._source["attention_mask"] = self._graph.value(mask)
+            source["attention_mask"] = self._graph.value(mask)
+        # What the steps have in common is bound once.
+        self._binding = self._graph.session.io_binding()
+        for name, value in source.items():
+            self._binding.bind_ortvalue_input(name, value)
 
 
 def run_bound(
@@ -153,14 +157,19 @@ def run_bound(
     Args:
         outputs: name -> device its value shall be on.
     """
-    binding = session.io_binding()
+    return _run(session, session.io_binding(), feeds, outputs)
+
+
+def _run(
+    session: InferenceSession,
+    binding: IOBinding,
+    feeds: Mapping[str, OrtValue],
+    outputs: Mapping[str, str],
+) -> dict[str, OrtValue]:
+    """The same with a binding that may hold more inputs; outputs are bound anew in every run."""
     for name, value in feeds.items():
         binding.bind_ortvalue_input(name, value)
     for name, device in outputs.items():
         binding.bind_output(name, device)
     session.run_with_iobinding(binding)
-    return _named(outputs, binding.get_outputs())
-
-
-def _named(names: Iterable[str], values: Iterable[OrtValue]) -> dict[str, OrtValue]:
-    return dict(zip(names, values, strict=True))
+    return dict(zip(outputs, binding.get_outputs(), strict=True))

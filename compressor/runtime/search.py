@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import Generation
-from compressor.runtime.processors import Scores, Tokens, changes_best, log_softmax, rules
+from compressor.runtime.processors import Scores, Tokens, among, changes_best, log_softmax, rules
 
 # What transformers adds to a score that must lose. In float32 it swallows what it is added to.
 OUT = np.float32(-1e9)
@@ -77,7 +77,7 @@ def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]
                 rule(scores, tokens[live, :step])
             chosen = scores.argmax(axis=1)
         tokens[live, step] = chosen
-        ended = np.isin(chosen, ends) & ~done
+        ended = among(chosen, ends) & ~done
         lengths[live[ended]] = step
         done |= ended
         if done.all():

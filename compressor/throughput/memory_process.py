@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
         return error.exit_code
     device = _device_mib() if request["open"]["device"] == "cuda" else None
     answer = {
-        "host_mib": _host_peak_mib(),
+        "host_mib": host_peak_mib(),
         "device_mib": device,
         "load_seconds": load_seconds,
     }
@@ -59,7 +59,8 @@ def _open(
     return lambda batch, _: classifier.run(batch)
 
 
-def _host_peak_mib() -> float | None:
+def host_peak_mib() -> float | None:
+    """Peak resident memory of this process; None on systems that do not tell."""
     # Not ru_maxrss where it can be helped: Linux carries its value over from the process that
     # forked this one, so that it would report a parent with a loaded model instead.
     if _STATUS.exists():

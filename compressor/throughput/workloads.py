@@ -36,6 +36,19 @@ class Workload:
     padded_source_tokens: float
     target_tokens: float
 
+    @classmethod
+    def of(cls, batches: list[Batch], target_tokens: float = 0.0) -> Workload:
+        """Of batches of one size that hold an `attention_mask` [rows, tokens]."""
+        masks = [batch["attention_mask"] for batch in batches]
+        rows = sum(len(mask) for mask in masks)
+        return cls(
+            batch_size=len(masks[0]),
+            batches=batches,
+            source_tokens=sum(int(mask.sum()) for mask in masks) / rows,
+            padded_source_tokens=sum(mask.size for mask in masks) / rows,
+            target_tokens=target_tokens,
+        )
+
 
 def make_workloads(
     rows: Sequence[Encoded],
@@ -86,14 +99,7 @@ def _workload(
         collate([rows[index] for index in chosen[start : start + size]])
         for start in range(0, count * size, size)
     ]
-    masks = [batch["attention_mask"] for batch in batches]  # each [size, tokens]
-    return Workload(
-        batch_size=size,
-        batches=batches,
-        source_tokens=sum(int(mask.sum()) for mask in masks) / (count * size),
-        padded_source_tokens=sum(mask.size for mask in masks) / (count * size),
-        target_tokens=float(target_tokens),
-    )
+    return Workload.of(batches, float(target_tokens))
 
 
 def _choose(available: int, wanted: int, seed: int) -> list[int]:

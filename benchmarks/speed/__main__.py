@@ -1,0 +1,226 @@
+"""Artifacts beside what else one would serve the same model with; one interleaved run each.
+
+    python -m benchmarks.speed [NAME …] --work DIR [--tatoeba TEST.tsv]
+                               [--classifier FINE_TUNED --clinc DIR]
+
+Needs the extra `peers` (CTranslate2). Models with random weights are made here; the classifier by
+benchmarks/finetune_minilm.py. Every peer runs the same batches of rows of similar length, and every
+translator generates the same number of tokens for every row while it is timed; where the model is
+trained, quality is measured with sentences that end by themselves. Results go to
+benchmarks/results/speed-NAME.json and .md; with --device cuda to speed-NAME-cuda.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.speed.fresh import measure_fresh
+from benchmarks.speed.peers import Peer, Run, open_peer
+from benchmarks.speed.settings import NAMES, Setting, peers, prepare
+from benchmarks.speed.tables import document
+from compressor.commands.console import Console
+from compressor.evaluation import compare, score_classification, score_translation
+from compressor.heads import read_heads
+from compressor.runtime import Classifier, Translator, collate
+from compressor.runtime.batching import by_length
+from compressor.talk import Talk
+from compressor.throughput import WorkSize, limit_of, measure, measure_machine, shape_of, summarise
+from compressor.throughput.hardware import cores, describe, versions
+from compressor.throughput.limits import Limit
+from compressor.throughput.shapes import head_dim_of
+from compressor.throughput.workloads import Workload, make_workloads
+
+RESULTS = Path(__file__).parent.parent / "results"
+PROGRAMS = ("eager", "compile", "ctranslate2")
+QUALITY_ROWS = 64  # rows per batch while quality is measured
+
+
+def make_timed(
+    setting: Setting, runtime: Translator | Classifier, sizes: list[int], tokens: int | None
+) -> list[Workload]:
+    """Batches of rows of similar length, as the runtime makes them of a list of texts.
+
+    Args:
+        tokens: source tokens that every row is cut or filled to; None leaves them as they are.
+    """
+    artifact = runtime.artifact
+    rows = sorted(runtime.encode(setting.rows.sources), key=len)
+    made = make_workloads(
+        rows,
+        sizes,
+        lambda chosen: collate(chosen, artifact.pad_token_id, artifact.inputs),
+        lengths=tokens or "data",
+    )
+    # Every so many of the batches, so that short and long rows are among them.
+    return [
+        Workload.of(w.batches[:: -(-len(w.batches) // setting.batches)], setting.target_length or 0)
+        for w in made
+    ]
+
+
+def answers(setting: Setting, run: Run, runtime: Translator | Classifier) -> list[str]:
+    """What one peer says of the test rows, in their order."""
+    encoded = runtime.encode(setting.rows.sources)
+    artifact = runtime.artifact
+    found = [""] * len(encoded)
+    for places in by_length(encoded, QUALITY_ROWS):
+        chosen = [encoded[place] for place in places]
+        said = run(collate(chosen, artifact.pad_token_id, artifact.inputs), None)
+        if isinstance(runtime, Translator):
+            texts = runtime.decode(said)
+        else:
+            texts = [runtime.artifact.labels[i] for i in np.argmax(said, axis=1)]
+        for place, text in zip(places, texts, strict=True):
+            found[place] = text
+    return found
+
+
+def quality(setting: Setting, said: dict[str, list[str]]) -> dict[str, Any]:
+    """BLEU or accuracy of every peer, and the difference of each low precision from its fp32."""
+    rows, found = setting.rows, {}
+    metric = "bleu" if rows.task == "translation" else "accuracy"
+    for name, outputs in said.items():
+        if rows.task == "translation":
+            value = score_translation(outputs, rows.targets).metrics[metric]
+        else:
+            labels = sorted(set(rows.targets))
+            value = score_classification(outputs, rows.targets, labels).metrics[metric]
+        found[name] = {"metric": metric, "value": value, "rows": len(rows.targets)}
+        base = f"{name.rpartition(', ')[0]}, fp32"
+        if name.startswith("compress") and base in said and base != name:
+            compared = compare(rows.task, said[base], outputs, rows.targets)
+            own = next(c for c in compared if c.metric == metric)
+            found[name]["against_fp32"] = [own.difference, *own.interval]
+    return found
+
+
+def limits(
+    setting: Setting, workloads: list[Workload], names: tuple[str, str], device: str, threads: int
+) -> dict[tuple[str, int], Limit]:
+    """The most that half the heads can gain over the dense artifact in the same precision."""
+    config = json.loads((setting.checkpoint / "config.json").read_text(encoding="utf-8"))
+    heads, size = read_heads(setting.output), head_dim_of(config)
+    dense = shape_of(config, heads["heads"], size)
+    pruned = shape_of(config, {k: len(v) for k, v in heads["kept"].items()}, size)
+    precision = "fp16" if device == "cuda" else "fp32"
+    machine = measure_machine(device, threads, precision)
+    found = {}
+    for workload in workloads:
+        work = [
+            WorkSize(*batch["input_ids"].shape, target=setting.target_length or 0)
+            for batch in workload.batches
+        ]
+        found[names[1], workload.batch_size] = limit_of(dense, pruned, machine, work, work)
+    return found
+
+
+def compare_peers(setting: Setting, args: argparse.Namespace, talk: Talk) -> dict[str, Any]:
+    """Everything about one model: quality, times, memory, load time."""
+    threads = args.threads or cores()
+    runtime: Translator | Classifier = (
+        Translator(setting.dense) if setting.task == "translation" else Classifier(setting.dense)
+    )
+    chosen = peers(setting, args.device, args.programs)
+    opened = {peer.name: open_peer(peer, args.device, threads) for peer in chosen}
+    found: dict[str, Any] = {}
+    if setting.trained:
+        talk.say(f"{setting.name}: quality on {len(setting.rows.sources)} rows")
+        said = {name: answers(setting, run, runtime) for name, run in opened.items()}
+        found = quality(setting, said)
+    low = "fp16" if args.device == "cuda" else "fp32"
+    pair = (f"compress, dense, {low}", f"compress, half the heads, {low}")
+    timed = []
+    for tokens in args.lengths or [None]:
+        workloads = make_timed(setting, runtime, args.batches, tokens)
+        limit = limits(setting, workloads, pair, args.device, threads)
+        timed += _timed(setting, opened, workloads, limit, args.seconds, pair[0], talk)
+        fresh = _fresh(chosen, workloads[-1], setting, args.device, threads, talk)
+    return {
+        "name": setting.name, "title": setting.title, "task": setting.task,
+        "device": args.device, "threads": threads, "target_length": setting.target_length,
+        "heads": {k: len(v) for k, v in read_heads(setting.output)["kept"].items()},
+        "peers": [
+            peer.to_json() | {"directory": Path(peer.directory).name}
+            | {"quality": found.get(peer.name), "fresh": fresh[peer.name]}
+            for peer in chosen
+        ],
+        "timings": timed, "hardware": describe(), "versions": versions() | _peer_versions(),
+    }  # fmt: skip
+
+
+def _timed(
+    setting: Setting, opened: dict[str, Run], workloads: list[Workload],
+    limit: dict[tuple[str, int], Limit], seconds: float, dense: str, talk: Talk,
+) -> list[dict[str, Any]]:  # fmt: skip
+    length = setting.target_length
+
+    def timed(run: Run) -> Any:
+        return lambda batch: run(batch, length)
+
+    samples = measure(
+        {name: timed(run) for name, run in opened.items()}, workloads, warmup=setting.warmup,
+        min_runs=6, min_seconds=seconds, progress=talk.say,
+    )  # fmt: skip
+    references = [name for name in opened if name.startswith(("transformers", "CTranslate2"))]
+    return [
+        {"reference": reference} | row.model_dump()
+        for reference in (*references, dense)
+        for row in summarise(samples, workloads, limit, reference=reference)
+    ]
+
+
+def _fresh(
+    chosen: list[Peer], workload: Workload, setting: Setting, device: str, threads: int, talk: Talk
+) -> dict[str, Any]:
+    """Load time and memory with the largest batch."""
+    batch = max(workload.batches, key=lambda b: b["input_ids"].size)
+    found = {}
+    for peer in chosen:
+        talk.say(f"{setting.name}: {peer.name} in a process of its own")
+        found[peer.name] = measure_fresh(peer, batch, setting.target_length, device, threads)
+    return found
+
+
+def _peer_versions() -> dict[str, str]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return {"ctranslate2": version("ctranslate2")}
+    except PackageNotFoundError:
+        return {}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", default=[], choices=[*NAMES, []], help="default: all")
+    parser.add_argument("--work", type=Path, required=True, help="models; kept for the next call")
+    parser.add_argument("--tatoeba", help="test.tsv for the translator; default: bundled rows")
+    parser.add_argument("--classifier", help="the fine-tuned classifier")
+    parser.add_argument("--clinc", help="CLINC150: valid.tsv, test.tsv")
+    parser.add_argument("--test-rows", type=int, help="quality on the first N rows")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16, 64])
+    parser.add_argument("--lengths", type=int, nargs="+", help="source tokens; default: the data's")
+    parser.add_argument("--programs", nargs="*", default=list(PROGRAMS), choices=PROGRAMS)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--seconds", type=float, default=3.0, help="least time per peer and batch")
+    args = parser.parse_args()
+    talk = Console()
+    RESULTS.mkdir(exist_ok=True)
+    for name in args.names or NAMES:
+        setting = prepare(name, args, talk)
+        result = compare_peers(setting, args, talk)
+        path = RESULTS / f"speed-{name}{'-cuda' if args.device == 'cuda' else ''}.json"
+        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        text = document(result)
+        path.with_suffix(".md").write_text(text, encoding="utf-8")
+        print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Seconds to load a peer, and the peak memory of running one batch, in a process of its own.
+
+python -m benchmarks.speed.fresh REQUEST.json
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.speed.peers import Peer, open_peer
+from compressor.throughput.memory_process import host_peak_mib
+from compressor.throughput.workloads import Batch
+
+
+def measure_fresh(
+    peer: Peer, batch: Batch, length: int | None, device: str, threads: int
+) -> dict[str, float]:
+    """`load_seconds`, `first_seconds` (of the first batch) and `peak_mib` of a fresh process.
+
+    Loading counts the import of the program's own libraries.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(Path(folder) / "batch.npz", **batch)  # type: ignore[arg-type]
+        request = Path(folder) / "request.json"
+        asked = {
+            "peer": peer.to_json(),
+            "batch": str(Path(folder) / "batch.npz"),
+            "length": length,
+            "device": device,
+            "threads": threads,
+        }
+        request.write_text(json.dumps(asked), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.speed.fresh", str(request)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(f"{peer.name} failed in a process of its own: {done.stderr[-2000:]}")
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main(path: str) -> None:
+    request: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    begun = time.perf_counter()
+    run = open_peer(Peer(**request["peer"]), request["device"], request["threads"])
+    loaded = time.perf_counter()
+    with np.load(request["batch"]) as arrays:
+        batch = dict(arrays)
+    start = time.perf_counter()
+    run(batch, request["length"])
+    answer = {
+        "load_seconds": loaded - begun,
+        "first_seconds": time.perf_counter() - start,
+        "peak_mib": host_peak_mib(),
+    }
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,94 @@
+"""Models for timing: real sizes, random weights. What they answer means nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from compressor import example
+
+OPUS_PIECES = 58_101  # vocabulary of the OPUS-MT models
+
+
+def translator(directory: Path, *, layers: int = 6, width: int = 512) -> Path:
+    """A Marian checkpoint, by default of OPUS-MT's size (74 million parameters).
+
+    Its tokenizer is the bundled translator's, with names for the other pieces.
+    """
+    from transformers import MarianConfig, MarianMTModel
+
+    pad = OPUS_PIECES - 1
+    sizes: dict[str, Any] = {}
+    for side in ("encoder", "decoder"):
+        sizes |= {
+            f"{side}_layers": layers,
+            f"{side}_attention_heads": width // 64,
+            f"{side}_ffn_dim": 4 * width,
+        }
+    torch.manual_seed(0)
+    config = MarianConfig(
+        vocab_size=OPUS_PIECES, decoder_vocab_size=OPUS_PIECES, d_model=width, **sizes,
+        activation_function="swish", scale_embedding=True, max_position_embeddings=512,
+        pad_token_id=pad, decoder_start_token_id=pad, eos_token_id=0, bos_token_id=0,
+        forced_eos_token_id=None, share_encoder_decoder_embeddings=True,
+    )  # fmt: skip
+    model = MarianMTModel(config)
+    model.generation_config.bad_words_ids = [[pad]]
+    model.save_pretrained(directory)
+    source = Path(example.model())
+    for name in ("source.spm", "target.spm"):
+        shutil.copyfile(source / name, directory / name)
+    pieces = json.loads((source / "vocab.json").read_text(encoding="utf-8"))
+    old_pad = pieces.pop("<pad>")
+    pieces |= {f"<unused{i}>": i for i in range(old_pad, pad)} | {"<pad>": pad}
+    _write(directory / "vocab.json", pieces)
+    settings = json.loads((source / "tokenizer_config.json").read_text(encoding="utf-8"))
+    settings["added_tokens_decoder"][str(pad)] = settings["added_tokens_decoder"].pop(str(old_pad))
+    _write(directory / "tokenizer_config.json", settings | {"model_max_length": 512})
+    return directory
+
+
+def encoder(directory: Path, *, layers: int = 12, width: int = 768, pieces: int = 30_522) -> Path:
+    """A BERT classifier with two labels, by default of BERT-base's size (110 million parameters).
+
+    Its tokenizer splits words into letters; timing cuts or fills rows to a number of tokens.
+    """
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=pieces, hidden_size=width, num_hidden_layers=layers,
+        num_attention_heads=width // 64, intermediate_size=4 * width, num_labels=2,
+    )  # fmt: skip
+    BertForSequenceClassification(config).save_pretrained(directory)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    letters = [chr(i) for i in range(33, 127)]
+    names = [*special, *letters, *(f"##{letter}" for letter in letters)]
+    names += [f"unused{i}" for i in range(len(names), pieces)]
+    vocabulary = {name: i for i, name in enumerate(names)}
+    core = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    core.normalizer = normalizers.BertNormalizer(lowercase=False)
+    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    core.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]",
+        sep_token="[SEP]", mask_token="[MASK]", model_max_length=512,
+    ).save_pretrained(directory)  # fmt: skip
+    return directory
+
+
+def labelled_sentences(path: Path) -> Path:
+    """The bundled test sentences with made-up labels, for the random classifiers."""
+    lines = Path(example.test()).read_text(encoding="utf-8").splitlines()[1:]
+    rows = [f"{line.split(chr(9))[0]}\tLABEL_{number % 2}" for number, line in enumerate(lines)]
+    path.write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def _write(path: Path, value: Any) -> None:
+    path.write_text(json.dumps(value, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

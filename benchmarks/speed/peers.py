@@ -1,0 +1,137 @@
+"""What is compared: one model, opened by each of the programs that can serve it.
+
+Every peer takes the same padded batches of token ids and gives the same thing back: logits, or as
+many token ids per row as it is told (None: until it ends a sentence by itself), by greedy search.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from compressor.throughput.workloads import Batch
+
+# Rows of token ids (translators), or an array of logits; the number of tokens to generate.
+Run = Callable[[Batch, int | None], Any]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One way to serve the model.
+
+    Args:
+        name: in the tables.
+        program: `compress`, `eager`, `compile` or `ctranslate2`.
+        directory: what the program opens.
+        precision: in the program's own words.
+        bytes: of the weights on disk.
+    """
+
+    name: str
+    program: str
+    directory: str
+    task: str
+    precision: str
+    bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def open_peer(peer: Peer, device: str, threads: int) -> Run:
+    """Load the model; the result runs one batch."""
+    return {
+        "compress": _compress,
+        "eager": _transformers,
+        "compile": _transformers,
+        "ctranslate2": _ctranslate2,
+    }[peer.program](peer, device, threads)
+
+
+def _compress(peer: Peer, device: str, threads: int) -> Run:
+    from compressor.runtime import Classifier, Translator
+
+    options: dict[str, Any] = {
+        "precision": peer.precision, "device": device, "threads": threads,
+    }  # fmt: skip
+    if peer.task == "translation":
+        translator = Translator(peer.directory, **options)
+        return lambda batch, length: translator.generate(
+            batch, forced_length=length, num_beams=None if length else 1
+        )
+    classifier = Classifier(peer.directory, **options)
+    return lambda batch, _: classifier.run(batch)
+
+
+def _transformers(peer: Peer, device: str, threads: int) -> Run:
+    import torch
+    from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
+
+    torch.set_num_threads(threads)
+    translation = peer.task == "translation"
+    kind = AutoModelForSeq2SeqLM if translation else AutoModelForSequenceClassification
+    kinds = {"fp32": torch.float32, "fp16": torch.float16}
+    model = kind.from_pretrained(peer.directory, dtype=kinds[peer.precision]).to(device).eval()
+    logging.getLogger("transformers").setLevel(logging.ERROR)  # that a limit replaces another
+    if peer.program == "compile":
+        model.forward = torch.compile(model.forward, dynamic=True)
+
+    @torch.inference_mode()
+    def run(batch: Batch, length: int | None) -> Any:
+        inputs = {name: torch.from_numpy(value).to(device) for name, value in batch.items()}
+        if not translation:
+            return model(**inputs).logits.float().cpu().numpy()
+        limits = {} if length is None else {"min_new_tokens": length, "max_new_tokens": length}
+        found = model.generate(**inputs, num_beams=1, do_sample=False, **limits)
+        return _cut(found[:, 1:].tolist(), model.generation_config.eos_token_id, length)
+
+    return run
+
+
+def _cut(rows: list[list[int]], end: int, length: int | None) -> list[list[int]]:
+    """Without what follows the first end token, where sentences end by themselves."""
+    if length is not None:
+        return rows
+    return [row[: row.index(end) + 1] if end in row else row for row in rows]
+
+
+def _ctranslate2(peer: Peer, device: str, threads: int) -> Run:
+    import ctranslate2
+
+    translator = ctranslate2.Translator(
+        peer.directory,
+        device=device,
+        compute_type=peer.precision,
+        inter_threads=1,
+        intra_threads=threads,
+    )
+    names = json.loads((Path(peer.directory) / "shared_vocabulary.json").read_text("utf-8"))
+    ids = {name: i for i, name in enumerate(names)}
+
+    def run(batch: Batch, length: int | None) -> list[list[int]]:
+        rows = [
+            [names[i] for i in row[:count]]
+            for row, count in zip(
+                batch["input_ids"].tolist(), batch["attention_mask"].sum(1).tolist(), strict=True
+            )
+        ]
+        limits = {}
+        if length is not None:
+            limits = {"min_decoding_length": length, "max_decoding_length": length}
+        found = translator.translate_batch(rows, beam_size=1, **limits)
+        return [[ids[name] for name in row.hypotheses[0]] for row in found]
+
+    return run
+
+
+def convert(checkpoint: Path, directory: Path, precision: str) -> Path:
+    """The checkpoint in CTranslate2's format; what is there already is kept."""
+    if not (directory / "model.bin").exists():
+        from ctranslate2.converters import TransformersConverter
+
+        TransformersConverter(str(checkpoint)).convert(str(directory), quantization=precision)
+    return directory

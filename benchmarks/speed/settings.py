@@ -1,0 +1,163 @@
+"""The models that are compared, and how each is made ready: compressed, converted, with rows."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speed import models
+from benchmarks.speed.peers import Peer, convert
+from compressor import example
+from compressor.export import graph_bytes
+from compressor.pipeline import run
+from compressor.recipe import Recipe
+from compressor.talk import Talk
+from compressor.tasks import Rows, read_rows
+
+NAMES = ("translator", "opus-size", "classifier", "bert-base-size")
+KEEP = "0.5"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One model.
+
+    Args:
+        checkpoint: the dense one.
+        output: what `compress run` made of it, with half of its heads; the dense artifact to
+            compare with is below it.
+        rows: what is timed and, if the model is `trained`, what its quality is measured on.
+        target_length: tokens that translators generate for every row while they are timed.
+        batches: timed batches of a size at most.
+        warmup: calls of every peer before its times count.
+    """
+
+    name: str
+    title: str
+    checkpoint: Path
+    output: Path
+    rows: Rows
+    trained: bool
+    target_length: int | None
+    batches: int
+    warmup: int
+
+    @property
+    def task(self) -> str:
+        return self.rows.task
+
+    @property
+    def dense(self) -> Path:
+        return self.output / ".compress" / "dense"
+
+
+def prepare(name: str, args: argparse.Namespace, talk: Talk) -> Setting:
+    """Make or find the model, and compress it to half of its heads."""
+    work: Path = args.work / name
+    work.mkdir(parents=True, exist_ok=True)
+    found = _MAKE[name](args, work)
+    other = "fp16" if args.device == "cuda" else "int8"
+    recipe = Recipe(
+        model=str(found["checkpoint"]), keep=[KEEP], precision=["fp32", other], bench=False,
+        device=args.device, **found["recipe"],
+    )  # fmt: skip
+    talk.say(f"{name}: compressing {found['checkpoint']} to {KEEP} of its heads")
+    run(recipe, work / "out", f"python -m benchmarks.speed {name}", talk)
+    rows = read_rows(found["task"], found["test"], limit=found.get("test_rows"), minimum=2)
+    return Setting(
+        name=name, title=found["title"], checkpoint=Path(found["checkpoint"]),
+        output=work / "out", rows=rows, trained=found["trained"],
+        target_length=found.get("length"), batches=found["batches"], warmup=found["warmup"],
+    )  # fmt: skip
+
+
+def _translator(args: argparse.Namespace, _: Path) -> dict[str, Any]:
+    return {
+        "title": "the bundled translator (3 + 3 layers, width 256, 6,000 pieces)",
+        "task": "translation", "checkpoint": example.model(), "trained": True,
+        "test": args.tatoeba or str(example.test()), "test_rows": args.test_rows, "length": 12,
+        "recipe": {"calibration": str(example.calibration())}, "batches": 8, "warmup": 10,
+    }  # fmt: skip
+
+
+def _opus(args: argparse.Namespace, work: Path) -> dict[str, Any]:
+    checkpoint = work / "checkpoint"
+    if not (checkpoint / "tokenizer_config.json").exists():
+        models.translator(checkpoint)
+    return {
+        "title": "a translator of OPUS-MT's size (6 + 6 layers, width 512, 58,101 pieces), random "
+        "weights",
+        "task": "translation", "checkpoint": checkpoint, "trained": False,
+        "test": str(example.test()), "length": 24,
+        "recipe": _by_magnitude(str(example.calibration())), "batches": 2, "warmup": 3,
+    }  # fmt: skip
+
+
+def _classifier(args: argparse.Namespace, _: Path) -> dict[str, Any]:
+    if not (args.classifier and args.clinc):
+        raise SystemExit("the classifier needs --classifier and --clinc")
+    return {
+        "title": "MiniLM-L6 on CLINC150 (6 layers, width 384)",
+        "task": "classification", "checkpoint": args.classifier, "trained": True,
+        "test": f"{args.clinc}/test.tsv", "test_rows": args.test_rows,
+        "recipe": {"calibration": f"{args.clinc}/valid.tsv", "calibration_rows": 1024},
+        "batches": 8, "warmup": 10,
+    }  # fmt: skip
+
+
+def _bert(args: argparse.Namespace, work: Path) -> dict[str, Any]:
+    checkpoint = work / "checkpoint"
+    if not (checkpoint / "tokenizer_config.json").exists():
+        models.encoder(checkpoint)
+    test = models.labelled_sentences(work / "rows.tsv")
+    return {
+        "title": "an encoder of BERT-base's size (12 layers, width 768), random weights",
+        "task": "classification", "checkpoint": checkpoint, "trained": False,
+        "test": str(test), "recipe": _by_magnitude(str(test)), "batches": 2, "warmup": 3,
+    }  # fmt: skip
+
+
+def _by_magnitude(calibration: str) -> dict[str, Any]:
+    """For random weights, about which no data can tell anything."""
+    return {
+        "calibration": calibration, "calibration_rows": 32, "method": "magnitude",
+        "recover": "none",
+    }  # fmt: skip
+
+
+_MAKE = {
+    "translator": _translator,
+    "opus-size": _opus,
+    "classifier": _classifier,
+    "bert-base-size": _bert,
+}
+
+
+def peers(setting: Setting, device: str, programs: Sequence[str]) -> list[Peer]:
+    """Everything that serves the setting's model; eager transformers first, it is the reference."""
+    task, low = setting.task, "fp16" if device == "cuda" else "int8"
+    stored = sum(path.stat().st_size for path in setting.checkpoint.glob("*.safetensors"))
+    plain = "fp16" if device == "cuda" else "fp32"
+    found = [
+        Peer(f"transformers, {title}", program, str(setting.checkpoint), task, plain, stored)
+        for program, title in (("eager", "eager"), ("compile", "torch.compile"))
+        if program in programs
+    ]
+    if "ctranslate2" in programs and task == "translation":
+        kinds = ("float16", "int8_float16") if device == "cuda" else ("float32", "int8")
+        for kind in kinds:
+            directory = setting.output.parent / f"ctranslate2-{kind}"
+            convert(setting.checkpoint, directory, kind)
+            size = (directory / "model.bin").stat().st_size
+            found.append(
+                Peer(f"CTranslate2, {kind}", "ctranslate2", str(directory), task, kind, size)
+            )
+    for heads, directory in (("dense", setting.dense), ("half the heads", setting.output)):
+        for precision in ("fp32", low):
+            size = graph_bytes(directory, precision)
+            name = f"compress, {heads}, {precision}"
+            found.append(Peer(name, "compress", str(directory), task, precision, size))
+    return found

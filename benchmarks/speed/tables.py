@@ -1,0 +1,136 @@
+"""Markdown of one side-by-side run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def document(result: dict[str, Any]) -> str:
+    """Everything that was measured about one model."""
+    hardware = ", ".join(f"{key}: {value}" for key, value in result["hardware"].items())
+    kinds = ("torch", "transformers", "onnxruntime-gpu", "onnxruntime", "ctranslate2")
+    used = ", ".join(f"{n} {v}" for n, v in result["versions"].items() if n in kinds)
+    length = result["target_length"]
+    lengths = f"; {length} generated tokens for every row" if length else ""
+    parts = [f"## {result['title']}"]
+    for tokens in dict.fromkeys(row["source_tokens"] for row in _of(result, _reference(result))):
+        rows = [row for row in result["timings"] if _close(row["source_tokens"], tokens, result)]
+        parts += [_speed(result, rows), _latency(result, rows)]
+        if not _by_length(result):
+            break
+    parts += [_others(result), _bars(result)]
+    parts.append(
+        f"{result['threads']} threads{lengths}; greedy; batches of rows of similar length; ratios "
+        f"within one interleaved run, with 95 % intervals. {used}. {hardware}."
+    )
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _by_length(result: dict[str, Any]) -> bool:
+    """Whether rows were cut or filled to several lengths."""
+    lengths = {row["source_tokens"] for row in result["timings"]}
+    return len(lengths) > 1 and all(length == int(length) for length in lengths)
+
+
+def _close(value: float, tokens: float, result: dict[str, Any]) -> bool:
+    return value == tokens or not _by_length(result)
+
+
+def _reference(result: dict[str, Any]) -> str:
+    """What the tables' ratios are relative to: the first program that was timed."""
+    return str(result["timings"][0]["reference"])
+
+
+def _of(result: dict[str, Any], reference: str) -> list[Row]:
+    return [row for row in result["timings"] if row["reference"] == reference]
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rows = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
+    return "\n".join([*rows, *("| " + " | ".join(line) + " |" for line in lines)])
+
+
+def _speed(result: dict[str, Any], rows: Sequence[Row]) -> str:
+    reference = _reference(result)
+    found = {(r["variant"], r["batch_size"]): r for r in rows if r["reference"] == reference}
+    sizes = sorted({size for _, size in found})
+    lines = []
+    for peer in result["peers"]:
+        cells = [peer["name"]]
+        for size in sizes:
+            row = found[peer["name"], size]
+            ratio = "" if row["speedup"] is None else f" ({row['speedup']:.2f}x)"
+            cells.append(f"{row['sentences_per_second']:.1f}{ratio}")
+        lines.append(cells)
+    tokens = " and ".join(sorted({f"{r['source_tokens']:.0f}" for r in rows}, key=int))
+    return f"Sentences per second ({tokens} source tokens a row; ratio to {reference}):\n\n" + (
+        _table(["served by", *(f"batch {size}" for size in sizes)], lines)
+    )
+
+
+def _latency(result: dict[str, Any], rows: Sequence[Row]) -> str:
+    reference = _reference(result)
+    found = {(r["variant"], r["batch_size"]): r for r in rows if r["reference"] == reference}
+    sizes = sorted({size for _, size in found})
+    lines = []
+    for peer in result["peers"]:
+        cells = [peer["name"]]
+        for size in sizes:
+            row = found[peer["name"], size]
+            ms = row["latency_ms"]
+            cells.append(f"{ms['p50']:.0f} / {ms['p99']:.0f} / {row['tokens_per_second']:.0f}")
+        lines.append(cells)
+    kind = "generated" if result["target_length"] else "source"
+    return f"Latency of a batch, p50 / p99 in ms, and {kind} tokens per second:\n\n" + (
+        _table(["served by", *(f"batch {size}" for size in sizes)], lines)
+    )
+
+
+def _others(result: dict[str, Any]) -> str:
+    lines = []
+    for peer in result["peers"]:
+        fresh, quality = peer["fresh"], peer["quality"]
+        cells = [
+            peer["name"], f"{peer['bytes'] / 1e6:.1f}", f"{fresh['load_seconds']:.1f}",
+            f"{fresh['first_seconds']:.1f}", f"{fresh['peak_mib']:.0f}",
+        ]  # fmt: skip
+        cells.append("–" if quality is None else f"{quality['value']:.2f}")
+        lines.append(cells)
+    metric = next((p["quality"]["metric"] for p in result["peers"] if p["quality"]), "quality")
+    head = ["served by", "weights MB", "load s", "first batch s", "peak MiB", metric]
+    text = _table(head, lines)
+    for peer in result["peers"]:
+        if peer["quality"] and "against_fp32" in peer["quality"]:
+            difference, low, high = peer["quality"]["against_fp32"]
+            text += (
+                f"\n\n{peer['name']}: {difference:+.2f} [{low:+.2f}, {high:+.2f}] {metric} against "
+                f"its own fp32, on {peer['quality']['rows']} rows."
+            )
+    return text
+
+
+def _bars(result: dict[str, Any]) -> str:
+    """The smallest build against every other program, and what pruning gained of its limit."""
+    best = result["peers"][-1]["name"]
+    lines = []
+    for reference in dict.fromkeys(row["reference"] for row in result["timings"]):
+        ratios = [
+            f"{row['speedup']:.2f} [{row['speedup_interval'][0]:.2f}, "
+            f"{row['speedup_interval'][1]:.2f}] at batch {row['batch_size']}"
+            + (f" of {row['source_tokens']:.0f} tokens" if _by_length(result) else "")
+            for row in _of(result, reference)
+            if row["variant"] == best
+        ]
+        lines.append(f"- {best}, over {reference}: {', '.join(ratios)}.")
+    dense = result["timings"][-1]["reference"]
+    shares = [
+        f"{row['speedup']:.2f} of at most {row['limit']:.2f} at batch {row['batch_size']}"
+        + (f" of {row['source_tokens']:.0f} tokens" if _by_length(result) else "")
+        for row in _of(result, dense)
+        if row["limit"] is not None
+    ]
+    lines.append(f"- What half the heads gain in the precision of the limit: {', '.join(shares)}.")
+    return "\n".join(lines)
