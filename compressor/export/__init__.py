@@ -44,9 +44,10 @@ def export_model(
     from compressor.export.verify import verify_classifier, verify_translator
 
     graphs = directory / GRAPH_DIRECTORY
-    files = export_graphs(model, checkpoint.layers, mask, graphs)
-    write_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json")
+    graphs.mkdir(parents=True, exist_ok=True)
+    write_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json")  # fails sooner than graphs do
     check_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json", texts)
+    files = export_graphs(model, checkpoint.layers, mask, graphs)
     write_metadata(checkpoint, model, mask, files, graphs)
     inputs = [batch.inputs() for batch in batches]
     verify = verify_classifier if checkpoint.entry.task == "classification" else verify_translator
