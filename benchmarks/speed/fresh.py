@@ -16,14 +16,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.speed.peers import Peer, open_peer
-from compressor.throughput.memory_process import host_peak_mib
+from compressor.throughput.memory_process import device_mib, host_peak_mib
 from compressor.throughput.workloads import Batch
 
 
 def measure_fresh(
     peer: Peer, batch: Batch, length: int | None, device: str, threads: int
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """`load_seconds`, `first_seconds` (of the first batch) and `peak_mib` of a fresh process.
+
+    On CUDA `peak_mib` is the GPU's memory, None where the driver does not tell.
 
     Loading counts the import of the program's own libraries.
     """
@@ -44,7 +46,7 @@ def measure_fresh(
         )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"{peer.name} failed in a process of its own: {done.stderr[-2000:]}")
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, float | None] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
@@ -60,7 +62,7 @@ def main(path: str) -> None:
     answer = {
         "load_seconds": loaded - begun,
         "first_seconds": time.perf_counter() - start,
-        "peak_mib": host_peak_mib(),
+        "peak_mib": device_mib() if request["device"] == "cuda" else host_peak_mib(),
     }
     print(json.dumps(answer))
 

@@ -93,9 +93,10 @@ def _others(result: dict[str, Any]) -> str:
     lines = []
     for peer in result["peers"]:
         fresh, quality = peer["fresh"], peer["quality"]
+        peak = fresh["peak_mib"]
         cells = [
             peer["name"], f"{peer['bytes'] / 1e6:.1f}", f"{fresh['load_seconds']:.1f}",
-            f"{fresh['first_seconds']:.1f}", f"{fresh['peak_mib']:.0f}",
+            f"{fresh['first_seconds']:.1f}", "–" if peak is None else f"{peak:.0f}",
         ]  # fmt: skip
         cells.append("–" if quality is None else f"{quality['value']:.2f}")
         lines.append(cells)

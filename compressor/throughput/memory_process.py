@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     except CompressError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    device = _device_mib() if request["open"]["device"] == "cuda" else None
+    device = device_mib() if request["open"]["device"] == "cuda" else None
     answer = {
         "host_mib": host_peak_mib(),
         "device_mib": device,
@@ -75,7 +75,8 @@ def host_peak_mib() -> float | None:
     return peak / 2**20 if sys.platform == "darwin" else peak / 1024  # bytes there, KiB elsewhere
 
 
-def _device_mib() -> float | None:
+def device_mib() -> float | None:
+    """GPU memory of this process; None where the driver does not list processes."""
     listed = run_tool(
         "nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"
     )

@@ -1,0 +1,77 @@
+"""Peak memory of `compress run`, beside the size of the checkpoint.
+
+    python -m benchmarks.memory --work DIR
+
+Models of OPUS-MT's and BERT-base's size with random weights, scored by second-order scores with
+repair (the defaults), exported in float32 and int8. Each run is a process of its own. What Python
+and its libraries take by themselves, before a model is opened, is measured and taken off. Results:
+benchmarks/results/memory.md and .json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.speed import models
+from compressor import example
+
+RESULTS = Path(__file__).parent / "results"
+LIBRARIES = (
+    "import torch, transformers, onnx, onnxscript, onnxruntime, sacrebleu, matplotlib.pyplot"
+)
+PEAK = "from compressor.throughput.memory_process import host_peak_mib; print(host_peak_mib())"
+RUN = "import sys; from compressor.commands import main; sys.argv[0] = 'compress'; main()"
+
+
+def peak_mib(code: str, arguments: list[str]) -> float:
+    """Peak memory of a Python process that runs `code`, whatever way it ends."""
+    whole = f"import atexit\natexit.register(lambda: exec({PEAK!r}))\n{code}"
+    done = subprocess.run(
+        [sys.executable, "-c", whole, *arguments], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return float(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--rows", type=int, default=128, help="calibration and test rows")
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    labelled = models.labelled_sentences(args.work / "rows.tsv")
+    cases = {
+        "OPUS-MT size": (models.translator(args.work / "opus"), example.calibration()),
+        "BERT-base size": (models.encoder(args.work / "bert"), labelled),
+    }
+    libraries = peak_mib(LIBRARIES, [])
+    found = []
+    for title, (checkpoint, rows) in cases.items():
+        size = sum(p.stat().st_size for p in checkpoint.glob("*.safetensors")) / 2**20
+        output = args.work / f"{checkpoint.name}-out"
+        options = ["--keep", "0.5", "--calibration", str(rows), "--calibration-rows", args.rows]
+        options += ["--test", str(rows), "--test-rows", args.rows, "--precision", "fp32,int8"]
+        options += ["--no-bench", "--output", output, "--model", checkpoint]
+        peak = peak_mib(RUN, ["run", *map(str, options)])
+        share = (peak - libraries) / size
+        found.append({"model": title, "checkpoint_mib": size, "peak_mib": peak, "share": share})
+        print(found[-1], file=sys.stderr)
+    result = {"libraries_mib": libraries, "rows": args.rows, "runs": found}
+    (RESULTS / "memory.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    lines = [
+        "| model | checkpoint MiB | peak of `compress run` MiB | less libraries, checkpoints |"
+    ]
+    lines.append("| --- | ---: | ---: | ---: |")
+    for row in found:
+        numbers = f"{row['checkpoint_mib']:.0f} | {row['peak_mib']:.0f} | {row['share']:.2f}"
+        lines.append(f"| {row['model']} | {numbers} |")
+    text = "\n".join(lines) + f"\n\nPython and its libraries alone: {libraries:.0f} MiB.\n"
+    (RESULTS / "memory.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

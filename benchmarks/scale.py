@@ -1,0 +1,210 @@
+"""How throughput, latency and memory grow with batch, length and size of the model.
+
+    python -m benchmarks.scale --work DIR [--device cuda] [--threads N]
+
+Encoders with random weights, dense and with half of their heads, through `compressor.throughput`:
+one thing varies at a time, the other two stay at their middle. The bundled translator, dense and
+with half of its heads, with batch and generated length. Results: benchmarks/results/scale.json,
+.md and .png (scale-cuda.* with --device cuda).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.speed import models
+from compressor import example
+from compressor.commands.console import Console
+from compressor.heads import read_heads
+from compressor.pipeline import run
+from compressor.recipe import Recipe
+from compressor.talk import Talk
+from compressor.tasks import read_rows
+from compressor.throughput import Subject, benchmark
+from compressor.throughput.hardware import cores, describe
+
+RESULTS = Path(__file__).parent / "results"
+SIZES = ((2, 128), (4, 256), (6, 384), (8, 512), (12, 768))  # layers, width
+SIZE, BATCH, LENGTH = (6, 384), 8, 32  # the middle
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+LENGTHS = (8, 16, 32, 64, 128, 256)
+TARGETS = (4, 8, 16, 32, 64)  # generated tokens
+PANELS = (
+    ("sentences_per_second", "sentences per second"),
+    ("p50", "latency of a batch, p50, ms"),
+    ("peak_memory_mib", "peak memory, MiB"),
+    ("speedup", "speed-up of half the heads"),
+)
+
+
+class Model:
+    """Dense and pruned artifacts of one checkpoint."""
+
+    def __init__(self, checkpoint: Path, rows: str, output: Path, device: str, talk: Talk) -> None:
+        recipe = Recipe(
+            model=str(checkpoint), keep=["0.5"], calibration=rows, calibration_rows=32,
+            method="magnitude", recover="none", bench=False, device=device,
+            precision=["fp32", "fp16"] if device == "cuda" else ["fp32"],
+        )  # fmt: skip
+        run(recipe, output, "python -m benchmarks.scale", talk)
+        heads = read_heads(output)
+        self.config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+        kept = {name: len(left) for name, left in heads["kept"].items()}
+        dense = output / ".compress" / "dense"
+        self.subjects = [Subject("dense", dense, heads["heads"]), Subject("half", output, kept)]
+        task = "translation" if "decoder_layers" in self.config else "classification"
+        self.rows = read_rows(task, rows, minimum=2)  # type: ignore[arg-type]
+
+    def measure(self, args: argparse.Namespace, **settings: Any) -> list[dict[str, Any]]:
+        found = benchmark(
+            self.subjects, rows=self.rows, config=self.config, device=args.device,
+            precision="fp16" if args.device == "cuda" else "fp32",
+            threads=args.threads or cores(), seconds=args.seconds, **settings,
+        )  # fmt: skip
+        return [row.model_dump() for row in found.rows]
+
+
+def sweeps(args: argparse.Namespace, talk: Talk) -> dict[str, list[dict[str, Any]]]:
+    """What varies -> rows of timings, each with the value of what varies as `x`."""
+    rows = str(models.labelled_sentences(args.work / "rows.tsv"))
+    encoders = {}
+    for layers, width in SIZES:
+        checkpoint = args.work / f"encoder-{layers}-{width}"
+        if not (checkpoint / "tokenizer_config.json").exists():
+            models.encoder(checkpoint, layers=layers, width=width)
+        output = args.work / f"{checkpoint.name}-out"
+        encoders[layers, width] = Model(checkpoint, rows, output, args.device, talk)
+    middle = encoders[SIZE]
+    output = args.work / "translator-out"
+    bundled = Path(example.model())
+    translator = Model(bundled, str(example.calibration()), output, args.device, talk)
+
+    def many(name: str, found: Sequence[tuple[float, list[dict[str, Any]]]]) -> None:
+        result[name] = [row | {"x": x} for x, timings in found for row in timings]
+        talk.say(f"{name}: done")
+
+    result: dict[str, list[dict[str, Any]]] = {}
+    timed = middle.measure(args, batch_sizes=BATCHES, lengths=LENGTH)
+    result["encoder: rows per batch"] = [row | {"x": row["batch_size"]} for row in timed]
+    fixed = {"batch_sizes": [BATCH]}
+    many(
+        "encoder: tokens per row",
+        [(length, middle.measure(args, lengths=length, **fixed)) for length in LENGTHS],
+    )
+    many(
+        "encoder: million weights in its layers",
+        [
+            (layers * 12 * width**2 / 1e6, encoder.measure(args, lengths=LENGTH, **fixed))
+            for (layers, width), encoder in encoders.items()
+        ],
+    )
+    timed = translator.measure(args, batch_sizes=BATCHES, target_length=16)
+    result["translator: rows per batch"] = [row | {"x": row["batch_size"]} for row in timed]
+    many(
+        "translator: generated tokens per row",
+        [(n, translator.measure(args, target_length=n, **fixed)) for n in TARGETS],
+    )
+    return result
+
+
+def value(row: Mapping[str, Any], name: str) -> float | None:
+    found = row["latency_ms"]["p50"] if name == "p50" else row[name]
+    return None if found is None else float(found)
+
+
+def draw(result: Mapping[str, list[dict[str, Any]]], path: Path) -> None:
+    """A column per thing that varies, a row per thing that is measured."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(
+        len(PANELS), len(result), figsize=(3.4 * len(result), 2.7 * len(PANELS)), squeeze=False
+    )
+    for column, (title, rows) in enumerate(result.items()):
+        for place, (name, label) in enumerate(PANELS):
+            axis = axes[place][column]
+            for variant, colour in (("dense", "#888888"), ("half", "#0b62a4")):
+                points = [(r["x"], value(r, name)) for r in rows if r["variant"] == variant]
+                shown = [(x, y) for x, y in points if y is not None]
+                if shown:
+                    axis.plot(*zip(*shown, strict=True), "o-", color=colour, label=variant, ms=4)
+            if name == "speedup":
+                limit = [(r["x"], r["limit"]) for r in rows if r["limit"] is not None]
+                axis.plot(*zip(*limit, strict=True), "--", color="#c0392b", label="limit")
+                axis.axhline(1, color="#bbbbbb", lw=0.8)
+            else:
+                axis.set_yscale("log")
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(sorted({r["x"] for r in rows}))
+            axis.xaxis.set_major_formatter("{x:g}")
+            axis.xaxis.set_minor_locator(mpl.ticker.NullLocator())
+            axis.grid(alpha=0.25)
+            axis.set_title(title if place == 0 else "", fontsize=9)
+            axis.set_ylabel(label if column == 0 else "", fontsize=9)
+            axis.tick_params(labelsize=8)
+            if column == 0:
+                axis.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+def table(result: Mapping[str, list[dict[str, Any]]], facts: str) -> str:
+    head = ["", "dense sent/s", "half sent/s", "speed-up", "limit", "dense p50 ms", "half p50 ms"]
+    head += ["dense MiB", "half MiB"]
+    parts = []
+    for title, rows in result.items():
+        lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
+        for x in dict.fromkeys(row["x"] for row in rows):
+            dense, half = (
+                r for v in ("dense", "half") for r in rows if (r["variant"], r["x"]) == (v, x)
+            )
+            low, high = half["speedup_interval"]
+            memory = [
+                "–" if r["peak_memory_mib"] is None else f"{r['peak_memory_mib']:.0f}"
+                for r in (dense, half)
+            ]
+            cells = [
+                f"{x:g}", f"{dense['sentences_per_second']:.1f}",
+                f"{half['sentences_per_second']:.1f}",
+                f"{half['speedup']:.2f} [{low:.2f}, {high:.2f}]",
+                "–" if half["limit"] is None else f"{half['limit']:.2f}",
+                f"{dense['latency_ms']['p50']:.1f}", f"{half['latency_ms']['p50']:.1f}", *memory,
+            ]  # fmt: skip
+            lines.append("| " + " | ".join(cells) + " |")
+        parts.append(f"### {title}\n\n" + "\n".join(lines))
+    return "\n\n".join([*parts, facts]) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, required=True, help="models; kept for the next call")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--seconds", type=float, default=1.0, help="least time per model and point")
+    args = parser.parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    result = sweeps(args, Console())
+    name = "scale-cuda" if args.device == "cuda" else "scale"
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    hardware = ", ".join(f"{key}: {found}" for key, found in describe().items())
+    layers, width = SIZE
+    facts = (
+        f"Encoders of {layers} layers and width {width}, {BATCH} rows of {LENGTH} tokens, where "
+        f"these do not vary; the bundled translator with {BATCH} rows and 16 tokens. "
+        f"{'fp16' if args.device == 'cuda' else 'fp32'}, {args.threads or cores()} threads. "
+        f"{hardware}."
+    )
+    text = table(result, facts)
+    (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
+    draw(result, RESULTS / f"{name}.png")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
