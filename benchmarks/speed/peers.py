@@ -25,7 +25,8 @@ class Peer:
 
     Args:
         name: in the tables.
-        program: `compress`, `eager`, `compile` or `ctranslate2`.
+        program: `compress`, `eager`, `compile`, `ctranslate2` (all threads on one batch) or
+            `ctranslate2-workers` (a part of the batch for each thread).
         directory: what the program opens.
         precision: in the program's own words.
         bytes: of the weights on disk.
@@ -49,6 +50,7 @@ def open_peer(peer: Peer, device: str, threads: int) -> Run:
         "eager": _transformers,
         "compile": _transformers,
         "ctranslate2": _ctranslate2,
+        "ctranslate2-workers": _ctranslate2,
     }[peer.program](peer, device, threads)
 
 
@@ -102,12 +104,13 @@ def _cut(rows: list[list[int]], end: int, length: int | None) -> list[list[int]]
 def _ctranslate2(peer: Peer, device: str, threads: int) -> Run:
     import ctranslate2
 
+    workers = threads if peer.program == "ctranslate2-workers" else 1
     translator = ctranslate2.Translator(
         peer.directory,
         device=device,
         compute_type=peer.precision,
-        inter_threads=1,
-        intra_threads=threads,
+        inter_threads=workers,
+        intra_threads=threads // workers,
     )
     names = json.loads((Path(peer.directory) / "shared_vocabulary.json").read_text("utf-8"))
     ids = {name: i for i, name in enumerate(names)}
@@ -122,7 +125,8 @@ def _ctranslate2(peer: Peer, device: str, threads: int) -> Run:
         limits = {}
         if length is not None:
             limits = {"min_decoding_length": length, "max_decoding_length": length}
-        found = translator.translate_batch(rows, beam_size=1, **limits)
+        part = -(-len(rows) // workers)
+        found = translator.translate_batch(rows, beam_size=1, max_batch_size=part, **limits)
         return [[ids[name] for name in row.hypotheses[0]] for row in found]
 
     return run

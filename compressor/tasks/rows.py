@@ -89,10 +89,9 @@ def read_rows(
         raise UsageError(f"a limit of {limit} rows is below the {needed} that are needed")
     pair_options = {"source_column": source_column, "target_column": target_column}
     text_options = {
-        "text_column": text_column,
-        "text_pair_column": text_pair_column,
+        "text_column": text_column, "text_pair_column": text_pair_column,
         "label_column": label_column,
-    }
+    }  # fmt: skip
     _refuse(text_options if task == "translation" else pair_options, task)
     if task == "translation":
         files, columns = _read_translation(str(spec), source_column, target_column)
@@ -106,14 +105,10 @@ def read_rows(
             f"{', '.join(files)}: too few rows, {len(sources)}; the minimum is {needed}"
         )
     return Rows(
-        task=task,
-        sources=sources,
-        pairs=pairs,
-        targets=targets,
-        files=files,
+        task=task, sources=sources, pairs=pairs, targets=targets, files=files,
         sha256=fingerprint(sources, pairs, targets),
         labels=None if labels is None else list(labels),
-    )
+    )  # fmt: skip
 
 
 def fingerprint(sources: list[str], pairs: list[str] | None, targets: list[str]) -> str:

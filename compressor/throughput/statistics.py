@@ -72,35 +72,45 @@ def summarise(
             seconds = _passes(samples, key, workload)
             base = _passes(samples, (reference, size), workload) if reference in names else seconds
             speedup, interval = speedup_of(base, seconds, seed=seed)
-            pass_seconds = float(np.median(base, axis=0).sum()) / speedup
             tokens = (target_tokens or {}).get(key, workload.target_tokens)
-            sentences = size * len(workload.batches) / pass_seconds
-            compared = reference in names and name != reference
-            limit = (limits or {}).get(key) if compared else None
-            rows.append(
-                Timing(
-                    variant=name,
-                    batch_size=size,
-                    source_tokens=workload.source_tokens,
-                    padded_source_tokens=workload.padded_source_tokens,
-                    target_tokens=tokens,
-                    runs=seconds.size,
-                    sentences_per_second=sentences,
-                    tokens_per_second=sentences * (tokens or workload.source_tokens),
-                    latency_ms={
-                        "p50": _percentile_ms(seconds, 50),
-                        "p90": _percentile_ms(seconds, 90),
-                        "p99": _percentile_ms(seconds, 99),
-                    },
-                    peak_memory_mib=(peak_memory_mib or {}).get(key),
-                    speedup=speedup if compared else None,
-                    speedup_interval=interval if compared else None,
-                    limit=limit.time if limit else None,
-                    limit_macs=limit.macs if limit else None,
-                    limit_bytes=limit.bytes if limit else None,
-                )
-            )
+            pass_seconds = float(np.median(base, axis=0).sum()) / speedup
+            found = _timing(name, workload, seconds, tokens, pass_seconds)
+            found.peak_memory_mib = (peak_memory_mib or {}).get(key)
+            if reference in names and name != reference:
+                found.speedup, found.speedup_interval = speedup, interval
+                limit = (limits or {}).get(key)
+                if limit is not None:
+                    found.limit, found.limit_macs = limit.time, limit.macs
+                    found.limit_bytes = limit.bytes
+            rows.append(found)
     return rows
+
+
+def _timing(
+    name: str, workload: Workload, seconds: Array, tokens: float, pass_seconds: float
+) -> Timing:
+    """What one model's own times [passes, batches] say, compared with nothing.
+
+    Args:
+        tokens: generated per row, 0 where none are.
+        pass_seconds: of one pass over all batches, without the disturbances.
+    """
+    sentences = workload.batch_size * len(workload.batches) / pass_seconds
+    return Timing(
+        variant=name,
+        batch_size=workload.batch_size,
+        source_tokens=workload.source_tokens,
+        padded_source_tokens=workload.padded_source_tokens,
+        target_tokens=tokens,
+        runs=seconds.size,
+        sentences_per_second=sentences,
+        tokens_per_second=sentences * (tokens or workload.source_tokens),
+        latency_ms={
+            "p50": _percentile_ms(seconds, 50),
+            "p90": _percentile_ms(seconds, 90),
+            "p99": _percentile_ms(seconds, 99),
+        },
+    )
 
 
 def speedup_of(
