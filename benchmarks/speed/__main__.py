@@ -7,7 +7,8 @@ Needs the extra `peers` (CTranslate2). Models with random weights are made here;
 benchmarks/finetune_minilm.py. Every peer runs the same batches of rows of similar length, and every
 translator generates the same number of tokens for every row while it is timed; where the model is
 trained, quality is measured with sentences that end by themselves. Results go to
-benchmarks/results/speed-NAME.json and .md; with --device cuda to speed-NAME-cuda.
+benchmarks/results/speed-NAME.json and .md; `-cuda` and `-N-threads` are added to the names where
+--device and --threads say so.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def compare_peers(setting: Setting, args: argparse.Namespace, talk: Talk) -> dic
     runtime: Translator | Classifier = (
         Translator(setting.dense) if setting.task == "translation" else Classifier(setting.dense)
     )
-    chosen = peers(setting, args.device, args.programs)
+    chosen = peers(setting, args.device, threads, args.programs)
     opened = {peer.name: open_peer(peer, args.device, threads) for peer in chosen}
     found: dict[str, Any] = {}
     if setting.trained:
@@ -215,7 +216,9 @@ def main() -> None:
     for name in args.names or NAMES:
         setting = prepare(name, args, talk)
         result = compare_peers(setting, args, talk)
-        path = RESULTS / f"speed-{name}{'-cuda' if args.device == 'cuda' else ''}.json"
+        kind = "-cuda" if args.device == "cuda" else ""
+        kind += f"-{args.threads}-threads" if args.threads else ""
+        path = RESULTS / f"speed-{name}{kind}.json"
         path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         text = document(result)
         path.with_suffix(".md").write_text(text, encoding="utf-8")

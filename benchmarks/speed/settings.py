@@ -136,7 +136,7 @@ _MAKE = {
 }
 
 
-def peers(setting: Setting, device: str, programs: Sequence[str]) -> list[Peer]:
+def peers(setting: Setting, device: str, threads: int, programs: Sequence[str]) -> list[Peer]:
     """Everything that serves the setting's model; eager transformers first, it is the reference."""
     task, low = setting.task, "fp16" if device == "cuda" else "int8"
     stored = sum(path.stat().st_size for path in setting.checkpoint.glob("*.safetensors"))
@@ -152,9 +152,11 @@ def peers(setting: Setting, device: str, programs: Sequence[str]) -> list[Peer]:
             directory = setting.output.parent / f"ctranslate2-{kind}"
             convert(setting.checkpoint, directory, kind)
             size = (directory / "model.bin").stat().st_size
-            found.append(
-                Peer(f"CTranslate2, {kind}", "ctranslate2", str(directory), task, kind, size)
-            )
+            title = f"CTranslate2, {kind}"
+            found.append(Peer(title, "ctranslate2", str(directory), task, kind, size))
+            if device == "cpu" and threads > 1:
+                title, program = f"{title}, {threads} workers", "ctranslate2-workers"
+                found.append(Peer(title, program, str(directory), task, kind, size))
     for heads, directory in (("dense", setting.dense), ("half the heads", setting.output)):
         for precision in ("fp32", low):
             size = graph_bytes(directory, precision)
