@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.speed.fresh import measure_fresh
 from benchmarks.speed.peers import Peer, Run, open_peer
 from benchmarks.speed.settings import NAMES, Setting, peers, prepare
-from benchmarks.speed.tables import document
+from benchmarks.speed.tables import document, summary
 from compressor.commands.console import Console
 from compressor.evaluation import compare, score_classification, score_translation
 from compressor.heads import read_heads
@@ -213,16 +213,19 @@ def main() -> None:
     args = parser.parse_args()
     talk = Console()
     RESULTS.mkdir(exist_ok=True)
+    kind = "-cuda" if args.device == "cuda" else ""
+    kind += f"-{args.threads}-threads" if args.threads else ""
     for name in args.names or NAMES:
         setting = prepare(name, args, talk)
         result = compare_peers(setting, args, talk)
-        kind = "-cuda" if args.device == "cuda" else ""
-        kind += f"-{args.threads}-threads" if args.threads else ""
         path = RESULTS / f"speed-{name}{kind}.json"
         path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         text = document(result)
         path.with_suffix(".md").write_text(text, encoding="utf-8")
         print(text)
+    together = [path for name in NAMES if (path := RESULTS / f"speed-{name}{kind}.json").exists()]
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in together]
+    (RESULTS / f"speed{kind}-summary.md").write_text(summary(results), encoding="utf-8")
 
 
 if __name__ == "__main__":

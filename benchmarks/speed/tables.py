@@ -135,3 +135,25 @@ def _bars(result: dict[str, Any]) -> str:
     ]
     lines.append(f"- What half the heads gain in the precision of the limit: {', '.join(shares)}.")
     return "\n".join(lines)
+
+
+def summary(results: Sequence[dict[str, Any]]) -> str:
+    """One table for the README: sentences per second of every peer of several models."""
+    sizes = sorted({row["batch_size"] for result in results for row in result["timings"]})
+    head = ["model", "served by", *(f"batch {size}" for size in sizes), "weights MB", "quality"]
+    lines = []
+    for result in results:
+        reference = _reference(result)
+        found = {(r["variant"], r["batch_size"]): r for r in _of(result, reference)}
+        for peer in result["peers"]:
+            cells = [result["name"], peer["name"]]
+            for size in sizes:
+                row = found.get((peer["name"], size))
+                ratio = "" if row is None or row["speedup"] is None else f" ({row['speedup']:.1f}x)"
+                cells.append("–" if row is None else f"{row['sentences_per_second']:.0f}{ratio}")
+            quality = peer["quality"]
+            cells.append(f"{peer['bytes'] / 1e6:.0f}")
+            cells.append("–" if quality is None else f"{quality['value']:.2f}")
+            lines.append(cells)
+    rows = ["| " + " | ".join(head) + " |", "| --- | --- |" + " ---: |" * (len(head) - 2)]
+    return "\n".join([*rows, *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
