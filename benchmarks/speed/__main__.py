@@ -171,7 +171,9 @@ def _timed(
     return [
         {"reference": reference} | row.model_dump()
         for reference in (*references, dense)
-        for row in summarise(samples, workloads, limit, reference=reference)
+        for row in summarise(
+            samples, workloads, limit if reference == dense else {}, reference=reference
+        )
     ]
 
 

@@ -19,6 +19,8 @@ from benchmarks.speed.peers import Peer, open_peer
 from compressor.throughput.memory_process import device_mib, host_peak_mib
 from compressor.throughput.workloads import Batch
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def measure_fresh(
     peer: Peer, batch: Batch, length: int | None, device: str, threads: int
@@ -42,7 +44,7 @@ def measure_fresh(
         request.write_text(json.dumps(asked), encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.speed.fresh", str(request)],
-            capture_output=True, text=True, check=False,
+            capture_output=True, text=True, check=False, cwd=ROOT,
         )  # fmt: skip
     if done.returncode:
         raise RuntimeError(f"{peer.name} failed in a process of its own: {done.stderr[-2000:]}")
