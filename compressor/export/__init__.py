@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compressor.heads import HeadMask
+from compressor.memory import give_back
 from compressor.precisions import BASE
 from compressor.report.schema import Check
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
@@ -48,10 +49,13 @@ def export_model(
     write_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json")  # fails sooner than graphs do
     check_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json", texts)
     files = export_graphs(model, checkpoint.layers, mask, graphs)
+    give_back()
     write_metadata(checkpoint, model, mask, files, graphs)
     inputs = [batch.inputs() for batch in batches]
     verify = verify_classifier if checkpoint.entry.task == "classification" else verify_translator
-    return verify(model, directory, inputs)
+    checks = verify(model, directory, inputs)
+    give_back()
+    return checks
 
 
 def graph_bytes(directory: Path, precision: str = BASE) -> int:

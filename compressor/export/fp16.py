@@ -21,7 +21,7 @@ LOGITS = "logits"
 
 
 def halved(model: ModelProto) -> ModelProto:
-    """The graph in half precision; only `logits` is still float32.
+    """Turn the graph into half precision, in place; only `logits` is still float32.
 
     Args:
         model: as `compressor.export.graphs` writes it.
@@ -29,11 +29,7 @@ def halved(model: ModelProto) -> ModelProto:
     Raises:
         InputError: a weight is too large for half precision.
     """
-    from onnx import ModelProto
-
-    result = ModelProto()
-    result.CopyFrom(model)
-    graph = result.graph
+    graph = model.graph
     for tensor in graph.initializer:
         _halve(tensor)
     _halve_nodes(graph)
@@ -41,7 +37,7 @@ def halved(model: ModelProto) -> ModelProto:
         _halve_type(value.type.tensor_type)
     del graph.value_info[:]  # onnxruntime finds the types of inner values by itself
     _widen_logits(graph)
-    return result
+    return model
 
 
 def _halve(tensor: TensorProto) -> None:

@@ -25,6 +25,7 @@ from compressor.export.attention import (
     additive_mask,
     graph_attention,
 )
+from compressor.export.writing import MOST_BYTES, weight_bytes, write_model
 from compressor.heads import AttentionLayer, HeadMask
 
 # Gelu is one node from 20 on, normalisation from 17 on; nothing newer is used, so older and more
@@ -227,7 +228,10 @@ def _export(
             f"the exporter changed the inputs or outputs of {path.name}: {names}"
         )
     _strip_traces(program.model)
-    program.save(path)  # weights beyond 2 GB go to a file beside it
+    if weight_bytes(program.model) < MOST_BYTES:
+        write_model(program.model, path)
+    else:
+        program.save(path)  # the weights go to a file beside it
 
 
 def _strip_traces(model: Any) -> None:

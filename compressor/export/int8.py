@@ -65,17 +65,13 @@ def quantise_columns(
 
 
 def quantised(model: ModelProto) -> ModelProto:
-    """The graph with integer weights; its inputs and outputs are those of `model`.
+    """Give the graph integer weights, in place; its inputs and outputs stay what they are.
 
     Args:
         model: as `compressor.export.graphs` writes it.
     """
-    from onnx import ModelProto
-
-    result = ModelProto()
-    result.CopyFrom(model)
-    _Pass(result.graph).run()
-    return result
+    _Pass(model.graph).run()
+    return model
 
 
 class _Pass:

@@ -17,13 +17,14 @@ from compressor.export.fp16 import halved
 from compressor.export.int8 import quantised
 from compressor.export.metadata import GRAPHS
 from compressor.export.verify import relative_difference
+from compressor.export.writing import MOST_BYTES, read_model
+from compressor.memory import give_back
 from compressor.precisions import BASE
 from compressor.report.schema import Check
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 
 _CONVERT: dict[str, Callable[[ModelProto], ModelProto]] = {"fp16": halved, "int8": quantised}
-_MOST_INLINE = 2**31 - 2**20  # a protobuf file holds no more than 2 GB
 
 # Of the largest logit. Rounding to 11 bits moves logits by about 1e-3 and rounding to 8 bits by a
 # few hundredths, more in deep models; a wrong graph is off by tenths and more.
@@ -91,18 +92,21 @@ def _write(data: dict[str, Any], graphs: Path) -> None:
 def _convert(source: Path, target: Path, precision: str) -> None:
     import onnx
 
-    base = onnx.load(source)
-    converted = _CONVERT[precision](base)
-    if _signature(converted) != _signature(base):
+    model = read_model(source)
+    signature = _signature(model)
+    converted = _CONVERT[precision](model)
+    if _signature(converted) != signature:
         raise VerificationError(
             f"the {precision} form of {source} has other inputs or outputs than the graph it was "
             "made from; please report this with the checkpoint's name"
         )
-    external = sum(len(tensor.raw_data) for tensor in converted.graph.initializer) > _MOST_INLINE
+    external = sum(len(tensor.raw_data) for tensor in converted.graph.initializer) > MOST_BYTES
     onnx.save_model(
         converted, target, save_as_external_data=external, location=f"{target.name}.data"
     )
     onnx.checker.check_model(target)
+    del model, converted
+    give_back()
 
 
 def _signature(model: ModelProto) -> list[tuple[str, list[str | int]]]:

@@ -36,7 +36,7 @@ def graph_output(name: str, element: int, rank: int) -> bytes:
     return _value(12, name, element, rank)
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
     data = bytearray()
     while value > 127:
         data.append(value & 127 | 128)
@@ -46,11 +46,11 @@ def _varint(value: int) -> bytes:
 
 
 def _integer(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
+    return varint(field << 3) + varint(value)
 
 
 def _message(field: int, data: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(data)) + data
+    return varint(field << 3 | 2) + varint(len(data)) + data
 
 
 def _text(field: int, text: str) -> bytes:
