@@ -8,6 +8,7 @@ heads; but each layer must have caches, since they are matched layer by layer.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ from compressor.export.verify import logit_check, relative_difference, require_t
 from compressor.heads import AttentionLayer, HeadMask
 from compressor.report.schema import Check
 from compressor.runtime.session import open_session
+from compressor.workspace import write_json
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -181,18 +183,34 @@ def export_optimum(
         InputError: a decoder layer has no heads, see `require_caches`.
         VerificationError: an answer differs from PyTorch's.
     """
-    model = checkpoint.model
-    directory.mkdir(parents=True, exist_ok=True)
-    if checkpoint.entry.task == "classification":
-        export_graphs(model, checkpoint.layers, mask, directory)
-        checks = verify_classifier(model, directory, [batch.inputs() for batch in batches])
-    else:
+    model, translator = checkpoint.model, checkpoint.entry.task == "translation"
+    if translator:
         require_caches(mask, checkpoint.name)
+    directory.mkdir(parents=True, exist_ok=True)
+    if translator:
         export_translator(model, checkpoint.layers, mask, directory)
-        checks = verify_translator(model, directory, [batch.inputs() for batch in batches])
+    else:
+        export_graphs(model, checkpoint.layers, mask, directory)
+    verify = verify_translator if translator else verify_classifier
+    checks = verify(model, directory, [batch.inputs() for batch in batches])
     # Last, because no loader opens a directory without config.json.
     save_settings(checkpoint, model, directory)
+    name_as_before(directory / "tokenizer_config.json")
     return checks
+
+
+def name_as_before(path: Path) -> None:
+    """Use names in `tokenizer_config.json` that transformers 4, which optimum needs, reads too.
+
+    transformers 5 still reads both: they are the names that it changed, for a tokenizer of no
+    model's own class and for the list of special tokens beyond the usual ones.
+    """
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if config.get("tokenizer_class") == "TokenizersBackend":
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    if isinstance(config.get("extra_special_tokens"), list):
+        config["additional_special_tokens"] = config.pop("extra_special_tokens")
+    write_json(path, config)
 
 
 def export_translator(
