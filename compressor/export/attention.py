@@ -144,15 +144,15 @@ class CrossKeysValues(nn.Module):
 class StepState:
     """Passed to the decoder as its cache: past keys and values in, present ones out.
 
-    Only what the decoder's forward asks of a cache is here; the number of decoded tokens is a
-    graph input, so that it is known also when no layer keeps a self-attention head.
+    Only what the decoder's forward asks of a cache is here; the number of decoded tokens is
+    given, so that it is known also when no layer keeps a self-attention head.
     """
 
-    def __init__(self, position: Tensor, cross: dict, past: dict) -> None:
+    def __init__(self, position: Tensor | int, cross: dict, past: dict) -> None:
         self.position, self.cross, self.past = position, cross, past
         self.present: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def get_seq_length(self, layer_idx: int = 0) -> Tensor:
+    def get_seq_length(self, layer_idx: int = 0) -> Tensor | int:
         return self.position
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:

@@ -69,7 +69,7 @@ class _ManyTokens:
 class SelfAttention(_ManyTokens, DecoderSelfAttention):
     """Several steps, under a causal mask, after the past in the `StepState`, if there is one."""
 
-    def forward(
+    def forward(  # type: ignore[override] # a single step needs no mask
         self,
         hidden_states: Tensor,
         past_key_values: StepState,
