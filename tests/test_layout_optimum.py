@@ -32,6 +32,8 @@ from tests import toy
 from tests.test_cli import compress
 from tests.tiny import TRANSLATORS, ragged_batch, uneven_mask
 
+EXPORTS = tempfile.TemporaryDirectory(prefix="layout-")  # goes when Python ends
+
 
 def cached_mask(layers: list[AttentionLayer]) -> HeadMask:
     """The uneven mask, with caches in every decoder layer: 1 and 4 heads where it has none."""
@@ -63,7 +65,7 @@ class Exported:
 @functools.cache
 def exported(name: str) -> Exported:
     """Exports take seconds a graph, so all tests share them; marian's comes from the shell."""
-    root = Path(tempfile.mkdtemp(prefix="layout-"))
+    root = Path(EXPORTS.name) / name
     pruned, out, said = save_pruned(name, root), root / "out", ""
     if name == "marian":
         done = compress("export", "-m", pruned, "-o", out, "--layout", "optimum")
