@@ -292,6 +292,14 @@ def save_checkpoint(
             stored = value.to(source.dtype) if value.is_floating_point() else value
             state[name] = stored.contiguous()
     save_file(state, directory / WEIGHTS, metadata={"format": "pt"})
+    save_settings(source, model, directory)
+    text = json.dumps(heads, indent=1, ensure_ascii=False)
+    (directory / HEADS).write_text(text + "\n", encoding="utf-8")
+    return [p for p in directory.iterdir() if p.is_file() and before.get(p) != p.stat().st_mtime_ns]
+
+
+def save_settings(source: Checkpoint, model: nn.Module, directory: Path) -> None:
+    """Write all of a checkpoint but its weights: configurations and tokenizer."""
     model.config.save_pretrained(directory)  # type: ignore[union-attr,operator]
     generation = getattr(model, "generation_config", None)
     if generation is not None:
@@ -299,9 +307,6 @@ def save_checkpoint(
     with _quiet():
         source.tokenizer.save_pretrained(directory)
     _copy_missing(source.directory, directory, ("source.spm", "target.spm", "vocab.json"))
-    text = json.dumps(heads, indent=1, ensure_ascii=False)
-    (directory / HEADS).write_text(text + "\n", encoding="utf-8")
-    return [p for p in directory.iterdir() if p.is_file() and before.get(p) != p.stat().st_mtime_ns]
 
 
 def _copy_missing(source: Path, target: Path, names: Iterable[str]) -> None:

@@ -11,12 +11,13 @@ from compressor.choosing import repair_checkpoint
 from compressor.errors import InputError, UsageError
 from compressor.export import export_model
 from compressor.export.metadata import max_source_tokens
+from compressor.export.optimum import export_optimum
 from compressor.export.precisions import add_precision, require_within
 from compressor.gates import LEARNED
 from compressor.heads import HeadMask, HeadScores
 from compressor.importance import DATA_FREE
 from compressor.journey import pick_device, plan_budgets, read_data, score_checkpoint_heads
-from compressor.precisions import AUTO, made_precisions
+from compressor.precisions import AUTO, BASE, made_precisions
 from compressor.recipe import Recipe
 from compressor.recovery import NONE, check_recovery, parse_recovery
 from compressor.report.schema import Check
@@ -25,6 +26,8 @@ from compressor.stages import heads_facts, scores_from_json, synthetic_probe
 from compressor.surgery import prune, verify_surgery
 from compressor.talk import SILENT, Talk
 from compressor.tasks import Example, task_module
+
+LAYOUTS = ("compress", "optimum")
 
 
 def _open(recipe: Recipe) -> Checkpoint:
@@ -124,15 +127,25 @@ def prune_checkpoint(
     return mask, check, done
 
 
-def export_checkpoint(recipe: Recipe, output: Path) -> list[Check]:
+def export_checkpoint(recipe: Recipe, output: Path, layout: str = "compress") -> list[Check]:
     """Export a checkpoint, dense or pruned; checked on random ragged batches.
+
+    Args:
+        layout: `compress` for this tool's own runtime, in `output/onnx`; `optimum` for the ONNX
+            Runtime loaders of Hugging Face optimum, in `output` itself, float32 alone.
 
     `output` may be the checkpoint's own directory, as long as it has no `onnx` directory. The
     runtime's default stays float32, since no test rows say what other precisions lose.
 
     Raises:
+        UsageError: an unknown layout, or a precision that it does not have.
+        InputError: `output` holds something already, or the layout cannot hold the checkpoint.
         VerificationError: a graph differs from PyTorch by more than its precision's tolerance.
     """
+    if layout not in LAYOUTS:
+        raise UsageError(f"--layout {layout!r} is unknown; use {' or '.join(LAYOUTS)}")
+    if layout == "optimum":
+        return _export_optimum(recipe, output)
     # Nothing is timed here, so every precision that is named can be made on every machine.
     device = choose_device(recipe.device) if recipe.precision == [AUTO] else "cpu"
     precisions = made_precisions(recipe.precision, device)
@@ -151,3 +164,16 @@ def export_checkpoint(recipe: Recipe, output: Path) -> list[Check]:
         require_within(found, precision)
         checks += found
     return checks
+
+
+def _export_optimum(recipe: Recipe, output: Path) -> list[Check]:
+    if recipe.precision != [BASE]:
+        raise UsageError(
+            f"--precision {','.join(recipe.precision)} is not possible with --layout optimum, "
+            f"which has {BASE} alone; leave --precision out, or use --layout compress"
+        )
+    # Also where the output is the checkpoint's own directory: both have a config.json.
+    _require_new(output)
+    checkpoint = _open(recipe)
+    probe = synthetic_probe(checkpoint, task_module(checkpoint.entry.task))
+    return export_optimum(checkpoint, checkpoint.mask, probe.batches, output)

@@ -16,6 +16,7 @@ def export(
     output: o.Output,
     model: o.Model = None,
     precision: o.Precision = None,
+    layout: o.Layout = "compress",
     revision: o.Revision = None,
     allow_pickle: o.AllowPickle = None,
     trust_remote_code: o.TrustRemoteCode = None,
@@ -23,7 +24,10 @@ def export(
     verbose: o.Verbose = False,
     as_json: o.Json = False,
 ) -> int:
-    """Write OUTPUT/onnx, which `compressor.runtime` runs without PyTorch."""
+    """Write OUTPUT/onnx, which `compressor.runtime` runs without PyTorch.
+
+    With --layout optimum OUTPUT itself is a directory that optimum's ORTModel classes open.
+    """
     from compressor.recipe import build_recipe
     from compressor.steps import export_checkpoint
 
@@ -31,8 +35,8 @@ def export(
         "model": model, "revision": revision, "allow_pickle": allow_pickle,
         "trust_remote_code": trust_remote_code, "precision": precision,
     }  # fmt: skip
-    checks = export_checkpoint(build_recipe(given), output)
-    lines = [f"wrote {output / 'onnx'}"]
+    checks = export_checkpoint(build_recipe(given), output, layout)
+    lines = [f"wrote {output if layout == 'optimum' else output / 'onnx'}"]
     lines += [
         f"  {c.name}: {c.largest_difference:.1e} (tolerance {c.tolerance:.1e}); {c.detail}"
         for c in checks

@@ -204,6 +204,14 @@ Precision = Annotated[
         help="fp32 (default), fp32,int8, fp32,fp16, or auto: int8 for the CPU, fp16 for CUDA.",
     ),
 ]
+Layout = Annotated[
+    str,
+    typer.Option(
+        "--layout",
+        help="compress: OUTPUT/onnx for this tool's runtime; optimum: OUTPUT for the ONNX Runtime "
+        "loaders of Hugging Face optimum (fp32).",
+    ),
+]
 MeasuredPrecision = Annotated[
     list[str] | None,
     typer.Option(

@@ -8,7 +8,7 @@ the cross-attention keys and values of all decoder layers from one product in th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -144,15 +144,15 @@ class CrossKeysValues(nn.Module):
 class StepState:
     """Passed to the decoder as its cache: past keys and values in, present ones out.
 
-    Only what the decoder's forward asks of a cache is here; the number of decoded tokens is a
-    graph input, so that it is known also when no layer keeps a self-attention head.
+    Only what the decoder's forward asks of a cache is here; the number of decoded tokens is
+    given, so that it is known also when no layer keeps a self-attention head.
     """
 
-    def __init__(self, position: Tensor, cross: dict, past: dict) -> None:
+    def __init__(self, position: Tensor | int, cross: dict, past: dict) -> None:
         self.position, self.cross, self.past = position, cross, past
         self.present: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def get_seq_length(self, layer_idx: int = 0) -> Tensor:
+    def get_seq_length(self, layer_idx: int = 0) -> Tensor | int:
         return self.position
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
@@ -160,7 +160,8 @@ class StepState:
         return key, value
 
 
-_FORMS = {
+Forms = Mapping[str, type[_Attention]]  # what stands in for each kind of attention
+FORMS: Forms = {
     "encoder_self": EncoderSelfAttention,
     "decoder_self": DecoderSelfAttention,
     "cross": CrossAttention,
@@ -169,7 +170,7 @@ _FORMS = {
 
 @contextmanager
 def graph_attention(
-    model: nn.Module, layers: Sequence[AttentionLayer], mask: HeadMask
+    model: nn.Module, layers: Sequence[AttentionLayer], mask: HeadMask, forms: Forms = FORMS
 ) -> Iterator[None]:
     """Swap the graph forms in while the context lasts; layers without heads stay `NoHeads`."""
     originals = {}
@@ -181,7 +182,7 @@ def graph_attention(
         output = model.get_submodule(layer.output) if inside else None
         heads = len(mask.kept(layer.name))
         query, key, value = (model.get_submodule(p) for p in (layer.query, layer.key, layer.value))
-        scale, graph = layer.head_dim**-0.5, _FORMS[layer.kind]
+        scale, graph = layer.head_dim**-0.5, forms[layer.kind]
         used = [query] if layer.kind == "cross" else [query, key, value]
         stacked = _stack(used, [scale, 1.0, 1.0][: len(used)])  # type: ignore[arg-type]
         originals[layer.block] = block

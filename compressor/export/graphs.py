@@ -133,24 +133,24 @@ def export_graphs(
     return files
 
 
-_BATCH = torch.export.Dim("batch", min=1)
-_SOURCE = torch.export.Dim("source", min=1)
-_PAST = torch.export.Dim("past", min=0)
+BATCH = torch.export.Dim("batch", min=1)
+SOURCE = torch.export.Dim("source", min=1)
+PAST = torch.export.Dim("past", min=0)
 
 
 def _export_classifier(model: nn.Module, token_types: bool, path: Path) -> None:
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if token_types else [])]
     example = [torch.ones(2, 5, dtype=torch.long) for _ in names]
-    shapes = {name: {0: _BATCH, 1: _SOURCE} for name in names}
-    _export(ClassifierGraph(model), tuple(example), names, ["logits"], shapes, path)
+    shapes = {name: {0: BATCH, 1: SOURCE} for name in names}
+    export_graph(ClassifierGraph(model), tuple(example), names, ["logits"], shapes, path)
 
 
 def _export_encoder(graph: EncoderGraph, path: Path) -> None:
     names = ["input_ids", "attention_mask"]
     example = (torch.ones(2, 5, dtype=torch.long), torch.ones(2, 5, dtype=torch.long))
-    shapes = {name: {0: _BATCH, 1: _SOURCE} for name in names}
+    shapes = {name: {0: BATCH, 1: SOURCE} for name in names}
     outputs = ["encoder_hidden_state", *_cache_names("cross", [x.index for x in graph.cross.used])]
-    _export(graph, example, names, outputs, shapes, path)
+    export_graph(graph, example, names, outputs, shapes, path)
 
 
 def _export_decoder(
@@ -177,23 +177,23 @@ def _export_decoder(
         tensors["decoder_self"],
     )
     shapes = {
-        "input_ids": {0: _BATCH},
+        "input_ids": {0: BATCH},
         "position": None,
-        "attention_mask": {0: _BATCH, 1: _SOURCE} if cross else None,
-        "cross": [{0: _BATCH, 2: _SOURCE} for _ in tensors["cross"]],
-        "past": [{0: _BATCH, 2: _PAST} for _ in tensors["decoder_self"]],
+        "attention_mask": {0: BATCH, 1: SOURCE} if cross else None,
+        "cross": [{0: BATCH, 2: SOURCE} for _ in tensors["cross"]],
+        "past": [{0: BATCH, 2: PAST} for _ in tensors["decoder_self"]],
     }
     names = ["input_ids", "position", *(["attention_mask"] if cross else [])]
     names += _cache_names("cross", cross) + _cache_names("past", own)
     outputs = ["logits", "best", *_cache_names("present", own)]
-    _export(DecoderGraph(model, cross, own), example, names, outputs, shapes, path)
+    export_graph(DecoderGraph(model, cross, own), example, names, outputs, shapes, path)
 
 
 def _cache_names(prefix: str, indices: Sequence[int]) -> list[str]:
     return [f"{prefix}_{part}.{i}" for i in indices for part in ("key", "value")]
 
 
-def _export(
+def export_graph(
     graph: nn.Module,
     example: tuple[Any, ...],
     inputs: list[str],

@@ -34,7 +34,7 @@ def verify_classifier(
         expected = model(**batch).logits.numpy()
         actual = runtime.run({name: value.numpy() for name, value in batch.items()})
         differences.append(relative_difference(actual, expected))
-    return [_logit_check(differences)]
+    return [logit_check(differences)]
 
 
 @torch.no_grad()
@@ -65,9 +65,9 @@ def verify_translator(
             want = _until_end(want, runtime.end_ids, len(got))
             tokens += len(want)
             if want != list(got):
-                _require_tie(want, list(got), logits[row])
+                require_tie(want, list(got), logits[row])
                 ties += 1
-    check = _logit_check(differences)
+    check = logit_check(differences)
     detail = f"{tokens} greedy tokens of {sum(len(b['input_ids']) for b in batches)} sentences"
     if ties:
         detail += f"; {ties} sentences differ from a tie of two logits on"
@@ -87,7 +87,7 @@ def _until_end(ids: list[int], end_ids: Sequence[int], at_least: int) -> list[in
     return ids
 
 
-def _require_tie(want: list[int], got: list[int], logits: Tensor) -> None:
+def require_tie(want: list[int], got: list[int], logits: Tensor) -> None:
     """logits: [steps, vocabulary] along `want`; the first difference must be between equals."""
     step = next(
         (i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b),
@@ -107,7 +107,7 @@ def relative_difference(actual: Any, expected: np.ndarray) -> float:
     return float(np.abs(actual - expected).max() / max(np.abs(expected).max(), 1e-12))
 
 
-def _logit_check(differences: Sequence[float]) -> Check:
+def logit_check(differences: Sequence[float]) -> Check:
     worst = float(np.max(differences))  # NaN wins, unlike with Python's max
     if not worst <= EXPORT_TOLERANCE:
         raise VerificationError(
