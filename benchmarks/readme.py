@@ -33,6 +33,8 @@ def main() -> None:
     for name in ("translator", "classifier", *tables):
         table = (ROOT / "benchmarks" / "results" / f"{name}.md").read_text(encoding="utf-8")
         text = put(text, name, table)
+    speed = ROOT / "benchmarks" / "results" / "speed-1-threads-summary.md"
+    text = put(text, "speed", speed.read_text(encoding="utf-8"))
     if args.demo is not None:
         text = put(text, "demo", f"```text\n{args.demo.read_text(encoding='utf-8').strip()}\n```")
     readme.write_text(text, encoding="utf-8")

@@ -67,10 +67,12 @@ SUMMARY = (
     ("taylor", "reconstruct"),
     ("second-order", "none"),
     ("second-order", "reconstruct"),
-    ("subset", "none"),
-    ("subset", "reconstruct"),
-    ("hard-concrete", "reconstruct"),
+    ("second-order", "distill"),
     ("second-order", "reconstruct+distill"),
+    ("ablation", "reconstruct"),
+    ("subset", "reconstruct"),
+    ("hard-concrete", "none"),
+    ("hard-concrete", "reconstruct"),
 )
 SUMMARY_SHARES = (80, 60, 40, 20)
 

@@ -201,7 +201,7 @@ def _peer_versions() -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", default=[], choices=[*NAMES, []], help="default: all")
-    parser.add_argument("--work", type=Path, required=True, help="models; kept for the next call")
+    parser.add_argument("--work", type=Path, help="models; kept for the next call")
     parser.add_argument("--tatoeba", help="test.tsv for the translator; default: bundled rows")
     parser.add_argument("--classifier", help="the fine-tuned classifier")
     parser.add_argument("--clinc", help="CLINC150: valid.tsv, test.tsv")
@@ -212,21 +212,26 @@ def main() -> None:
     parser.add_argument("--programs", nargs="*", default=list(PROGRAMS), choices=PROGRAMS)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--seconds", type=float, default=3.0, help="least time per peer and batch")
+    parser.add_argument("--draw", action="store_true", help="only the tables, of what is there")
     args = parser.parse_args()
+    if args.work is None and not args.draw:
+        parser.error("give --work, or --draw")
     talk = Console()
     RESULTS.mkdir(exist_ok=True)
     kind = "-cuda" if args.device == "cuda" else ""
     kind += f"-{args.threads}-threads" if args.threads else ""
-    for name in args.names or NAMES:
+    paths = {name: RESULTS / f"speed-{name}{kind}.json" for name in NAMES}
+    for name in [] if args.draw else args.names or NAMES:
         setting = prepare(name, args, talk)
         result = compare_peers(setting, args, talk)
-        path = RESULTS / f"speed-{name}{kind}.json"
-        path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        text = document(result)
-        path.with_suffix(".md").write_text(text, encoding="utf-8")
-        print(text)
-    together = [path for name in NAMES if (path := RESULTS / f"speed-{name}{kind}.json").exists()]
-    results = [json.loads(path.read_text(encoding="utf-8")) for path in together]
+        paths[name].write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    results = []
+    for path in paths.values():
+        if path.exists():
+            results.append(json.loads(path.read_text(encoding="utf-8")))
+            text = document(results[-1])
+            path.with_suffix(".md").write_text(text, encoding="utf-8")
+            print(text)
     (RESULTS / f"speed{kind}-summary.md").write_text(summary(results), encoding="utf-8")
 
 

@@ -150,7 +150,7 @@ def summary(results: Sequence[dict[str, Any]]) -> str:
             for size in sizes:
                 row = found.get((peer["name"], size))
                 ratio = "" if row is None or row["speedup"] is None else f" ({row['speedup']:.1f}x)"
-                cells.append("–" if row is None else f"{row['sentences_per_second']:.0f}{ratio}")
+                cells.append("–" if row is None else f"{row['sentences_per_second']:.3g}{ratio}")
             quality = peer["quality"]
             cells.append(f"{peer['bytes'] / 1e6:.0f}")
             cells.append("–" if quality is None else f"{quality['value']:.2f}")
