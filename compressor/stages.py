@@ -20,7 +20,7 @@ from compressor.checkpoint import (
 )
 from compressor.errors import VerificationError
 from compressor.export import export_model, graph_bytes
-from compressor.export.precisions import add_precision
+from compressor.export.precisions import compare_precision, write_precision
 from compressor.heads import HeadMask, HeadScores
 from compressor.precisions import BASE
 from compressor.report.schema import Check, QualitySearch, SpeedSearch, Variant
@@ -151,10 +151,11 @@ def build_precision(
         base: the model in float32: the dense one, or one whose directory is a checkpoint.
     """
     directory = Path(base.directory)
+    write_precision(directory, precision)  # before another model is opened: it takes memory
     dense = base.name == "dense"
     model = checkpoint.model if dense else open_checkpoint(base.directory).model
     inputs = [batch.inputs() for batch in probe.batches]
-    checks = add_precision(model.eval(), inputs, directory, precision)
+    checks = compare_precision(model.eval(), inputs, directory, precision)
     made = {
         "name": f"{base.name}-{precision}",
         "precision": precision,

@@ -22,7 +22,7 @@ from compressor.memory import give_back
 from compressor.precisions import BASE
 from compressor.report.schema import Check
 from compressor.runtime import Classifier, Translator
-from compressor.runtime.artifact import GRAPH_DIRECTORY
+from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
 
 _CONVERT: dict[str, Callable[[ModelProto], ModelProto]] = {"fp16": halved, "int8": quantised}
 
@@ -49,6 +49,12 @@ def add_precision(
         InputError: a weight does not fit into the precision.
         VerificationError: the graphs do not take and give what the float32 ones do.
     """
+    write_precision(directory, precision)
+    return compare_precision(model, batches, directory, precision)
+
+
+def write_precision(directory: Path, precision: str) -> None:
+    """The first half of `add_precision`: the graphs, and their names in `graphs.json`."""
     graphs = directory / GRAPH_DIRECTORY
     data = json.loads((graphs / GRAPHS).read_text(encoding="utf-8"))
     files = {}
@@ -57,7 +63,14 @@ def add_precision(
         _convert(graphs / file, graphs / files[role], precision)
     data["precisions"][precision] = files
     _write(data, graphs)
-    compare = _compare_translator if data["task"] == "translation" else _compare_classifier
+
+
+def compare_precision(
+    model: nn.Module, batches: Sequence[Mapping[str, Tensor]], directory: Path, precision: str
+) -> list[Check]:
+    """The second half of `add_precision`: what the graphs answer beside PyTorch."""
+    translation = read_artifact(directory).task == "translation"
+    compare = _compare_translator if translation else _compare_classifier
     return [compare(model, directory, batches, precision)]
 
 
