@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compressor.errors import EnvironmentProblem, UsageError
-from compressor.report.schema import Throughput
+from compressor.report.schema import Throughput, Timing
 from compressor.throughput.hardware import cores
 from compressor.throughput.limits import Limit, WorkSize, limit_of
 from compressor.throughput.machine import measure_machine
@@ -116,11 +116,10 @@ def benchmark(
     # (its memory arena has grown), and that would flatter all models but the reference.
     planner = _open(subjects[0], rows.task, device, threads, precision)
     workloads = _workloads(planner, rows, batch_sizes, lengths, seed)
-    forced = None
-    if rows.task == "translation" and not natural:
-        forced = target_length or _typical_length(planner, workloads)
-        workloads = [replace(workload, target_tokens=float(forced)) for workload in workloads]
+    forced = None if natural else _forced_length(planner, workloads, target_length)
     del planner
+    if forced is not None:
+        workloads = [replace(workload, target_tokens=float(forced)) for workload in workloads]
     runtimes = {
         subject.name: _open(subject, rows.task, device, threads, precision) for subject in subjects
     }
@@ -142,13 +141,21 @@ def benchmark(
         reference=subjects[0].name,
         seed=seed,
     )
-    provider = runtimes[subjects[0].name].provider
+    words = _in_words(lengths, settings, target_length, natural)
+    return _throughput(timings, settings, runtimes[subjects[0].name].provider, words)
+
+
+def _throughput(
+    timings: Sequence[Timing], settings: Settings, provider: str, lengths: str
+) -> Throughput:
+    """The timings with what they have in common."""
+    precisions = settings.precisions
     return Throughput(
         provider=provider,
-        device=device,
+        device=settings.device,
         precision=", ".join(dict.fromkeys(precisions.values())),
-        threads=threads,
-        lengths=_in_words(lengths, settings, target_length, natural),
+        threads=settings.threads,
+        lengths=lengths,
         rows=[
             row.model_copy(update={"provider": provider, "precision": precisions[row.variant]})
             for row in timings
@@ -243,6 +250,15 @@ def _runner(runtime: Any, settings: Settings) -> Run:
     if hasattr(runtime, "generate"):
         return lambda batch: runtime.generate(batch, **settings.generation)
     return lambda batch: runtime.run(batch)
+
+
+def _forced_length(
+    runtime: Classifier | Translator, workloads: Sequence[Workload], asked: int | None
+) -> int | None:
+    """Tokens every row generates: what was asked for, or else what the model itself tends to."""
+    if asked is not None or not hasattr(runtime, "generate"):
+        return asked
+    return _typical_length(runtime, workloads)
 
 
 def _typical_length(translator: Any, workloads: Sequence[Workload]) -> int:
