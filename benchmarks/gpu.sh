@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All measurements that want a GPU, in under ten minutes on a current one; tables go to
+# All measurements that want a GPU, sized for ten minutes; tables go to
 # benchmarks/results/*-cuda.md. From a checkout with the package installed:
 #
 #     benchmarks/gpu.sh [WORK_DIRECTORY]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 Row = dict[str, Any]
@@ -54,39 +54,35 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def _speed(result: dict[str, Any], rows: Sequence[Row]) -> str:
-    reference = _reference(result)
-    found = {(r["variant"], r["batch_size"]): r for r in rows if r["reference"] == reference}
-    sizes = sorted({size for _, size in found})
-    lines = []
-    for peer in result["peers"]:
-        cells = [peer["name"]]
-        for size in sizes:
-            row = found[peer["name"], size]
-            ratio = "" if row["speedup"] is None else f" ({row['speedup']:.2f}x)"
-            cells.append(f"{row['sentences_per_second']:.1f}{ratio}")
-        lines.append(cells)
+    def cell(row: Row) -> str:
+        ratio = "" if row["speedup"] is None else f" ({row['speedup']:.2f}x)"
+        return f"{row['sentences_per_second']:.1f}{ratio}"
+
     tokens = " and ".join(sorted({f"{r['source_tokens']:.0f}" for r in rows}, key=int))
-    return f"Sentences per second ({tokens} source tokens a row; ratio to {reference}):\n\n" + (
-        _table(["served by", *(f"batch {size}" for size in sizes)], lines)
-    )
+    title = f"Sentences per second ({tokens} source tokens a row; ratio to {_reference(result)}):"
+    return f"{title}\n\n{_by_batch(result, rows, cell)}"
 
 
 def _latency(result: dict[str, Any], rows: Sequence[Row]) -> str:
+    def cell(row: Row) -> str:
+        ms = row["latency_ms"]
+        return f"{ms['p50']:.0f} / {ms['p99']:.0f} / {row['tokens_per_second']:.0f}"
+
+    kind = "generated" if result["target_length"] else "source"
+    title = f"Latency of a batch, p50 / p99 in ms, and {kind} tokens per second:"
+    return f"{title}\n\n{_by_batch(result, rows, cell)}"
+
+
+def _by_batch(result: dict[str, Any], rows: Sequence[Row], cell: Callable[[Row], str]) -> str:
+    """A line per peer, a column per batch size."""
     reference = _reference(result)
     found = {(r["variant"], r["batch_size"]): r for r in rows if r["reference"] == reference}
     sizes = sorted({size for _, size in found})
-    lines = []
-    for peer in result["peers"]:
-        cells = [peer["name"]]
-        for size in sizes:
-            row = found[peer["name"], size]
-            ms = row["latency_ms"]
-            cells.append(f"{ms['p50']:.0f} / {ms['p99']:.0f} / {row['tokens_per_second']:.0f}")
-        lines.append(cells)
-    kind = "generated" if result["target_length"] else "source"
-    return f"Latency of a batch, p50 / p99 in ms, and {kind} tokens per second:\n\n" + (
-        _table(["served by", *(f"batch {size}" for size in sizes)], lines)
-    )
+    lines = [
+        [peer["name"], *(cell(found[peer["name"], size]) for size in sizes)]
+        for peer in result["peers"]
+    ]
+    return _table(["served by", *(f"batch {size}" for size in sizes)], lines)
 
 
 def _others(result: dict[str, Any]) -> str:

@@ -79,6 +79,8 @@ def read_model(path: Path) -> ModelProto:
             for inner, inner_begin, inner_start, inner_end in _fields(data, start, end):
                 if inner == _GRAPH_INITIALIZER:
                     model.graph.initializer.add().ParseFromString(data[inner_start:inner_end])
+                    if hasattr(mmap, "MADV_DONTNEED"):  # not on Windows
+                        data.madvise(mmap.MADV_DONTNEED)  # what was read need not stay mapped
                 else:
                     graph += data[inner_begin:inner_end]
     model.MergeFromString(bytes(rest))
