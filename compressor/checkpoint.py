@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 from transformers.utils import logging as hub_logging
 
@@ -209,25 +210,27 @@ def _load_strictly(model: nn.Module, path: Path) -> None:
         raise InputError(
             f"a compressed checkpoint keeps its weights in one file; {path} is missing"
         )
-    stored = {name: value.float() for name, value in load_file(path).items()}
     expected = model.state_dict()
     aliases: dict[int, set[str]] = {}
     for name, value in expected.items():
         aliases.setdefault(value.data_ptr(), set()).add(name)
-    covered = {alias for group in aliases.values() if group & set(stored) for alias in group}
-    missing = set(expected) - covered - _computed(model)
-    unexpected = set(stored) - set(expected)
-    shapes = {n for n in set(stored) & set(expected) if stored[n].shape != expected[n].shape}
-    for problem, names in (("lacks", missing), ("has unexpected", unexpected), ("misfits", shapes)):
-        if names:
-            raise InputError(f"{path} {problem} {len(names)} weights, first {sorted(names)[0]}")
-    model.load_state_dict(stored, strict=False)
+    with safe_open(path, framework="pt") as file:
+        stored = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        covered = {alias for group in aliases.values() if group & set(stored) for alias in group}
+        known = set(stored) & set(expected)
+        for problem, names in (
+            ("lacks", set(expected) - covered - _computed(model)),
+            ("has unexpected", set(stored) - set(expected)),
+            ("misfits", {name for name in known if stored[name] != expected[name].shape}),
+        ):
+            if names:
+                raise InputError(f"{path} {problem} {len(names)} weights, first {sorted(names)[0]}")
+        for name in stored:  # one at a time: the file is never in memory beside the model
+            expected[name].copy_(file.get_tensor(name))
     model.tie_weights()  # type: ignore[operator]
 
 
 def _stored_dtype(directory: Path) -> torch.dtype:
-    from safetensors import safe_open
-
     names = {"F16": torch.float16, "BF16": torch.bfloat16}
     for path in sorted(directory.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:

@@ -23,7 +23,7 @@ MASKED = -1e4
 
 def additive_mask(attention_mask: Tensor) -> Tensor:
     """[batch, keys] of 1 and 0 -> [batch, 1, 1, keys] of 0 and `MASKED`."""
-    return (1 - attention_mask[:, None, None, :].to(torch.float32)) * MASKED
+    return (attention_mask[:, None, None, :].to(torch.float32) - 1) * -MASKED
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:

@@ -25,6 +25,7 @@ from compressor.export.attention import (
     additive_mask,
     graph_attention,
 )
+from compressor.export.tracing import TRANSLATIONS, traced_once
 from compressor.export.writing import MOST_BYTES, weight_bytes, write_model
 from compressor.heads import AttentionLayer, HeadMask
 
@@ -211,7 +212,7 @@ def export_graph(
     uncached = tracing.patch(fake_tensor_cache_enabled=False)
     quiet = contextlib.redirect_stdout(io.StringIO())
     try:
-        with warnings.catch_warnings(), quiet, uncached, torch.no_grad():
+        with warnings.catch_warnings(), quiet, uncached, traced_once(), torch.no_grad():
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
                 graph.eval(),
@@ -221,6 +222,7 @@ def export_graph(
                 input_names=inputs,
                 output_names=outputs,
                 dynamic_shapes=shapes,
+                custom_translation_table=TRANSLATIONS,
                 optimize=True,
                 verbose=False,
             )
