@@ -17,6 +17,7 @@ from compressor.export.fp16 import halved
 from compressor.export.int8 import quantised
 from compressor.export.metadata import GRAPHS
 from compressor.export.verify import relative_difference
+from compressor.export.vocabulary import restricted
 from compressor.export.writing import MOST_BYTES, read_model
 from compressor.memory import give_back
 from compressor.precisions import BASE
@@ -154,8 +155,9 @@ def _compare_translator(
     for batch in batches:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         arrays = {name: value.numpy() for name, value in inputs.items()}
-        tokens = model.generate(**inputs, num_beams=1, do_sample=False)[:, :-1]  # type: ignore[operator]
-        expected = model(**inputs, decoder_input_ids=tokens).logits.numpy()
+        with restricted(model, runtime.tokens.ids.tolist()):
+            tokens = model.generate(**inputs, num_beams=1, do_sample=False)[:, :-1]  # type: ignore[operator]
+        expected = model(**inputs, decoder_input_ids=tokens).logits.numpy()[..., runtime.tokens.ids]
         actual = runtime.teacher_forced(arrays, tokens.numpy())
         differences.append(relative_difference(actual, expected))
         real = _until_end(tokens.numpy(), runtime.end_ids)
