@@ -8,14 +8,17 @@ import shutil
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
+from torch import nn
 
 from compressor.checkpoint import open_checkpoint
 from compressor.errors import InputError
 from compressor.export import export_model
+from compressor.export.graphs import BATCH, export_graph
 from compressor.export.precisions import add_precision, require_within
-from compressor.export.vocabulary import output_tokens
+from compressor.export.vocabulary import largest, output_tokens
 from compressor.runtime import Translator
 from compressor.runtime.artifact import Generation
 from compressor.runtime.vocabulary import OutputTokens, count_output_tokens
@@ -60,6 +63,7 @@ def test_whatever_a_target_text_is_cut_into_can_be_said(made):
     vocabulary = checkpoint.tokenizer.get_vocab()
     gone = {piece for piece, number in vocabulary.items() if number not in kept}
     assert len(gone) >= 20
+    assert len(kept) % 16 == 0
     assert all("w" in piece and len(piece) > 1 for piece in gone)  # "w" itself is unknown there
     assert count_output_tokens(out) == len(kept) == len(vocabulary) - len(gone)
     assert f"scores the {len(kept)} tokens" in checks[1].detail
@@ -135,3 +139,27 @@ def test_a_broken_list_is_refused(made, tmp_path, text):
 def test_the_list_is_named_where_the_graphs_are(made):
     graphs = json.loads((made[2] / "onnx/graphs.json").read_text(encoding="utf-8"))
     assert graphs["output_tokens"] == "output_tokens.json"
+
+
+class Best(nn.Module):
+    def forward(self, logits: torch.Tensor) -> torch.Tensor:
+        return largest(logits)
+
+
+@pytest.mark.parametrize("tokens", [6000, 32112, 97, 256, 2, 289])
+def test_the_largest_logit_is_the_first_of_equals(tokens, tmp_path):
+    """In PyTorch, and in a graph where blocks are long enough to save anything."""
+    rng = np.random.default_rng(tokens)
+    logits = rng.integers(-5, 5, (40, tokens)).astype(np.float32)  # many are equal
+    logits[0] = -np.inf
+    logits[1] = -3e38
+    expected = logits.argmax(axis=1)
+    np.testing.assert_array_equal(largest(torch.from_numpy(logits)).numpy(), expected)
+    if tokens in (6000, 97):
+        path = tmp_path / "best.onnx"
+        example = (torch.zeros(2, tokens),)
+        export_graph(Best(), example, ["logits"], ["best"], {"logits": {0: BATCH}}, path)
+        kinds = [node.op_type for node in onnx.load(path).graph.node]
+        assert ("ReduceMax" in kinds) == (tokens == 6000)
+        (found,) = onnxruntime.InferenceSession(path).run(None, {"logits": logits})
+        np.testing.assert_array_equal(found, expected)

@@ -26,7 +26,7 @@ from compressor.export.attention import (
     graph_attention,
 )
 from compressor.export.tracing import TRANSLATIONS, traced_once
-from compressor.export.vocabulary import OutputLayer, embedding_only
+from compressor.export.vocabulary import OutputLayer, embedding_only, largest
 from compressor.export.writing import MOST_BYTES, weight_bytes, write_model
 from compressor.heads import AttentionLayer, HeadMask
 
@@ -100,7 +100,7 @@ class DecoderGraph(nn.Module):
         logits = self.output(hidden[:, -1])
         # The best token beside the logits: greedy search need not fetch, on a GPU, or go through
         # a number per entry of the vocabulary for each row.
-        return [logits, logits.argmax(-1), *(t for i in self.own for t in state.present[i])]
+        return [logits, largest(logits), *(t for i in self.own for t in state.present[i])]
 
 
 def export_graphs(
