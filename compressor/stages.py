@@ -22,7 +22,7 @@ from compressor.errors import VerificationError
 from compressor.export import export_model, graph_bytes
 from compressor.export.precisions import compare_precision, write_precision
 from compressor.heads import HeadMask, HeadScores
-from compressor.memory import give_back
+from compressor.memory import give_back, release
 from compressor.precisions import BASE
 from compressor.report.schema import Check, QualitySearch, SpeedSearch, Variant
 from compressor.surgery import prune, verify_surgery
@@ -139,9 +139,11 @@ def build_variant(
     checks.append(_verify_reload(model, directory))
     checks += export_model(checkpoint, model, mask, probe.batches, probe.texts, directory)
     stored = (directory / "model.safetensors").stat().st_size
-    return _describe(
+    described = _describe(
         name, model, mask, budget.text, directory, stored, checks, choice.text, recovery
     )
+    release(model)
+    return described
 
 
 def build_precision(

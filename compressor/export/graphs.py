@@ -29,6 +29,7 @@ from compressor.export.tracing import TRANSLATIONS, traced_once
 from compressor.export.vocabulary import OutputLayer, embedding_only, largest
 from compressor.export.writing import MOST_BYTES, weight_bytes, write_model
 from compressor.heads import AttentionLayer, HeadMask
+from compressor.memory import release
 
 # Gelu is one node from 20 on, normalisation from 17 on; nothing newer is used, so older and more
 # runtimes can read the graphs. Attention is written out: see compressor/export/attention.py.
@@ -136,6 +137,7 @@ def export_graphs(
             _export_encoder(encoder, directory / files["encoder"])
         if "decoder" not in skip:
             _export_decoder(model, layers, mask, tokens, directory / files["decoder"])
+    release(encoder.cross)
     return files
 
 

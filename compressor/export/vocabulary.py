@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from compressor.memory import release
+
 # Fewer than this share of the vocabulary is not worth another numbering of tokens.
 WORTH = 0.05
 # Blocks of fewer tokens, in which a largest logit is looked for, save nothing.
@@ -71,7 +73,7 @@ class OutputLayer(nn.Module):
         self.bias: Tensor = model.final_logits_bias
         if tokens is not None:
             self.weight = nn.Parameter(self.weight.detach()[tokens])
-            self.bias = self.bias[:, tokens]
+            self.bias = self.bias.detach()[:, tokens]
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[rows, width] -> logits [rows, tokens]"""
@@ -105,7 +107,7 @@ def _block(tokens: int) -> int | None:
 def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) -> Iterator[None]:
     """While it lasts the decoder reads tokens by their place among `tokens`.
 
-    The table is the output layer's where the model ties the two.
+    The table is the output layer's where the model ties the two. Copies of rows go afterwards.
     """
     decoder = model.get_decoder()
     whole = decoder.embed_tokens
@@ -118,6 +120,9 @@ def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) ->
     try:
         yield
     finally:
+        if tokens is not None:
+            release(decoder.embed_tokens)
+            release(output)
         decoder.embed_tokens = whole
 
 
