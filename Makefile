@@ -13,7 +13,7 @@ demo: $(VENV)/.installed
 	$(BIN)/compress demo --output demo-out
 
 test: $(VENV)/.installed-test lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -4,8 +4,9 @@
 
 Models of OPUS-MT's and BERT-base's size with random weights, scored by second-order scores with
 repair (the defaults), exported in float32 and int8. Each run is a process of its own. What Python
-and its libraries take by themselves, before a model is opened, is measured and taken off. Results:
-benchmarks/results/memory.md and .json.
+and its libraries take by themselves, before a model is opened, is measured and taken off. One batch
+is what a plain forward and backward pass over the largest scoring batch takes beyond the model,
+without gradients of the weights. Results: benchmarks/results/memory.md and .json.
 """
 
 from __future__ import annotations
@@ -25,6 +26,34 @@ LIBRARIES = (
 )
 PEAK = "from compressor.throughput.memory_process import host_peak_mib; print(host_peak_mib())"
 RUN = "import sys; from compressor.commands import main; sys.argv[0] = 'compress'; main()"
+
+BATCH = """
+import sys
+from compressor.checkpoint import open_checkpoint
+from compressor.tasks import read_rows, task_module
+from compressor.throughput.memory_process import host_peak_mib
+
+checkpoint = open_checkpoint(sys.argv[1])
+model, name = checkpoint.model.requires_grad_(False), checkpoint.entry.task
+task = task_module(name)
+labels = list(model.config.id2label.values()) if name == "classification" else None
+rows = read_rows(name, sys.argv[2], labels=labels, limit=int(sys.argv[3]), minimum=1)
+examples = task.encode(rows, checkpoint.tokenizer, model.config.max_position_embeddings)
+batches = task.batches(examples, model)
+batch = max(batches, key=lambda batch: batch.inputs()["input_ids"].numel())
+sum(float(weight.sum()) for weight in model.parameters())  # so that all of it is in memory
+before = host_peak_mib()
+model.get_input_embeddings().register_forward_hook(lambda _, __, out: out.requires_grad_())
+task.loss(model, batch).backward()
+print(host_peak_mib() - before)
+"""
+
+
+def batch_mib(checkpoint: Path, rows: Path, count: int) -> float:
+    """What one batch of a forward and backward pass takes."""
+    command = [sys.executable, "-c", BATCH, str(checkpoint), str(rows), str(count)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return float(done.stdout.splitlines()[-1])
 
 
 def peak_mib(code: str, arguments: list[str]) -> float:
@@ -56,17 +85,24 @@ def main() -> None:
         options += ["--test", str(rows), "--test-rows", args.rows, "--precision", "fp32,int8"]
         options += ["--no-bench", "--output", output, "--model", checkpoint]
         peak = peak_mib(RUN, ["run", *map(str, options)])
-        share = (peak - libraries) / size
-        found.append({"model": title, "checkpoint_mib": size, "peak_mib": peak, "share": share})
+        batch = batch_mib(checkpoint, rows, args.rows)
+        found.append(
+            {
+                "model": title, "checkpoint_mib": size, "peak_mib": peak, "batch_mib": batch,
+                "share": (peak - libraries - batch) / size,
+            }
+        )  # fmt: skip
         print(found[-1], file=sys.stderr)
     result = {"libraries_mib": libraries, "rows": args.rows, "runs": found}
     (RESULTS / "memory.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     lines = [
-        "| model | checkpoint MiB | peak of `compress run` MiB | less libraries, checkpoints |"
+        "| model | checkpoint MiB | peak of `compress run` MiB | one batch MiB "
+        "| less libraries and batch, checkpoints |"
     ]
-    lines.append("| --- | ---: | ---: | ---: |")
+    lines.append("| --- | ---: | ---: | ---: | ---: |")
     for row in found:
-        numbers = f"{row['checkpoint_mib']:.0f} | {row['peak_mib']:.0f} | {row['share']:.2f}"
+        sizes = (row[name] for name in ("checkpoint_mib", "peak_mib", "batch_mib"))
+        numbers = " | ".join([*(f"{size:.0f}" for size in sizes), f"{row['share']:.2f}"])
         lines.append(f"| {row['model']} | {numbers} |")
     text = "\n".join(lines) + f"\n\nPython and its libraries alone: {libraries:.0f} MiB.\n"
     (RESULTS / "memory.md").write_text(text, encoding="utf-8")

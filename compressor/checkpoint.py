@@ -225,7 +225,8 @@ def _load_strictly(model: nn.Module, path: Path) -> None:
         ):
             if names:
                 raise InputError(f"{path} {problem} {len(names)} weights, first {sorted(names)[0]}")
-        for name in stored:  # one at a time: the file is never in memory beside the model
+    for name in stored:  # opened for one at a time: what was read does not stay mapped
+        with safe_open(path, framework="pt") as file:
             expected[name].copy_(file.get_tensor(name))
     model.tie_weights()  # type: ignore[operator]
 

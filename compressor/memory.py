@@ -6,7 +6,10 @@ import ctypes
 import gc
 import sys
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 
 def give_back() -> None:
@@ -19,6 +22,18 @@ def give_back() -> None:
     trim = _malloc_trim()
     if trim is not None:
         trim(0)
+
+
+def release(module: Module) -> None:
+    """Free the memory of a module's weights, whoever still holds them; nothing can read them again.
+
+    PyTorch's exporter keeps the weights of what it exported alive, where Python cannot see it.
+
+    Args:
+        module: no other module shares its weights.
+    """
+    for tensor in (*module.parameters(), *module.buffers()):
+        tensor.data = tensor.new_empty(0)
 
 
 @cache

@@ -14,8 +14,10 @@ from tempfile import TemporaryDirectory
 from compressor.checkpoint import Checkpoint
 from compressor.export.graphs import export_graphs
 from compressor.export.metadata import write_metadata
+from compressor.export.vocabulary import output_tokens
 from compressor.heads import HeadMask, kind_of
 from compressor.journey import Journey
+from compressor.memory import release
 from compressor.report.schema import CostTable, LayerCost, Throughput, Timing
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.speed_budget import counts_to_measure, layer_costs, trial_mask
@@ -125,5 +127,7 @@ def export_trial(checkpoint: Checkpoint, mask: HeadMask, dense: Path, directory:
         for path in (dense / GRAPH_DIRECTORY).glob(f"{role}.onnx*"):  # weights may lie beside it
             shutil.copy(path, graphs)
     model = prune(checkpoint.model, checkpoint.layers, mask)
-    files = export_graphs(model, checkpoint.layers, mask, graphs, skip=same)
-    write_metadata(checkpoint, model, mask, files, graphs)
+    tokens = output_tokens(checkpoint.tokenizer)
+    files = export_graphs(model, checkpoint.layers, mask, graphs, skip=same, tokens=tokens)
+    write_metadata(checkpoint, model, mask, files, graphs, tokens)
+    release(model)

@@ -22,6 +22,7 @@ from compressor.errors import VerificationError
 from compressor.export import export_model, graph_bytes
 from compressor.export.precisions import compare_precision, write_precision
 from compressor.heads import HeadMask, HeadScores
+from compressor.memory import give_back, release
 from compressor.precisions import BASE
 from compressor.report.schema import Check, QualitySearch, SpeedSearch, Variant
 from compressor.surgery import prune, verify_surgery
@@ -130,6 +131,7 @@ def build_variant(
     inputs = [batch.inputs() for batch in probe.batches]
     checks = [verify_surgery(choice.model, model, layers, mask, inputs)]
     recovery = repair(model) or "none"
+    give_back()
     round_to(model, checkpoint.dtype)
     heads = heads_facts(checkpoint, mask, choice.scores, budget, seed)
     heads |= {"selection": choice.text, "recovery": recovery}
@@ -137,9 +139,11 @@ def build_variant(
     checks.append(_verify_reload(model, directory))
     checks += export_model(checkpoint, model, mask, probe.batches, probe.texts, directory)
     stored = (directory / "model.safetensors").stat().st_size
-    return _describe(
+    described = _describe(
         name, model, mask, budget.text, directory, stored, checks, choice.text, recovery
     )
+    release(model)
+    return described
 
 
 def build_precision(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from compressor.errors import InputError, UsageError
+from compressor.memory import give_back
 from compressor.talk import Talk
 
 STATE = ".compress"
@@ -42,6 +43,7 @@ class Workspace:
         self._talk.say(f"{title} …")
         began = time.perf_counter()
         value = compute()
+        give_back()
         write_json(path, value)
         self._talk.detail(f"  {name}: {time.perf_counter() - began:.1f} s")
         return value

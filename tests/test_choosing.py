@@ -21,6 +21,8 @@ from compressor.tasks import read_rows, task_module
 from tests import toy
 from tests.test_pipeline import Talk, hashes
 
+pytestmark = pytest.mark.usefixtures("shared_exports")
+
 SHORT = {"gate_epochs": 3, "distill_epochs": 2}
 
 

@@ -138,9 +138,6 @@ def test_errors_have_a_status_and_one_sentence(arguments, status, message, tmp_p
     ("content", "place"),
     [
         ("text\tlabel\nw5\tLABEL_1\nw6\n", ":3"),
-        ("text\tlabel\nw5\tLABEL_1\n\tLABEL_2\n", ":3"),
-        ("text\tlabel\nw5\tLABEL_9\n", ":2"),
-        ("text\tlabel\nw5\tLABEL_1\n", "too few rows"),
         (b"text\tlabel\nw5 \xff\tLABEL_1\n", ":2"),
     ],
 )

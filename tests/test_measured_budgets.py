@@ -30,6 +30,8 @@ from tests import toy
 from tests.test_pipeline import Talk, recipe_for
 from tests.test_speed_budget import timing
 
+pytestmark = pytest.mark.usefixtures("shared_exports")
+
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory) -> Path:

@@ -20,6 +20,8 @@ from compressor.report.schema import load_report
 from compressor.runtime import Classifier, Translator
 from tests import toy
 
+pytestmark = pytest.mark.usefixtures("shared_exports")
+
 
 class Talk:
     """Keeps what a run says; may stop it at a message, as Ctrl-C would."""

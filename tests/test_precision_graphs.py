@@ -286,8 +286,8 @@ def test_masked_scores_stay_finite_in_half_precision():
         found = map(numpy_helper.to_array, graph.initializer)
         return {float(v) for v in found if v.size == 1 and v.dtype.kind == "f"}
 
-    assert -1e4 in scalars(plain)
-    assert -1e4 in scalars(half)
+    assert 1e4 in scalars(plain)  # times 0 or -1
+    assert 1e4 in scalars(half)
     assert all(np.isfinite(list(scalars(half))))
     assert np.exp(np.float16(-1e4) + np.float16(60)) == 0
 

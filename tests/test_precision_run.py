@@ -27,6 +27,8 @@ from compressor.runtime import Classifier
 from tests import toy
 from tests.report_samples import translator_report
 
+pytestmark = pytest.mark.usefixtures("shared_exports")
+
 NAMES = ["dense-int8", "keep-0.5", "keep-0.5-int8"]
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
+import torch
 from transformers import MarianTokenizer
 
 from tests.test_checkpoint import word_tokenizer
@@ -36,40 +39,61 @@ def translator(directory: Path, name: str = "marian") -> Path:
     return directory
 
 
-def marian_with_pieces(directory: Path) -> Path:
-    """A Marian checkpoint in the hub's own format, with a trained SentencePiece vocabulary."""
-    import json
+def marian_with_pieces(directory: Path, *, own_target: bool = False) -> Path:
+    """A Marian checkpoint in the hub's own format, with trained SentencePiece vocabularies.
 
+    Args:
+        own_target: the target's pieces come from another language, whose words start with v where
+            the source's start with w; else the two vocabularies are the same.
+    """
     from tests import tiny
 
     directory.mkdir(parents=True)
     rng = random.Random(3)
     corpus = [f"{sentence(rng)} und {sentence(rng)}." for _ in range(400)]
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(corpus), model_prefix=str(directory / "spm"), vocab_size=57,
-        minloglevel=2, hard_vocab_limit=False,
-    )  # fmt: skip
-    data = (directory / "spm.model").read_bytes()
-    for name in ("source.spm", "target.spm"):
-        (directory / name).write_bytes(data)
-    pieces = sentencepiece.SentencePieceProcessor(model_file=str(directory / "spm.model"))
+    target = corpus
+    if own_target:
+        letters = [line.translate(str.maketrans("0123456789", "abcdefghij")) for line in corpus]
+        corpus = corpus + letters
+        target = [line.replace("w", "v") for line in corpus]
     vocab = {"</s>": 0, "<unk>": 1}
-    for i in range(3, pieces.get_piece_size()):
-        vocab[pieces.id_to_piece(i)] = len(vocab)
-    while len(vocab) < 59:
+    for name, lines in (("source", corpus), ("target", target)):
+        for piece in _train_pieces(directory / f"{name}.spm", lines, 100 if own_target else 57):
+            vocab.setdefault(piece, len(vocab))
+    size = 200 if own_target else 60
+    pad = size - 1
+    while len(vocab) < pad:
         vocab[f"unused{len(vocab)}"] = len(vocab)
-    vocab["<pad>"] = 59
+    vocab["<pad>"] = pad
     (directory / "vocab.json").write_text(json.dumps(vocab), encoding="utf-8")
-    model = tiny.tiny_model("marian")
+    model: Any = tiny.tiny_model("marian")
+    if own_target:
+        torch.manual_seed(1)
+        table = torch.nn.Embedding(size, model.config.d_model)
+        table.weight.data.normal_(0, model.config.d_model**-0.5)
+        model.resize_token_embeddings(size)
+        model.model.shared.weight.data.copy_(table.weight.data)
+        model.final_logits_bias.normal_(0, 0.3)
     for settings in (model.config, model.generation_config):
-        settings.pad_token_id = settings.decoder_start_token_id = 59
+        settings.pad_token_id = settings.decoder_start_token_id = pad
         settings.eos_token_id = 0
-    model.generation_config.bad_words_ids = [[59]]
+    model.generation_config.bad_words_ids = [[pad]]
     model.save_pretrained(directory)
     MarianTokenizer.from_pretrained(directory, model_max_length=32).save_pretrained(directory)
-    for leftover in ("spm.model", "spm.vocab"):
-        (directory / leftover).unlink()
     return directory
+
+
+def _train_pieces(path: Path, lines: list[str], pieces: int) -> list[str]:
+    """Write a SentencePiece model; its pieces."""
+    prefix = path.with_suffix("")
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_prefix=str(prefix), vocab_size=pieces,
+        minloglevel=2, hard_vocab_limit=False,
+    )  # fmt: skip
+    prefix.with_suffix(".model").rename(path)
+    prefix.with_suffix(".vocab").unlink()
+    found = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    return [found.id_to_piece(i) for i in range(3, found.get_piece_size())]
 
 
 def pairs_file(path: Path, rows: int = 24, seed: int = 0) -> Path:

@@ -29,6 +29,7 @@ from compressor.evaluation import compare, score_classification, score_translati
 from compressor.heads import read_heads
 from compressor.runtime import Classifier, Translator, collate
 from compressor.runtime.batching import by_length
+from compressor.runtime.vocabulary import count_output_tokens
 from compressor.talk import Talk
 from compressor.throughput import WorkSize, limit_of, measure, measure_machine, shape_of, summarise
 from compressor.throughput.hardware import cores, describe, versions
@@ -106,8 +107,9 @@ def limits(
     """The most that half the heads can gain over the dense artifact in the same precision."""
     config = json.loads((setting.checkpoint / "config.json").read_text(encoding="utf-8"))
     heads, size = read_heads(setting.output), head_dim_of(config)
-    dense = shape_of(config, heads["heads"], size)
-    pruned = shape_of(config, {k: len(v) for k, v in heads["kept"].items()}, size)
+    tokens = count_output_tokens(setting.output)
+    dense = shape_of(config, heads["heads"], size, tokens)
+    pruned = shape_of(config, {k: len(v) for k, v in heads["kept"].items()}, size, tokens)
     precision = "fp16" if device == "cuda" else "fp32"
     machine = measure_machine(device, threads, precision)
     found = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,15 @@ import torch
 
 from compressor import example
 
-OPUS_PIECES = 58_101  # vocabulary of the OPUS-MT models
+OPUS_PIECES = 58_101  # vocabulary of the OPUS-MT models: the union of two languages' pieces
+SPM_PIECES = 32_000  # pieces of each language in them ("spm32k,spm32k" in their model cards)
 
 
 def translator(directory: Path, *, layers: int = 6, width: int = 512) -> Path:
     """A Marian checkpoint, by default of OPUS-MT's size (74 million parameters).
 
-    Its tokenizer is the bundled translator's, with names for the other pieces.
+    Its tokenizer is the bundled translator's, with names for the other pieces: 32,000 that either
+    language's SentencePiece model knows, some of them both.
     """
     from transformers import MarianConfig, MarianMTModel
 
@@ -40,16 +41,29 @@ def translator(directory: Path, *, layers: int = 6, width: int = 512) -> Path:
     model.generation_config.bad_words_ids = [[pad]]
     model.save_pretrained(directory)
     source = Path(example.model())
-    for name in ("source.spm", "target.spm"):
-        shutil.copyfile(source / name, directory / name)
     pieces = json.loads((source / "vocab.json").read_text(encoding="utf-8"))
     old_pad = pieces.pop("<pad>")
-    pieces |= {f"<unused{i}>": i for i in range(old_pad, pad)} | {"<pad>": pad}
+    names = [f"unused{i}" for i in range(old_pad, pad)]
+    more = SPM_PIECES - old_pad
+    _add_pieces(source / "source.spm", names[:more], directory / "source.spm")
+    _add_pieces(source / "target.spm", names[-more:], directory / "target.spm")
+    pieces |= {name: old_pad + i for i, name in enumerate(names)} | {"<pad>": pad}
     _write(directory / "vocab.json", pieces)
     settings = json.loads((source / "tokenizer_config.json").read_text(encoding="utf-8"))
     settings["added_tokens_decoder"][str(pad)] = settings["added_tokens_decoder"].pop(str(old_pad))
     _write(directory / "tokenizer_config.json", settings | {"model_max_length": 512})
     return directory
+
+
+def _add_pieces(source: Path, names: list[str], target: Path) -> None:
+    """A SentencePiece model with more pieces, too unlikely ever to be chosen."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    model.ParseFromString(source.read_bytes())
+    for name in names:
+        model.pieces.add(piece=name, score=-100.0)
+    target.write_bytes(model.SerializeToString())
 
 
 def encoder(directory: Path, *, layers: int = 12, width: int = 768, pieces: int = 30_522) -> Path:

@@ -43,14 +43,16 @@ def export_model(
     from compressor.export.metadata import write_metadata
     from compressor.export.tokenizer import check_tokenizer, write_tokenizer
     from compressor.export.verify import verify_classifier, verify_translator
+    from compressor.export.vocabulary import output_tokens
 
     graphs = directory / GRAPH_DIRECTORY
     graphs.mkdir(parents=True, exist_ok=True)
     write_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json")  # fails sooner than graphs do
     check_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json", texts)
-    files = export_graphs(model, checkpoint.layers, mask, graphs)
+    tokens = output_tokens(checkpoint.tokenizer)
+    files = export_graphs(model, checkpoint.layers, mask, graphs, tokens=tokens)
     give_back()
-    write_metadata(checkpoint, model, mask, files, graphs)
+    write_metadata(checkpoint, model, mask, files, graphs, tokens)
     inputs = [batch.inputs() for batch in batches]
     verify = verify_classifier if checkpoint.entry.task == "classification" else verify_translator
     checks = verify(model, directory, inputs)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from compressor.heads import AttentionLayer, HeadMask
+from compressor.memory import release
 from compressor.surgery import NoHeads
 
 # Added to the scores of padded keys. exp(-1e4) is zero in every precision that is exported.
@@ -173,7 +174,7 @@ def graph_attention(
     model: nn.Module, layers: Sequence[AttentionLayer], mask: HeadMask, forms: Forms = FORMS
 ) -> Iterator[None]:
     """Swap the graph forms in while the context lasts; layers without heads stay `NoHeads`."""
-    originals = {}
+    originals, copies = {}, []
     for layer in layers:
         block = model.get_submodule(layer.block)
         if isinstance(block, NoHeads):
@@ -186,12 +187,15 @@ def graph_attention(
         used = [query] if layer.kind == "cross" else [query, key, value]
         stacked = _stack(used, [scale, 1.0, 1.0][: len(used)])  # type: ignore[arg-type]
         originals[layer.block] = block
+        copies.append(stacked)
         _set(model, layer.block, graph(layer, heads, output, stacked).eval())
     try:
         yield
     finally:
         for path, block in originals.items():
             _set(model, path, block)
+        for stacked in copies:
+            release(stacked)
 
 
 def _set(model: nn.Module, path: str, module: nn.Module) -> None:

@@ -8,6 +8,7 @@ finite in float16 and far below any score.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,18 +21,19 @@ if TYPE_CHECKING:
 LOGITS = "logits"
 
 
-def halved(model: ModelProto) -> ModelProto:
+def halved(model: ModelProto, directory: Path = Path()) -> ModelProto:
     """Turn the graph into half precision, in place; only `logits` is still float32.
 
     Args:
         model: as `compressor.export.graphs` writes it.
+        directory: where its external data lies, if it has any.
 
     Raises:
         InputError: a weight is too large for half precision.
     """
     graph = model.graph
     for tensor in graph.initializer:
-        _halve(tensor)
+        _halve(tensor, directory)
     _halve_nodes(graph)
     for value in (*graph.input, *graph.output):
         _halve_type(value.type.tensor_type)
@@ -40,13 +42,13 @@ def halved(model: ModelProto) -> ModelProto:
     return model
 
 
-def _halve(tensor: TensorProto) -> None:
+def _halve(tensor: TensorProto, directory: Path = Path()) -> None:
     from onnx import TensorProto
     from onnx.numpy_helper import from_array, to_array
 
     if tensor.data_type != TensorProto.FLOAT:
         return
-    values = to_array(tensor)
+    values = to_array(tensor, str(directory))
     largest = float(np.abs(values).max(initial=0))
     if not largest <= float(np.finfo(np.float16).max):
         raise InputError(

@@ -26,8 +26,10 @@ from compressor.export.attention import (
     graph_attention,
 )
 from compressor.export.tracing import TRANSLATIONS, traced_once
+from compressor.export.vocabulary import OutputLayer, embedding_only, largest
 from compressor.export.writing import MOST_BYTES, weight_bytes, write_model
 from compressor.heads import AttentionLayer, HeadMask
+from compressor.memory import release
 
 # Gelu is one node from 20 on, normalisation from 17 on; nothing newer is used, so older and more
 # runtimes can read the graphs. Attention is written out: see compressor/export/attention.py.
@@ -62,11 +64,12 @@ class EncoderGraph(nn.Module):
 class DecoderGraph(nn.Module):
     """One decoding step: logits of the next token, the best one, and the grown cache."""
 
-    def __init__(self, model: nn.Module, cross: Sequence[int], own: Sequence[int]) -> None:
+    def __init__(
+        self, model: nn.Module, output: OutputLayer, cross: Sequence[int], own: Sequence[int]
+    ) -> None:
         super().__init__()
         self.decoder = model.get_decoder()  # type: ignore[operator]
-        self.head: nn.Linear = model.lm_head  # type: ignore[assignment]
-        self.bias: Tensor = model.final_logits_bias  # type: ignore[assignment]
+        self.output = output
         self.cross, self.own = list(cross), list(own)  # layer numbers that have heads
 
     def forward(
@@ -91,14 +94,14 @@ class DecoderGraph(nn.Module):
                 unmasked if attention_mask is None else additive_mask(attention_mask)
             ),
             # Only its presence counts: keys and values come from the state.
-            encoder_hidden_states=torch.zeros(1, 1, self.head.in_features),
+            encoder_hidden_states=torch.zeros(1, 1, self.output.weight.shape[1]),
             past_key_values=state,
             use_cache=True,
         ).last_hidden_state
-        logits = self.head(hidden[:, -1]) + self.bias
+        logits = self.output(hidden[:, -1])
         # The best token beside the logits: greedy search need not fetch, on a GPU, or go through
         # a number per entry of the vocabulary for each row.
-        return [logits, logits.argmax(-1), *(t for i in self.own for t in state.present[i])]
+        return [logits, largest(logits), *(t for i in self.own for t in state.present[i])]
 
 
 def export_graphs(
@@ -107,10 +110,13 @@ def export_graphs(
     mask: HeadMask,
     directory: Path,
     skip: Collection[str] = (),
+    tokens: list[int] | None = None,
 ) -> dict[str, str]:
     """Write the model's graphs (opset `OPSET`, float32) into `directory`.
 
     Args:
+        tokens: what the decoder shall score (`vocabulary.output_tokens`), which then goes by places
+            in this list, in what it reads and in what it gives; None: all.
         skip: roles of graphs that are not to be written, because they are there already.
 
     Returns:
@@ -130,7 +136,8 @@ def export_graphs(
         if "encoder" not in skip:
             _export_encoder(encoder, directory / files["encoder"])
         if "decoder" not in skip:
-            _export_decoder(model, layers, mask, directory / files["decoder"])
+            _export_decoder(model, layers, mask, tokens, directory / files["decoder"])
+    release(encoder.cross)
     return files
 
 
@@ -155,7 +162,11 @@ def _export_encoder(graph: EncoderGraph, path: Path) -> None:
 
 
 def _export_decoder(
-    model: nn.Module, layers: Sequence[AttentionLayer], mask: HeadMask, path: Path
+    model: nn.Module,
+    layers: Sequence[AttentionLayer],
+    mask: HeadMask,
+    tokens: list[int] | None,
+    path: Path,
 ) -> None:
     used = {
         kind: [x for x in layers if x.kind == kind and mask.kept(x.name)]
@@ -187,7 +198,10 @@ def _export_decoder(
     names = ["input_ids", "position", *(["attention_mask"] if cross else [])]
     names += _cache_names("cross", cross) + _cache_names("past", own)
     outputs = ["logits", "best", *_cache_names("present", own)]
-    export_graph(DecoderGraph(model, cross, own), example, names, outputs, shapes, path)
+    output = OutputLayer(model, tokens)
+    with embedding_only(model, output, tokens):
+        graph = DecoderGraph(model, output, cross, own)
+        export_graph(graph, example, names, outputs, shapes, path)
 
 
 def _cache_names(prefix: str, indices: Sequence[int]) -> list[str]:

@@ -26,6 +26,7 @@ kernels give exact sums on every processor.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -64,25 +65,28 @@ def quantise_columns(
     return np.clip(np.rint(weight / scales), -LEVELS, LEVELS).astype(np.int8), scales
 
 
-def quantised(model: ModelProto) -> ModelProto:
+def quantised(model: ModelProto, directory: Path = Path()) -> ModelProto:
     """Give the graph integer weights, in place; its inputs and outputs stay what they are.
 
     Args:
         model: as `compressor.export.graphs` writes it.
+        directory: where its external data lies, if it has any; read a weight at a time.
     """
-    _Pass(model.graph).run()
+    _Pass(model.graph, directory).run()
     return model
 
 
 class _Pass:
     """Rewrites one graph in place."""
 
-    def __init__(self, graph: GraphProto) -> None:
+    def __init__(self, graph: GraphProto, directory: Path) -> None:
         from onnx.numpy_helper import to_array
 
         self.graph = graph
         self.weights = {i.name: i for i in graph.initializer if len(i.dims) == 2}
-        self.array: Callable[[str], NDArray[np.float32]] = lambda name: to_array(self.weights[name])
+        self.array: Callable[[str], NDArray[np.float32]] = lambda name: to_array(
+            self.weights[name], str(directory)
+        )
         self.stored: set[str] = set()  # weights whose integers are in the graph already
 
     def run(self) -> None:
@@ -102,9 +106,10 @@ class _Pass:
         del self.graph.node[:]
         self.graph.node.extend(nodes)
         used = {name for node in nodes for name in node.input}
-        kept = [i for i in self.graph.initializer if i.name in used]
-        del self.graph.initializer[:]
-        self.graph.initializer.extend(kept)
+        stored = self.graph.initializer
+        for place in reversed(range(len(stored))):
+            if stored[place].name not in used:
+                del stored[place]
         # Types and shapes of values that are no more; onnxruntime finds the others by itself.
         del self.graph.value_info[:]
 

@@ -13,6 +13,7 @@ from compressor.errors import InputError
 from compressor.heads import HeadMask
 
 GRAPHS = "graphs.json"
+OUTPUT_TOKENS = "output_tokens.json"
 # Settings of `generate` that would change its output and that the runtime does not follow.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "do_sample": (None, False),
@@ -43,9 +44,17 @@ def max_source_tokens(checkpoint: Checkpoint) -> int:
 
 
 def write_metadata(
-    checkpoint: Checkpoint, model: nn.Module, mask: HeadMask, files: dict[str, str], directory: Path
+    checkpoint: Checkpoint,
+    model: nn.Module,
+    mask: HeadMask,
+    files: dict[str, str],
+    directory: Path,
+    tokens: list[int] | None = None,
 ) -> None:
     """Write `graphs.json` for float32 graphs in `directory`.
+
+    Args:
+        tokens: as the graphs were exported with; a list goes to a file beside `graphs.json`.
 
     Raises:
         InputError: the generation configuration holds settings the runtime cannot follow.
@@ -72,6 +81,9 @@ def write_metadata(
         data["cross_heads"] = [counts[f"cross.{i}"] for i in layers]
         data["head_dim"] = next(x.head_dim for x in checkpoint.layers if x.kind == "cross")
         data["vocab_size"] = int(model.lm_head.out_features)  # type: ignore[union-attr,arg-type]
+        if tokens is not None:
+            data["output_tokens"] = OUTPUT_TOKENS
+            (directory / OUTPUT_TOKENS).write_text(f"{json.dumps(tokens)}\n", encoding="utf-8")
         data["generation"] = generation_settings(model)
     text = json.dumps(data, indent=1, ensure_ascii=False)
     (directory / GRAPHS).write_text(text + "\n", encoding="utf-8")

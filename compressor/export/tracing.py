@@ -20,15 +20,16 @@ from torch.export import ExportedProgram
 _aten = torch.ops.aten
 # Operators without side effects that the exporter translates as they are.
 _TRANSLATED = frozenset({
-    operator.getitem, torch.sym_min, _aten.sym_size.int, _aten.add.Tensor, _aten.arange.default,
-    _aten.arange.start, _aten.argmax.default, _aten.cat.default, _aten.cumsum.default,
-    _aten.dropout.default, _aten.embedding.default, _aten.expand.default, _aten.flatten.using_ints,
-    _aten.gather.default, _aten.gelu.default, _aten.layer_norm.default, _aten.linear.default,
-    _aten.matmul.default, _aten.mul.Tensor, _aten.ne.Scalar, _aten.relu.default,
-    _aten.reshape.default, _aten.select.int, _aten.silu.default, _aten.slice.Tensor,
-    _aten.softmax.int, _aten.split.Tensor, _aten.split_with_sizes.default, _aten.sub.Tensor,
-    _aten.tanh.default, _aten.transpose.int, _aten.type_as.default, _aten.unflatten.int,
-    _aten.unsqueeze.default, _aten.zeros.default, _aten._to_copy.default,
+    operator.add, operator.getitem, torch.sym_min, _aten.sym_size.int, _aten.add.Tensor,
+    _aten.amax.default, _aten.arange.default, _aten.arange.start, _aten.argmax.default,
+    _aten.cat.default, _aten.cumsum.default, _aten.dropout.default, _aten.embedding.default,
+    _aten.expand.default, _aten.flatten.using_ints, _aten.gather.default, _aten.gelu.default,
+    _aten.gt.Tensor, _aten.layer_norm.default, _aten.linear.default, _aten.matmul.default,
+    _aten.mul.Tensor, _aten.ne.Scalar, _aten.relu.default, _aten.reshape.default, _aten.select.int,
+    _aten.silu.default, _aten.slice.Tensor, _aten.softmax.int, _aten.split.Tensor,
+    _aten.split_with_sizes.default, _aten.sub.Tensor, _aten.tanh.default, _aten.transpose.int,
+    _aten.type_as.default, _aten.unflatten.int, _aten.unsqueeze.default, _aten.zeros.default,
+    _aten._to_copy.default,
 })  # fmt: skip
 _ASSERTIONS = frozenset({_aten._assert_scalar.default, _aten._assert_tensor_metadata.default})
 _CONVERSIONS = frozenset({_aten.to.dtype, _aten.to.dtype_layout})

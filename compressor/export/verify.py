@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from compressor.errors import VerificationError
+from compressor.export.vocabulary import restricted
 from compressor.report.schema import Check
 from compressor.runtime import Classifier, Translator
 
@@ -51,13 +52,15 @@ def verify_translator(
             PyTorch's own two best logits are closer together than the tolerance.
     """
     runtime = Translator(directory)
+    ids = torch.from_numpy(runtime.tokens.ids)
     differences: list[float] = []
     tokens, ties = 0, 0
     for batch in batches:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         arrays = {name: value.numpy() for name, value in inputs.items()}
-        expected = model.generate(**inputs, num_beams=1, do_sample=False)  # type: ignore[operator]
-        logits = model(**inputs, decoder_input_ids=expected[:, :-1]).logits
+        with restricted(model, runtime.tokens.ids.tolist()):
+            expected = model.generate(**inputs, num_beams=1, do_sample=False)  # type: ignore[operator]
+            logits = model(**inputs, decoder_input_ids=expected[:, :-1]).logits[..., ids]
         steps = runtime.teacher_forced(arrays, expected[:, :-1].numpy())
         differences.append(relative_difference(steps, logits.numpy()))
         produced = runtime.generate(arrays, num_beams=1)
@@ -65,10 +68,13 @@ def verify_translator(
             want = _until_end(want, runtime.end_ids, len(got))
             tokens += len(want)
             if want != list(got):
-                require_tie(want, list(got), logits[row])
+                places = [runtime.tokens.places(np.array(t)).tolist() for t in (want, got)]
+                require_tie(places[0], places[1], logits[row])
                 ties += 1
     check = logit_check(differences)
     detail = f"{tokens} greedy tokens of {sum(len(b['input_ids']) for b in batches)} sentences"
+    if len(ids) < runtime.artifact.vocab_size:
+        detail += f"; the decoder scores the {len(ids):,} tokens a target text can have"
     if ties:
         detail += f"; {ties} sentences differ from a tie of two logits on"
     return [

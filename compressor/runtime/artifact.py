@@ -125,6 +125,7 @@ class TranslationArtifact(_Artifact):
     cross_heads: list[Count]
     head_dim: Annotated[int, Field(ge=1)]
     vocab_size: Annotated[int, Field(ge=1)]
+    output_tokens: str | None = None  # file with the tokens that the decoder scores; None: all
     generation: Generation
 
 

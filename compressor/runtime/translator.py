@@ -26,6 +26,7 @@ from compressor.runtime.decoder import CachedDecoder, DecoderGraph, run_bound
 from compressor.runtime.search import beam_search, greedy
 from compressor.runtime.session import open_session
 from compressor.runtime.text import Encoded, TextTokenizer
+from compressor.runtime.vocabulary import AllTokens, OutputTokens, read_output_tokens
 
 
 class Translator:
@@ -54,6 +55,10 @@ class Translator:
         decoder = open_session(graphs / artifact.file("decoder", precision), device, threads)
         self._decoder = DecoderGraph(decoder, device, threads)
         self._tokenizer = TextTokenizer(graphs / artifact.tokenizer, artifact.max_source_tokens)
+        self.tokens: OutputTokens = AllTokens(artifact.vocab_size)
+        if artifact.output_tokens is not None:
+            self.tokens = read_output_tokens(graphs / artifact.output_tokens, artifact.vocab_size)
+        self._generation = self.tokens.settings(artifact.generation)
         self.provider = str(decoder.get_providers()[0])
 
     @property
@@ -155,10 +160,14 @@ class Translator:
             tokens: what the decoder reads, [rows, steps], the start token first.
 
         Returns:
-            [rows, steps, vocabulary].
+            [rows, steps, tokens], in the order of `self.tokens.ids`.
+
+        Raises:
+            InputError: a token is none of these.
         """
         decoder = self._read(batch)
-        return np.stack([decoder.step(column).scores().copy() for column in tokens.T], axis=1)
+        columns = self.tokens.places(tokens).T
+        return np.stack([decoder.step(column).scores().copy() for column in columns], axis=1)
 
     def _stream(
         self,
@@ -201,7 +210,7 @@ class Translator:
         if rows == 0:
             return []
         find = greedy if settings.num_beams == 1 else beam_search
-        return find(self._read(batch), rows, settings)
+        return self.tokens.rows(find(self._read(batch), rows, settings))
 
     def _settings(
         self,
@@ -209,7 +218,7 @@ class Translator:
         max_new_tokens: int | None,
         forced_length: int | None = None,
     ) -> Generation:
-        settings = self.artifact.generation
+        settings = self._generation
         if forced_length is None:
             return settings.with_options(num_beams, max_new_tokens)
         if max_new_tokens is not None or num_beams not in (None, 1):

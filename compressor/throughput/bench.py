@@ -13,6 +13,7 @@ import numpy as np
 
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.report.schema import Throughput, Timing
+from compressor.runtime.vocabulary import count_output_tokens
 from compressor.throughput.hardware import cores
 from compressor.throughput.limits import Limit, WorkSize, limit_of
 from compressor.throughput.machine import measure_machine
@@ -302,7 +303,9 @@ def _limits(
     machine = measure_machine(settings.device, settings.threads, precision)
     head_dim = head_dim_of(config)
     shapes = {
-        subject.name: shape_of(config, subject.counts, head_dim)
+        subject.name: shape_of(
+            config, subject.counts, head_dim, count_output_tokens(subject.directory)
+        )
         for subject in (subjects[0], *alike)
     }
 

@@ -50,13 +50,19 @@ _OTHERS: dict[str, _Names] = {
 }
 
 
-def shape_of(config: Mapping[str, Any], counts: Mapping[str, int], head_dim: int) -> ModelShape:
+def shape_of(
+    config: Mapping[str, Any],
+    counts: Mapping[str, int],
+    head_dim: int,
+    output_tokens: int | None = None,
+) -> ModelShape:
     """The shape of a checkpoint from its `config.json`.
 
     Args:
         config: contents of `config.json`, or `model.config.to_dict()`.
         counts: attention layer name (`encoder_self.0`, …) -> heads it has.
         head_dim: size of one head.
+        output_tokens: how many tokens a decoder scores; None: its whole vocabulary.
 
     Raises:
         InputError: unsupported architecture, or a size or head count is missing.
@@ -87,7 +93,8 @@ def shape_of(config: Mapping[str, Any], counts: Mapping[str, int], head_dim: int
         decoder_ffn=_size(config, "decoder_ffn_dim"),
         decoder_heads=_heads(counts, "decoder_self", layers),
         cross_heads=_heads(counts, "cross", layers),
-        vocabulary=int(config.get("decoder_vocab_size") or _size(config, "vocab_size")),
+        vocabulary=output_tokens
+        or int(config.get("decoder_vocab_size") or _size(config, "vocab_size")),
     )
 
 

@@ -1,0 +1,139 @@
+"""The tokens a translation can be made of, which are all that a decoder has to score.
+
+A Marian vocabulary is the union of two SentencePiece models' pieces, one model per language. In
+OPUS-MT's, about 26,000 of some 58,000 pieces belong to the source alone: cutting a text into pieces
+with the target's model never gives one of them, so none was ever to be predicted in training. Still
+the model scores each at every step. The exported decoder has rows for the others only, in its
+embedding table as in its output layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from compressor.memory import release
+
+# Fewer than this share of the vocabulary is not worth another numbering of tokens.
+WORTH = 0.05
+# Blocks of fewer tokens, in which a largest logit is looked for, save nothing.
+NARROW = 16
+
+
+def output_tokens(tokenizer: Any) -> list[int] | None:
+    """Ids of the tokens that can occur in a target text, ascending; None: all that there are.
+
+    What is left out are pieces of `source.spm` that `target.spm` lacks. Such a piece that is made
+    only of characters unknown to `target.spm` stays: unknown characters of a target text are looked
+    up in the vocabulary as they stand. A few others stay too, to make up a number that `largest`
+    can divide into blocks.
+    """
+    if type(tokenizer).__name__ != "MarianTokenizer" or tokenizer.separate_vocabs:
+        return None
+    source, target = (_pieces(Path(path)) for path in tokenizer.spm_files)
+    known = set().union(*target)
+    special = set(tokenizer.all_special_tokens) | {
+        token.content for token in tokenizer.added_tokens_decoder.values()
+    }
+    never = {piece for piece in source - target - special if not known.isdisjoint(piece)}
+    ids = tokenizer.encoder
+    kept = {number for piece, number in ids.items() if piece not in never}
+    if len(kept) > (1 - WORTH) * len(ids):
+        return None
+    more = -len(kept) % NARROW
+    return sorted(kept | set(sorted(set(ids.values()) - kept)[:more]))
+
+
+def _pieces(path: Path) -> set[str]:
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    model.ParseFromString(path.read_bytes())
+    kind = model.SentencePiece
+    return {p.piece for p in model.pieces if p.type in (kind.NORMAL, kind.USER_DEFINED)}
+
+
+class OutputLayer(nn.Module):
+    """A translator's output layer, for some of the tokens.
+
+    Args:
+        model: with `lm_head` and `final_logits_bias`.
+        tokens: ids of the tokens; None: all.
+    """
+
+    def __init__(self, model: Any, tokens: list[int] | None) -> None:
+        super().__init__()
+        self.weight: Tensor = model.lm_head.weight
+        self.bias: Tensor = model.final_logits_bias
+        if tokens is not None:
+            self.weight = nn.Parameter(self.weight.detach()[tokens])
+            self.bias = self.bias.detach()[:, tokens]
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[rows, width] -> logits [rows, tokens]"""
+        return nn.functional.linear(hidden, self.weight) + self.bias
+
+
+def largest(logits: Tensor) -> Tensor:
+    """Place of the largest logit of each row, the first one of equals: [rows, tokens] -> [rows].
+
+    First the block of tokens that it is in, then the place there. onnxruntime's ArgMax goes through
+    numbers one by one; its ReduceMax takes several at once, and is about three times as fast.
+    """
+    tokens = logits.shape[-1]
+    width = _block(tokens)
+    if width is None:
+        return logits.argmax(-1)
+    blocks = logits.unflatten(-1, (tokens // width, width))
+    block = blocks.amax(-1).argmax(-1)
+    chosen = blocks.gather(1, block[:, None, None].expand(-1, 1, width))
+    return block * width + chosen[:, 0].argmax(-1)
+
+
+def _block(tokens: int) -> int | None:
+    """The divisor of a number of tokens that is nearest to its root; None: none is of use."""
+    root = math.isqrt(tokens)
+    width = next(width for width in range(root, 0, -1) if tokens % width == 0)
+    return width if width >= NARROW else None
+
+
+@contextmanager
+def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) -> Iterator[None]:
+    """While it lasts the decoder reads tokens by their place among `tokens`.
+
+    The table is the output layer's where the model ties the two. Copies of rows go afterwards.
+    """
+    decoder = model.get_decoder()
+    whole = decoder.embed_tokens
+    if tokens is not None:
+        tied = whole.weight is model.lm_head.weight
+        rows = output.weight if tied else nn.Parameter(whole.weight.detach()[tokens])
+        part = nn.Embedding(len(tokens), rows.shape[1], device="meta")
+        part.weight = rows
+        decoder.embed_tokens = part
+    try:
+        yield
+    finally:
+        if tokens is not None:
+            release(decoder.embed_tokens)
+            release(output)
+        decoder.embed_tokens = whole
+
+
+@contextmanager
+def restricted(model: Any, tokens: Sequence[int]) -> Iterator[None]:
+    """While it lasts the PyTorch model gives all tokens but these no probability at all."""
+    bias: Tensor = model.final_logits_bias
+    left_out = torch.ones(bias.shape[-1], dtype=torch.bool)
+    left_out[list(tokens)] = False
+    model.final_logits_bias = bias.masked_fill(left_out, -torch.inf)
+    try:
+        yield
+    finally:
+        model.final_logits_bias = bias

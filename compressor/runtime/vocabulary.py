@@ -1,0 +1,120 @@
+"""Two numberings of a translator's tokens: the tokenizer's ids, and the places of those it can say.
+
+A decoder may have rows only for tokens that a translation can be made of. Searching goes by their
+places in that list, from 0 on, ascending as the ids do; all that goes in or comes out goes by ids.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compressor.errors import InputError
+from compressor.runtime.artifact import (
+    GRAPH_DIRECTORY,
+    Generation,
+    TranslationArtifact,
+    read_artifact,
+)
+
+Tokens = NDArray[np.int64]
+
+
+class OutputTokens:
+    """The tokens that a decoder scores.
+
+    Args:
+        ids: the tokenizer's ids of these tokens, ascending.
+        vocabulary: how many ids there are.
+    """
+
+    def __init__(self, ids: Sequence[int], vocabulary: int) -> None:
+        self.ids: Tokens = np.asarray(ids, dtype=np.int64)
+        self._places: Tokens = np.full(vocabulary, -1, dtype=np.int64)
+        self._places[self.ids] = np.arange(len(self.ids))
+
+    def places(self, ids: Tokens) -> Tokens:
+        """Places of tokens, any shape.
+
+        Raises:
+            InputError: a token is none of these.
+        """
+        found: Tokens = self._places[ids]
+        if (found < 0).any():
+            raise InputError(f"token {ids[found < 0][0]} is none that this decoder can produce")
+        return found
+
+    def settings(self, given: Generation) -> Generation:
+        """Generation settings by ids -> the same by places."""
+
+        def one(token: int | None) -> int | None:
+            return None if token is None else int(self.places(np.array(token)))
+
+        def some(tokens: Sequence[int]) -> list[int]:
+            return [int(place) for place in self._places[list(tokens)] if place >= 0]
+
+        forced = given.forced_eos_token_id
+        return given.model_copy(
+            update={
+                "decoder_start_token_id": one(given.decoder_start_token_id),
+                "eos_token_id": some(given.eos_token_id),
+                "forced_bos_token_id": one(given.forced_bos_token_id),
+                "forced_eos_token_id": some(forced) if isinstance(forced, list) else one(forced),
+                "suppress_tokens": some(given.suppress_tokens),  # the others are never said
+            }
+        )
+
+    def rows(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Rows of places -> rows of ids."""
+        return [self.ids[list(row)].tolist() for row in rows]
+
+
+class AllTokens(OutputTokens):
+    """Places are ids."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__(range(vocabulary), vocabulary)
+
+    def settings(self, given: Generation) -> Generation:
+        return given
+
+    def rows(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
+        return [list(row) for row in rows]
+
+
+def count_output_tokens(directory: Path) -> int | None:
+    """How many tokens the decoder of the artifact in `directory` scores; None for a classifier.
+
+    Raises:
+        InputError: not an artifact.
+    """
+    artifact = read_artifact(directory)
+    if not isinstance(artifact, TranslationArtifact):
+        return None
+    if artifact.output_tokens is None:
+        return artifact.vocab_size
+    path = directory / GRAPH_DIRECTORY / artifact.output_tokens
+    return len(read_output_tokens(path, artifact.vocab_size).ids)
+
+
+def read_output_tokens(path: Path, vocabulary: int) -> OutputTokens:
+    """The list of ids in a JSON file.
+
+    Raises:
+        InputError: there is no such file, or something else in it.
+    """
+    try:
+        ids = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path} ({error}); export the model again") from error
+    whole = isinstance(ids, list) and all(type(i) is int and 0 <= i < vocabulary for i in ids)
+    if not whole or ids != sorted(set(ids)) or not ids:
+        raise InputError(
+            f"{path} is not a list of different ids below {vocabulary}, ascending; export the "
+            "model again"
+        )
+    return OutputTokens(ids, vocabulary)
