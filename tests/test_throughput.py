@@ -1,4 +1,4 @@
-"""Timing with an injected clock, its statistics, workloads, and the facts about the machine.
+"""Timing with an injected clock, its statistics, and workloads.
 
 No test looks at a real time.
 """
@@ -6,19 +6,13 @@ No test looks at a real time.
 from __future__ import annotations
 
 import gc
-import platform
-import subprocess
-import sys
-from importlib import metadata
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from compressor.errors import InputError, UsageError
 from compressor.runtime.text import Encoded
-from compressor.throughput import hardware
 from compressor.throughput.limits import Limit
 from compressor.throughput.measure import measure
 from compressor.throughput.statistics import speedup_of, summarise
@@ -357,94 +351,3 @@ def test_impossible_workloads_are_refused() -> None:
         make_workloads(rows, [0], pad)
     with pytest.raises(UsageError, match="0 tokens"):
         make_workloads(rows, [1], pad, lengths=0)
-
-
-def test_versions_are_those_of_the_installed_packages() -> None:
-    found = hardware.versions()
-
-    assert found["python"] == platform.python_version()
-    assert found["numpy"] == metadata.version("numpy")
-    assert any(name.startswith("onnxruntime") for name in found)
-
-
-PROCESSOR = """\
-processor\t: 0
-model name\t: Example CPU @ 2.50GHz
-flags\t\t: fpu sse avx2 avx512f avx512_vnni amx_tile
-
-processor\t: 1
-model name\t: Example CPU @ 2.50GHz
-"""
-
-
-@pytest.fixture
-def linux(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A Linux of our own making: its /proc and /sys/fs/cgroup are below the returned folder."""
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(hardware, "_PROC", tmp_path)
-    monkeypatch.setattr(hardware, "_CGROUP", tmp_path)
-    monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    (tmp_path / "cpuinfo").write_text(PROCESSOR, encoding="utf-8")
-    (tmp_path / "meminfo").write_text("MemTotal:       16777216 kB\n", encoding="utf-8")
-    return tmp_path
-
-
-def test_machine_is_described(linux: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = "NVIDIA Example, 80GB, 590.12"
-    monkeypatch.setattr(hardware, "run_tool", lambda *_: f"{line}\n{line}")
-
-    facts = hardware.describe()
-
-    assert facts["cpu"] == "Example CPU @ 2.50GHz"
-    assert facts["instructions"] == "avx2 avx512f avx512_vnni amx_tile"
-    assert facts["cores"] == "8"
-    assert facts["memory"] == "16.0 GiB"
-    assert facts["gpu"] == "NVIDIA Example, 80GB (1 of 2)"
-    assert facts["gpu driver"] == "590.12"
-    assert facts["os"]
-
-
-def test_what_is_not_there_is_left_out(linux: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hardware, "run_tool", lambda *_: "")
-    (linux / "meminfo").unlink()
-
-    assert hardware.describe().keys() == {"cpu", "instructions", "cores", "os"}
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, 8),
-        ({"cpu.max": "max 100000"}, 8),
-        ({"cpu.max": "250000 100000"}, 3),  # two and a half cores' time
-        ({"cpu.max": "9900000 100000"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000"}, 1),
-    ],
-)
-def test_cores_respect_the_containers_share(
-    linux: Path, files: dict[str, str], expected: int
-) -> None:
-    (linux / "cpu").mkdir()
-    for name, text in files.items():
-        (linux / name).write_text(text, encoding="utf-8")
-
-    assert hardware.cores() == expected
-
-
-def test_tool_that_is_missing_or_fails_tells_nothing() -> None:
-    assert hardware.run_tool("no-such-tool-on-any-machine") == ""
-    assert hardware.run_tool(sys.executable, "-c", "print(1); raise SystemExit(3)") == ""
-    assert hardware.run_tool(sys.executable, "-c", "print(' fine ')") == "fine"
-
-
-def test_heavy_packages_are_not_imported_before_they_are_needed() -> None:
-    code = (
-        "import sys, compressor.evaluation, compressor.throughput;"
-        "heavy = {'torch', 'transformers', 'onnxruntime', 'sacrebleu', 'onnx'};"
-        "print(sorted(heavy & {*sys.modules}))"
-    )
-
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert done.stdout.strip() == "[]"
