@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from compressor.checkpoint import Checkpoint, count_parameters
+from compressor.export.vocabulary import output_tokens
 from compressor.throughput.limits import WorkSize, operations, total_macs
-from compressor.throughput.shapes import shape_of
+from compressor.throughput.shapes import ModelShape, shape_of
 
 SHAPES = ((16, 16), (16, 128), (16, 512))  # (batch, tokens)
 
@@ -48,7 +48,9 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
     kinds = [_kind_facts(checkpoint, kind) for kind in checkpoint.mask.kinds()]
     parameters = count_parameters(checkpoint.model)
     config: dict[str, Any] = checkpoint.model.config.to_dict()  # type: ignore[union-attr,operator]
-    counts = checkpoint.mask.counts()
+    tokens = output_tokens(checkpoint.tokenizer)
+    scored = None if tokens is None else len(tokens)
+    dense = shape_of(config, checkpoint.mask.counts(), checkpoint.layers[0].head_dim, scored)
     return Inspection(
         model=checkpoint.name,
         revision=checkpoint.revision,
@@ -58,10 +60,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         parameters=parameters,
         kinds=kinds,
         parameter_share=sum(k.parameters for k in kinds) / parameters,
-        macs=[
-            _share(config, counts, checkpoint.layers[0].head_dim, checkpoint.entry.task, *shape)
-            for shape in SHAPES
-        ],
+        macs=[_share(dense, *shape) for shape in SHAPES],
     )
 
 
@@ -81,20 +80,17 @@ def _kind_facts(checkpoint: Checkpoint, kind: str) -> KindFacts:
     return KindFacts(kind, len(layers), heads, layers[0].head_dim, owned)
 
 
-def _share(
-    config: Mapping[str, Any],
-    counts: Mapping[str, int],
-    head_dim: int,
-    task: str,
-    batch: int,
-    tokens: int,
-) -> dict[str, Any]:
+def _share(dense: ModelShape, batch: int, tokens: int) -> dict[str, Any]:
     """Multiply-adds with all heads that there are, and with none at all."""
-    target = tokens if task == "translation" else 0
+    target = tokens if dense.task == "translation" else 0
     size = WorkSize(batch, tokens, target)
-    none_left = dict.fromkeys(counts, 0)
-    full = total_macs(operations(shape_of(config, counts, head_dim), size))
-    none = total_macs(operations(shape_of(config, none_left, head_dim), size))
+    none_left = replace(
+        dense,
+        encoder_heads=(0,) * len(dense.encoder_heads),
+        decoder_heads=(0,) * len(dense.decoder_heads),
+        cross_heads=(0,) * len(dense.cross_heads),
+    )
+    full, none = (total_macs(operations(shape, size)) for shape in (dense, none_left))
     return {
         "batch_size": batch,
         "source_tokens": tokens,
