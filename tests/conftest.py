@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -18,9 +20,12 @@ import compressor.speed_trials
 
 
 @pytest.fixture(scope="session")
-def _exports() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="compress-exports-") as directory:
-        yield Path(directory)
+def _exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that the workers of a run have in common."""
+    base = tmp_path_factory.getbasetemp()
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "exports"
+    directory.mkdir(exist_ok=True)
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +50,8 @@ def shared_exports(_exports: Path) -> Iterator[None]:
             fresh = Path(tempfile.mkdtemp(dir=_exports))
             files = export(model, layers, mask, fresh, **options)
             fresh.joinpath("files.json").write_text(json.dumps(files), encoding="utf-8")
-            fresh.rename(kept)
+            with contextlib.suppress(OSError):  # the other worker was faster
+                fresh.rename(kept)
         directory.mkdir(parents=True, exist_ok=True)
         for path in kept.glob("*.onnx*"):
             shutil.copy(path, directory)

@@ -23,6 +23,8 @@ from compressor.runtime import Classifier
 from compressor.talk import SILENT
 from compressor.tasks import read_rows
 
+pytestmark = pytest.mark.usefixtures("shared_exports")
+
 
 @pytest.fixture(scope="module")
 def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
