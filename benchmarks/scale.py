@@ -135,14 +135,20 @@ def draw(result: Mapping[str, list[dict[str, Any]]], path: Path) -> None:
                 if shown:
                     axis.plot(*zip(*shown, strict=True), "o-", color=colour, label=variant, ms=4)
             if name == "speedup":
+                half = [r for r in rows if r["variant"] == "half"]
+                for row in half:
+                    axis.plot([row["x"]] * 2, row["speedup_interval"], color="#0b62a4", lw=1)
                 limit = [(r["x"], r["limit"]) for r in rows if r["limit"] is not None]
                 axis.plot(*zip(*limit, strict=True), "--", color="#c0392b", label="limit")
                 axis.axhline(1, color="#bbbbbb", lw=0.8)
-            else:
+            elif name != "peak_memory_mib":
                 axis.set_yscale("log")
+                axis.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
+                axis.yaxis.set_minor_locator(mpl.ticker.NullLocator())
+            axis.yaxis.set_major_formatter("{x:g}")
             axis.set_xscale("log", base=2)
             axis.set_xticks(sorted({r["x"] for r in rows}))
-            axis.xaxis.set_major_formatter("{x:g}")
+            axis.xaxis.set_major_formatter("{x:.3g}")
             axis.xaxis.set_minor_locator(mpl.ticker.NullLocator())
             axis.grid(alpha=0.25)
             axis.set_title(title if place == 0 else "", fontsize=9)
@@ -170,7 +176,7 @@ def table(result: Mapping[str, list[dict[str, Any]]], facts: str) -> str:
                 for r in (dense, half)
             ]
             cells = [
-                f"{x:g}", f"{dense['sentences_per_second']:.1f}",
+                f"{x:.3g}", f"{dense['sentences_per_second']:.1f}",
                 f"{half['sentences_per_second']:.1f}",
                 f"{half['speedup']:.2f} [{low:.2f}, {high:.2f}]",
                 "–" if half["limit"] is None else f"{half['limit']:.2f}",
