@@ -12,7 +12,6 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 import torch
 from torch.export import ExportedProgram
@@ -47,8 +46,11 @@ def traced_once() -> Iterator[None]:
         simplified = _simplify(program)
         return program if simplified else decompose(program, *args, **kwargs)
 
-    with mock.patch.object(ExportedProgram, "run_decompositions", unless_needless):
+    ExportedProgram.run_decompositions = unless_needless  # type: ignore[method-assign]
+    try:
         yield
+    finally:
+        ExportedProgram.run_decompositions = decompose  # type: ignore[method-assign]
 
 
 def _unflatten(self: Any, dim: int, sizes: Sequence[int]) -> Any:
@@ -57,7 +59,7 @@ def _unflatten(self: Any, dim: int, sizes: Sequence[int]) -> Any:
 
     before = len(self.shape) - 1
     if dim not in (-1, before):
-        raise NotImplementedError("only the last dimension can be unflattened")
+        raise ValueError("only the last dimension can be unflattened")
     shape: Any = opset20.Constant(value_ints=[0] * before + list(sizes))
     return opset20.Reshape(self, shape)
 
@@ -68,7 +70,7 @@ def _flatten(self: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
 
     before = len(self.shape) - 2
     if start_dim not in (-2, before) or end_dim not in (-1, before + 1):
-        raise NotImplementedError("only the last two dimensions can be flattened")
+        raise ValueError("only the last two dimensions can be flattened")
     shape: Any = opset20.Constant(value_ints=[0] * before + [-1])
     return opset20.Reshape(self, shape)
 
