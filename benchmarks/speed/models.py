@@ -11,7 +11,7 @@ import torch
 from compressor import example
 
 OPUS_PIECES = 58_101  # vocabulary of the OPUS-MT models: the union of two languages' pieces
-SPM_PIECES = 32_000  # pieces of each language in them ("spm32k,spm32k" in their model cards)
+SPM_PIECES = 32_000  # taken for the pieces of each language in them
 
 
 def translator(directory: Path, *, layers: int = 6, width: int = 512) -> Path:

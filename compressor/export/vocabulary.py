@@ -1,10 +1,10 @@
 """The tokens a translation can be made of, which are all that a decoder has to score.
 
-A Marian vocabulary is the union of two SentencePiece models' pieces, one model per language. Cutting
-a text into pieces with the target's model never gives one of the source's own pieces, so none was
-to be predicted in training, if that used the same two models. Still the model scores each at every
-step. The exported decoder has rows for the others only, in its embedding table as in its output
-layer.
+A Marian vocabulary is the union of two SentencePiece models' pieces, one model per language.
+Cutting a text into pieces with the target's model never gives one of the source's own pieces, so
+none was to be predicted in training, if that used the same two models. Still the model scores each
+at every step. The exported decoder has rows for the others only, in its embedding table as in its
+output layer.
 """
 
 from __future__ import annotations
