@@ -48,7 +48,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
     kinds = [_kind_facts(checkpoint, kind) for kind in checkpoint.mask.kinds()]
     parameters = count_parameters(checkpoint.model)
     config: dict[str, Any] = checkpoint.model.config.to_dict()  # type: ignore[union-attr,operator]
-    tokens = output_tokens(checkpoint.tokenizer)
+    tokens = output_tokens(checkpoint)
     scored = None if tokens is None else len(tokens)
     dense = shape_of(config, checkpoint.mask.counts(), checkpoint.layers[0].head_dim, scored)
     return Inspection(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compressor import __version__, gate
 from compressor.budget import (
@@ -20,6 +20,8 @@ from compressor.budget import (
 from compressor.checkpoint import Checkpoint, open_checkpoint
 from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.export.metadata import label_names, max_source_tokens
+from compressor.export.target_text import read_target_text
+from compressor.export.vocabulary import output_tokens
 from compressor.gates import LEARNED, check_learning
 from compressor.heads import HeadMask, HeadScores
 from compressor.importance import DATA_FREE, METHODS, Scoring, check_method, score_heads
@@ -27,10 +29,11 @@ from compressor.importance.confidence import boundary_ids
 from compressor.precisions import made_precisions
 from compressor.recipe import Recipe
 from compressor.recovery import check_recovery
+from compressor.report.schema import Source
 from compressor.runtime.session import choose_device
 from compressor.talk import Talk
 from compressor.tasks import Example, Rows, count_truncated, read_rows, task_module
-from compressor.workspace import Workspace, fingerprint, open_workspace
+from compressor.workspace import Workspace, fingerprint, open_workspace, sha256_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -62,6 +65,8 @@ class Journey:
     task: ModuleType
     device: str
     precisions: Sequence[str]  # float32 first
+    target_text: Source | None
+    tokens: list[int] | None  # that decoders of pruned models shall score; None: all
     workspace: Workspace
     talk: Talk
 
@@ -77,6 +82,11 @@ def require_measurements(recipe: Recipe, rules: Sequence[gate.Rule]) -> None:
     """Refuse, before anything is computed, rules about what this run will not measure."""
     if recipe.speedup is not None:
         _require_timing(recipe, recipe.speedup)
+        if recipe.target_text is not None:
+            raise UsageError(
+                f"--target-text does not go with --speedup {recipe.speedup:g}, which is about "
+                "heads alone; leave it out, and give it to `compress export` afterwards"
+            )
     if recipe.drop_budgets and recipe.test is None:
         raise UsageError(f"--max-drop {recipe.drop_budgets[0]:g} needs --test FILE to search on")
     for rule in rules:
@@ -139,6 +149,8 @@ def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
         raise UsageError(
             f"--task {recipe.task} does not fit {recipe.model}, a {checkpoint.entry.task} model"
         )
+    if recipe.target_text is not None:
+        require_target(checkpoint, recipe.target_text)
     full = HeadMask.full(checkpoint.layers)
     floors = parse_floors(recipe.floor, full)
     plans = plan_budgets(recipe, full, output)
@@ -160,12 +172,48 @@ def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
         "weights": fingerprint(p for p in checkpoint.directory.iterdir() if p.is_file()),
         "calibration_sha256": calibration and calibration.sha256,
         "test_sha256": test and test.sha256,
+        "target_text_sha256": recipe.target_text and sha256_of(Path(recipe.target_text)),
     }
     workspace = open_workspace(output, identity, talk)
     return Journey(
         recipe, checkpoint, full, floors, plans, calibration, test, examples, task, device,
-        precisions, workspace, talk,
+        precisions, *_output_tokens(recipe, checkpoint, workspace, talk), workspace, talk,
     )  # fmt: skip
+
+
+def _output_tokens(
+    recipe: Recipe, checkpoint: Checkpoint, workspace: Workspace, talk: Talk
+) -> tuple[Source | None, list[int] | None]:
+    """The text that says what decoders shall score, if one is given, and these tokens."""
+    if recipe.target_text is None:
+        return None, output_tokens(checkpoint)
+    path = Path(recipe.target_text)
+
+    def compute() -> dict[str, Any]:
+        lines, seen = read_target_text(
+            path, checkpoint.tokenizer, lambda done: talk.detail(f"  {done:,} lines")
+        )
+        source = Source(files=[path.as_posix()], rows=lines, sha256=sha256_of(path))
+        return {"source": source.model_dump(), "tokens": output_tokens(checkpoint, seen)}
+
+    found = workspace.stage("target-text", f"cutting {path.name} into tokens", compute)
+    return Source.model_validate(found["source"]), found["tokens"]
+
+
+def require_target(checkpoint: Checkpoint, path: str) -> None:
+    """Refuse `--target-text` where it cannot do anything.
+
+    Raises:
+        UsageError: the model does not translate.
+        InputError: there is no such file.
+    """
+    if checkpoint.entry.task != "translation":
+        raise UsageError(
+            f"--target-text {path} is for translators, and {checkpoint.name} is a "
+            f"{checkpoint.entry.task} model; leave it out"
+        )
+    if not Path(path).is_file():
+        raise InputError(f"cannot read target text {path}: no such file")
 
 
 def plan_budgets(recipe: Recipe, full: HeadMask, output: Path) -> list[Plan]:

@@ -98,6 +98,7 @@ def run(recipe: Recipe, output: Path, command: str = "", talk: Talk = SILENT) ->
         variants=builds,
         throughput=throughput,
         search=search,
+        target_text=journey.target_text,
         hardware=describe(),
         versions=versions(),
     )
@@ -129,6 +130,7 @@ def _build(journey: Journey, plan: Plan, choice: Choice, probe: Probe) -> Varian
             plan.name,
             plan.directory,
             lambda model: repair(journey, model, mask, plan.name),
+            journey.tokens,
         )
 
     repairing = "" if recipe.recover == "none" else f", repairing ({recipe.recover})"

@@ -37,6 +37,7 @@ class Recipe(BaseModel):
     allow_pickle: bool = False
     trust_remote_code: bool = False
 
+    target_text: str | None = None
     calibration: str | None = None
     test: str | None = None
     source_column: str | None = None

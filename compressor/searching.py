@@ -152,6 +152,7 @@ def _look(
             name,
             artifact,
             lambda model: repair(journey, model, choice.mask, name),
+            journey.tokens,
         )
         outputs = answers(artifact, rows, journey.device, recipe.num_beams, journey.talk)
     reference = answer_rows(journey, dense, rows)

@@ -127,7 +127,7 @@ def export_trial(checkpoint: Checkpoint, mask: HeadMask, dense: Path, directory:
         for path in (dense / GRAPH_DIRECTORY).glob(f"{role}.onnx*"):  # weights may lie beside it
             shutil.copy(path, graphs)
     model = prune(checkpoint.model, checkpoint.layers, mask)
-    tokens = output_tokens(checkpoint.tokenizer)
+    tokens = output_tokens(checkpoint)
     files = export_graphs(model, checkpoint.layers, mask, graphs, skip=same, tokens=tokens)
     write_metadata(checkpoint, model, mask, files, graphs, tokens)
     release(model)

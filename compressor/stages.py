@@ -21,10 +21,12 @@ from compressor.checkpoint import (
 from compressor.errors import VerificationError
 from compressor.export import export_model, graph_bytes
 from compressor.export.precisions import compare_precision, write_precision
+from compressor.export.vocabulary import output_tokens
 from compressor.heads import HeadMask, HeadScores
 from compressor.memory import give_back, release
 from compressor.precisions import BASE
 from compressor.report.schema import Check, QualitySearch, SpeedSearch, Variant
+from compressor.runtime.vocabulary import count_output_tokens
 from compressor.surgery import prune, verify_surgery
 from compressor.tasks import Batch, Example, Rows
 
@@ -105,7 +107,10 @@ def synthetic_probe(checkpoint: Checkpoint, task: Any) -> Probe:
 def build_dense(checkpoint: Checkpoint, probe: Probe, directory: Path) -> dict[str, Any]:
     """Export the dense model, to be compared with, and describe it."""
     full = HeadMask.full(checkpoint.layers)
-    checks = export_model(checkpoint, checkpoint.model, full, probe.batches, probe.texts, directory)
+    checks = export_model(
+        checkpoint, checkpoint.model, full, probe.batches, probe.texts, directory,
+        output_tokens(checkpoint),
+    )  # fmt: skip
     stored = sum(path.stat().st_size for path in checkpoint.directory.glob("*.safetensors"))
     stored = stored or sum(p.stat().st_size for p in checkpoint.directory.glob("*.bin"))
     return _describe("dense", checkpoint.model, full, "all heads", directory, stored, checks)
@@ -120,11 +125,13 @@ def build_variant(
     name: str,
     directory: Path,
     repair: Callable[[torch.nn.Module], str],
+    tokens: list[int] | None,
 ) -> dict[str, Any]:
     """Remove heads, repair, save, export; checked: pruned = masked, reloaded = saved, ONNX = torch.
 
     Args:
         repair: changes the pruned model in place and tells what it did, in words.
+        tokens: what a translator's decoder shall score; None: all.
     """
     layers, mask = checkpoint.layers, choice.mask
     model = prune(choice.model, layers, mask)
@@ -137,7 +144,7 @@ def build_variant(
     heads |= {"selection": choice.text, "recovery": recovery}
     save_checkpoint(checkpoint, model, heads, directory)
     checks.append(_verify_reload(model, directory))
-    checks += export_model(checkpoint, model, mask, probe.batches, probe.texts, directory)
+    checks += export_model(checkpoint, model, mask, probe.batches, probe.texts, directory, tokens)
     stored = (directory / "model.safetensors").stat().st_size
     described = _describe(
         name, model, mask, budget.text, directory, stored, checks, choice.text, recovery
@@ -219,6 +226,7 @@ def _describe(
         parameters=count_parameters(model),
         checkpoint_bytes=checkpoint_bytes,
         onnx_bytes=graph_bytes(directory),
+        output_tokens=count_output_tokens(directory),
         precision=BASE,
         selection=selection,
         recovery=recovery,

@@ -13,10 +13,18 @@ from compressor.export import export_model
 from compressor.export.metadata import max_source_tokens
 from compressor.export.optimum import export_optimum
 from compressor.export.precisions import add_precision, require_within
+from compressor.export.target_text import read_target_text
+from compressor.export.vocabulary import output_tokens
 from compressor.gates import LEARNED
 from compressor.heads import HeadMask, HeadScores
 from compressor.importance import DATA_FREE
-from compressor.journey import pick_device, plan_budgets, read_data, score_checkpoint_heads
+from compressor.journey import (
+    pick_device,
+    plan_budgets,
+    read_data,
+    require_target,
+    score_checkpoint_heads,
+)
 from compressor.precisions import AUTO, BASE, made_precisions
 from compressor.recipe import Recipe
 from compressor.recovery import NONE, check_recovery, parse_recovery
@@ -154,9 +162,14 @@ def export_checkpoint(recipe: Recipe, output: Path, layout: str = "compress") ->
     checkpoint = _open(recipe)
     if output.resolve() != checkpoint.directory.resolve():
         _require_new(output)
+    seen = None
+    if recipe.target_text is not None:
+        require_target(checkpoint, recipe.target_text)
+        _, seen = read_target_text(Path(recipe.target_text), checkpoint.tokenizer)
+    tokens = output_tokens(checkpoint, seen)
     probe = synthetic_probe(checkpoint, task_module(checkpoint.entry.task))
     checks = export_model(
-        checkpoint, checkpoint.model, checkpoint.mask, probe.batches, probe.texts, output
+        checkpoint, checkpoint.model, checkpoint.mask, probe.batches, probe.texts, output, tokens
     )
     inputs = [batch.inputs() for batch in probe.batches]
     for precision in precisions[1:]:
@@ -171,6 +184,11 @@ def _export_optimum(recipe: Recipe, output: Path) -> list[Check]:
         raise UsageError(
             f"--precision {','.join(recipe.precision)} is not possible with --layout optimum, "
             f"which has {BASE} alone; leave --precision out, or use --layout compress"
+        )
+    if recipe.target_text is not None:
+        raise UsageError(
+            f"--target-text {recipe.target_text} is not possible with --layout optimum, whose "
+            "loaders know one numbering of tokens; leave it out, or use --layout compress"
         )
     # Also where the output is the checkpoint's own directory: both have a config.json.
     _require_new(output)

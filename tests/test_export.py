@@ -53,7 +53,7 @@ def test_exported_answers_are_pytorchs(name: str, mask_name: str, tmp_path):
     probe = synthetic_probe(checkpoint, task)
     texts = ["w5 w7 w9", "w40", "", "  w8   w8 "]
     with mock.patch.object(ExportedProgram, "run_decompositions") as decompose:
-        checks = export_model(checkpoint, model, mask, probe.batches, texts, tmp_path / "out")
+        checks = export_model(checkpoint, model, mask, probe.batches, texts, tmp_path / "out", None)
     decompose.assert_not_called()  # a second tracing, which would take as long as all the rest
     assert all(check.largest_difference <= check.tolerance for check in checks)
     batch = ragged_batch(model, rows=5)
@@ -132,7 +132,9 @@ def test_a_graph_of_another_model_is_caught(tmp_path):
     checkpoint = open_toy("bert", tmp_path)
     full = HeadMask.full(checkpoint.layers)
     probe = synthetic_probe(checkpoint, task_module("classification"))
-    export_model(checkpoint, checkpoint.model, full, probe.batches, probe.texts, tmp_path / "out")
+    export_model(
+        checkpoint, checkpoint.model, full, probe.batches, probe.texts, tmp_path / "out", None
+    )
     mask = full.without([("encoder_self.0", 0)])
     other = prune(checkpoint.model, checkpoint.layers, mask)
     with pytest.raises(VerificationError, match="differ from PyTorch"):
@@ -157,7 +159,7 @@ def test_a_real_marian_directory_with_pieces(tmp_path):
     full = HeadMask.full(checkpoint.layers)
     probe = synthetic_probe(checkpoint, task_module("translation"))
     texts = ["w5 und w7.", "unbekannt äöü", "", "w3"]
-    export_model(checkpoint, checkpoint.model, full, probe.batches, texts, tmp_path / "out")
+    export_model(checkpoint, checkpoint.model, full, probe.batches, texts, tmp_path / "out", None)
     graphs = json.loads((tmp_path / "out" / "onnx" / "graphs.json").read_text())
     assert graphs["generation"]["suppress_tokens"] == [59]
     assert graphs["max_source_tokens"] == 32

@@ -40,7 +40,9 @@ def made(tmp_path_factory):
     rows = read_rows("translation", toy.pairs_file(root / "rows.tsv"), minimum=1)
     examples = task.encode(rows, checkpoint.tokenizer, 32)
     probe = make_probe(rows, examples, model, task)
-    checks = export_model(checkpoint, model, mask, probe.batches, probe.texts, root / "out")
+    checks = export_model(
+        checkpoint, model, mask, probe.batches, probe.texts, root / "out", output_tokens(checkpoint)
+    )
     inputs = [batch.inputs() for batch in probe.batches]
     require_within(add_precision(model, inputs, root / "out", "int8"), "int8")
     return checkpoint, model, root / "out", checks
@@ -55,7 +57,7 @@ def target_texts(count: int) -> list[str]:
 
 def test_whatever_a_target_text_is_cut_into_can_be_said(made):
     checkpoint, _, out, checks = made
-    kept = set(output_tokens(checkpoint.tokenizer))
+    kept = set(output_tokens(checkpoint))
     seen = set()
     for text in target_texts(3000):
         seen |= set(checkpoint.tokenizer(text_target=text)["input_ids"])
@@ -66,19 +68,19 @@ def test_whatever_a_target_text_is_cut_into_can_be_said(made):
     assert len(kept) % 16 == 0
     assert all("w" in piece and len(piece) > 1 for piece in gone)  # "w" itself is unknown there
     assert count_output_tokens(out) == len(kept) == len(vocabulary) - len(gone)
-    assert f"scores the {len(kept)} tokens" in checks[1].detail
+    assert f"scores {len(kept)} of {len(vocabulary)} tokens" in checks[1].detail
 
 
 def test_one_vocabulary_for_both_languages_stays_whole(tmp_path):
     checkpoint = open_checkpoint(str(toy.marian_with_pieces(tmp_path / "one")))
-    assert output_tokens(checkpoint.tokenizer) is None
+    assert output_tokens(checkpoint) is None
     words = open_checkpoint(str(toy.translator(tmp_path / "bart", "bart")))
-    assert output_tokens(words.tokenizer) is None
+    assert output_tokens(words) is None
 
 
 def test_the_graph_holds_no_rows_of_other_tokens(made):
     checkpoint, model, out, _ = made
-    kept = output_tokens(checkpoint.tokenizer)
+    kept = output_tokens(checkpoint)
     graph = onnx.load(out / "onnx" / "decoder.onnx").graph
     tables = [i for i in graph.initializer if len(i.dims) == 2 and i.dims[0] >= len(kept)]
     assert [list(table.dims) for table in tables] == [[len(kept), model.config.d_model]]  # tied
@@ -94,7 +96,7 @@ def test_translations_are_pytorchs_without_the_other_tokens(made, beams):
     rng = random.Random(5)
     texts = [toy.sentence(rng) for _ in range(9)]
     batch = checkpoint.tokenizer(texts, return_tensors="pt", padding=True)
-    kept = output_tokens(checkpoint.tokenizer)
+    kept = output_tokens(checkpoint)
     gone = sorted(set(range(len(checkpoint.tokenizer.get_vocab()))) - set(kept))
     plain = model.generate(**batch, num_beams=beams)
     whole = model.final_logits_bias.clone()

@@ -1,7 +1,7 @@
 """Artifacts beside what else one would serve the same model with; one interleaved run each.
 
     python -m benchmarks.speed [NAME …] --work DIR [--tatoeba TEST.tsv]
-                               [--classifier FINE_TUNED --clinc DIR]
+                               [--target-text TEXT] [--classifier FINE_TUNED --clinc DIR]
 
 Needs the extra `peers` (CTranslate2). Models with random weights are made here; the classifier by
 benchmarks/finetune_minilm.py. Every peer runs the same batches of rows of similar length, and every
@@ -205,6 +205,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=[], choices=[*NAMES, []], help="default: all")
     parser.add_argument("--work", type=Path, help="models; kept for the next call")
     parser.add_argument("--tatoeba", help="test.tsv for the translator; default: bundled rows")
+    parser.add_argument(
+        "--target-text", help="for one more row of the translator; a sentence a line"
+    )
     parser.add_argument("--classifier", help="the fine-tuned classifier")
     parser.add_argument("--clinc", help="CLINC150: valid.tsv, test.tsv")
     parser.add_argument("--test-rows", type=int, help="quality on the first N rows")

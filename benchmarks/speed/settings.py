@@ -14,6 +14,8 @@ from compressor import example
 from compressor.export import graph_bytes
 from compressor.pipeline import run
 from compressor.recipe import Recipe
+from compressor.runtime.artifact import GRAPH_DIRECTORY
+from compressor.steps import export_checkpoint
 from compressor.talk import Talk
 from compressor.tasks import Rows, read_rows
 
@@ -30,6 +32,7 @@ class Setting:
         output: what `compress run` made of it, with half of its heads; the dense artifact to
             compare with is below it.
         rows: what is timed and, if the model is `trained`, what its quality is measured on.
+        restricted: the same heads, with a decoder that scores what a target text is made of.
         target_length: tokens that translators generate for every row while they are timed.
         batches: timed batches of a size at most.
         warmup: calls of every peer before its times count.
@@ -44,6 +47,7 @@ class Setting:
     target_length: int | None
     batches: int
     warmup: int
+    restricted: Path | None = None
 
     @property
     def task(self) -> str:
@@ -67,10 +71,18 @@ def prepare(name: str, args: argparse.Namespace, talk: Talk) -> Setting:
     talk.say(f"{name}: compressing {found['checkpoint']} to {KEEP} of its heads")
     run(recipe, work / "out", f"python -m benchmarks.speed {name}", talk)
     rows = read_rows(found["task"], found["test"], limit=found.get("test_rows"), minimum=2)
+    text, restricted = found.get("target_text"), None
+    if text:
+        restricted = work / "target-text"
+        if not (restricted / GRAPH_DIRECTORY).exists():
+            talk.say(f"{name}: exporting for what occurs in {text}")
+            again = Recipe(model=str(work / "out"), precision=["fp32", other], target_text=text)
+            export_checkpoint(again, restricted)
     return Setting(
         name=name, title=found["title"], checkpoint=Path(found["checkpoint"]),
         output=work / "out", rows=rows, trained=found["trained"],
         target_length=found.get("length"), batches=found["batches"], warmup=found["warmup"],
+        restricted=restricted,
     )  # fmt: skip
 
 
@@ -79,6 +91,7 @@ def _translator(args: argparse.Namespace, _: Path) -> dict[str, Any]:
         "title": "the bundled translator (3 + 3 layers, width 256, 6,000 pieces)",
         "task": "translation", "checkpoint": example.model(), "trained": True,
         "test": args.tatoeba or str(example.test()), "test_rows": args.test_rows, "length": 12,
+        "target_text": args.target_text,
         "recipe": {"calibration": str(example.calibration())}, "batches": 8, "warmup": 10,
     }  # fmt: skip
 
@@ -162,4 +175,8 @@ def peers(setting: Setting, device: str, threads: int, programs: Sequence[str]) 
             size = graph_bytes(directory, precision)
             name = f"compress, {heads}, {precision}"
             found.append(Peer(name, "compress", str(directory), task, precision, size))
+    if setting.restricted is not None:
+        size = graph_bytes(setting.restricted, low)
+        name = f"compress, half the heads, target text, {low}"
+        found.append(Peer(name, "compress", str(setting.restricted), task, low, size))
     return found

@@ -110,18 +110,20 @@ def _others(result: dict[str, Any]) -> str:
 
 
 def _bars(result: dict[str, Any]) -> str:
-    """The smallest build against every other program, and what pruning gained of its limit."""
-    best = result["peers"][-1]["name"]
+    """The smallest builds against every other program, and what pruning gained of its limit."""
+    names = [peer["name"] for peer in result["peers"]]
+    best = [n for n in names if n.startswith("compress, half") and not n.endswith("fp32")]
+    references = dict.fromkeys(row["reference"] for row in result["timings"])
     lines = []
-    for reference in dict.fromkeys(row["reference"] for row in result["timings"]):
+    for name, reference in ((name, reference) for name in best for reference in references):
         ratios = [
             f"{row['speedup']:.2f} [{row['speedup_interval'][0]:.2f}, "
             f"{row['speedup_interval'][1]:.2f}] at batch {row['batch_size']}"
             + (f" of {row['source_tokens']:.0f} tokens" if _by_length(result) else "")
             for row in _of(result, reference)
-            if row["variant"] == best
+            if row["variant"] == name
         ]
-        lines.append(f"- {best}, over {reference}: {', '.join(ratios)}.")
+        lines.append(f"- {name}, over {reference}: {', '.join(ratios)}.")
     dense = result["timings"][-1]["reference"]
     shares = [
         f"{row['speedup']:.2f} of at most {row['limit']:.2f} at batch {row['batch_size']}"

@@ -15,6 +15,7 @@ def register(app: typer.Typer) -> None:
 def export(
     output: o.Output,
     model: o.Model = None,
+    target_text: o.TargetText = None,
     precision: o.Precision = None,
     layout: o.Layout = "compress",
     revision: o.Revision = None,
@@ -34,6 +35,7 @@ def export(
     given = {
         "model": model, "revision": revision, "allow_pickle": allow_pickle,
         "trust_remote_code": trust_remote_code, "precision": precision,
+        "target_text": target_text,
     }  # fmt: skip
     checks = export_checkpoint(build_recipe(given), output, layout)
     lines = [f"wrote {output if layout == 'optimum' else output / 'onnx'}"]

@@ -88,6 +88,14 @@ Calibration = Annotated[
     typer.Option("--calibration", help="Rows to score on: TSV, CSV, JSONL, or SRC,TGT text files."),
 ]
 Test = Annotated[str | None, typer.Option("--test", help="Rows to measure quality and speed on.")]
+TargetText = Annotated[
+    str | None,
+    typer.Option(
+        "--target-text",
+        help="Text in the target language, a sentence a line: exported decoders score only tokens "
+        "that occur in it, or that anything can be spelt with.",
+    ),
+]
 CalibrationRows = Annotated[
     int | None, typer.Option("--calibration-rows", min=2, help="Use only the first N.")
 ]

@@ -64,6 +64,7 @@ def run(
     ] = None,
     max_drop: o.MaxDropOrBudget = None,
     min_speedup: o.MinSpeedup = None,
+    target_text: o.TargetText = None,
     precision: o.Precision = None,
     device: o.Device = None,
     seed: o.Seed = None,

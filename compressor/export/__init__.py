@@ -26,6 +26,7 @@ def export_model(
     batches: Sequence[Batch],
     texts: Sequence[str],
     directory: Path,
+    tokens: list[int] | None,
 ) -> list[Check]:
     """Write `directory/onnx` and check it: graphs and tokenizer answer as PyTorch does.
 
@@ -34,6 +35,7 @@ def export_model(
         model: the network to export, which may have lost the heads that `mask` removes.
         batches: ragged batches to compare on.
         texts: rows to compare the tokenizer on.
+        tokens: what a translator's decoder shall score (`vocabulary.output_tokens`).
 
     Raises:
         VerificationError: an answer differs.
@@ -43,13 +45,11 @@ def export_model(
     from compressor.export.metadata import write_metadata
     from compressor.export.tokenizer import check_tokenizer, write_tokenizer
     from compressor.export.verify import verify_classifier, verify_translator
-    from compressor.export.vocabulary import output_tokens
 
     graphs = directory / GRAPH_DIRECTORY
     graphs.mkdir(parents=True, exist_ok=True)
     write_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json")  # fails sooner than graphs do
     check_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json", texts)
-    tokens = output_tokens(checkpoint.tokenizer)
     files = export_graphs(model, checkpoint.layers, mask, graphs, tokens=tokens)
     give_back()
     write_metadata(checkpoint, model, mask, files, graphs, tokens)

@@ -74,7 +74,7 @@ def verify_translator(
     check = logit_check(differences)
     detail = f"{tokens} greedy tokens of {sum(len(b['input_ids']) for b in batches)} sentences"
     if len(ids) < runtime.artifact.vocab_size:
-        detail += f"; the decoder scores the {len(ids):,} tokens a target text can have"
+        detail += f"; the decoder scores {len(ids):,} of {runtime.artifact.vocab_size:,} tokens"
     if ties:
         detail += f"; {ties} sentences differ from a tie of two logits on"
     return [

@@ -10,44 +10,86 @@ output layer.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from compressor.export.metadata import generation_settings
 from compressor.memory import release
 
+if TYPE_CHECKING:
+    from compressor.checkpoint import Checkpoint
+
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 # Fewer than this share of the vocabulary is not worth another numbering of tokens.
 WORTH = 0.05
 # Blocks of fewer tokens, in which a largest logit is looked for, save nothing.
 NARROW = 16
 
 
-def output_tokens(tokenizer: Any) -> list[int] | None:
-    """Ids of the tokens that can occur in a target text, ascending; None: all that there are.
+def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -> list[int] | None:
+    """Ids of the tokens that a translation can be made of, ascending; None: all that there are.
 
     What is left out are pieces of `source.spm` that `target.spm` lacks. Such a piece that is made
     only of characters unknown to `target.spm` stays: unknown characters of a target text are looked
     up in the vocabulary as they stand. A few others stay too, to make up a number that `largest`
     can divide into blocks.
+
+    Args:
+        seen: tokens of target texts. What is not among these goes as well, but for special tokens,
+            those that the generation settings name, and tokens of a single character or byte: of
+            these every text can be made that could be before.
     """
-    if type(tokenizer).__name__ != "MarianTokenizer" or tokenizer.separate_vocabs:
+    tokenizer = checkpoint.tokenizer
+    if checkpoint.entry.task != "translation":
         return None
-    source, target = (_pieces(Path(path)) for path in tokenizer.spm_files)
-    known = set().union(*target)
-    special = set(tokenizer.all_special_tokens) | {
-        token.content for token in tokenizer.added_tokens_decoder.values()
-    }
-    never = {piece for piece in source - target - special if not known.isdisjoint(piece)}
-    ids = tokenizer.encoder
-    kept = {number for piece, number in ids.items() if piece not in never}
+    ids: dict[str, int] = tokenizer.get_vocab()
+    kept = set(ids.values()) - {ids[piece] for piece in _source_only(tokenizer) if piece in ids}
+    if seen is not None:
+        kept &= {*seen, *_always(checkpoint), *(ids[piece] for piece in ids if _is_short(piece))}
     if len(kept) > (1 - WORTH) * len(ids):
         return None
     more = -len(kept) % NARROW
     return sorted(kept | set(sorted(set(ids.values()) - kept)[:more]))
+
+
+def _source_only(tokenizer: Any) -> set[str]:
+    """Pieces that no target text is cut into, by the tokenizer's own two models."""
+    if type(tokenizer).__name__ != "MarianTokenizer" or tokenizer.separate_vocabs:
+        return set()
+    source, target = (_pieces(Path(path)) for path in tokenizer.spm_files)
+    known = set().union(*target)
+    never = source - target - _special(tokenizer)
+    return {piece for piece in never if not known.isdisjoint(piece)}
+
+
+def _special(tokenizer: Any) -> set[str]:
+    added = {token.content for token in tokenizer.added_tokens_decoder.values()}
+    return set(tokenizer.all_special_tokens) | added
+
+
+def _always(checkpoint: Checkpoint) -> set[int]:
+    """Special tokens, and what the search puts into translations by itself."""
+    settings = generation_settings(checkpoint.model)
+    names = ("decoder_start_token_id", "eos_token_id", "forced_bos_token_id", "forced_eos_token_id")
+    found: set[Any] = set()
+    for value in map(settings.get, names):
+        found |= set(value) if isinstance(value, list) else {value}
+    special = checkpoint.tokenizer.convert_tokens_to_ids(list(_special(checkpoint.tokenizer)))
+    return (found | set(special)) - {None}
+
+
+def _is_short(piece: str) -> bool:
+    """Whether a piece is a character or a byte, maybe with the mark of a word's start or end."""
+    return (
+        len(piece.strip("\u2581\u0120").removesuffix("</w>")) <= 1
+        or _BYTE.fullmatch(piece) is not None
+    )
 
 
 def _pieces(path: Path) -> set[str]:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from compressor.errors import InputError
 
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 
 
 class Model(BaseModel):
@@ -64,6 +64,7 @@ class Variant(Model):
     parameters: int
     checkpoint_bytes: int
     onnx_bytes: int
+    output_tokens: int | None = None  # how many a translator's decoder scores
     precision: str
     base: str = ""  # name of the float32 model that this is another precision of
     default: bool = True  # whether the runtime takes this precision where none is named
@@ -230,6 +231,7 @@ class Report(Model):
     versions: dict[str, str]
     gate: list[Outcome] = []
     search: SpeedSearch | QualitySearch | None = None
+    target_text: Source | None = None  # what says which tokens the decoders score
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Report:

@@ -307,10 +307,22 @@ def origin(report: Report, *, directories: bool = True) -> Pairs:
         pairs.append((f"Recovery of {variant.name}", variant.recovery or "not recorded"))
         if directories:
             pairs.append((f"Directory of {variant.name}", variant.directory))
+    pairs += _scored_tokens(report)
     pairs += _source("Calibration data", report.calibration)
     pairs += _source("Test data", report.test)
     pairs += [("Seed", str(report.seed)), ("Command", report.command)]
     return [*pairs, ("Created", report.created), ("compress", report.tool_version)]
+
+
+def _scored_tokens(report: Report) -> Pairs:
+    """How many tokens the decoders score, where that differs between the models."""
+    models = [report.dense, *facts.pruned(report)]
+    counts = {model.name: model.output_tokens for model in models if model.output_tokens}
+    pairs = _source("Target text", report.target_text) if report.target_text else []
+    if len(set(counts.values())) > 1:
+        text = "; ".join(f"{name} {count:,}" for name, count in counts.items())
+        pairs.append(("Tokens that the decoder scores", text))
+    return pairs
 
 
 def _source(title: str, source: Source | None) -> Pairs:

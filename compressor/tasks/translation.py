@@ -37,11 +37,7 @@ def encode(
     Raises:
         InputError: a multilingual tokenizer does not know which language to translate into.
     """
-    if getattr(tokenizer, "tgt_lang", "") is None:
-        raise InputError(
-            "the checkpoint's tokenizer has no target language; set tgt_lang (and src_lang) in its "
-            "tokenizer_config.json"
-        )
+    require_target_language(tokenizer)
     limit = max_source_tokens if max_target_tokens is None else max_target_tokens
     sources, source_cut = encode_texts(tokenizer, max_source_tokens, text=rows.sources)
     targets, target_cut = encode_texts(tokenizer, limit, text_target=rows.targets)
@@ -54,6 +50,19 @@ def encode(
         )
         for row in range(len(rows.sources))
     ]
+
+
+def require_target_language(tokenizer: Any) -> None:
+    """Refuse a multilingual tokenizer that does not know which language to translate into.
+
+    Raises:
+        InputError: it does not.
+    """
+    if getattr(tokenizer, "tgt_lang", "") is None:
+        raise InputError(
+            "the checkpoint's tokenizer has no target language; set tgt_lang (and src_lang) in its "
+            "tokenizer_config.json"
+        )
 
 
 def batches(
