@@ -8,24 +8,52 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
+from filelock import FileLock
 
 import compressor.export.graphs
 import compressor.speed_trials
 
 
 @pytest.fixture(scope="session")
-def _exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory that the workers of a run have in common."""
     base = tmp_path_factory.getbasetemp()
-    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "exports"
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
     directory.mkdir(exist_ok=True)
     return directory
+
+
+@pytest.fixture(scope="session")
+def _exports(_shared: Path) -> Path:
+    directory = _shared / "exports"
+    directory.mkdir(exist_ok=True)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def once(_shared: Path) -> Callable[[str, Callable[[Path], object]], Path]:
+    """`once(name, make)`: what `make` writes to an empty directory, made by one worker for all.
+
+    Tests read it; one that writes takes a copy.
+    """
+
+    def made(name: str, make: Callable[[Path], object]) -> Path:
+        directory, done = _shared / name, _shared / f"{name}.done"
+        with FileLock(_shared / f"{name}.lock"):
+            if not done.exists():
+                shutil.rmtree(directory, ignore_errors=True)  # of a failure
+                directory.mkdir()
+                make(directory)
+                done.touch()
+        return directory
+
+    return made
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,12 +24,17 @@ def compress(*arguments: object, cwd: Path | None = None) -> subprocess.Complete
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory) -> dict[str, Path]:
-    directory = tmp_path_factory.mktemp("inputs")
+def inputs(once) -> dict[str, Path]:
+    def make(directory: Path) -> None:
+        toy.classifier(directory / "bert")
+        toy.labels_file(directory / "calibration.tsv")
+        toy.labels_file(directory / "test.tsv", seed=1)
+
+    made = once("cli-inputs", make)
     return {
-        "model": toy.classifier(directory / "bert"),
-        "calibration": toy.labels_file(directory / "calibration.tsv"),
-        "test": toy.labels_file(directory / "test.tsv", seed=1),
+        "model": made / "bert",
+        "calibration": made / "calibration.tsv",
+        "test": made / "test.tsv",
     }
 
 
@@ -40,13 +46,15 @@ def run_options(inputs: dict[str, Path]) -> list[object]:
 
 
 @pytest.fixture(scope="module")
-def finished(inputs, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("finished") / "out"
-    done = compress(*run_options(inputs), "--keep", "0.5", "-o", out)
-    assert done.returncode == 0, done.stderr
-    assert "6/12" in done.stdout
-    assert "removing 6 of 12 heads" in done.stderr
-    return out
+def finished(inputs, once, tmp_path_factory) -> Path:
+    def make(directory: Path) -> None:
+        done = compress(*run_options(inputs), "--keep", "0.5", "-o", directory)
+        assert done.returncode == 0, done.stderr
+        assert "6/12" in done.stdout
+        assert "removing 6 of 12 heads" in done.stderr
+
+    own = tmp_path_factory.mktemp("finished") / "out"
+    return shutil.copytree(once("cli-finished", make), own)
 
 
 def test_help_names_every_command_and_needs_no_torch():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -47,12 +48,17 @@ class Talk:
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory) -> Recipe:
-    folder = tmp_path_factory.mktemp("inputs")
+def recipe(once) -> Recipe:
+    def make(directory: Path) -> None:
+        toy.classifier(directory / "dense")
+        toy.labels_file(directory / "calibration.tsv")
+        toy.labels_file(directory / "test.tsv", seed=1)
+
+    folder = once("precision-inputs", make)
     return Recipe(
-        model=str(toy.classifier(folder / "dense")),
-        calibration=str(toy.labels_file(folder / "calibration.tsv")),
-        test=str(toy.labels_file(folder / "test.tsv", seed=1)),
+        model=str(folder / "dense"),
+        calibration=str(folder / "calibration.tsv"),
+        test=str(folder / "test.tsv"),
         keep=["0.5"],
         precision="fp32,int8",
         batch_size=[2, 4],
@@ -64,10 +70,9 @@ def recipe(tmp_path_factory) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def finished(recipe, tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("finished") / "out"
-    run(recipe, out)
-    return out
+def finished(recipe, once, tmp_path_factory) -> Path:
+    own = tmp_path_factory.mktemp("finished") / "out"
+    return shutil.copytree(once("precision-finished", lambda out: run(recipe, out)), own)
 
 
 def test_every_model_comes_in_every_precision(recipe, finished):
