@@ -4,7 +4,7 @@ A Marian vocabulary is the union of two SentencePiece models' pieces, one model 
 Cutting a text into pieces with the target's model never gives one of the source's own pieces, so
 none was to be predicted in training, if that used the same two models. Still the model scores each
 at every step. The exported decoder has rows for the others only, in its embedding table as in its
-output layer.
+output layer. Given text in the target language, what never occurs there goes too.
 """
 
 from __future__ import annotations
