@@ -262,7 +262,9 @@ class Models:
         monkeypatch.setattr(searching, "answers", self.answers)
         monkeypatch.setattr(searching, "answer_rows", lambda *arguments: self.right)
 
-    def build(self, checkpoint, choice, budget, seed, probe, name, directory, repair) -> None:
+    def build(
+        self, checkpoint, choice, budget, seed, probe, name, directory, repair, tokens
+    ) -> None:
         assert directory.parent.is_dir()
         self.built.append(choice.mask.count())
 
