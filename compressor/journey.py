@@ -20,7 +20,7 @@ from compressor.budget import (
 from compressor.checkpoint import Checkpoint, open_checkpoint
 from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.export.metadata import label_names, max_source_tokens
-from compressor.export.target_text import read_target_text
+from compressor.export.target_text import count_lines, tokens_of_text
 from compressor.export.vocabulary import output_tokens
 from compressor.gates import LEARNED, check_learning
 from compressor.heads import HeadMask, HeadScores
@@ -190,8 +190,9 @@ def _output_tokens(
     path = Path(recipe.target_text)
 
     def compute() -> dict[str, Any]:
-        lines, seen = read_target_text(
-            path, checkpoint.tokenizer, lambda done: talk.detail(f"  {done:,} lines")
+        lines = count_lines(path)
+        seen = tokens_of_text(
+            path, checkpoint.tokenizer, lambda done: talk.progress("target text", done, lines)
         )
         source = Source(files=[path.as_posix()], rows=lines, sha256=sha256_of(path))
         return {"source": source.model_dump(), "tokens": output_tokens(checkpoint, seen)}
@@ -201,19 +202,18 @@ def _output_tokens(
 
 
 def require_target(checkpoint: Checkpoint, path: str) -> None:
-    """Refuse `--target-text` where it cannot do anything.
+    """Refuse `--target-text` where it cannot do anything, before anything is written.
 
     Raises:
         UsageError: the model does not translate.
-        InputError: there is no such file.
+        InputError: the file cannot be read, or holds no text.
     """
     if checkpoint.entry.task != "translation":
         raise UsageError(
             f"--target-text {path} is for translators, and {checkpoint.name} is a "
             f"{checkpoint.entry.task} model; leave it out"
         )
-    if not Path(path).is_file():
-        raise InputError(f"cannot read target text {path}: no such file")
+    count_lines(Path(path))
 
 
 def plan_budgets(recipe: Recipe, full: HeadMask, output: Path) -> list[Plan]:

@@ -13,7 +13,7 @@ from compressor.export import export_model
 from compressor.export.metadata import max_source_tokens
 from compressor.export.optimum import export_optimum
 from compressor.export.precisions import add_precision, require_within
-from compressor.export.target_text import read_target_text
+from compressor.export.target_text import tokens_of_text
 from compressor.export.vocabulary import output_tokens
 from compressor.gates import LEARNED
 from compressor.heads import HeadMask, HeadScores
@@ -165,7 +165,7 @@ def export_checkpoint(recipe: Recipe, output: Path, layout: str = "compress") ->
     seen = None
     if recipe.target_text is not None:
         require_target(checkpoint, recipe.target_text)
-        _, seen = read_target_text(Path(recipe.target_text), checkpoint.tokenizer)
+        seen = tokens_of_text(Path(recipe.target_text), checkpoint.tokenizer)
     tokens = output_tokens(checkpoint, seen)
     probe = synthetic_probe(checkpoint, task_module(checkpoint.entry.task))
     checks = export_model(

@@ -13,7 +13,7 @@ import torch
 
 from compressor.checkpoint import open_checkpoint
 from compressor.errors import InputError, UsageError
-from compressor.export.target_text import CHUNK, read_target_text
+from compressor.export.target_text import CHUNK, count_lines, tokens_of_text
 from compressor.export.vocabulary import output_tokens
 from compressor.pipeline import run
 from compressor.recipe import build_recipe
@@ -104,24 +104,28 @@ def test_tokens_are_those_of_all_lines(tmp_path):
     tokenizer = open_checkpoint(str(toy.marian_with_pieces(tmp_path / "dense"))).tokenizer
     lines = ["w3"] * CHUNK + ["", "w4 w5"] + ["w3"] * CHUNK + ["w59"]
     told: list[int] = []
-    count, seen = read_target_text(text_file(tmp_path / "text", lines), tokenizer, told.append)
-    assert count == 2 * CHUNK + 2
-    assert told == [CHUNK, 2 * CHUNK, count]
+    path = text_file(tmp_path / "text", lines)
+    seen = tokens_of_text(path, tokenizer, told.append)
+    assert count_lines(path) == 2 * CHUNK + 2
+    assert told == [CHUNK, 2 * CHUNK, 2 * CHUNK + 2]
     assert seen == {i for t in ("w3", "w4 w5", "w59") for i in tokenizer(text_target=t).input_ids}
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"\n \n", "holds no text"), (b"\xff\xfe\n", "is not UTF-8"), (None, "no such file")],
+    [(b"\n \n", "holds no text"), (b"\xff\xfe\n", "is not UTF-8"), (None, "No such file")],
 )
 def test_what_is_no_text_is_refused(content, message, tmp_path):
     model = toy.translator(tmp_path / "bart", "bart")
     path = tmp_path / "text"
     if content is not None:
         path.write_bytes(content)
-    recipe = build_recipe({"model": str(model), "target_text": str(path)})
+    flags = {"model": str(model), "target_text": str(path)}
     with pytest.raises(InputError, match=message):
-        export_checkpoint(recipe, tmp_path / "out")
+        export_checkpoint(build_recipe(flags), tmp_path / "out")
+    flags |= {"calibration": str(toy.pairs_file(tmp_path / "rows.tsv")), "keep": ["0.5"]}
+    with pytest.raises(InputError, match=message):
+        run(build_recipe(flags), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -17,10 +17,24 @@ from compressor.tasks.translation import require_target_language
 CHUNK = 2000  # lines that are cut into tokens at once
 
 
-def read_target_text(
+def count_lines(path: Path) -> int:
+    """How many lines of the text are not empty: a fast check of the whole file.
+
+    Raises:
+        InputError: it cannot be read, is not UTF-8, or holds no text.
+    """
+    count = sum(1 for _ in _lines(path))
+    if not count:
+        raise InputError(
+            f"{path} holds no text; give sentences in the target language, a line each"
+        )
+    return count
+
+
+def tokens_of_text(
     path: Path, tokenizer: Any, progress: Callable[[int], None] = lambda lines: None
-) -> tuple[int, set[int]]:
-    """Count the lines of a text and collect the tokens that they are cut into.
+) -> set[int]:
+    """The tokens that a text is cut into.
 
     Args:
         path: UTF-8, a sentence a line; empty lines do not count.
@@ -28,10 +42,10 @@ def read_target_text(
         progress: told how many lines are done.
 
     Returns:
-        Number of lines, and ids of their tokens, special ones included.
+        Their ids, special tokens included.
 
     Raises:
-        InputError: the file cannot be read, or holds no text.
+        InputError: the file cannot be read, or the tokenizer has no target language.
     """
     require_target_language(tokenizer)
     seen: set[int] = set()
@@ -42,11 +56,7 @@ def read_target_text(
         seen.update(token for ids in encoded["input_ids"] for token in ids)
         count += len(chunk)
         progress(count)
-    if not count:
-        raise InputError(
-            f"{path} holds no text; give sentences in the target language, a line each"
-        )
-    return count, seen
+    return seen
 
 
 def _lines(path: Path) -> Iterator[str]:
