@@ -38,6 +38,8 @@ def ways(rows: int, epochs: int) -> dict[str, dict[str, Any]]:
         "hard-concrete, reconstruct": few | gates,
         "hard-concrete, encoder trained along": trained | {"train_weights": "encoder"},
         "hard-concrete, all weights trained along": trained | {"train_weights": "all"},
+        "second-order, reconstruct+distill, more rows": many
+        | {"recover": "reconstruct+distill", "distill_epochs": epochs},
     }
 
 
