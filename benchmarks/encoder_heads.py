@@ -38,7 +38,7 @@ def ways(rows: int, epochs: int) -> dict[str, dict[str, Any]]:
         "hard-concrete, reconstruct": few | gates,
         "hard-concrete, encoder trained along": trained | {"train_weights": "encoder"},
         "hard-concrete, all weights trained along": trained | {"train_weights": "all"},
-        "second-order, reconstruct+distill, more rows": many
+        "second-order, reconstruct+distill, more rows": {"calibration_rows": rows // 4}
         | {"recover": "reconstruct+distill", "distill_epochs": epochs},
     }
 
