@@ -86,7 +86,8 @@ def main() -> None:
         ]
         foot = (
             f"{report.test.rows:,} test rows; dense {dense.metrics['bleu']:.2f} BLEU with "
-            f"24 + 24 + 24 heads; where weights are trained, {args.epochs} epochs."
+            f"24 + 24 + 24 heads; {args.epochs} epochs where weights are trained along with gates "
+            "or on more rows, else at most 5."
         )
         text = "\n".join([*head, *lines, "", foot]) + "\n"
         (RESULTS / "encoder-heads.md").write_text(text, encoding="utf-8")
