@@ -132,24 +132,41 @@ def test_errors_have_a_status_and_one_sentence(arguments, status, message, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("content", "place"),
-    [
-        ("text\tlabel\nw5\tLABEL_1\nw6\n", ":3"),
-        ("text\tlabel\nw5\tLABEL_1\n\tLABEL_2\n", ":3"),
-        ("text\tlabel\nw5\tLABEL_9\n", ":2"),
-        ("text\tlabel\nw5\tLABEL_1\n", "too few rows"),
-        (b"text\tlabel\nw5 \xff\tLABEL_1\n", ":2"),
-    ],
-)
-def test_malformed_data_exits_with_4_and_the_line(inputs, content, place, tmp_path):
+MALFORMED = [
+    ("text\tlabel\nw5\tLABEL_1\nw6\n", ":3"),
+    ("text\tlabel\nw5\tLABEL_1\n\tLABEL_2\n", ":3"),
+    ("text\tlabel\nw5\tLABEL_9\n", ":2"),
+    ("text\tlabel\nw5\tLABEL_1\n", "too few rows"),
+    (b"text\tlabel\nw5 \xff\tLABEL_1\n", ":2"),
+]
+
+
+def with_bad_data(inputs, content: str | bytes, tmp_path: Path) -> list[object]:
     bad = tmp_path / "bad.tsv"
     bad.write_bytes(content if isinstance(content, bytes) else content.encode())
     options = [bad if o == inputs["calibration"] else o for o in run_options(inputs)]
-    done = compress(*options, "--keep", "0.5", "-o", tmp_path / "out")
+    return [*options, "--keep", "0.5", "-o", tmp_path / "out"]
+
+
+def test_malformed_data_exits_with_4(inputs, tmp_path):
+    done = compress(*with_bad_data(inputs, MALFORMED[0][0], tmp_path))
     assert done.returncode == 4
-    assert "bad.tsv" in done.stderr
-    assert place in done.stderr
+    assert "bad.tsv:3" in done.stderr
+    assert done.stdout == ""
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("content", "place"), MALFORMED)
+def test_malformed_data_is_told_with_file_and_line(inputs, content, place, tmp_path, capsys):
+    """In this process: starting five others takes most of a minute."""
+    from compressor.commands import run
+
+    assert run([*map(str, with_bad_data(inputs, content, tmp_path))]) == 4
+    told = capsys.readouterr()
+    assert "bad.tsv" in told.err
+    assert place in told.err
+    assert told.err.startswith("error: ")
+    assert told.out == ""
     assert not (tmp_path / "out").exists()
 
 
