@@ -22,12 +22,12 @@ from compressor.report.schema import Report
 
 RESULTS = Path(__file__).parent / "results"
 KEEP = "encoder_self=5"
-SCORED_ROWS = 1000  # for ways that train no weights
+FEW_ROWS = 1000  # where no weights are trained along with gates
 
 
 def ways(rows: int, epochs: int) -> dict[str, dict[str, Any]]:
     """Title -> options of `compress run`."""
-    few: dict[str, Any] = {"calibration_rows": SCORED_ROWS}
+    few: dict[str, Any] = {"calibration_rows": FEW_ROWS}
     many: dict[str, Any] = {"calibration_rows": rows}
     gates: dict[str, Any] = {"method": "hard-concrete"}
     trained = many | gates | {"recover": "none", "gate_epochs": epochs}
@@ -63,7 +63,9 @@ def main() -> None:
         "--output", type=Path, required=True, help="runs, one below it for each way"
     )
     parser.add_argument("--tatoeba", type=Path, required=True, help="train.tsv, test.tsv")
-    parser.add_argument("--rows", type=int, default=20_000, help="where weights are trained")
+    parser.add_argument(
+        "--rows", type=int, default=20_000, help="of trained weights; /4 of distillation"
+    )
     parser.add_argument("--epochs", type=int, default=4, help="where weights are trained")
     parser.add_argument("--test-rows", type=int)
     args = parser.parse_args()

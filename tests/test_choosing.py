@@ -149,7 +149,7 @@ def test_a_penalty_decides_how_many_heads_are_left(checkpoints, tmp_path):
 
 
 def test_distillation_is_told_in_the_report(checkpoints, tmp_path):
-    options = recipe(checkpoints, tmp_path, recover="reconstruct+distill")
+    options = recipe(checkpoints, tmp_path, "marian", recover="reconstruct+distill")
     report = run(options, tmp_path / "out")
     assert "; then distill: " in report.variants[0].recovery
     assert heads_of(tmp_path / "out")["recovery"] == report.variants[0].recovery

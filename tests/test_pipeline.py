@@ -17,7 +17,7 @@ from compressor.checkpoint import open_checkpoint
 from compressor.errors import InputError, UsageError
 from compressor.pipeline import run
 from compressor.recipe import Recipe, build_recipe
-from compressor.report.schema import load_report
+from compressor.report.schema import Report, load_report
 from compressor.runtime import Classifier, Translator
 from compressor.steps import score_checkpoint
 from tests import toy
@@ -179,12 +179,19 @@ def test_the_artifacts_recipe_makes_the_same_artifact_again(finished, tmp_path):
     assert first == second
 
 
+def without_directories(report: Report) -> dict:
+    """All facts of a report but where its models lie: `finished` is a copy."""
+    facts = report.model_dump()
+    for model in (facts["dense"], *facts["variants"]):
+        del model["directory"]
+    return facts
+
+
 def test_a_finished_run_repeats_nothing(inputs, finished):
     talk = Talk()
     before = load_report(finished / "report.json")
     again = run(inputs, finished, talk=talk)
-    assert (again.created, again.scoring) == (before.created, before.scoring)
-    assert again.throughput == before.throughput  # which no second measurement would give
+    assert without_directories(again) == without_directories(before)
     assert load_report(finished / "report.json") == again
     assert talk.messages
     assert all("done before" in message for message in talk.messages)

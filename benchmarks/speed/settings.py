@@ -18,6 +18,7 @@ from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.steps import export_checkpoint
 from compressor.talk import Talk
 from compressor.tasks import Rows, read_rows
+from compressor.workspace import sha256_of
 
 NAMES = ("translator", "opus-size", "classifier", "bert-base-size")
 KEEP = "0.5"
@@ -73,7 +74,7 @@ def prepare(name: str, args: argparse.Namespace, talk: Talk) -> Setting:
     rows = read_rows(found["task"], found["test"], limit=found.get("test_rows"), minimum=2)
     text, restricted = found.get("target_text"), None
     if text:
-        restricted = work / "target-text"
+        restricted = work / f"target-text-{sha256_of(Path(text))[:12]}"
         if not (restricted / GRAPH_DIRECTORY).exists():
             talk.say(f"{name}: exporting for what occurs in {text}")
             again = Recipe(model=str(work / "out"), precision=["fp32", other], target_text=text)
