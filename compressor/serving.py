@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import codecs
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import BinaryIO, Self, TypeVar
 
 from compressor.errors import InputError
@@ -100,12 +102,6 @@ class LineWriter:
         self._output = output
         if output is None and sys.stdout is None:
             raise InputError("standard output is closed; give a file with --output")
-        try:
-            self._file = sys.stdout.buffer if output is None else output.open("xb")
-        except FileExistsError as error:
-            raise InputError(f"{output} exists; choose another --output, or remove it") from error
-        except OSError as error:
-            raise InputError(f"cannot write {output}: {error.strerror}") from error
 
     def write(self, line: str) -> None:
         """One line; line ends within it become spaces, so that line numbers stay what they are."""
@@ -119,7 +115,28 @@ class LineWriter:
             self._file.flush()
 
     def __enter__(self) -> Self:
+        opened = False
+        try:
+            with _interrupt_waits():
+                self._file = self._opened()
+                opened = True
+        except KeyboardInterrupt:
+            if opened:  # `__exit__` is not called for what happens here
+                self.__exit__(*sys.exc_info())
+            raise
         return self
+
+    def _opened(self) -> BinaryIO:
+        if self._output is None:
+            return sys.stdout.buffer
+        try:
+            return self._output.open("xb")
+        except FileExistsError as error:
+            raise InputError(
+                f"{self._output} exists; choose another --output, or remove it"
+            ) from error
+        except OSError as error:
+            raise InputError(f"cannot write {self._output}: {error.strerror}") from error
 
     def __exit__(
         self,
@@ -151,6 +168,26 @@ class LineWriter:
             raise InputError(
                 f"cannot write {self._output or 'standard output'}: {error.strerror}"
             ) from error
+
+
+@contextmanager
+def _interrupt_waits() -> Iterator[None]:
+    """Hold Ctrl-C back until the block is done, so that what it makes is known, and can go again.
+
+    Without it, Ctrl-C could come between the making of a file and the note that we made it.
+    """
+    usual = signal.getsignal(signal.SIGINT)
+    if not callable(usual) or threading.current_thread() is not threading.main_thread():
+        yield  # nothing would interrupt here
+        return
+    pressed: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: pressed.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+        if pressed:
+            usual(*pressed[0])
 
 
 def serve(

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 
@@ -181,6 +182,23 @@ def test_ctrl_c(translator: Path, tmp_path: Path) -> None:
     assert process.returncode == 130
     assert b"interrupted" in errors
     assert not out.exists()
+
+
+def test_ctrl_c_just_as_the_file_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Path.open
+
+    def interrupted(path: Path, mode: str) -> IO[Any]:
+        file = made(path, mode)
+        signal.raise_signal(signal.SIGINT)
+        return file
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", interrupted)
+        with pytest.raises(KeyboardInterrupt), LineWriter(out):
+            pytest.fail("the interrupt was lost")
+    assert not out.exists()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def _wait_for(path: Path) -> None:
