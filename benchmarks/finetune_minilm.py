@@ -61,7 +61,9 @@ def learning_rate(step: int, total: int) -> float:
     return PEAK_LR * min((step + 1) / warm, (total - step) / (total - warm))
 
 
-def train_epoch(model: nn.Module, batches: list, optimizer, epoch: int) -> float:
+def train_epoch(
+    model: nn.Module, batches: list, optimizer: torch.optim.Optimizer, epoch: int
+) -> float:
     """One pass over the batches in random order; returns the mean loss per row."""
     task = task_module("classification")
     order = list(range(len(batches)))

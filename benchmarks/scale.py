@@ -14,7 +14,7 @@ import argparse
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from benchmarks.speed import models
 from compressor import example
@@ -26,6 +26,8 @@ from compressor.talk import Talk
 from compressor.tasks import read_rows
 from compressor.throughput import Subject, benchmark
 from compressor.throughput.hardware import cores, describe
+
+Device = Literal["cpu", "cuda"]
 
 RESULTS = Path(__file__).parent / "results"
 SIZES = ((2, 128), (4, 256), (6, 384), (8, 512), (12, 768))  # layers, width
@@ -44,7 +46,9 @@ PANELS = (
 class Model:
     """Dense and pruned artifacts of one checkpoint."""
 
-    def __init__(self, checkpoint: Path, rows: str, output: Path, device: str, talk: Talk) -> None:
+    def __init__(
+        self, checkpoint: Path, rows: str, output: Path, device: Device, talk: Talk
+    ) -> None:
         recipe = Recipe(
             model=str(checkpoint), keep=["0.5"], calibration=rows, calibration_rows=32,
             method="magnitude", recover="none", bench=False, device=device,

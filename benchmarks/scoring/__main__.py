@@ -6,7 +6,8 @@ Against a plain forward and backward pass over the same batches, gradients of al
 what a training step costs without its optimizer. Weights and rows are random, which changes no
 cost. Timings are interleaved (plain, method, method, …, plain, …) and given as the median ratio
 to the plain pass of the same round; memory is the growth of a fresh process's peak over that of
-one which only holds model and rows. Results: benchmarks/results/scoring.md, .json.
+one which only holds model and rows. Results: benchmarks/results/scoring.md, .json; settings that
+are there from as many rounds on the same hardware are not measured again, but with --again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,6 +28,7 @@ from compressor.throughput.hardware import describe
 
 RESULTS = Path(__file__).parent.parent / "results"
 PLAIN, NOTHING = "plain pass", "nothing"
+SETTING = ("task", "layers", "width", "heads", "rows")
 # task -> (layers, width, heads): the larger classifier is of MiniLM's size, the smaller translator
 # of the bundled one's, the larger one of that of OPUS-MT's small models.
 MODELS = {
@@ -47,12 +50,12 @@ def build(task: str, size: tuple[int, int, int]) -> Any:
     layers, width, heads = size
     torch.manual_seed(0)
     if task == "classification":
-        return t.BertForSequenceClassification(
-            t.BertConfig(
-                vocab_size=VOCABULARY, hidden_size=width, num_hidden_layers=layers,
-                num_attention_heads=heads, intermediate_size=4 * width, num_labels=10,
-            )
-        ).eval()  # fmt: skip
+        config = t.BertConfig(
+            vocab_size=VOCABULARY, hidden_size=width, num_hidden_layers=layers,
+            num_attention_heads=heads, intermediate_size=4 * width,
+        )  # fmt: skip
+        config.num_labels = 10
+        return t.BertForSequenceClassification(config).eval()
     return t.MarianMTModel(
         t.MarianConfig(
             vocab_size=VOCABULARY, d_model=width, encoder_layers=layers, decoder_layers=layers,
@@ -63,7 +66,7 @@ def build(task: str, size: tuple[int, int, int]) -> Any:
     ).eval()  # fmt: skip
 
 
-def make_work(task: str, size: tuple[int, int, int], rows: int) -> dict[str, Callable[[], None]]:
+def make_work(task: str, size: tuple[int, int, int], rows: int) -> dict[str, Callable[[], object]]:
     """Name -> what is timed, on one model and one set of batches of ragged rows."""
     import random
 
@@ -90,9 +93,9 @@ def make_work(task: str, size: tuple[int, int, int], rows: int) -> dict[str, Cal
             module.loss(model, batch).backward()
         model.zero_grad()
 
-    work: dict[str, Callable[[], None]] = {PLAIN: plain, NOTHING: lambda: None}
+    work: dict[str, Callable[[], object]] = {PLAIN: plain, NOTHING: lambda: None}
     for method in METHODS:
-        work[method] = lambda method=method: score_heads(method, scoring) and None
+        work[method] = partial(score_heads, method, scoring)
     return work
 
 
@@ -147,7 +150,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     ]
     settings: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
     for row in rows:
-        key = row["task"], row["layers"], row["width"], row["heads"], row["rows"]
+        key = tuple(row[part] for part in SETTING)
         settings.setdefault(key, {})[row["method"]] = row
     for (task, layers, width, heads, count), cells in settings.items():
         plain = cells[PLAIN]
@@ -163,6 +166,16 @@ def table(rows: list[dict[str, Any]]) -> str:
     text += ["", f"{', '.join(ONE_PASS)}: at most {worst:.2f} plain passes.", ""]
     text.append(", ".join(f"{key}: {value}" for key, value in describe().items()) + ".")
     return "\n".join(text) + "\n"
+
+
+def earlier(rounds: int) -> list[dict[str, Any]]:
+    """What an earlier run of as many rounds on this hardware has measured, if any."""
+    file = RESULTS / "scoring.json"
+    if not file.exists():
+        return []
+    facts = json.loads(file.read_text(encoding="utf-8"))
+    same = (facts["hardware"], facts["rounds"]) == (describe(), rounds)
+    return facts["rows"] if same else []
 
 
 def write(rows: list[dict[str, Any]], rounds: int) -> None:
@@ -181,14 +194,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--again", action="store_true", help="what was measured before too")
     args = parser.parse_args()
     if args.child:
         child(*args.child)
         return
+    known = [] if args.again else earlier(args.rounds)
     found = []
     for task, sizes in MODELS.items():
         for size in sizes:
             for rows in ROWS:
+                setting = (task, *size, rows)
+                there = [row for row in known if tuple(row[key] for key in SETTING) == setting]
+                if there:
+                    found += there
+                    continue
                 timed = timings(task, size, rows, args.rounds)
                 if rows == max(ROWS):
                     base = peak(task, size, rows, NOTHING)

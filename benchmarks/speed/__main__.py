@@ -115,8 +115,8 @@ def limits(
     found = {}
     for workload in workloads:
         work = [
-            WorkSize(*batch["input_ids"].shape, target=setting.target_length or 0)
-            for batch in workload.batches
+            WorkSize(rows, source, setting.target_length or 0)
+            for rows, source in (batch["input_ids"].shape for batch in workload.batches)
         ]
         found[names[1], workload.batch_size] = limit_of(dense, pruned, machine, work, work)
     return found

@@ -77,7 +77,7 @@ def encoder(directory: Path, *, layers: int = 12, width: int = 768, pieces: int 
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=pieces, hidden_size=width, num_hidden_layers=layers,
-        num_attention_heads=width // 64, intermediate_size=4 * width, num_labels=2,
+        num_attention_heads=width // 64, intermediate_size=4 * width,
     )  # fmt: skip
     BertForSequenceClassification(config).save_pretrained(directory)
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
