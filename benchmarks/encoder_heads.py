@@ -41,8 +41,8 @@ def ways(rows: int, epochs: int) -> dict[str, dict[str, Any]]:
         "second-order, reconstruct+distill, more rows": {"calibration_rows": rows // 4}
         | {"recover": "reconstruct+distill", "distill_epochs": epochs},
         "hard-concrete, all weights trained along, then distilled": gates
-        | {"calibration_rows": 4 * rows, "gate_epochs": 1, "train_weights": "all"}
-        | {"recover": "distill", "distill_epochs": 1},
+        | {"calibration_rows": 2 * rows, "gate_epochs": 2, "train_weights": "all"}
+        | {"recover": "distill", "distill_epochs": 2},
     }
 
 
@@ -70,7 +70,7 @@ def main() -> None:
         "--rows",
         type=int,
         default=20_000,
-        help="of trained weights; a quarter where they are distilled, four times as many for both",
+        help="of trained weights; a quarter where they are distilled, twice as many for both",
     )
     parser.add_argument("--epochs", type=int, default=4, help="where weights are trained")
     parser.add_argument("--test-rows", type=int)
@@ -95,7 +95,7 @@ def main() -> None:
         foot = (
             f"{report.test.rows:,} test rows; dense {dense.metrics['bleu']:.2f} BLEU with "
             f"24 + 24 + 24 heads; {args.epochs} epochs where weights are trained along with gates "
-            f"or distilled on more rows, one of each with {4 * args.rows:,}, else at most 5."
+            f"or distilled on more rows, 2 of each with {2 * args.rows:,}, else at most 5."
         )
         text = "\n".join([*head, *lines, "", foot]) + "\n"
         (RESULTS / "encoder-heads.md").write_text(text, encoding="utf-8")
