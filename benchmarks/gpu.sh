@@ -20,6 +20,8 @@ if [ "$device" = cuda ]; then
   nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 fi
 "$python" -m compressor doctor || [ "$device" = cpu ]
+# Ends here, with the reason, where nothing could be measured.
+"$python" -c "from compressor.runtime.session import try_device; try_device('$device')"
 
 # BERT-base size, dense against half of the heads, at every batch and length.
 # shellcheck disable=SC2086

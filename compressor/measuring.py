@@ -53,11 +53,12 @@ def evaluate_artifacts(
         InputError: not an artifact, artifacts of different tasks, or malformed rows.
         EnvironmentProblem: the device is not usable.
     """
-    device = choose_device(device)
     first, rows = _open(directories, test, columns)
+    builds = _builds(directories, precisions)
+    device = choose_device(device, [precision for _, precision in builds])
     found: list[Evaluated] = []
     reference: list[str] = []
-    for directory, precision in _builds(directories, precisions):
+    for directory, precision in builds:
         talk.say(f"evaluating {directory} ({precision}) on {len(rows.sources)} rows …")
         outputs = answers(directory, rows, device, num_beams, talk, precision)
         if rows.task == "translation":
@@ -96,11 +97,11 @@ def bench_artifacts(
         InputError: not an artifact, artifacts of different tasks, or malformed rows.
         EnvironmentProblem: the device is not usable.
     """
-    device = choose_device(device)
     _, rows = _open(directories, test, columns)
+    builds = _builds(directories, precisions)
+    device = choose_device(device, [precision for _, precision in builds])
     subjects, config = _subjects(directories)
     if precisions is not None:
-        _builds(directories, precisions)
         subjects = [
             replace(
                 subject,

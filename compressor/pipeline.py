@@ -146,7 +146,7 @@ def _precisions(journey: Journey, base: Variant, probe: Probe) -> list[Variant]:
         data = journey.workspace.stage(
             f"build-{base.name}-{precision}",
             f"exporting {base.name} in {precision}, checking",
-            lambda: build_precision(journey.checkpoint, base, precision, probe),
+            lambda: build_precision(journey.checkpoint, base, precision, probe, journey.device),
         )
         return Variant.model_validate(data | {"directory": base.directory})
 

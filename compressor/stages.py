@@ -154,19 +154,20 @@ def build_variant(
 
 
 def build_precision(
-    checkpoint: Checkpoint, base: Variant, precision: str, probe: Probe
+    checkpoint: Checkpoint, base: Variant, precision: str, probe: Probe, device: str
 ) -> dict[str, Any]:
     """Write one more precision of an exported model and compare it with the float32 network.
 
     Args:
         base: the model in float32: the dense one, or one whose directory is a checkpoint.
+        device: where to compare: the one that is measured on, if it has kernels for the precision.
     """
     directory = Path(base.directory)
     write_precision(directory, precision)  # before another model is opened: it takes memory
     dense = base.name == "dense"
     model = checkpoint.model if dense else open_checkpoint(base.directory).model
     inputs = [batch.inputs() for batch in probe.batches]
-    checks = compare_precision(model.eval(), inputs, directory, precision)
+    checks = compare_precision(model.eval(), inputs, directory, precision, device)
     made = {
         "name": f"{base.name}-{precision}",
         "precision": precision,

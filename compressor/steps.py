@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from compressor.budget import check_possible, parse_floors, select
 from compressor.checkpoint import Checkpoint, open_checkpoint, round_to, save_checkpoint
@@ -168,15 +171,35 @@ def export_checkpoint(recipe: Recipe, output: Path, layout: str = "compress") ->
         seen = tokens_of_text(Path(recipe.target_text), checkpoint.tokenizer)
     tokens = output_tokens(checkpoint, seen)
     probe = synthetic_probe(checkpoint, task_module(checkpoint.entry.task))
-    checks = export_model(
-        checkpoint, checkpoint.model, checkpoint.mask, probe.batches, probe.texts, output, tokens
-    )
     inputs = [batch.inputs() for batch in probe.batches]
-    for precision in precisions[1:]:
-        found = add_precision(checkpoint.model, inputs, output, precision)
-        require_within(found, precision)
-        checks += found
+    with _made_whole(output) as making:
+        checks = export_model(
+            checkpoint, checkpoint.model, checkpoint.mask, probe.batches, probe.texts, making,
+            tokens,
+        )  # fmt: skip
+        for precision in precisions[1:]:
+            # Most processors compute fp16 graphs in float32: a GPU tells more, where there is one.
+            place = choose_device(recipe.device) if precision == "fp16" else "cpu"
+            found = add_precision(checkpoint.model, inputs, making, precision, place)
+            require_within(found, precision)
+            checks += found
     return checks
+
+
+@contextmanager
+def _made_whole(output: Path) -> Iterator[Path]:
+    """A directory whose contents go to `output` when the block ends, and nowhere on an error."""
+    is_new = not output.exists()
+    output.mkdir(parents=True, exist_ok=True)
+    try:
+        with TemporaryDirectory(prefix=".making-", dir=output) as making:
+            yield Path(making)
+            for made in Path(making).iterdir():
+                made.rename(output / made.name)
+    except BaseException:
+        if is_new:
+            output.rmdir()
+        raise
 
 
 def _export_optimum(recipe: Recipe, output: Path) -> list[Check]:
@@ -194,4 +217,5 @@ def _export_optimum(recipe: Recipe, output: Path) -> list[Check]:
     _require_new(output)
     checkpoint = _open(recipe)
     probe = synthetic_probe(checkpoint, task_module(checkpoint.entry.task))
-    return export_optimum(checkpoint, checkpoint.mask, probe.batches, output)
+    with _made_whole(output) as making:
+        return export_optimum(checkpoint, checkpoint.mask, probe.batches, making)

@@ -95,6 +95,7 @@ def translator(directory: Path, length: int) -> Path:
     """Says w2, w3, … whatever it reads, and ends as its `length`-th token."""
     generation = {
         "decoder_start_token_id": START, "eos_token_id": [END], "max_new_tokens": 12,
+        "positions": 20,
     }  # fmt: skip
     more = {"decoder_self_heads": [0], "cross_heads": [0], "head_dim": 4,
             "vocab_size": VOCABULARY, "generation": generation}  # fmt: skip
@@ -241,8 +242,12 @@ def test_contradictory_settings_are_refused(tmp_path: Path) -> None:
         run(one, target_length=5)
     with pytest.raises(UsageError, match="excludes translations that stop"):
         run(one, task="translation", target_length=5, natural=True)
-    with pytest.raises(UsageError, match="target length 9 is more than the 8"):
-        run(one, task="translation", target_length=9, config={"max_position_embeddings": 8})
+    with pytest.raises(UsageError, match="21 tokens are more than the 20 that the model can"):
+        run(
+            Subject("dense", translator(tmp_path / "c", length=4), {}),
+            task="translation",
+            target_length=21,
+        )
     with pytest.raises(UsageError, match="2 beams need"):
         run(one, task="translation", num_beams=2)
     with pytest.raises(EnvironmentProblem, match=r"differ in precision \(fp32, int8\)"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -18,7 +19,10 @@ from compressor.export import export_model
 from compressor.export.graphs import OPSET, export_graphs
 from compressor.export.metadata import generation_settings
 from compressor.heads import HeadMask
+from compressor.recipe import build_recipe
+from compressor.report.schema import Check
 from compressor.stages import synthetic_probe
+from compressor.steps import export_checkpoint
 from compressor.surgery import prune
 from compressor.tasks import task_module
 from tests import toy
@@ -139,6 +143,37 @@ def test_a_graph_of_another_model_is_caught(tmp_path):
     other = prune(checkpoint.model, checkpoint.layers, mask)
     with pytest.raises(VerificationError, match="differ from PyTorch"):
         verify_classifier(other, tmp_path / "out", [b.inputs() for b in probe.batches])
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_an_export_that_fails_leaves_nothing(is_new: bool, tmp_path):
+    """Graphs that were not found to be right are not there to be deployed, or in the way."""
+    out = tmp_path / "out"
+    if not is_new:
+        out.mkdir()
+    recipe = build_recipe({"model": str(toy.classifier(tmp_path / "dense", "bert"))})
+
+    def write(*arguments: object, then: Exception | None) -> list[Check]:
+        graphs = arguments[5] / "onnx"
+        graphs.mkdir()
+        (graphs / "model.onnx").write_bytes(b"a graph")
+        if then:
+            raise then
+        return []
+
+    refused = partial(write, then=VerificationError("they differ"))
+    with (
+        mock.patch("compressor.steps.export_model", refused),
+        pytest.raises(VerificationError, match="they differ"),
+    ):
+        export_checkpoint(recipe, out)
+    assert out.exists() != is_new
+    assert is_new or not list(out.iterdir())
+    with mock.patch("compressor.steps.export_model", partial(write, then=None)):
+        export_checkpoint(recipe, out)
+    assert [path.name for path in out.rglob("*")] == ["onnx", "model.onnx"]
+    with pytest.raises(InputError, match="is there already"):
+        export_checkpoint(recipe, out)
 
 
 def test_generation_settings_that_cannot_be_followed_are_refused():

@@ -356,8 +356,7 @@ def test_missing_facts_are_named() -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure on tiny operands: what comes out is not looked at."""
-    monkeypatch.setattr(machine_module, "_SIDE", 16)
-    monkeypatch.setattr(machine_module, "_COPIED_MIB", 1)
+    monkeypatch.setattr(machine_module, "_SIZES", {"cpu": (16, 1), "cuda": (16, 1)})
     monkeypatch.setattr(machine_module, "_SECONDS", 0.0)
     measure_machine.cache_clear()
     yield
@@ -374,6 +373,32 @@ def test_machine_is_measured_once_in_each_precision(
     assert min(machine.stored_rate, machine.value_rate, machine.bandwidth, machine.launch) > 0
     assert all(map(np.isfinite, dataclasses.astuple(machine)))
     assert measure_machine("cpu", 1, precision) is machine
+
+
+def test_a_gpus_rates_are_free_of_the_start_of_a_run(
+    quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of runs that take a while to start, then some time per node, the rates are the nodes'."""
+    seconds = {"MatMul": 2e-6, "Abs": 3e-6}
+
+    def run(
+        operator: str, inputs: list[np.ndarray], chain: int, device: str, threads: int
+    ) -> float:
+        return 50e-6 + chain * seconds[operator]
+
+    monkeypatch.setattr(machine_module, "_best_seconds", run)
+    machine = measure_machine("cuda", 1, "fp16")
+    assert machine.value_rate == pytest.approx(16**3 / 2e-6)
+    assert machine.bandwidth == pytest.approx(2 * 2**20 / 3e-6)
+
+
+def test_chains_of_products_stay_of_their_size(quick: None) -> None:
+    """What overflows on the way would not be the work that is meant."""
+    square = np.random.default_rng(0).standard_normal((256, 256), np.float32) / 16
+    value = square
+    for _ in range(machine_module._MORE + 1):
+        value = value @ square
+    assert 0.2 < np.abs(value).mean() / np.abs(square).mean() < 5
 
 
 def test_machine_that_cannot_be_measured_is_refused(quick: None) -> None:

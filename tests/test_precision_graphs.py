@@ -16,6 +16,7 @@ from compressor.errors import InputError, VerificationError
 from compressor.export import graph_bytes
 from compressor.export import int8 as int8_module
 from compressor.export.fp16 import halved
+from compressor.export.half_range import RANGE, LargestValue, range_check
 from compressor.export.int8 import quantise_columns, quantised
 from compressor.export.precisions import add_precision, require_within, set_default
 from compressor.runtime import Classifier, Translator
@@ -23,7 +24,7 @@ from compressor.runtime.artifact import read_artifact
 from compressor.runtime.session import open_session
 from tests import toy
 from tests.runtime_artifacts import Exported, _directory, export
-from tests.tiny import BUILDERS, TRANSLATORS, ragged_batch, uneven_mask
+from tests.tiny import BUILDERS, TRANSLATORS, ragged_batch, tiny_model, uneven_mask
 
 # Of the largest logit, on batches that the export did not see. What was measured on these models
 # is 0.002 to 0.09 in int8 and 0.0008 to 0.0025 in fp16; wrong heads are off by 0.3 and more.
@@ -43,6 +44,8 @@ def exported(name: str) -> Exported:
         checks = add_precision(made.model, [batch], made.directory, precision)
         require_within(checks, precision)
         assert "PyTorch's" in checks[0].detail
+        assert "CPUExecutionProvider" in checks[0].detail
+        assert [check.name for check in checks[1:]] == ([RANGE] if precision == "fp16" else [])
     return made
 
 
@@ -322,6 +325,29 @@ def test_checks_beyond_their_tolerance_are_refused(monkeypatch, tmp_path):
     assert checks[0].largest_difference > checks[0].tolerance
     with pytest.raises(VerificationError, match="does not bear int8"):
         require_within(checks, "int8")
+
+
+@pytest.mark.parametrize(("factor", "within"), [(1.0, True), (1e5, False)])
+def test_values_beyond_half_precision_are_told_where_it_is_computed_in_float32(
+    factor: float, within: bool
+):
+    """The activations of one layer are large, its weights and its answers are not."""
+    model = tiny_model("bert")
+    layer = model.bert.encoder.layer[1]
+    with torch.no_grad():
+        layer.intermediate.dense.bias.fill_(1.0)
+        layer.intermediate.dense.weight.mul_(factor)
+        layer.output.dense.weight.div_(factor)
+        with LargestValue() as largest:
+            model(**ragged_batch(model, 3, seed=0))
+    hidden = float(torch.nn.functional.gelu(torch.tensor(1.0)))
+    assert largest.found > hidden
+    check = range_check(largest.found)
+    assert (check.largest_difference <= check.tolerance) == within
+    assert check.largest_difference == pytest.approx(largest.found / 65_504)
+    if not within:
+        with pytest.raises(VerificationError, match="float16 holds at most 65,504"):
+            require_within([check], "fp16")
 
 
 def test_the_default_is_what_the_runtime_opens(tmp_path):

@@ -13,10 +13,11 @@ import onnxruntime
 import pytest
 
 from compressor.errors import EnvironmentProblem, InputError, UsageError
+from compressor.runtime import Translator
 from compressor.runtime import session as sessions
 from compressor.runtime.artifact import Generation, read_artifact
 from compressor.runtime.gather import gather_graph, picked
-from compressor.runtime.session import choose_device, open_session, try_device
+from compressor.runtime.session import PROVIDERS, choose_device, open_session, try_device
 
 TRANSLATION = {
     "schema": 1,
@@ -86,6 +87,85 @@ def test_a_session_that_fell_back_is_an_error(monkeypatch: pytest.MonkeyPatch) -
         try_device("cuda")
     with pytest.raises(EnvironmentProblem, match="'cuda' was requested"):
         choose_device("cuda")
+
+
+def test_what_cuda_cannot_start_is_an_error_and_auto_takes_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A driver without a usable GPU: onnxruntime by itself would print that and use the CPU."""
+    real = onnxruntime.InferenceSession
+
+    def start(graph: object, options: object, providers: list, **more: object) -> object:
+        if providers[0] == "CPUExecutionProvider":
+            return real(graph, options, providers=providers, **more)
+        assert providers == [
+            ("CUDAExecutionProvider", {"use_tf32": "0"}), "CPUExecutionProvider",
+        ]  # fmt: skip
+        assert more == {"enable_fallback": 0}
+        raise RuntimeError("CUDA failure 100: no CUDA-capable device is detected\nsecond line")
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: list(PROVIDERS.values()))
+    monkeypatch.setattr(sessions, "_prepare_cuda", lambda ort: None)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", start)
+    with pytest.raises(EnvironmentProblem, match=r"CUDAExecutionProvider \(CUDA failure 100: no"):
+        try_device("cuda")
+    assert choose_device("auto") == "cpu"
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_failing_run_does_not_go_on_elsewhere() -> None:
+    failure = onnxruntime.capi.onnxruntime_pybind11_state.EPFail
+
+    class Failing:
+        def __init__(self, session: object) -> None:
+            self.session = session
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self.session, name)
+
+        def run(self, *_: object) -> None:
+            raise failure("CUDA failure 2: out of memory")
+
+    session = open_session(gather_graph({"x": "tensor(float)"}))
+    session._sess = Failing(session._sess)
+    with pytest.raises(failure):
+        session.run(None, {"x": np.zeros((2, 1, 1, 1), np.float32), "rows": np.array([1, 0])})
+
+
+def test_cuda_libraries_are_found_wherever_they_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The package in a folder of its own, CUDA's libraries with torch."""
+    for folder in ("cu13/lib", "cudnn/lib", "cu13/include"):
+        (tmp_path / "nvidia" / folder).mkdir(parents=True)
+    asked: list[str | None] = []
+
+    def preload(directory: str | None = None) -> None:
+        asked.append(directory)
+        print(f"not in {directory}")
+
+    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path / "nvidia")])
+    monkeypatch.setattr(sessions.importlib.util, "find_spec", lambda name: spec)
+    monkeypatch.setattr(onnxruntime, "preload_dlls", preload, raising=False)
+    sessions._preload_cuda.cache_clear()
+    sessions._preload_cuda()
+    sessions._preload_cuda()
+    sessions._preload_cuda.cache_clear()
+    folders = [str(tmp_path / "nvidia" / folder) for folder in ("cu13/lib", "cudnn/lib")]
+    assert asked == [*folders, None]
+    assert capfd.readouterr() == ("", "not in None\n")
+
+
+def test_int8_is_for_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    monkeypatch.setattr(sessions, "try_device", lambda device: tried.append(device) or device)
+    assert choose_device("auto", ["fp32", "fp16"]) == "cuda"
+    assert choose_device("auto", ["fp32", "int8"]) == "cpu"
+    assert tried == ["cuda", "cpu"]
+    both = {name: {"encoder": "e", "decoder": "d"} for name in ("fp32", "int8")}
+    write(tmp_path, TRANSLATION | {"precisions": both, "default_precision": "int8"})
+    with pytest.raises(UsageError, match="int8 graphs are for the CPU; .* which has fp32, int8"):
+        Translator(tmp_path, device="cuda")
 
 
 def test_no_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import random
 import shutil
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -224,6 +225,22 @@ def test_long_sources_are_cut_with_one_warning_and_keep_their_end(pieces: Export
         translator.encode(["w5"])
 
 
+def test_a_limit_beyond_the_positions_is_that_of_the_positions(
+    pieces: Exported, tmp_path: Path
+) -> None:
+    """The checkpoint's own `max_length` may be more than its decoder can do."""
+    shutil.copytree(pieces.directory, tmp_path / "copy")
+    graphs = tmp_path / "copy" / "onnx" / "graphs.json"
+    data = json.loads(graphs.read_text(encoding="utf-8"))
+    data["generation"] |= {"max_length": 10_000, "max_new_tokens": None, "eos_token_id": []}
+    data["generation"]["forced_eos_token_id"] = None
+    graphs.write_text(json.dumps(data), encoding="utf-8")
+    translator = Translator(tmp_path / "copy", threads=1)
+    most = pieces.model.config.max_position_embeddings
+    (row,) = translator.generate(batch_of(translator, ["w5"]), num_beams=1)
+    assert len(row) == most
+
+
 def test_what_cannot_be_asked_for(pieces: Exported) -> None:
     translator = Translator(pieces.directory, threads=1)
     batch = batch_of(translator, ["w5"])
@@ -233,6 +250,11 @@ def test_what_cannot_be_asked_for(pieces: Exported) -> None:
         translator.translate(["w5"], max_new_tokens=0)
     with pytest.raises(UsageError, match="batch_size is 0"):
         translator.translate(["w5"], batch_size=0)
+    most = pieces.model.config.max_position_embeddings
+    for options in ({"max_new_tokens": most + 1}, {"forced_length": most + 1}):
+        with pytest.raises(UsageError, match=f"{most + 1} tokens are more than the {most} that"):
+            translator.generate(batch, **options)
+    assert len(translator.generate(batch, forced_length=most)[0]) == most
     # Before anything is read, not when the first answer is asked for.
     with pytest.raises(UsageError, match="batch_tokens is 0"):
         translator.translate_stream(["w5"], batch_tokens=0)

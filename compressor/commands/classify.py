@@ -49,15 +49,16 @@ def classify(
 ) -> int:
     """Label lines with an artifact, one line each."""
     from compressor.runtime import Classifier
+    from compressor.runtime.artifact import read_artifact
     from compressor.runtime.session import choose_device
     from compressor.serving import Lines, serve
 
     if probabilities and top_k is not None:
         raise UsageError("--top-k and --probabilities exclude each other; give one of them")
     lines = Lines(files or [])
-    model = Classifier(
-        directory, precision=precision, device=choose_device(device or "auto"), threads=threads
-    )
+    precision = precision or read_artifact(directory).default_precision
+    chosen = choose_device(device or "auto", [precision])
+    model = Classifier(directory, precision=precision, device=chosen, threads=threads)
     if top_k is not None and top_k > len(model.labels):
         raise UsageError(f"--top-k {top_k}: the model has only {len(model.labels)} labels")
 

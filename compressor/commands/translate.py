@@ -33,13 +33,14 @@ def translate(
 ) -> int:
     """Translate lines with an artifact, one line each."""
     from compressor.runtime import Translator
+    from compressor.runtime.artifact import read_artifact
     from compressor.runtime.session import choose_device
     from compressor.serving import Lines, serve
 
     lines = Lines(files or [])
-    model = Translator(
-        directory, precision=precision, device=choose_device(device or "auto"), threads=threads
-    )
+    precision = precision or read_artifact(directory).default_precision
+    chosen = choose_device(device or "auto", [precision])
+    model = Translator(directory, precision=precision, device=chosen, threads=threads)
 
     def answer(texts: Iterable[str], chunk: int) -> Iterator[str]:
         return model.translate_stream(

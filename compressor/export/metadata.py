@@ -84,7 +84,8 @@ def write_metadata(
         if tokens is not None:
             data["output_tokens"] = OUTPUT_TOKENS
             (directory / OUTPUT_TOKENS).write_text(f"{json.dumps(tokens)}\n", encoding="utf-8")
-        data["generation"] = generation_settings(model)
+        positions = int(config.max_position_embeddings)  # type: ignore[union-attr,arg-type]
+        data["generation"] = generation_settings(model) | {"positions": positions}
     text = json.dumps(data, indent=1, ensure_ascii=False)
     (directory / GRAPHS).write_text(text + "\n", encoding="utf-8")
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from compressor.errors import VerificationError
 from compressor.export.fp16 import halved
+from compressor.export.half_range import RANGE, LargestValue, range_check
 from compressor.export.int8 import quantised
 from compressor.export.metadata import GRAPHS
 from compressor.export.verify import relative_difference
@@ -33,7 +34,11 @@ TOLERANCES = {"fp16": 0.02, "int8": 0.15}
 
 
 def add_precision(
-    model: nn.Module, batches: Sequence[Mapping[str, Tensor]], directory: Path, precision: str
+    model: nn.Module,
+    batches: Sequence[Mapping[str, Tensor]],
+    directory: Path,
+    precision: str,
+    device: str = "cpu",
 ) -> list[Check]:
     """Write the graphs of an artifact in one more precision and compare them with PyTorch.
 
@@ -45,13 +50,15 @@ def add_precision(
         batches: ragged batches of model inputs to compare on.
         directory: an artifact with float32 graphs.
         precision: `fp16` or `int8`.
+        device: where the graphs run to be compared. Processors without half precision compute
+            fp16 graphs in float32, so their values are held against its range too.
 
     Raises:
         InputError: a weight does not fit into the precision.
         VerificationError: the graphs do not take and give what the float32 ones do.
     """
     write_precision(directory, precision)
-    return compare_precision(model, batches, directory, precision)
+    return compare_precision(model, batches, directory, precision, device)
 
 
 def write_precision(directory: Path, precision: str) -> None:
@@ -67,12 +74,20 @@ def write_precision(directory: Path, precision: str) -> None:
 
 
 def compare_precision(
-    model: nn.Module, batches: Sequence[Mapping[str, Tensor]], directory: Path, precision: str
+    model: nn.Module,
+    batches: Sequence[Mapping[str, Tensor]],
+    directory: Path,
+    precision: str,
+    device: str = "cpu",
 ) -> list[Check]:
     """The second half of `add_precision`: what the graphs answer beside PyTorch."""
     translation = read_artifact(directory).task == "translation"
     compare = _compare_translator if translation else _compare_classifier
-    return [compare(model, directory, batches, precision)]
+    if precision != "fp16":
+        return [compare(model, directory, batches, precision, device)]
+    with LargestValue() as largest:
+        check = compare(model, directory, batches, precision, device)
+    return [check, range_check(largest.found)]
 
 
 def require_within(checks: Sequence[Check], precision: str) -> None:
@@ -82,13 +97,16 @@ def require_within(checks: Sequence[Check], precision: str) -> None:
         VerificationError: one does.
     """
     for check in checks:
-        if not check.largest_difference <= check.tolerance:
-            raise VerificationError(
-                f"the {precision} graphs' logits differ from PyTorch's by "
-                f"{check.largest_difference:.2e} of the largest logit (tolerance "
-                f"{check.tolerance:.1e}); this model does not bear {precision}, leave it out of "
-                "--precision"
-            )
+        if check.largest_difference <= check.tolerance:
+            continue
+        if check.name == RANGE:
+            raise VerificationError(f"{check.detail}; leave {precision} out of --precision")
+        raise VerificationError(
+            f"the {precision} graphs' logits differ from PyTorch's by "
+            f"{check.largest_difference:.2e} of the largest logit (tolerance "
+            f"{check.tolerance:.1e}); this model does not bear {precision}, leave it out of "
+            "--precision"
+        )
 
 
 def set_default(directory: Path, precision: str) -> None:
@@ -137,24 +155,33 @@ def _signature(model: ModelProto) -> list[tuple[str, list[str | int]]]:
 
 @torch.no_grad()
 def _compare_classifier(
-    model: nn.Module, directory: Path, batches: Sequence[Mapping[str, Tensor]], precision: str
+    model: nn.Module,
+    directory: Path,
+    batches: Sequence[Mapping[str, Tensor]],
+    precision: str,
+    device: str,
 ) -> Check:
-    runtime = Classifier(directory, precision=precision)
+    runtime = Classifier(directory, precision=precision, device=device)
     differences, same = [], []
     for batch in batches:
         expected = model(**batch).logits.numpy()
         actual = runtime.run({name: value.numpy() for name, value in batch.items()})
         differences.append(relative_difference(actual, expected))
         same += (actual.argmax(-1) == expected.argmax(-1)).tolist()
-    return _check(differences, precision, f"{np.mean(same):.1%} of {len(same)} labels")
+    agreement = f"{np.mean(same):.1%} of {len(same)} labels"
+    return _check(differences, precision, agreement, runtime.provider)
 
 
 @torch.no_grad()
 def _compare_translator(
-    model: nn.Module, directory: Path, batches: Sequence[Mapping[str, Tensor]], precision: str
+    model: nn.Module,
+    directory: Path,
+    batches: Sequence[Mapping[str, Tensor]],
+    precision: str,
+    device: str,
 ) -> Check:
     """Logits and most probable tokens along PyTorch's own greedy translations."""
-    runtime = Translator(directory, precision=precision)
+    runtime = Translator(directory, precision=precision, device=device)
     differences, same = [], []
     for batch in batches:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
@@ -166,7 +193,8 @@ def _compare_translator(
         differences.append(relative_difference(actual, expected))
         real = _until_end(tokens.numpy(), runtime.end_ids)
         same += (actual.argmax(-1) == expected.argmax(-1))[real].tolist()
-    return _check(differences, precision, f"{np.mean(same):.1%} of {len(same)} greedy tokens")
+    agreement = f"{np.mean(same):.1%} of {len(same)} greedy tokens"
+    return _check(differences, precision, agreement, runtime.provider)
 
 
 def _until_end(tokens: np.ndarray, end_ids: Sequence[int]) -> np.ndarray:
@@ -176,11 +204,11 @@ def _until_end(tokens: np.ndarray, end_ids: Sequence[int]) -> np.ndarray:
     return np.cumsum(ended, axis=1) == 0
 
 
-def _check(differences: Sequence[float], precision: str, agreement: str) -> Check:
+def _check(differences: Sequence[float], precision: str, agreement: str, provider: str) -> Check:
     return Check(
         name=f"{precision} against PyTorch in float32",
         largest_difference=float(np.max(differences)),  # NaN wins, unlike with Python's max
         tolerance=TOLERANCES[precision],
         detail=f"logits of {len(differences)} ragged batches, relative to the largest logit; "
-        f"{agreement} are PyTorch's",
+        f"{agreement} are PyTorch's; {provider}",
     )

@@ -12,6 +12,8 @@ from compressor.errors import InputError, UsageError
 GRAPH_DIRECTORY = "onnx"
 GRAPHS_FILE = "graphs.json"
 
+CPU_ONLY = ("int8",)  # onnxruntime's CUDA kernels multiply no unsigned bytes
+
 TokenId = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
 
@@ -25,13 +27,15 @@ class _Model(BaseModel):
 class Generation(_Model):
     """How to decode; names and meanings are those of transformers' `GenerationConfig`.
 
-    Lengths count the start token, except in `max_new_tokens`, which wins over `max_length`.
+    Lengths count the start token, except in `max_new_tokens`, which wins over `max_length`, and
+    `positions`: the most tokens that the decoder can generate at all (None: not known).
     """
 
     decoder_start_token_id: TokenId
     eos_token_id: list[TokenId]
     max_length: Annotated[int, Field(ge=2)] | None = None
     max_new_tokens: Annotated[int, Field(ge=1)] | None = None
+    positions: Annotated[int, Field(ge=1)] | None = None
     min_length: Count = 0
     num_beams: Annotated[int, Field(ge=1)] = 1
     length_penalty: float = 1.0
@@ -51,28 +55,34 @@ class Generation(_Model):
     @property
     def limit(self) -> int:
         """The most tokens to generate, the start token not counted."""
-        if self.max_new_tokens is not None:
-            return self.max_new_tokens
-        assert self.max_length is not None  # checked on reading
-        return self.max_length - 1
+        asked = self.max_new_tokens
+        if asked is None:
+            assert self.max_length is not None  # checked on reading
+            asked = self.max_length - 1
+        return asked if self.positions is None else min(asked, self.positions)
 
     def with_options(self, num_beams: int | None, max_new_tokens: int | None) -> Generation:
         """A copy with what is not None replaced.
 
         Raises:
-            UsageError: a number below 1.
+            UsageError: a number below 1, or more tokens than the decoder has positions for.
         """
         given = {"num_beams": num_beams, "max_new_tokens": max_new_tokens}
         for name, value in given.items():
             if value is not None and value < 1:
                 raise UsageError(f"{name} is {value}, but must be at least 1")
+        if max_new_tokens is not None and max_new_tokens > (self.positions or max_new_tokens):
+            raise UsageError(
+                f"{max_new_tokens} tokens are more than the {self.positions} that the model can "
+                "generate; ask for fewer"
+            )
         return self.model_copy(update={k: v for k, v in given.items() if v is not None})
 
     def with_length(self, tokens: int) -> Generation:
         """A greedy copy that generates exactly `tokens` tokens, whatever they are.
 
         Raises:
-            UsageError: a number below 1.
+            UsageError: as `with_options`.
         """
         fixed = self.with_options(1, tokens)
         return fixed.model_copy(
@@ -88,6 +98,20 @@ class _Artifact(_Model):
     max_source_tokens: Annotated[int, Field(ge=1)]
     pad_token_id: TokenId
     inputs: list[str]
+
+    def precision(self, asked: str | None, device: str) -> str:
+        """The precision to run on `device`; None asks for the default one.
+
+        Raises:
+            UsageError: one that the device has no kernels for.
+        """
+        chosen = asked or self.default_precision
+        if device == "cuda" and chosen in CPU_ONLY:
+            raise UsageError(
+                f"{chosen} graphs are for the CPU; use device 'cpu', or another precision of "
+                f"this artifact, which has {', '.join(sorted(self.precisions))}"
+            )
+        return chosen
 
     def file(self, role: str, precision: str | None) -> str:
         """Name of the graph with that role, in one precision (None: the default one).

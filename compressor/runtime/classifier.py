@@ -38,7 +38,8 @@ class Classifier:
 
     Raises:
         InputError: not an artifact of a classifier.
-        UsageError: an unknown precision or device.
+        UsageError: an unknown precision or device, or a precision that the device has no kernels
+            for.
         EnvironmentProblem: a package is missing, or the device is not usable.
     """
 
@@ -56,8 +57,9 @@ class Classifier:
             raise InputError(f"{directory} holds a {artifact.task} model; open it with Translator")
         self.artifact = artifact
         self._device = device
-        self.precision = precision or artifact.default_precision
-        self._session = open_session(graphs / artifact.file("model", precision), device, threads)
+        self.precision = artifact.precision(precision, device)
+        file = graphs / artifact.file("model", self.precision)
+        self._session = open_session(file, device, threads)
         self._tokenizer = TextTokenizer(graphs / artifact.tokenizer, artifact.max_source_tokens)
         self.labels = list(artifact.labels)
         self.provider = str(self._session.get_providers()[0])

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
+import io
 import sys
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from compressor.errors import EnvironmentProblem, InputError, UsageError
+from compressor.runtime.artifact import CPU_ONLY
 from compressor.runtime.gather import gather_graph
 
 if TYPE_CHECKING:
@@ -46,15 +51,9 @@ def open_session(
         if threads < 1:
             raise UsageError(f"threads is {threads}, but must be at least 1")
         options.intra_op_num_threads = threads
-    fallback = PROVIDERS["cpu"]  # a session on CUDA needs it for shape arithmetic
-    wanted = [provider] if provider == fallback else [provider, fallback]
-    session = _create(ort, graph, options, wanted)
+    session = _create(ort, graph, options, device)
     if session.get_providers()[0] != provider:
-        raise EnvironmentProblem(
-            f"device {device!r} was requested, but onnxruntime {ort.__version__} could not start "
-            f"{provider} and chose {session.get_providers()[0]}; check the GPU driver and the "
-            "CUDA and cuDNN versions with `compress doctor`, or use device 'cpu'"
-        )
+        raise _not_started(ort, f"and chose {session.get_providers()[0]}")
     return session
 
 
@@ -75,13 +74,18 @@ def try_device(device: str) -> str:
     return str(session.get_providers()[0])
 
 
-def choose_device(device: str) -> Device:
+def choose_device(device: str, precisions: Sequence[str] = ()) -> Device:
     """Turn `auto` into `cuda` where that works and `cpu` elsewhere; make sure of the others.
+
+    Args:
+        precisions: what is to run; with one that only the CPU has kernels for, `auto` is `cpu`.
 
     Raises:
         UsageError: an unknown device.
         EnvironmentProblem: a device was named that is not usable.
     """
+    if device == "auto" and set(precisions) & set(CPU_ONLY):
+        device = "cpu"
     if device != "auto":
         try_device(device)
         return "cuda" if device == "cuda" else "cpu"
@@ -129,22 +133,61 @@ def _prepare_cuda(ort: Any) -> None:
             f"device 'cuda' was requested, but this machine has no NVIDIA driver ({driver}); "
             "use device 'cpu'"
         ) from error
-    if hasattr(ort, "preload_dlls"):
-        # Finds the CUDA libraries that came as Python packages; prints what it does not find.
-        with contextlib.redirect_stdout(sys.stderr):
-            ort.preload_dlls()
+    _preload_cuda()
 
 
-def _create(ort: Any, graph: Path | bytes, options: Any, providers: list[str]) -> Any:
+@cache
+def _preload_cuda() -> None:
+    """Load the CUDA libraries that came as Python packages, once per process.
+
+    onnxruntime looks for them beside itself alone; where it was installed into a folder of its own
+    they are somewhere else on the path.
+    """
+    ort = _onnxruntime()
+    if not hasattr(ort, "preload_dlls"):
+        return
+    beside = Path(ort.__file__).parent.parent / "nvidia"
+    found = importlib.util.find_spec("nvidia")
+    roots = [Path(root) for root in (found and found.submodule_search_locations) or []]
+    with contextlib.redirect_stdout(io.StringIO()):  # each folder lacks what the others have
+        for root in roots:
+            if root.resolve() == beside.resolve():
+                continue
+            for pattern in ("*/lib", "*/bin", "*/bin/*"):
+                for folder in filter(Path.is_dir, sorted(root.glob(pattern))):
+                    ort.preload_dlls(directory=str(folder))
+    with contextlib.redirect_stdout(sys.stderr):
+        ort.preload_dlls()  # prints what is found nowhere
+
+
+def _not_started(ort: Any, instead: str) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"device 'cuda' was requested, but onnxruntime {ort.__version__} could not start "
+        f"{PROVIDERS['cuda']} {instead}; check the GPU driver and the CUDA and cuDNN versions "
+        "with `compress doctor`, or use device 'cpu'"
+    )
+
+
+def _create(ort: Any, graph: Path | bytes, options: Any, device: str) -> Any:
     if isinstance(graph, Path) and not graph.is_file():
         raise InputError(f"there is no graph {graph}; export the model again")
     state = ort.capi.onnxruntime_pybind11_state
+    providers: list[Any] = [PROVIDERS["cpu"]]  # on CUDA too, for shape arithmetic
+    if device == "cuda":
+        # What is called fp32 is: onnxruntime would round the factors of products to 10 bits.
+        providers.insert(0, (PROVIDERS["cuda"], {"use_tf32": "0"}))
     try:
         return ort.InferenceSession(
-            graph if isinstance(graph, bytes) else str(graph), options, providers=providers
-        )
+            graph if isinstance(graph, bytes) else str(graph), options, providers=providers,
+            # Or it would print to stdout and go on with the CPU, here and in the middle of a run.
+            enable_fallback=0,
+        )  # fmt: skip
     except (state.Fail, state.InvalidProtobuf, state.InvalidGraph, state.NotImplemented) as error:
         raise InputError(
             f"onnxruntime {ort.__version__} cannot open {graph!s:.200}: "
             f"{str(error).splitlines()[0]}; export the model again"
         ) from error
+    except (RuntimeError, state.EPFail, state.RuntimeException) as error:
+        if device != "cuda":
+            raise
+        raise _not_started(ort, f"({str(error).splitlines()[0]:.200})") from error

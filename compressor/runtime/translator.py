@@ -49,7 +49,7 @@ class Translator:
         if not isinstance(artifact, TranslationArtifact):
             raise InputError(f"{directory} holds a {artifact.task} model; open it with Classifier")
         self.artifact = artifact
-        self.precision = precision or artifact.default_precision
+        precision = self.precision = artifact.precision(precision, device)
         self._device = device
         self._encoder = open_session(graphs / artifact.file("encoder", precision), device, threads)
         decoder = open_session(graphs / artifact.file("decoder", precision), device, threads)

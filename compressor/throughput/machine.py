@@ -16,8 +16,10 @@ import numpy as np
 from compressor.errors import UsageError
 from compressor.runtime.session import open_session
 
-_SIDE = 1024  # matrices of 1024 x 1024: large enough for full rate, 10^9 multiply-adds
-_COPIED_MIB = 64  # far beyond most caches
+# device -> side of the square matrices that are multiplied, MiB that are copied: large enough for
+# the full rate, and far beyond the caches.
+_SIZES = {"cpu": (1024, 64), "cuda": (4096, 256)}
+_MORE = 4  # nodes that a GPU runs beside the first one, to tell their time from the start of a run
 _CHAIN = 200  # tiny products in a row, to time the start of one
 _SECONDS = 0.3  # per measurement
 
@@ -61,15 +63,17 @@ def measure_machine(device: str = "cpu", threads: int = 1, precision: str = "fp3
             f"precision {precision!r} cannot be measured; choose one of {', '.join(_PRECISIONS)}"
         )
     weight_bytes, value_bytes, element = _PRECISIONS[precision]
-    square = np.random.default_rng(0).standard_normal((_SIDE, _SIDE)).astype(element)
-    macs = float(_SIDE**3)
-    value_rate = macs / _best_seconds("MatMul", [square, square], 1, device, threads)
+    side, copied_mib = _SIZES[device]
+    square = np.random.default_rng(0).standard_normal((side, side), np.float32)
+    square = (square / np.sqrt(side)).astype(element)  # products of several stay of its size
+    macs = float(side**3)
+    value_rate = macs / _node_seconds("MatMul", [square, square], device, threads)
     stored_rate = value_rate
     if precision == "int8":
-        integers = [np.full((_SIDE, _SIDE), 3, dtype=kind) for kind in (np.uint8, np.int8)]
+        integers = [np.full((side, side), 3, dtype=kind) for kind in (np.uint8, np.int8)]
         stored_rate = macs / _best_seconds("MatMulInteger", integers, 1, device, threads)
-    large = np.ones(_COPIED_MIB * 2**20 // 4, dtype=np.float32)
-    copy_seconds = _best_seconds("Abs", [large], 1, device, threads)
+    large = np.ones(copied_mib * 2**20 // 4, dtype=np.float32)
+    copy_seconds = _node_seconds("Abs", [large], device, threads)
     small = np.eye(4, dtype=np.float32)
     chain_seconds = _best_seconds("MatMul", [small, small], _CHAIN, device, threads)
     return Machine(
@@ -81,6 +85,20 @@ def measure_machine(device: str = "cpu", threads: int = 1, precision: str = "fp3
         value_bytes=value_bytes,
         runs_ahead=device == "cuda",
     )
+
+
+def _node_seconds(operator: str, inputs: list[np.ndarray], device: str, threads: int) -> float:
+    """Seconds of one node by itself.
+
+    On a GPU a run takes longer to start and to wait for than a large product to compute; what more
+    nodes in the same run add is free of that.
+    """
+    once = _best_seconds(operator, inputs, 1, device, threads)
+    if device == "cpu":
+        return once
+    several = _best_seconds(operator, inputs, 1 + _MORE, device, threads)
+    added = (several - once) / _MORE
+    return added if added > 0 else several / (1 + _MORE)
 
 
 def _best_seconds(

@@ -117,9 +117,10 @@ def _environment() -> dict[str, str]:
 
 
 def _complaint(directory: Path, status: int, errors: str) -> str:
+    """What failed, with the advice of its own error where the process could still tell it."""
+    lines = errors.strip().splitlines()
     if status < 0:
-        reason = f"signal {-status} ended it, which is most often for want of memory"
+        reason = f"signal {-status} ended it, most often for want of memory; try smaller batches"
     else:
-        lines = errors.strip().splitlines()
-        reason = lines[-1] if lines else f"it ended with status {status}"
-    return f"measuring the memory of {directory} failed: {reason}; try a smaller batch size"
+        reason = lines[-1] if lines else f"it ended with status {status}; try smaller batches"
+    return f"measuring the memory of {directory} failed: {reason}"
