@@ -34,6 +34,9 @@ REPAIRS = ("none", "reconstruct", "distill", "reconstruct+distill")
 RANDOM = ("random", "hard-concrete", "subset")  # methods whose mask depends on the seed
 SEEDS = (0, 1, 2)
 METRIC = {"translation": "bleu", "classification": "accuracy"}
+# Scores that are by default divided by their norm over the layer, also compared as they are.
+PLAIN = {f"{method} (not normalised)": method for method in ("taylor", "fisher")}
+CHOOSERS = (*METHODS, *PLAIN, *LEARNED)
 STEPS = 4  # of the methods that are also tried in steps
 IN_STEPS = ("second-order", "taylor")
 EVALUATION_ROWS = 64  # rows per batch
@@ -56,9 +59,8 @@ class Cell:
 
 def all_cells() -> Iterator[Cell]:
     """Every cell, cheap ones first, so that a table is worth looking at early."""
-    methods = (*METHODS, *LEARNED)
     for repair in REPAIRS:
-        for method in methods:
+        for method in CHOOSERS:
             for seed in SEEDS if method in RANDOM else SEEDS[:1]:
                 for kept in SHARES:
                     yield Cell(method, seed, repair, kept)
@@ -128,7 +130,7 @@ class Laboratory:
         mask, model = self._choose(cell)
         seconds = time.perf_counter() - began
         if cell.steps == 1:
-            if cell.method in METHODS:
+            if cell.method not in LEARNED:
                 seconds = self.scores(cell).cost["seconds"]
             self._choices[key] = mask, model, seconds
         return mask, model, seconds
@@ -172,7 +174,7 @@ class Laboratory:
     def scores(self, cell: Cell) -> HeadScores:
         """Scores of all heads of the dense model."""
         key = cell.method, cell.seed
-        path = self.work / f"scores-{cell.method}-{cell.seed}.json"
+        path = self.work / f"scores-{cell.method.replace(' ', '-')}-{cell.seed}.json"
         if key not in self._scores and path.exists():
             self._scores[key] = scores_from_json(json.loads(path.read_text(encoding="utf-8")))
         if key not in self._scores:
@@ -181,7 +183,10 @@ class Laboratory:
         return self._scores[key]
 
     def _score(self, cell: Cell, mask: HeadMask, model: nn.Module) -> HeadScores:
-        recipe = self.recipe.model_copy(update={"method": cell.method, "seed": cell.seed})
+        options: dict[str, Any] = {"method": cell.method, "seed": cell.seed}
+        if cell.method in PLAIN:
+            options |= {"method": PLAIN[cell.method], "normalize": "none"}
+        recipe = self.recipe.model_copy(update=options)
         return score_checkpoint_heads(
             recipe, self.checkpoint, self.examples, mask, "cpu", self.talk, model=model
         )

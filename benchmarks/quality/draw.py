@@ -8,9 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.quality.cells import REPAIRS, SHARES
-from compressor.gates import LEARNED
-from compressor.importance import METHODS
+from benchmarks.quality.cells import CHOOSERS, REPAIRS, SHARES
 from compressor.report.plots import COLOURS, DENSE, plot_style
 
 UNIT = {"translator": "BLEU", "classifier": "accuracy, %"}
@@ -26,7 +24,7 @@ def lines(rows: Sequence[Row]) -> dict[Line, dict[int, list[Row]]]:
     for row in rows:
         steps = f", {row['steps']} steps" if row["steps"] > 1 else ""
         grouped[row["method"] + steps, row["recover"]][row["kept"]].append(row)
-    order = [*METHODS, *LEARNED]
+    order = CHOOSERS
 
     def place(line: Line) -> tuple[int, int, str]:
         return (
