@@ -209,16 +209,17 @@ def prune_in_steps(
     mask = full
     scores: HeadScores | None = None
     for step in range(1, steps + 1):
+        targets, left = {}, {}
+        for kind, final in budget.keep.items():
+            pool = None if kind == ALL else kind
+            targets[kind] = full.total(pool) - round((full.total(pool) - final) * step / steps)
+            left[kind] = mask.count(pool)
+        if targets == left:
+            continue  # fewer heads to remove than steps
         latest = score(mask)
         scores = latest if scores is None else _merge(scores, latest, mask)
-        share = step / steps
-        targets = {}
-        for kind, final in budget.keep.items():
-            total = full.total(None if kind == ALL else kind)
-            targets[kind] = total - round((total - final) * share)
         mask = select(latest, mask, targets, floors)
-    assert scores is not None
-    return mask, scores
+    return mask, score(mask) if scores is None else scores
 
 
 def _merge(old: HeadScores, new: HeadScores, mask: HeadMask) -> HeadScores:

@@ -37,6 +37,8 @@ def choose_heads(journey: Journey, plan: Plan) -> Choice:
     if recipe.method not in METHODS:
         how, title = _learned, f"learning which heads to {plan.budget.text} with {recipe.method}"
     data = journey.workspace.stage(f"heads-{plan.name}", title, lambda: how(journey, plan, weights))
+    forget(journey, *(f"distill-{plan.name}-{step}" for step in range(1, recipe.steps)))
+    forget(journey, f"gates-{plan.name}", f"gates-{plan.name}-fit")
     heads = {name: len(flags) for name, flags in journey.full.keep.items()}
     mask = HeadMask.from_json(data["kept"], heads)
     model = _read_weights(journey, weights) if weights.exists() else journey.checkpoint.model
@@ -139,6 +141,12 @@ def repair(journey: Journey, pruned: nn.Module, mask: HeadMask, name: str) -> st
         journey.talk,
         journey.workspace.state / f"distill-{name}.safetensors",
     )
+
+
+def forget(journey: Journey, *names: str) -> None:
+    """Remove the states of trainings whose stage is finished: several times the model each."""
+    for name in names:
+        (journey.workspace.state / f"{name}.safetensors").unlink(missing_ok=True)
 
 
 def repair_checkpoint(

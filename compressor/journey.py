@@ -28,7 +28,7 @@ from compressor.importance import DATA_FREE, METHODS, Scoring, check_method, sco
 from compressor.importance.confidence import boundary_ids
 from compressor.precisions import made_precisions
 from compressor.recipe import Recipe
-from compressor.recovery import check_recovery
+from compressor.recovery import check_recovery, parse_recovery
 from compressor.report.schema import Source
 from compressor.runtime.session import choose_device
 from compressor.talk import Talk
@@ -252,6 +252,12 @@ def _check_learning(recipe: Recipe, *, counted: bool) -> None:
         raise UsageError(
             f"--steps {recipe.steps} does not go with --method {recipe.method}, which learns the "
             "whole mask at once; leave it out"
+        )
+    if recipe.train_weights != "none" and "reconstruct" in parse_recovery(recipe.recover):
+        raise UsageError(
+            f"--recover {recipe.recover} would re-solve what --train-weights "
+            f"{recipe.train_weights} trains, towards the weights before; use --recover none, "
+            "which is the default with trained weights, or distill"
         )
     check_learning(
         recipe.method,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compressor import __version__, gate
-from compressor.choosing import choose_heads, repair
+from compressor.choosing import choose_heads, forget, repair
 from compressor.evaluating import evaluate
 from compressor.export.precisions import set_default
 from compressor.heads import HeadScores
@@ -136,6 +136,7 @@ def _build(journey: Journey, plan: Plan, choice: Choice, probe: Probe) -> Varian
     repairing = "" if recipe.recover == "none" else f", repairing ({recipe.recover})"
     title = f"removing {mask.total() - mask.count()} of {mask.total()} heads{repairing}, exporting"
     data = journey.workspace.stage(f"build-{plan.name}", f"{title}, checking", compute)
+    forget(journey, f"distill-{plan.name}")
     return Variant.model_validate(data | {"directory": plan.directory.as_posix()})
 
 

@@ -17,6 +17,7 @@ from pydantic import (
     PositiveInt,
     ValidationError,
     field_validator,
+    model_validator,
 )
 
 from compressor.budget import split_max_drop
@@ -88,6 +89,13 @@ class Recipe(BaseModel):
     @classmethod
     def _precision_names(cls, value: Any) -> list[str]:
         return split_precisions(value)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _trained_weights_are_not_re_solved(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("train_weights", "none") != "none":
+            return {"recover": "none", **values}
+        return values
 
     @property
     def drop_budgets(self) -> list[float]:

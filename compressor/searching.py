@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from compressor.budget import QualityBudget, SpeedBudget, fewest_heads
-from compressor.choosing import first_scores, repair
+from compressor.choosing import first_scores, forget, repair
 from compressor.evaluating import answer_rows
 from compressor.evaluation import compare
 from compressor.heads import HeadMask, HeadScores
@@ -112,6 +112,7 @@ def _for_quality(
             f"trying {kept} of {full.total()} heads on the test rows",
             lambda: _look(journey, plan, budget, dense, probe, choice).model_dump(),
         )
+        forget(journey, f"distill-probe-{kept}")
         result = QualityProbe.model_validate(found)
         low, high = result.comparison.interval
         journey.talk.say(

@@ -8,6 +8,7 @@ the seed and the step's number, so a training that went on equals one that was n
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from abc import ABC, abstractmethod
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from compressor.errors import InputError
 from compressor.tasks import Batch, Example
+from compressor.tasks.batching import BATCH_TOKENS
 
 SAVE_SECONDS = 60.0
 _LARGEST_GRADIENT = 1.0
@@ -147,6 +149,22 @@ def train(
     return trained
 
 
+def within_tokens(batch: Batch, most: int = BATCH_TOKENS) -> list[Batch]:
+    """The rows of a batch in parts of at most `most` padded tokens (or one row).
+
+    What a step needs of memory is that of one part: with long rows and a large vocabulary the
+    logits of a whole batch, and their gradients, would be gigabytes.
+    """
+    widest = max(tensor.shape[1] for tensor in batch.values() if tensor.dim() > 1)
+    size = max(1, most // widest)
+    if size >= len(batch.rows):
+        return [batch]
+    return [
+        Batch({n: t[i : i + size] for n, t in batch.items()}, batch.rows[i : i + size])
+        for i in range(0, len(batch.rows), size)
+    ]
+
+
 class _Run:
     """The state of one training: optimizer, best tensors, and the file."""
 
@@ -178,17 +196,22 @@ class _Run:
 
     def step(self, batch: Batch, trained: Trained) -> float:
         done = trained.steps / self.total
-        torch.manual_seed((self.seed << 32) + trained.steps)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * self._factor(done, group["decay"])
-        loss = self.problem.loss(batch.to(self.data.device), done)
-        if not bool(loss.isfinite()):
-            raise InputError(
-                f"the training loss is {float(loss)} at step {trained.steps}; check the checkpoint "
-                "with `compress evaluate`, or lower --learning-rate"
-            )
         self.optimizer.zero_grad()
-        loss.backward()
+        loss = 0.0
+        terms = self.data.task.loss_terms(batch)
+        for part in within_tokens(batch):
+            torch.manual_seed((self.seed << 32) + trained.steps)  # every part sees the same gates
+            share = self.data.task.loss_terms(part) / terms
+            partial = self.problem.loss(part.to(self.data.device), done) * share
+            loss += float(partial.detach())
+            if not math.isfinite(loss):
+                raise InputError(
+                    f"the training loss is {loss} at step {trained.steps}; check the checkpoint "
+                    "with `compress evaluate`, or lower --learning-rate"
+                )
+            partial.backward()
         for group in self.optimizer.param_groups:
             nn.utils.clip_grad_norm_(group["params"], group.get("clip", _LARGEST_GRADIENT))
         self.optimizer.step()
@@ -196,7 +219,7 @@ class _Run:
         within = trained.steps % self.per_epoch != 0  # the end of an epoch saves by itself
         if within and time.monotonic() - self._saved > SAVE_SECONDS:
             self.save(trained)
-        return float(loss.detach())
+        return loss
 
     def _factor(self, done: float, decay: bool) -> float:
         warmup = self.schedule.warmup

@@ -96,6 +96,22 @@ def test_nonsense_is_refused(text, message):
         parse_budget("keep", text, FULL)
 
 
+def test_steps_without_a_head_to_remove_are_not_scored():
+    seen = []
+
+    def score(mask: HeadMask) -> HeadScores:
+        seen.append(mask.count())
+        return scores(len(seen))
+
+    mask, _ = prune_in_steps(FULL, parse_budget("remove", "2", FULL), NO_FLOOR, 8, score)
+    assert seen == [32, 31]
+    assert mask.count() == 30
+    seen.clear()
+    mask, found = prune_in_steps(FULL, parse_budget("keep", "32", FULL), NO_FLOOR, 2, score)
+    assert (seen, mask) == ([32], FULL)
+    assert found == scores(1)
+
+
 def test_steps_score_what_is_left_and_end_exactly():
     seen = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from compressor import training
 from compressor.errors import InputError
 from compressor.tasks import Batch, Example
-from compressor.training import Data, Problem, Schedule, Trained, hold_out, train
+from compressor.training import Data, Problem, Schedule, Trained, hold_out, train, within_tokens
 
 WANTED = torch.tensor([2.0, -1.0, 0.5])
 
@@ -31,7 +32,7 @@ def make_batches(examples, model, *, batch_tokens, batch_size):
     ]
 
 
-TASK = SimpleNamespace(batches=make_batches)
+TASK = SimpleNamespace(batches=make_batches, loss_terms=lambda batch: len(batch["x"]))
 EXAMPLES = [example(row) for row in range(40)]
 DATA = Data(EXAMPLES, TASK, nn.Identity())
 
@@ -97,6 +98,33 @@ def test_the_best_weights_come_back_and_training_stops():
     assert len(kept) == 4
     assert (trained.best, trained.best_epoch) == (1.0, 2)
     assert torch.equal(problem.weight.detach(), kept[1])
+
+
+def test_batches_of_many_tokens_are_trained_on_in_parts(monkeypatch):
+    """The same steps, but for rounding, with the memory of a part; three tokens in each row."""
+    found = []
+    for most in (2048, 7):
+        monkeypatch.setattr(training, "within_tokens", partial(within_tokens, most=most))
+        problem = Regression(noise=0)
+        trained = train(problem, DATA, Schedule(3, batch_size=8, weight_decay=0, patience=9))
+        sizes = {len(rows) for rows in problem.seen}
+        found.append((trained.steps, trained.history, problem.weight.detach(), sizes))
+    whole, parts = found
+    assert (whole[3], parts[3]) == ({8}, {2})
+    assert whole[0] == parts[0] == 15
+    torch.testing.assert_close(parts[2], whole[2])
+    losses = [[epoch["loss"] for epoch in history] for _, history, *_ in found]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_parts_hold_every_row_once():
+    batch = Batch({"x": torch.arange(21.0).view(7, 3), "y": torch.arange(7)}, range(7))
+    parts = within_tokens(batch, most=8)
+    assert [part.rows for part in parts] == [(0, 1), (2, 3), (4, 5), (6,)]
+    assert torch.equal(torch.cat([part["x"] for part in parts]), batch["x"])
+    assert torch.equal(torch.cat([part["y"] for part in parts]), batch["y"])
+    assert [part.rows for part in within_tokens(batch, most=1)] == [(row,) for row in range(7)]
+    assert within_tokens(batch, most=21) == [batch]
 
 
 class Stop(Exception):

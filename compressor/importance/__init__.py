@@ -5,6 +5,7 @@ One file per method, one line each in `METHODS`; `score_heads` is the only entry
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from compressor.errors import UsageError
+from compressor.errors import InputError, UsageError
 from compressor.heads import AttentionLayer, HeadMask, HeadScores
 
 if TYPE_CHECKING:
@@ -106,12 +107,19 @@ def score_heads(method: str, scoring: Scoring) -> HeadScores:
 
     Raises:
         UsageError: there is no such method; the message lists those there are.
+        InputError: a score is not a finite number.
     """
     check_method(method)
     module, _, function = METHODS[method].partition(":")
     began = time.perf_counter()
     with _evaluating(scoring.model):
         raw: RawScores = getattr(import_module(module), function)(scoring)
+    for name, scores in raw.values.items():
+        if not all(math.isfinite(score) for score in scores):
+            raise InputError(
+                f"{method} scores of layer {name} are not finite; check the checkpoint and the "
+                "calibration rows with `compress evaluate`"
+            )
     normalize: Normalize = "none" if raw.comparable else scoring.normalize
     values = {
         layer.name: _normalized(raw.values[layer.name], normalize) for layer in scoring.layers

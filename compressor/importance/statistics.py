@@ -40,16 +40,27 @@ class Moments:
         y = x.new_zeros(len(x), 0) if y is None else y.float()
         if len(x) == 0:
             return
+        found = Moments.__new__(Moments)
+        found.rows = len(x)
         means = x.mean(0), y.mean(0)
         x, y = x - means[0], y - means[1]
-        shift, other_shift = means[0].double() - self.mean, means[1].double() - self.other_mean
-        total = self.rows + len(x)
-        weight = self.rows * len(x) / total
-        self._scatter += (x.T @ x).double() + weight * shift.outer(shift)
-        self._cross += (x.T @ y).double() + weight * shift.outer(other_shift)
-        self._spread += y.double().pow(2).sum() + weight * other_shift.pow(2).sum()
-        self.mean += shift * (len(x) / total)
-        self.other_mean += other_shift * (len(x) / total)
+        found.mean, found.other_mean = means[0].double(), means[1].double()
+        found._scatter, found._cross = (x.T @ x).double(), (x.T @ y).double()
+        found._spread = y.double().pow(2).sum()
+        self.merge(found)
+
+    def merge(self, more: Moments) -> None:
+        """Take in what `more` has seen."""
+        if more.rows == 0:
+            return
+        shift, other_shift = more.mean - self.mean, more.other_mean - self.other_mean
+        total = self.rows + more.rows
+        weight = self.rows * more.rows / total
+        self._scatter += more._scatter + weight * shift.outer(shift)
+        self._cross += more._cross + weight * shift.outer(other_shift)
+        self._spread += more._spread + weight * other_shift.pow(2).sum()
+        self.mean += shift * (more.rows / total)
+        self.other_mean += other_shift * (more.rows / total)
         self.rows = total
 
     def covariance(self, *, centred: bool = True) -> Tensor:
