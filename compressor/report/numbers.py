@@ -59,6 +59,12 @@ def p_value(value: float) -> str:
     return "< 0.001" if value < 0.0005 else fixed(value, 3)
 
 
+def p_equation(value: float) -> str:
+    """`p = 0.012` or `p < 0.001`."""
+    text = p_value(value)
+    return f"p {text}" if text.startswith("<") else f"p = {text}"
+
+
 def compact(count: int) -> str:
     """A large count in a few characters, for example `44.1 M`."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):

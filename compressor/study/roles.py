@@ -17,6 +17,7 @@ from torch import nn
 
 from compressor.checkpoint import Checkpoint, open_checkpoint
 from compressor.errors import InputError, UsageError
+from compressor.evaluation.binomial import binomial_tail
 from compressor.export.metadata import max_source_tokens
 from compressor.heads import AttentionLayer, HeadMask, kind_of
 from compressor.importance import Scoring
@@ -24,7 +25,7 @@ from compressor.study.conllu import read_conllu
 from compressor.study.job import Job, make_batches
 from compressor.study.output import Result
 from compressor.study.patterns import Arcs, arcs_of, count_arcs, count_positions, rarity
-from compressor.study.statistics import binomial_tail, holm, hypergeometric_tail
+from compressor.study.statistics import holm, hypergeometric_tail
 from compressor.study.words import Tokens, tokenize
 from compressor.tasks import Batch, Example
 
