@@ -299,6 +299,16 @@ def test_roles_before_and_after_pruning(task: str, toys, trees, tmp_path):
 def test_roles_of_the_encoder_alone_without_rows(toys, trees, tmp_path):
     data = run("roles", tmp_path / "out", model=toys["translation"].model, conllu=trees)
     assert all(name.startswith("encoder_self") for name in data["positions"])
+    rare = tmp_path / "rare.conllu"
+    rare.write_text(
+        "\n".join(trees.read_text(encoding="utf-8").split("\n\n")[:6]), encoding="utf-8"
+    )
+    few = run("roles", tmp_path / "few", model=toys["translation"].model, conllu=rare)
+    assert few["relations"] == []
+    assert 0 < few["too_rare"]["obj"] < 100
+    page = (tmp_path / "few" / "study-roles.md").read_text(encoding="utf-8")
+    assert f"below 100 arcs, and left out: obj ({few['too_rare']['obj']})" in page
+    assert not any("syntactic" in found for heads in few["heads_roles"].values() for found in heads)
     with pytest.raises(UsageError, match="--calibration FILE, --conllu FILE or both"):
         run("roles", tmp_path / "none", model=toys["translation"].model)
     with pytest.raises(InputError, match="has lost no heads"):
