@@ -17,7 +17,7 @@ from compressor.checkpoint import open_checkpoint, save_checkpoint
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import compare
 from compressor.heads import HeadMask
-from compressor.study import agreement, build_options, run_study
+from compressor.study import agreement, build_options, run_study, training
 from compressor.study.output import PREFIX, SUFFIXES, render_text
 from compressor.surgery import prune
 from compressor.tasks import read_rows
@@ -250,6 +250,27 @@ def test_training_follows_the_ranking_to_the_last_checkpoint(toys, tmp_path):
     everything = [(name, h) for name, count in data["heads"].items() for h in range(count)]
     assert last["points"][0]["value"] == pytest.approx(model.value(model.answers([])))
     assert last["points"][1]["value"] == pytest.approx(model.value(model.answers(everything)))
+
+
+def test_a_wrong_checkpoint_is_told_before_the_first_is_computed(toys, tmp_path, monkeypatch):
+    """And then the command can be corrected in the same directory."""
+    model, other = toys["classification"], toys["translation"]
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    computed = []
+    monkeypatch.setattr(training, "_checkpoint", lambda *given: computed.append(given))
+    for wrong, message in (
+        (other.model, "has other attention layers than"),
+        (empty, "has no config.json"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run(
+                "training", tmp_path / "out",
+                checkpoint=[str(model.model), str(wrong), str(model.model)],
+                test=model.test, calibration=model.calibration,
+            )  # fmt: skip
+        assert not computed
+        assert not list((tmp_path / "out").iterdir())
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from compressor.budget import ALL
+from compressor.checkpoint import Checkpoint
 from compressor.errors import InputError, UsageError
 from compressor.heads import HeadMask, HeadScores
 from compressor.importance.compare import TIED, shared_heads, spearman
@@ -33,6 +34,8 @@ def study(job: Job) -> Result:
         raise UsageError(
             "give the checkpoints of a training in order: --checkpoint A --checkpoint B"
         )
+    for directory in job.options.checkpoints[:-1]:
+        _open(job, directory)  # a wrong one is told before the first is computed
     names = _names(job.options.checkpoints)
     scores, quality = [], []
     for number, directory in enumerate(job.options.checkpoints):
@@ -60,13 +63,22 @@ def _names(directories: tuple[str, ...]) -> list[str]:
     return short if len(set(short)) == len(short) else list(directories)
 
 
+def _open(job: Job, directory: str) -> Checkpoint:
+    """A checkpoint of the training, dense and with the attention layers of the last one."""
+    checkpoint = open_dense(job.recipe, directory)
+    if checkpoint.layers != job.checkpoint.layers:
+        raise InputError(
+            f"{directory} has other attention layers than {job.checkpoint.name}; give checkpoints "
+            "of one training"
+        )
+    return checkpoint
+
+
 def _checkpoint(
     job: Job, number: int, directory: str, name: str
 ) -> tuple[HeadScores, list[dict[str, Any]]]:
     last = number == len(job.options.checkpoints) - 1
-    checkpoint = job.checkpoint if last else open_dense(job.recipe, directory)
-    if checkpoint.layers != job.checkpoint.layers:
-        raise InputError(f"{directory} has other attention layers than {job.checkpoint.name}")
+    checkpoint = job.checkpoint if last else _open(job, directory)
     scores = score(job, checkpoint, job.calibration, f"scores-{number}", f"scoring {name}")
 
     def compute() -> list[dict[str, Any]]:
