@@ -99,6 +99,13 @@ def test_lowest_heads_are_those_that_pruning_would_take():
         )
 
 
+def test_a_cut_between_equal_scores_has_no_shared_heads():
+    tied = HeadScores({name: (0.0,) * n for name, n in LAYERS.items()}, "zero", "zero", {})
+    comparison = compare_scores([sample(0, "taylor"), tied])
+    assert [row["shared"] for row in comparison["pairs"][0]["lowest"]] == [None] * 5
+    assert "  n/a: the cut falls between equal scores" in comparison_table(comparison).splitlines()
+
+
 def test_scores_of_one_method_are_told_apart_by_signature_and_number():
     scores = [
         sample(0, "taylor", signature="taylor|per:token"),

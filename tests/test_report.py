@@ -181,14 +181,16 @@ def test_a_speedup_above_the_theoretical_limit_is_pointed_out():
     assert not any("above the" in s for s in words.speed_sentences(translator_report()))
 
 
-def test_judgement_follows_p_value_and_sign():
+def test_judgement_follows_p_value_interval_and_sign():
     report = translator_report()
     found = {v.name: facts.judge(facts.comparison(v, "bleu")) for v in report.variants}
     assert found == {"heads-75": "same", "heads-50": "same", "heads-25": "worse"}
     comparison = report.variants[2].comparisons[0]
-    better = comparison.model_copy(update={"difference": 0.5})
+    better = comparison.model_copy(update={"difference": 0.5, "interval": (0.1, 0.9)})
+    touching = comparison.model_copy(update={"interval": (-0.9, 0.0)})
     unknown = comparison.model_copy(update={"p_value": math.nan})
     assert facts.judge(better) == "better"
+    assert facts.judge(touching) == "same"
     assert facts.judge(unknown) == "unknown"
     assert facts.judge(None) == "unknown"
 
@@ -207,7 +209,7 @@ def test_headline_is_the_smallest_without_loss_that_meets_the_gate():
 def test_when_every_variant_is_worse_the_verdict_says_so_and_leads_with_the_mildest():
     data = translator_report().model_dump()
     for variant in data["variants"]:
-        variant["comparisons"][0]["p_value"] = 0.001
+        variant["comparisons"][0] |= {"p_value": 0.001, "interval": (-0.9, -0.1)}
     report = Report.model_validate(data)
     assert words.verdict(report).startswith(
         "All 3 variants are significantly worse than dense; the mildest, heads-75, keeps 108 of"

@@ -1,4 +1,4 @@
-"""The paired bootstrap, compared with sacreBLEU's own and with plain re-scoring of draws."""
+"""The paired bootstrap against sacreBLEU's and plain re-scoring; p-values and their level."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
+from scipy import stats
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import DEFAULT_SEED, compare, significance
+from compressor.evaluation.binomial import binomial_tail
 from compressor.evaluation.classification import ClassificationPair
 from compressor.evaluation.significance import bootstrap
 from compressor.evaluation.translation import TranslationPair
+from compressor.report import facts
 
 WORDS = [f"word{number}" for number in range(40)]
 
@@ -43,7 +46,7 @@ def classified(rows: int = 120) -> tuple[list[str], list[str], list[str]]:
     return list(names[dense]), list(names[pruned]), list(names[gold])
 
 
-def test_p_values_equal_sacrebleus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draws_give_the_p_value_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
     dense, pruned, references = translations()
 
@@ -54,13 +57,69 @@ def test_p_values_equal_sacrebleus(monkeypatch: pytest.MonkeyPatch) -> None:
         test_type="bs",
     )()
 
-    ours = {result.metric: result for result in compare("translation", dense, pruned, references)}
-    assert ours.keys() == {"bleu", "chrf"}
+    pair = TranslationPair.of(dense, pruned, references)
+    scores = bootstrap(pair, 1000, DEFAULT_SEED)
+    assert scores.keys() == {"bleu", "chrf"}
     for name, theirs in (("bleu", reference["BLEU"][1]), ("chrf", reference["chrF2"][1])):
         assert 0.001 < theirs.p_value < 1  # a case where counting errors would show
+        observed = pair.points[name][1] - pair.points[name][0]
+        sizes = np.abs(scores[name][1] - scores[name][0])
+        p_value = (1 + np.count_nonzero(sizes - sizes.mean() > abs(observed))) / 1001
         # The same draws; sacreBLEU works in float32, so one draw may fall on the other side.
-        assert ours[name].p_value == pytest.approx(theirs.p_value, abs=1.5 / 1001)
-        assert ours[name].pruned == theirs.score
+        assert p_value == pytest.approx(theirs.p_value, abs=1.5 / 1001)
+        assert pair.points[name][1] == theirs.score
+
+
+def test_p_value_is_that_of_a_normal_distribution_on_many_rows() -> None:
+    """Two-sided, from the difference and the width of its interval."""
+    for found in compare("translation", *translations(), resamples=4000):
+        error = (found.interval[1] - found.interval[0]) / (2 * 1.96)
+        expected = 2 * stats.norm.sf(abs(found.difference) / error)
+        assert 0.001 < expected < 0.9
+        assert found.p_value == pytest.approx(expected, abs=0.03)
+
+
+def test_few_differences_are_not_significant_where_models_are_alike() -> None:
+    """Classifiers of equal accuracy, drawn 300 times: one in twenty may look different."""
+    rng = np.random.default_rng(1)
+    names = np.array(["a", "b"])
+    found = dict.fromkeys(("accuracy", "macro_f1", "mcc"), 0)
+    for _ in range(300):
+        gold = rng.integers(0, 2, size=150)
+        answers = [np.where(rng.random(150) < 0.8, gold, 1 - gold) for _ in range(2)]
+        columns = [list(names[codes]) for codes in (*answers, gold)]
+        for result in compare("classification", *columns, resamples=200):
+            found[result.metric] += facts.judge(result) in ("better", "worse")
+    assert all(0 < count / 300 < 0.088 for count in found.values())  # three errors above 5 %
+
+
+def test_p_value_of_accuracy_is_mcnemars_exact_one() -> None:
+    gold = ["a"] * 60
+    for lost, won in ((3, 0), (12, 3), (5, 5), (0, 7)):
+        dense = ["b"] * won + ["a"] * (60 - won)
+        pruned = ["a"] * (60 - lost) + ["b"] * lost
+
+        accuracy = compare("classification", dense, pruned, gold, resamples=100)[0]
+
+        expected = stats.binomtest(lost, lost + won).pvalue
+        assert accuracy.p_value == pytest.approx(expected, rel=1e-9)
+
+
+def test_three_rows_that_turn_wrong_prove_nothing() -> None:
+    gold = ["a", "b"] * 500
+
+    accuracy = compare("classification", gold, ["b"] * 5 + gold[5:], gold)[0]
+
+    assert accuracy.difference == pytest.approx(-0.3)
+    assert accuracy.p_value == pytest.approx(0.25)
+    assert facts.judge(accuracy) == "same"
+
+
+@pytest.mark.parametrize("chance", [0.0, 0.03, 0.5, 0.97, 1.0])
+@pytest.mark.parametrize("trials", [1, 40, 2000])
+def test_binomial_tail_is_scipys(trials: int, chance: float):
+    expected = stats.binom.sf(np.arange(trials + 1) - 1, trials, chance)
+    np.testing.assert_allclose(binomial_tail(trials, chance), expected, rtol=1e-9, atol=1e-300)
 
 
 def test_p_value_with_other_draws_agrees_within_monte_carlo_error() -> None:
@@ -136,7 +195,7 @@ def test_accuracy_difference_of_a_clear_loss_is_significant() -> None:
     assert (accuracy.metric, accuracy.dense, accuracy.pruned) == ("accuracy", 100.0, 90.0)
     # Binomial standard error by hand: sqrt(0.1 * 0.9 / 200) = 2.12 points.
     assert accuracy.interval == pytest.approx((-10 - 1.96 * 2.12, -10 + 1.96 * 2.12), abs=1.0)
-    assert accuracy.p_value == pytest.approx(1 / 1001)
+    assert accuracy.p_value == pytest.approx(2 / 2**20)
 
 
 @pytest.mark.parametrize("task", ["translation", "classification"])

@@ -8,7 +8,7 @@ import pytest
 
 from compressor.errors import UsageError
 from compressor.heads import HeadMask, HeadScores
-from compressor.study import STUDIES, build_options, curve, training
+from compressor.study import STUDIES, agreement, build_options, curve, training
 
 
 def scores(**values: list[float]) -> HeadScores:
@@ -36,6 +36,43 @@ def test_ranking_counts_the_finally_most_important_quarter():
     found = training.ranking(first, last)
     assert (found["top"], found["shared"], found["by_chance"]) == (2, 1, 0.5)
     assert found["p"] == pytest.approx(1 - (6 * 5) / (8 * 7))
+
+
+def test_agreement_that_is_only_the_order_of_ties_is_not_counted():
+    """With two heads above zero each, and not the same ones, the rest is shared by position."""
+    first = scores(encoder_0=[0] * 8, decoder_0=[0, 0, 0, 0, 0, 0, 3, 4])
+    last = scores(encoder_0=[0] * 8, decoder_0=[0, 0, 0, 0, 3, 4, 0, 0])
+    found = agreement.compared(first, last, seed=0)
+    assert [row["heads"] for row in found["lowest"]] == [2, 3, 5, 6, 8]
+    assert all(row["shared"] is None and row["p"] is None for row in found["lowest"])
+    top = training.ranking(first, last)  # four of sixteen, of which two are zero
+    assert (top["top"], top["shared"], top["p"]) == (4, None, None)
+    assert -1 < top["spearman"] < 0
+
+
+def test_a_cut_beside_ties_is_counted():
+    first = scores(encoder_0=[0, 0, 0, 0], decoder_0=[1, 1, 2, 3])
+    last = scores(encoder_0=[0, 0, 0, 0], decoder_0=[1, 2, 3, 1])
+    lowest = {row["heads"]: row for row in agreement.compared(first, last, seed=0)["lowest"]}
+    assert lowest[4]["shared"] == 4
+    assert lowest[4]["p"] == pytest.approx(1 / 70)
+    assert lowest[2]["shared"] is None
+    assert training.ranking(first, last)["shared"] == 1  # head 2 of heads 2 and 3, 1 and 2
+
+
+def test_correlations_that_are_undefined_are_not_interpreted():
+    constant = scores(encoder_0=[1, 1, 1, 1])
+    undefined = agreement.compared(constant, scores(encoder_0=[1, 2, 3, 4]), seed=0)
+    assert (undefined["correlations"][0]["spearman"], undefined["correlations"][0]["p"]) == (
+        None, None,
+    )  # fmt: skip
+    fine = agreement.compared(*[scores(encoder_0=[1, 2, 3, 4])] * 2, seed=0)
+    halves = {"two halves of the first": fine, "two halves of the other": undefined}
+    said = agreement.verdict({"the two data sets": fine} | halves)
+    assert "correlation of two halves of the other is not defined" in said
+    assert "the data differ;" not in said
+    whole = agreement.verdict({"the two data sets": fine, "a": fine, "b": fine})
+    assert "scores is +1.00; of two halves of the same data set, +1.00 and +1.00: " in whole
 
 
 @pytest.mark.parametrize(

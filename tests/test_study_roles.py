@@ -280,27 +280,45 @@ def test_syntactic_counts_of_every_architecture(name: str, from_word: str):
 
 
 def test_relations_against_the_best_fixed_distance():
-    """Ten arcs, six of them one word ahead; a head with nine right is 30 points above."""
-    arcs = np.array([[0, 1, 0]] * 6 + [[3, 1, 0]] * 4 + [[5, 4, 1]] * 2)
+    """A hundred arcs, 60 of them one word ahead; a head with 90 right is 30 points above."""
+    arcs = np.array([[0, 1, 0]] * 60 + [[3, 1, 0]] * 40 + [[5, 4, 1]] * 20)
     groups = [("obj", roles.DIRECTIONS[0]), ("obj", roles.DIRECTIONS[1])]
-    obj, back = roles.relations(groups, arcs, {"encoder_self.0": np.array([[9, 6], [2, 0]])})
-    assert (obj["arcs"], obj["offset"], obj["baseline"]) == (10, 1, 0.6)
+    obj, back = roles.relations(groups, arcs, {"encoder_self.0": np.array([[90, 60], [20, 0]])})
+    assert (obj["arcs"], obj["offset"], obj["baseline"]) == (100, 1, 0.6)
     assert obj["accuracy"] == {"encoder_self.0": [0.9, 0.6]}
     assert (back["offset"], back["baseline"]) == (-1, 1.0)
-    p_value = stats.binomtest(9, 10, 0.6, alternative="greater").pvalue
+    p_value = stats.binomtest(90, 100, 0.6, alternative="greater").pvalue
     assert obj["p_holm"]["encoder_self.0"][0] == pytest.approx(4 * p_value)
     positions = {"encoder_self.0": {"share": [0.0, 0.95]}}
     found = roles.head_roles(positions, [obj, back])
     assert found == {"encoder_self.0": [["syntactic"], ["positional"]]}
 
 
-def test_relations_that_are_looked_for():
-    """The paper's four as far as they occur, others from 100 arcs on, never punctuation."""
-    names = ["obj"] * 2 + ["det"] * 100 + ["iobj"] * 99 + ["punct"] * 200
+def test_a_head_far_above_on_a_handful_of_arcs_is_not_syntactic():
+    """Nine right of ten where six would be: 30 points above, but p = 0.09 for two heads."""
+    arcs = np.array([[0, 1, 0]] * 6 + [[3, 1, 0]] * 4)
+    hits = {"encoder_self.0": np.array([[9, 6]])}
+    (few,) = roles.relations([("obj", roles.DIRECTIONS[0])], arcs, hits)
+    assert few["p_holm"]["encoder_self.0"][0] == pytest.approx(0.093, abs=0.001)
+    positions = {"encoder_self.0": {"share": [0.0, 0.0]}}
+    assert roles.head_roles(positions, [few]) == {"encoder_self.0": [[], []]}
+
+
+def test_a_head_a_little_above_is_not_syntactic_however_significant():
+    arcs = np.array([[0, 1, 0]] * 600 + [[3, 1, 0]] * 400)
+    hits = {"encoder_self.0": np.array([[690, 710]])}
+    (many,) = roles.relations([("obj", roles.DIRECTIONS[0])], arcs, hits)
+    assert max(many["p_holm"]["encoder_self.0"]) < 0.001
+    positions = {"encoder_self.0": {"share": [0.0, 0.0]}}
+    assert roles.head_roles(positions, [many]) == {"encoder_self.0": [[], ["syntactic"]]}
+
+
+def test_relations_are_counted_the_papers_first():
+    """Those that occur, never punctuation."""
+    names = ["obj"] * 2 + ["det"] * 100 + ["acl"] * 99 + ["punct"] * 200
     arcs = tuple((0, 1, name) for name in names)
-    assert roles.chosen_relations([Tokens(plain("a b", "a", "b", arcs=arcs), (), ())]) == [
-        "obj", "det",
-    ]  # fmt: skip
+    found = roles.relation_counts([Tokens(plain("a b", "a", "b", arcs=arcs), (), ())])
+    assert list(found.items()) == [("obj", 2), ("acl", 99), ("det", 100)]
 
 
 def test_survival_of_roles_against_chance():

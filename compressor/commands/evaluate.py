@@ -37,6 +37,7 @@ def evaluate(
 ) -> int:
     """Measure BLEU and chrF, or accuracy, of artifacts on the same rows."""
     from compressor.measuring import evaluate_artifacts
+    from compressor.report import numbers
 
     columns = {
         "source_column": source_column, "target_column": target_column,
@@ -56,9 +57,8 @@ def evaluate(
         )
         for x in result.comparisons:
             low, high = x.interval
-            lines.append(
-                f"  {x.metric} {x.difference:+.2f} [{low:+.2f}, {high:+.2f}], p = {x.p_value:.3f}"
-            )
+            change = f"{x.difference:+.2f} [{low:+.2f}, {high:+.2f}]"
+            lines.append(f"  {x.metric} {change}, {numbers.p_equation(x.p_value)}")
     signatures = found[0].quality.signatures
     lines += [f"{metric}: {signature}" for metric, signature in signatures.items()]
     console.result("\n".join(lines), {"artifacts": [result.model_dump() for result in found]})

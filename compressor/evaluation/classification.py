@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import InputError
+from compressor.evaluation.binomial import mcnemar
 from compressor.evaluation.translation import check_lengths
 from compressor.report.schema import Quality
 
@@ -88,6 +89,14 @@ class ClassificationPair:
         }
         return cls(groups, dense_columns, pruned_columns, len(labels), points)
 
+    @property
+    def exact_p(self) -> dict[str, float]:
+        """McNemar's exact test of accuracy."""
+        counts = np.bincount(self.groups)
+        gain = self.pruned.right.astype(int) - self.dense.right  # [groups], -1, 0 or 1
+        lost, won = int(counts[gain < 0].sum()), int(counts[gain > 0].sum())
+        return {"accuracy": mcnemar(lost, won)}
+
     def scores(self, counts: Array) -> dict[str, tuple[Array, Array]]:
         """Scores of both classifiers on resampled test sets.
 
@@ -109,6 +118,11 @@ class Columns:
     predicted: Codes
     gold: Codes
 
+    @property
+    def right(self) -> NDArray[np.bool_]:
+        """[groups]: whether the prediction is the gold label."""
+        return self.predicted == self.gold
+
     def metrics(self, counts: Array, labels: int) -> dict[str, Array]:
         """All metrics for each resample.
 
@@ -119,7 +133,7 @@ class Columns:
         Returns:
             metric -> [resamples].
         """
-        right = self.predicted == self.gold
+        right = self.right
         hits = _sum_by_label(counts[:, right], self.gold[right], labels)  # [resamples, labels]
         predicted = _sum_by_label(counts, self.predicted, labels)
         gold = _sum_by_label(counts, self.gold, labels)

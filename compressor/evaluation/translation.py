@@ -111,6 +111,11 @@ class TranslationPair:
             },
         )
 
+    @property
+    def exact_p(self) -> dict[str, float]:
+        """None: no metric of translations has an exact test."""
+        return {}
+
     def scores(self, counts: Array) -> dict[str, tuple[Array, Array]]:
         """Scores of both systems on resampled test sets.
 

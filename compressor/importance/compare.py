@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # Shares of all heads that are looked at as "the lowest": what one would think of pruning.
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
+TIED = "the cut falls between equal scores"
 PLOT_FORMATS = (".png", ".svg")
 _MARKERS = ("o", "s", "^")  # one per kind of attention
 
@@ -39,8 +40,8 @@ def compare_scores(scores: Sequence[HeadScores]) -> dict[str, Any]:
         pair `first` and `second` (names), `correlations` and `lowest`. A correlation holds `kind`
         (`all`, then each kind of attention), `heads`, `spearman` and `kendall` (tau-b), between -1
         and 1, None where all scores of one method are the same. An entry of `lowest` holds `heads`,
-        how many of the so many lowest of both are the `shared` ones, and how many would be
-        `by_chance`.
+        how many of the so many lowest of both are the `shared` ones (see `shared_heads`), and how
+        many would be `by_chance`.
 
     Raises:
         UsageError: fewer than two scores, or scores of different models.
@@ -114,13 +115,32 @@ def _correlations(first: HeadScores, second: HeadScores) -> list[dict[str, Any]]
 
 
 def _lowest(first: HeadScores, second: HeadScores) -> list[dict[str, Any]]:
-    orders = first.ascending(), second.ascending()
-    total = len(orders[0])
+    total = sum(len(values) for values in first.values.values())
     rows = []
     for count in sorted({max(1, round(share * total)) for share in SHARES}):
-        shared = set(orders[0][:count]) & set(orders[1][:count])
-        rows.append({"heads": count, "shared": len(shared), "by_chance": count * count / total})
+        shared = shared_heads(first, second, count)
+        rows.append({"heads": count, "shared": shared, "by_chance": count * count / total})
     return rows
+
+
+def shared_heads(
+    first: HeadScores, second: HeadScores, count: int, *, highest: bool = False
+) -> int | None:
+    """How many heads are among the `count` lowest, or highest, of both.
+
+    None where the cut falls between equal scores: which of those heads are in is then a matter of
+    position, not of importance.
+    """
+    chosen = []
+    for scores in (first, second):
+        order = scores.ascending()
+        if highest:
+            order.reverse()
+        values = [scores.values[name][head] for name, head in order]
+        if count < len(order) and values[count - 1] == values[count]:
+            return None
+        chosen.append(set(order[:count]))
+    return len(chosen[0] & chosen[1])
 
 
 def ranks(values: Floats) -> Floats:
@@ -155,7 +175,9 @@ def comparison_table(comparison: dict[str, Any]) -> str:
         lines.append(_row("lowest heads of both", "heads", "shared", "by chance"))
         for row in pair["lowest"]:
             chance = numbers.fixed(row["by_chance"], 1)
-            lines.append(_row("", str(row["heads"]), str(row["shared"]), chance))
+            lines.append(_row("", str(row["heads"]), numbers.fixed(row["shared"], 0), chance))
+        if any(row["shared"] is None for row in pair["lowest"]):
+            lines.append(f"  {numbers.ABSENT}: {TIED}")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 

@@ -6,6 +6,7 @@ Every renderer asks here, so the table, the page and the closing line cannot dis
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -136,11 +137,20 @@ def comparison(variant: Variant, metric: str | None) -> Comparison | None:
     return next((found for found in variant.comparisons if found.metric == metric), None)
 
 
+def significant(p_value: float, interval: Sequence[float]) -> bool:
+    """Whether a difference counts: two-sided p below 5%, and the 95% interval excludes 0.
+
+    The two need not agree: they come from different tests, or from skewed draws.
+    """
+    low, high = interval
+    return p_value < SIGNIFICANCE and (low > 0 or high < 0)
+
+
 def judge(found: Comparison | None) -> Judgement:
-    """What the paired bootstrap says at the 5% level."""
+    """What the paired comparison says, see `significant`."""
     if found is None or math.isnan(found.p_value) or math.isnan(found.difference):
         return "unknown"
-    if found.p_value >= SIGNIFICANCE:
+    if not significant(found.p_value, found.interval):
         return "same"
     return "worse" if found.difference < 0 else "better"
 

@@ -54,9 +54,15 @@ def change(value: float, reference: float) -> str:
     return f"{fixed(100 * (value / reference - 1), 1, sign=True)}%"
 
 
-def p_value(value: float) -> str:
-    """Three decimals, with `< 0.001` for what would round to zero."""
-    return "< 0.001" if value < 0.0005 else fixed(value, 3)
+def p_value(value: float | None) -> str:
+    """Three decimals, with `< 0.001` for what would round to zero; `n/a` for None."""
+    return "< 0.001" if value is not None and value < 0.0005 else fixed(value, 3)
+
+
+def p_equation(value: float) -> str:
+    """`p = 0.012` or `p < 0.001`."""
+    text = p_value(value)
+    return f"p {text}" if text.startswith("<") else f"p = {text}"
 
 
 def compact(count: int) -> str:

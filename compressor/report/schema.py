@@ -33,14 +33,14 @@ class Quality(Model):
 
 
 class Comparison(Model):
-    """Pruned minus dense for one metric, by paired bootstrap over the test rows."""
+    """Pruned minus dense for one metric, paired over the test rows."""
 
     metric: str
     dense: float
     pruned: float
     difference: float
     interval: tuple[float, float]  # 95 % percentile interval of the difference
-    p_value: float
+    p_value: float  # two-sided
     resamples: int
 
 

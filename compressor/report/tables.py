@@ -46,7 +46,8 @@ def quality(report: Report) -> Table | None:
     return Table(
         key="quality",
         caption="Quality on the test rows. The interval is the 95% interval of the difference "
-        "(pruned minus dense) by paired bootstrap; significance is at the 5% level.",
+        "(pruned minus dense) by paired bootstrap; p is two-sided, for accuracy by McNemar's exact "
+        "test. A difference is significant if p is below 0.05 and the interval excludes 0.",
         columns=(
             *_columns("Model, Metric", "Score", "Difference", "95% interval", "p"),
             Column("Result", numeric=False),

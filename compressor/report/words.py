@@ -45,11 +45,10 @@ def _compared(found: Comparison) -> str:
     pruned, dense = (numbers.fixed(v, style.digits) for v in (found.pruned, found.dense))
     difference = numbers.fixed(found.difference, style.digits, sign=True)
     bounds = numbers.interval(found.interval, style.digits, sign=True)
-    p_value = numbers.p_value(found.p_value)
-    relation = p_value if p_value.startswith("<") else f"= {p_value}"
+    p_value = numbers.p_equation(found.p_value)
     verdict = facts.JUDGEMENT_WORDS[facts.judge(found)]
     against = f"{pruned}{unit} against {dense}{unit}"
-    return f"{style.label} {against} ({difference} {bounds}, p {relation}): {verdict}"
+    return f"{style.label} {against} ({difference} {bounds}, {p_value}): {verdict}"
 
 
 def quality_sentences(report: Report) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from compressor.errors import UsageError
 from compressor.heads import HeadScores, kind_of
 from compressor.importance import DATA_FREE, check_method
-from compressor.importance.compare import compare_scores, comparison_figure
+from compressor.importance.compare import TIED, compare_scores, comparison_figure
 from compressor.report import numbers
 from compressor.report.facts import kind_label
 from compressor.study.job import Job, score
@@ -70,17 +70,23 @@ def compared(first: HeadScores, second: HeadScores, seed: int) -> dict[str, Any]
     """`compare_scores` of two, with p-values.
 
     Each of `correlations` gets `p`, by shuffling heads, two-sided; each of `lowest` gets `p`, the
-    chance of at least as many shared heads if both chose theirs at random.
+    chance of at least as many shared heads if both chose theirs at random. `p` is None where
+    there is no correlation, or no number of shared heads.
     """
     (pair,) = compare_scores([first, second])["pairs"]
     for row in pair["correlations"]:
         kind = None if row["kind"] == "all" else row["kind"]
         x, y = flat(first, kind), flat(second, kind)
-        row["p"] = permutation_p(x, y, seed)
+        row["p"] = None if row["spearman"] is None else permutation_p(x, y, seed)
     total = pair["correlations"][0]["heads"]
     for row in pair["lowest"]:
-        row["p"] = hypergeometric_tail(row["shared"], row["heads"], row["heads"], total)
+        row["p"] = overlap_p(row["shared"], row["heads"], total)
     return {key: pair[key] for key in ("correlations", "lowest")}
+
+
+def overlap_p(shared: int | None, heads: int, total: int) -> float | None:
+    """Chance that two random choices of so many `heads` share as many or more; None of None."""
+    return None if shared is None else hypergeometric_tail(shared, heads, heads, total)
 
 
 def flat(scores: HeadScores, kind: str | None = None) -> Floats:
@@ -101,16 +107,10 @@ def _result(job: Job, data: dict[str, Any], scores: list[HeadScores]) -> Result:
             correlations.append((name, kind, str(row["heads"]), *values, numbers.p_value(row["p"])))
         for row in pair["lowest"]:
             chance = numbers.fixed(row["by_chance"], 1)
-            cells = (str(row["heads"]), str(row["shared"]), chance, numbers.p_value(row["p"]))
+            shared = numbers.fixed(row["shared"], 0)
+            cells = (str(row["heads"]), shared, chance, numbers.p_value(row["p"]))
             lowest.append((name, *cells))
-    between, *within = (pair["correlations"][0]["spearman"] for pair in data["pairs"].values())
-    inside = " and ".join(numbers.fixed(value, 2, sign=True) for value in within)
-    sentences = [
-        f"Spearman's correlation of the two data sets' scores is "
-        f"{numbers.fixed(between, 2, sign=True)}; of two halves of the same data set, {inside}: "
-        "clearly below these, the data differ; near them, it is noise.",
-        f"Scores: {data['signature']}.",
-    ]
+    sentences = [verdict(data["pairs"]), f"Scores: {data['signature']}."]
     return Result(
         title=f"Agreement of two data sets on the heads of {job.checkpoint.name}",
         data=data,
@@ -123,10 +123,28 @@ def _result(job: Job, data: dict[str, Any], scores: list[HeadScores]) -> Result:
                 texts=2,
             ),
             table(
-                "Lowest heads that both share; p is the chance of so many or more.",
+                "Lowest heads that both share; p is the chance of so many or more. "
+                f"{numbers.ABSENT}: {TIED}.",
                 "compared, heads, shared, by chance, p",
                 lowest,
             ),
         ],
         draw=lambda: comparison_figure(scores),
+    )
+
+
+def verdict(pairs: dict[str, Any]) -> str:
+    """The correlation of the data sets beside those of their halves."""
+    found = {name: pair["correlations"][0]["spearman"] for name, pair in pairs.items()}
+    missing = [name for name, value in found.items() if value is None]
+    if missing:
+        return (
+            f"Spearman's correlation of {' and of '.join(missing)} is not defined, because "
+            "all heads have the same score; whether the data differ cannot be told."
+        )
+    between, *within = (numbers.fixed(value, 2, sign=True) for value in found.values())
+    return (
+        f"Spearman's correlation of the two data sets' scores is {between}; of two halves of the "
+        f"same data set, {' and '.join(within)}: clearly below these, the data differ; near them, "
+        "it is noise."
     )

@@ -16,7 +16,7 @@ from compressor.errors import UsageError
 from compressor.heads import HeadMask, HeadScores
 from compressor.recovery import Recovery, check_recovery, parse_recovery, recover
 from compressor.report import numbers
-from compressor.report.facts import kind_label, metric_style
+from compressor.report.facts import kind_label, metric_style, significant
 from compressor.study.job import (
     Job,
     answer,
@@ -28,7 +28,6 @@ from compressor.study.job import (
 )
 from compressor.study.output import Result, table
 from compressor.study.plotting import Line, draw_lines, legend, metric_label
-from compressor.study.statistics import ALPHA
 from compressor.surgery import prune
 from compressor.tasks import Batch
 
@@ -108,6 +107,10 @@ def _name(pool: str) -> str:
     return "all kinds" if pool == ALL else kind_label(pool)
 
 
+def _worse(point: dict[str, Any]) -> bool:
+    return point["difference"] < 0 and significant(point["p"], point["interval"])
+
+
 def _result(job: Job, data: dict[str, Any], lines: dict[str, list[dict[str, Any]]]) -> Result:
     digits, label = metric_style(job.metric).digits, metric_label(job.metric)
     rows = [
@@ -129,7 +132,7 @@ def _result(job: Job, data: dict[str, Any], lines: dict[str, list[dict[str, Any]
         + (f", repaired ({data['recover']})." if data["recover"] != "none" else ", not repaired."),
     ]
     for pool, points in lines.items():
-        free = takewhile(lambda one: one["difference"] >= 0 or one["p"] >= ALPHA, points)
+        free = takewhile(lambda one: not _worse(one), points)
         most = max((point["removed"] for point in free), default=0)
         sentences.append(
             f"{_name(pool).capitalize()}: up to {most} of {points[0]['of']} heads, no point is "

@@ -1,7 +1,7 @@
 """Each head removed alone: what does the metric lose, and is it more than chance?
 
 Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?", section 3.2 and table 1,
-with a paired bootstrap per head. Where many heads are tested some look significant by chance, so
+with a paired test per head. Where many heads are tested some look significant by chance, so
 the p-values are also corrected for their number.
 """
 
@@ -14,13 +14,15 @@ from compressor.heads import AttentionLayer, HeadMask
 from compressor.importance import Scoring
 from compressor.importance.ablation import silenced_answers
 from compressor.report import numbers
-from compressor.report.facts import kind_label, metric_style
+from compressor.report.facts import kind_label, metric_style, significant
 from compressor.report.tables import Table
 from compressor.study.job import Job, dense_answers, judge, make_batches
 from compressor.study.output import Result, table
 from compressor.study.plotting import by_kind, heat_map, metric_label, point_label
 from compressor.study.statistics import ALPHA, benjamini_hochberg, holm
 from compressor.tasks import Batch
+
+_P_VALUES = ("p", "p_bh", "p_holm")
 
 
 def study(job: Job) -> Result:
@@ -69,21 +71,22 @@ def correct(tests: list[dict[str, Any]]) -> dict[str, Any]:
     """Add `p_holm` and `p_bh` to each test's `p`, in place.
 
     Returns:
-        How many are significant, uncorrected and corrected, and how many would be by chance if
-        nothing made a difference.
+        How many are significant, uncorrected and corrected, and how many would be by chance, at
+        most, if nothing made a difference.
     """
     p_values = [test["p"] for test in tests]
     for test, strict, share in zip(
         tests, holm(p_values), benjamini_hochberg(p_values), strict=True
     ):
         test |= {"p_holm": strict, "p_bh": share}
+    counts = {p: sum(significant(test[p], test["interval"]) for test in tests) for p in _P_VALUES}
     return {
         "tests": len(tests),
         "level": ALPHA,
         "expected_by_chance": ALPHA * len(tests),
-        "significant": sum(p < ALPHA for p in p_values),
-        "significant_bh": sum(test["p_bh"] < ALPHA for test in tests),
-        "significant_holm": sum(test["p_holm"] < ALPHA for test in tests),
+        "significant": counts["p"],
+        "significant_bh": counts["p_bh"],
+        "significant_holm": counts["p_holm"],
     }
 
 
@@ -91,23 +94,26 @@ def significance_sentences(data: dict[str, Any], what: str) -> list[str]:
     """How many tests are significant, and what to think of that."""
     tests, resamples = data["tests"], data["resamples"]
     sentences = [
-        f"At the 5% level {data['significant']} of {tests} {what} change it significantly; "
+        f"At the 5% level {data['significant']} of {tests} {what} change it significantly; up to "
         f"{numbers.fixed(data['expected_by_chance'], 1)} would by chance if none did. Corrected "
         f"for {tests} tests: {data['significant_bh']} (Benjamini-Hochberg), "
         f"{data['significant_holm']} (Holm)."
     ]
-    # The smallest p-value there can be is 2 / (resamples + 1), two-sided.
-    if tests * 2 / (resamples + 1) >= ALPHA:
+    # The smallest p-value of a bootstrap is 1 / (resamples + 1); accuracy has an exact test.
+    if data["metric"] != "accuracy" and tests / (resamples + 1) >= ALPHA:
         sentences.append(
             f"{resamples:,} resamples are too few for Holm's correction of {tests} tests: no "
-            f"p-value can be small enough below {int(2 * tests / ALPHA):,}."
+            f"p-value can be small enough below {int(tests / ALPHA):,}."
         )
     return sentences
 
 
 def mark(test: dict[str, Any]) -> str:
     """`**` significant after Holm's correction, `*` after Benjamini & Hochberg's."""
-    return "**" if test["p_holm"] < ALPHA else "*" if test["p_bh"] < ALPHA else ""
+    interval = test["interval"]
+    if significant(test["p_holm"], interval):
+        return "**"
+    return "*" if significant(test["p_bh"], interval) else ""
 
 
 MARKS = "* significant at the 5% level after Benjamini-Hochberg's correction, ** after Holm's"
@@ -157,7 +163,7 @@ def _details(found: dict[str, list[dict[str, Any]]], digits: int) -> Table:
             str(head["head"]),
             numbers.fixed(head["difference"], digits, sign=True),
             numbers.interval(tuple(head["interval"]), digits, sign=True),
-            *(numbers.p_value(head[p]) for p in ("p", "p_bh", "p_holm")),
+            *(numbers.p_value(head[p]) for p in _P_VALUES),
         )
         for name, heads in found.items()
         for head in heads

@@ -23,7 +23,6 @@ from compressor.recipe import Recipe
 from compressor.stages import scores_from_json, scores_to_json
 from compressor.study import Options
 from compressor.study.output import PREFIX, require_ours
-from compressor.study.statistics import two_sided
 from compressor.surgery import gated, mask_gates
 from compressor.talk import Talk
 from compressor.tasks import Batch, Rows, count_truncated, read_rows, task_module
@@ -234,7 +233,7 @@ def answer(
 
 
 def judge(job: Job, dense: Sequence[str], answers: Sequence[str]) -> dict[str, Any]:
-    """The metric's change from `dense` on the test rows, by paired bootstrap.
+    """The metric's change from `dense` on the test rows, see `compressor.evaluation.compare`.
 
     Returns:
         `dense`, `value`, `difference` and its 95 % `interval`, in points; `p`, two-sided; and
@@ -252,7 +251,7 @@ def judge(job: Job, dense: Sequence[str], answers: Sequence[str]) -> dict[str, A
         "value": main.pruned,
         "difference": main.difference,
         "interval": list(main.interval),
-        "p": two_sided(main.p_value),
+        "p": main.p_value,
         "metrics": {one.metric: one.pruned for one in found},
     }
 

@@ -11,8 +11,7 @@ from compressor.report.tables import Table
 from compressor.study.job import Job
 from compressor.study.output import Result, table
 from compressor.study.plotting import MARKERS, head_panels
-from compressor.study.roles import RARE, ROLES, SYNTACTIC
-from compressor.study.statistics import ALPHA
+from compressor.study.roles import MINIMUM_ARCS, RARE, ROLES, SYNTACTIC, is_syntactic
 
 Facts = dict[str, Any]
 
@@ -40,23 +39,7 @@ def _sentences(data: Facts) -> list[str]:
     counts = ", ".join(f"{sum(role in found for found in heads)} {role}" for role in ROLES)
     none = sum(not found for found in heads)
     said = [f"Of {len(heads)} self-attention heads: {counts}, {none} without a role."]
-    if data["relations"]:
-        pairs = [
-            (accuracy - one["baseline"], p)
-            for one in data["relations"]
-            for name, by_head in one["accuracy"].items()
-            for accuracy, p in zip(by_head, one["p_holm"][name], strict=True)
-        ]
-        above = [p for gain, p in pairs if gain >= SYNTACTIC]
-        said.append(
-            f"Dependencies: {data['sentences']} sentences ({data['left_out']} left out), weight to "
-            f"a word is the largest on its tokens, from a word that of "
-            f"{'its last token' if data['from_word'] == 'last' else 'the mean of its tokens'}; "
-            f"{len(above)} of {len(pairs)} pairs of head and relation are 10 points above the best "
-            f"fixed distance, {sum(p < ALPHA for p in above)} of these significantly (Holm)."
-        )
-    else:
-        said.append("Syntactic heads were not looked for: no --conllu FILE was given.")
+    said += _dependencies(data)
     rare = [one for one in data["positions"].values() if "rare" in one]
     said.append(
         f"Rare-word heads look at the least frequent token in at least {RARE:.0%} of the cases; "
@@ -65,6 +48,41 @@ def _sentences(data: Facts) -> list[str]:
         else "Rare-word heads were not looked for: the least frequent token of every sentence is "
         f"among the {data['thresholds']['common']} most frequent ones; give more rows."
     )
+    return said
+
+
+def _dependencies(data: Facts) -> list[str]:
+    """How many heads follow dependencies, and which of these were too rare to tell."""
+    if data["conllu"] is None:
+        return ["Syntactic heads were not looked for: no --conllu FILE was given."]
+    said = []
+    if data["relations"]:
+        pairs = [
+            (one, name, head)
+            for one in data["relations"]
+            for name, by_head in one["accuracy"].items()
+            for head in range(len(by_head))
+        ]
+        above = [
+            (one, name, head)
+            for one, name, head in pairs
+            if one["accuracy"][name][head] - one["baseline"] >= SYNTACTIC
+        ]
+        said.append(
+            f"Dependencies: {data['sentences']} sentences ({data['left_out']} left out), weight to "
+            f"a word is the largest on its tokens, from a word that of "
+            f"{'its last token' if data['from_word'] == 'last' else 'the mean of its tokens'}; "
+            f"{len(above)} of {len(pairs)} pairs of head and relation are 10 points above the best "
+            f"fixed distance, {sum(is_syntactic(*pair) for pair in above)} of these significantly "
+            "(Holm), which makes the head syntactic."
+        )
+    else:
+        said.append(
+            "Syntactic heads cannot be told: no relation is frequent enough; give more sentences."
+        )
+    if data["too_rare"]:
+        names = ", ".join(f"{name} ({count})" for name, count in data["too_rare"].items())
+        said.append(f"Relations too rare, below {MINIMUM_ARCS} arcs, and left out: {names}.")
     return said
 
 
@@ -147,10 +165,10 @@ def _relations(data: Facts) -> Table:
             key=lambda key: one["accuracy"][key[0]][key[1]],
         )
         accuracy = one["accuracy"][name][head]
-        above = sum(
-            value - one["baseline"] >= SYNTACTIC
-            for layer in one["accuracy"].values()
-            for value in layer
+        found = sum(
+            is_syntactic(one, name, head)
+            for name, layer in one["accuracy"].items()
+            for head in range(len(layer))
         )
         rows.append(
             (
@@ -162,13 +180,13 @@ def _relations(data: Facts) -> Table:
                 f"{100 * one['baseline']:.1f} at {one['offset']:+d}",
                 numbers.fixed(100 * (accuracy - one["baseline"]), 1, sign=True),
                 numbers.p_value(one["p_holm"][name][head]),
-                str(above),
+                str(found),
             )
         )
     return table(
         "Dependencies: the best head of each against the best fixed distance (in words), in "
         "percent; p of the difference, corrected for all heads and relations; how many heads are "
-        "10 points above.",
+        "10 points above with p below 0.05.",
         "relation, direction, best head, arcs, accuracy, baseline, above, p (Holm), heads",
         rows,
         texts=3,

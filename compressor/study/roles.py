@@ -17,6 +17,7 @@ from torch import nn
 
 from compressor.checkpoint import Checkpoint, open_checkpoint
 from compressor.errors import InputError, UsageError
+from compressor.evaluation.binomial import binomial_tail
 from compressor.export.metadata import max_source_tokens
 from compressor.heads import AttentionLayer, HeadMask, kind_of
 from compressor.importance import Scoring
@@ -24,18 +25,18 @@ from compressor.study.conllu import read_conllu
 from compressor.study.job import Job, make_batches
 from compressor.study.output import Result
 from compressor.study.patterns import Arcs, arcs_of, count_arcs, count_positions, rarity
-from compressor.study.statistics import binomial_tail, holm, hypergeometric_tail
+from compressor.study.statistics import ALPHA, holm, hypergeometric_tail
 from compressor.study.words import Tokens, tokenize
 from compressor.tasks import Batch, Example
 
 ROLES = ("positional", "syntactic", "rare-word")
 POSITIONAL = 0.9  # share at one relative position (Voita et al., section 5.1)
-SYNTACTIC = 0.1  # accuracy above the best fixed offset (section 5.2.1)
+SYNTACTIC = 0.1  # accuracy above the best fixed offset (section 5.2.1), and significantly so
 # The paper gives no threshold; its rare-word heads do it in 50 to 66 % of the cases (section 5.3).
 RARE = 0.5
 COMMON = 500  # a sentence counts if its rarest token is not among so many most frequent ones
 RELATIONS = ("nsubj", "obj", "amod", "advmod")  # the paper's
-MINIMUM_ARCS = 100  # of any other relation
+MINIMUM_ARCS = 100  # fewer say little about a relation, with so many heads to choose from
 NOT_SYNTAX = ("punct",)
 DIRECTIONS = ("dependent to head", "head to dependent")
 
@@ -69,6 +70,12 @@ def study(job: Job) -> Result:
         "from_word": job.options.from_word,
         "thresholds": {
             "positional": POSITIONAL, "syntactic": SYNTACTIC, "rare-word": RARE, "common": COMMON,
+            "arcs": MINIMUM_ARCS,
+        },
+        "too_rare": {
+            name: count
+            for name, count in relation_counts(material.sentences).items()
+            if count < MINIMUM_ARCS
         },
         **found,
     }  # fmt: skip
@@ -211,7 +218,9 @@ def _relations(
     job: Job, model: nn.Module, layers: Sequence[AttentionLayer], material: Material
 ) -> list[Facts]:
     sentences = material.sentences
-    names = chosen_relations(sentences)
+    names = [name for name, count in relation_counts(sentences).items() if count >= MINIMUM_ARCS]
+    if not names:
+        return []
     rows = arcs_of(sentences, {name: 2 * number for number, name in enumerate(names)})
     groups = [(name, direction) for name in names for direction in DIRECTIONS]
     try:
@@ -227,15 +236,11 @@ def _relations(
     return relations(groups, arcs, {name: found.numpy() for name, found in hits.items()})
 
 
-def chosen_relations(sentences: Sequence[Tokens]) -> list[str]:
-    """The paper's relations as far as they occur, then all others with enough arcs."""
+def relation_counts(sentences: Sequence[Tokens]) -> dict[str, int]:
+    """How many arcs each syntactic relation has: the paper's first, then by name."""
     counts = Counter(arc[2] for tokens in sentences for arc in tokens.sentence.arcs)
-    others = sorted(
-        name
-        for name, count in counts.items()
-        if count >= MINIMUM_ARCS and name not in (*RELATIONS, *NOT_SYNTAX)
-    )
-    return [*(name for name in RELATIONS if counts[name]), *others]
+    others = sorted(set(counts).difference(RELATIONS, NOT_SYNTAX))
+    return {name: counts[name] for name in (*RELATIONS, *others) if counts[name]}
 
 
 def relations(
@@ -280,20 +285,28 @@ def relations(
     return found
 
 
+def is_syntactic(one: Facts, name: str, head: int) -> bool:
+    """Whether a head is well above the best fixed distance, and by more than chance (Holm).
+
+    Args:
+        one: an entry of `relations`.
+        name: of a layer; those that are not in the entry have no such heads.
+    """
+    if name not in one["accuracy"]:
+        return False
+    above = one["accuracy"][name][head] - one["baseline"]
+    return bool(above >= SYNTACTIC and one["p_holm"][name][head] < ALPHA)
+
+
 def head_roles(positions: Facts, found: Sequence[Facts]) -> dict[str, list[list[str]]]:
     """The roles of each head, by layer name, in the order of `ROLES`."""
     roles: dict[str, list[list[str]]] = {}
     for name, counted in positions.items():
         roles[name] = []
         for head, share in enumerate(counted["share"]):
-            above = [
-                one["accuracy"][name][head] - one["baseline"]
-                for one in found
-                if name in one["accuracy"]
-            ]
             has = (
                 share >= POSITIONAL,
-                any(gain >= SYNTACTIC for gain in above),
+                any(is_syntactic(one, name, head) for one in found),
                 counted.get("rare", [0.0] * (head + 1))[head] >= RARE,
             )
             roles[name].append([role for role, yes in zip(ROLES, has, strict=True) if yes])

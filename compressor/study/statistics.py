@@ -15,16 +15,6 @@ ALPHA = 0.05
 PERMUTATIONS = 10_000
 
 
-def two_sided(p_value: float) -> float:
-    """A two-sided p-value from that of `compressor.evaluation.compare`.
-
-    sacreBLEU's definition lets only one tail count where the winner is clear, which is half of
-    what a symmetric test gives: with it, one comparison of ten is "significant" at 0.05 where
-    there is no difference. Twice its value keeps to the level.
-    """
-    return min(1.0, 2 * p_value)
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """p-values adjusted by Holm 1979: the chance of even one false discovery stays below them."""
     p = np.asarray(p_values, dtype=np.float64)
@@ -54,18 +44,6 @@ def hypergeometric_tail(hits: int, drawn: int, marked: int, total: int) -> float
         for k in range(hits, min(drawn, marked) + 1)
     )
     return ways / math.comb(total, drawn)
-
-
-def binomial_tail(trials: int, chance: float) -> Floats:
-    """Chance of at least k hits in `trials`, for k = 0 … trials: [trials + 1]."""
-    if chance <= 0.0 or chance >= 1.0:
-        found = np.full(trials + 1, float(chance >= 1.0))
-        found[0] = 1.0
-        return found
-    k = np.arange(trials + 1)
-    logs = np.array([math.lgamma(n + 1) for n in range(trials + 1)])
-    each = logs[-1] - logs - logs[::-1] + k * math.log(chance) + (trials - k) * math.log1p(-chance)
-    return np.minimum(np.cumsum(np.exp(each)[::-1])[::-1], 1.0)
 
 
 def permutation_p(x: Floats, y: Floats, seed: int, permutations: int = PERMUTATIONS) -> float:

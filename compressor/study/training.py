@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from compressor.budget import ALL
+from compressor.checkpoint import Checkpoint
 from compressor.errors import InputError, UsageError
 from compressor.heads import HeadMask, HeadScores
-from compressor.importance.compare import spearman
+from compressor.importance.compare import TIED, shared_heads, spearman
 from compressor.report import numbers
 from compressor.report.facts import kind_label, metric_style
-from compressor.study.agreement import flat
+from compressor.study.agreement import flat, overlap_p
 from compressor.study.curve import removals
 from compressor.study.job import Job, answer, judge, make_batches, open_dense, require_rows, score
 from compressor.study.output import Result, table
 from compressor.study.plotting import Line, draw_lines, metric_label
-from compressor.study.statistics import hypergeometric_tail
 
 POINTS = (0, 20, 40, 60, 80)  # percent
 TOP = 0.25  # share of the heads called the most important
@@ -34,6 +34,8 @@ def study(job: Job) -> Result:
         raise UsageError(
             "give the checkpoints of a training in order: --checkpoint A --checkpoint B"
         )
+    for directory in job.options.checkpoints[:-1]:
+        _open(job, directory)  # a wrong one is told before the first is computed
     names = _names(job.options.checkpoints)
     scores, quality = [], []
     for number, directory in enumerate(job.options.checkpoints):
@@ -61,13 +63,22 @@ def _names(directories: tuple[str, ...]) -> list[str]:
     return short if len(set(short)) == len(short) else list(directories)
 
 
+def _open(job: Job, directory: str) -> Checkpoint:
+    """A checkpoint of the training, dense and with the attention layers of the last one."""
+    checkpoint = open_dense(job.recipe, directory)
+    if checkpoint.layers != job.checkpoint.layers:
+        raise InputError(
+            f"{directory} has other attention layers than {job.checkpoint.name}; give checkpoints "
+            "of one training"
+        )
+    return checkpoint
+
+
 def _checkpoint(
     job: Job, number: int, directory: str, name: str
 ) -> tuple[HeadScores, list[dict[str, Any]]]:
     last = number == len(job.options.checkpoints) - 1
-    checkpoint = job.checkpoint if last else open_dense(job.recipe, directory)
-    if checkpoint.layers != job.checkpoint.layers:
-        raise InputError(f"{directory} has other attention layers than {job.checkpoint.name}")
+    checkpoint = job.checkpoint if last else _open(job, directory)
     scores = score(job, checkpoint, job.calibration, f"scores-{number}", f"scoring {name}")
 
     def compute() -> list[dict[str, Any]]:
@@ -90,11 +101,12 @@ def ranking(scores: HeadScores, last: HeadScores) -> dict[str, Any]:
 
     Returns:
         `spearman`: correlation over all heads; `kinds`: and per kind; `top`: the size of the most
-        important quarter, `shared`: how many of the last one's are in it, `by_chance` and `p`.
+        important quarter, `shared`: how many of the last one's are in it, `by_chance` and `p`;
+        None where they are undefined (see `compressor.importance.compare`).
     """
     total = len(flat(scores))
     top = max(1, int(TOP * total + 0.5))
-    shared = len(set(scores.ascending()[-top:]) & set(last.ascending()[-top:]))
+    shared = shared_heads(scores, last, top, highest=True)
     full = HeadMask({name: (True,) * len(values) for name, values in scores.values.items()})
     return {
         "spearman": spearman(flat(scores), flat(last)),
@@ -102,7 +114,7 @@ def ranking(scores: HeadScores, last: HeadScores) -> dict[str, Any]:
         "top": top,
         "shared": shared,
         "by_chance": top * top / total,
-        "p": hypergeometric_tail(shared, top, top, total),
+        "p": overlap_p(shared, top, total),
     }
 
 
@@ -114,7 +126,7 @@ def _result(job: Job, data: dict[str, Any]) -> Result:
             one["name"],
             numbers.fixed(one["spearman"], 3, sign=True),
             *(numbers.fixed(value, 3, sign=True) for value in one["kinds"].values()),
-            f"{one['shared']} of {one['top']}",
+            numbers.ABSENT if one["shared"] is None else f"{one['shared']} of {one['top']}",
             numbers.fixed(one["by_chance"], 1),
             numbers.p_value(one["p"]),
         )
@@ -130,17 +142,12 @@ def _result(job: Job, data: dict[str, Any]) -> Result:
     return Result(
         title=f"Heads over the training of {job.checkpoint.name}",
         data=data,
-        sentences=[
-            f"{first['name']} orders the heads like the last checkpoint with a rank correlation of "
-            f"{numbers.fixed(first['spearman'], 2, sign=True)}; {first['shared']} of the finally "
-            f"most important {first['top']} are on top already "
-            f"({numbers.fixed(first['by_chance'], 1)} by chance).",
-            f"Scores: {data['signature_scores']}.",
-        ],
+        sentences=[*_verdict(first), f"Scores: {data['signature_scores']}."],
         tables=[
             table(
                 "Each checkpoint's order of heads against the last one's: Spearman's correlation, "
-                "and the last one's most important quarter in this one's; p of so many or more.",
+                "and the last one's most important quarter in this one's; p of so many or more. "
+                f"{numbers.ABSENT}: {TIED}, or all scores are the same.",
                 f"checkpoint, all heads, {kinds}, top quarter shared, by chance, p",
                 rows,
             ),
@@ -155,6 +162,22 @@ def _result(job: Job, data: dict[str, Any]) -> Result:
     )
 
 
+def _verdict(first: dict[str, Any]) -> list[str]:
+    """How much of the final order the first checkpoint has, as far as that is defined."""
+    name, sentences = first["name"], []
+    if first["spearman"] is not None:
+        sentences.append(
+            f"{name} orders the heads like the last checkpoint with a rank correlation of "
+            f"{numbers.fixed(first['spearman'], 2, sign=True)}."
+        )
+    if first["shared"] is not None:
+        sentences.append(
+            f"{first['shared']} of the finally most important {first['top']} heads are on top in "
+            f"{name} already ({numbers.fixed(first['by_chance'], 1)} by chance)."
+        )
+    return sentences
+
+
 def _figure(job: Job, data: dict[str, Any]) -> Any:
     from matplotlib.figure import Figure
 
@@ -165,7 +188,11 @@ def _figure(job: Job, data: dict[str, Any]) -> Any:
     absent = float("nan")
     agree = [
         Line("rank correlation with the last", x, [_or(one["spearman"], absent) for one in found]),
-        Line("top quarter shared", x, [one["shared"] / one["top"] for one in found]),
+        Line(
+            "top quarter shared",
+            x,
+            [absent if one["shared"] is None else one["shared"] / one["top"] for one in found],
+        ),
     ]
     draw_lines(left, agree)
     left.set_ylabel("share, correlation")
