@@ -93,6 +93,7 @@ def run(recipe: Recipe, output: Path, command: str = "", talk: Talk = SILENT) ->
         seed=recipe.seed,
         calibration=_source(journey.calibration),
         test=_source(journey.test),
+        shared_rows=journey.shared_rows,
         scoring=_scoring_facts(scores),
         dense=dense,
         variants=builds,

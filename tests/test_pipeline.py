@@ -15,6 +15,7 @@ import yaml
 import compressor
 from compressor.checkpoint import open_checkpoint
 from compressor.errors import InputError, UsageError
+from compressor.journey import prepare
 from compressor.pipeline import run
 from compressor.recipe import Recipe, build_recipe
 from compressor.report.schema import Report, load_report
@@ -228,6 +229,17 @@ def test_refusals_come_before_anything_is_written(inputs, tmp_path, options, err
         run(inputs.model_copy(update=options), tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_calibrating_on_test_rows_is_warned_of(inputs, tmp_path):
+    talk = Talk()
+    both = inputs.model_copy(update={"calibration": inputs.test, "calibration_rows": 20})
+    assert prepare(both, tmp_path / "both", talk).shared_rows == 20
+    (warning,) = [message for message in talk.messages if message.startswith("warning: ")]
+    assert "20 of 24 test rows are calibration rows too" in warning
+    talk = Talk()
+    assert prepare(inputs, tmp_path / "apart", talk).shared_rows == 0
+    assert not any("warning" in message for message in talk.messages)
 
 
 def test_what_is_not_ours_is_never_touched(inputs, tmp_path):

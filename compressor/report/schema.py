@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from compressor.errors import InputError
 
-SCHEMA_VERSION = "1.2"
+SCHEMA_VERSION = "1.3"
 
 
 class Model(BaseModel):
@@ -223,6 +223,7 @@ class Report(Model):
     seed: int
     calibration: Source | None
     test: Source | None
+    shared_rows: int = 0  # test rows whose texts are calibration rows too
     scoring: Scoring | None
     dense: Variant
     variants: list[Variant]

@@ -70,6 +70,19 @@ def quality_sentences(report: Report) -> list[str]:
     return [*lines, *precision_sentences(report)]
 
 
+def shared_rows(shared: int, total: int) -> str:
+    """`3 of 24 test rows are calibration rows too, so …`; not a whole sentence."""
+    are = "is a calibration row" if shared == 1 else "are calibration rows"
+    return f"{shared:,} of {total:,} test rows {are} too, so other text can show a greater loss"
+
+
+def data_sentence(report: Report) -> str | None:
+    """That models were chosen on rows they were tested on; None if no row is shared."""
+    if not report.shared_rows or report.test is None:
+        return None
+    return f"{shared_rows(report.shared_rows, report.test.rows)}."
+
+
 def precision_sentences(report: Report) -> list[str]:
     """What each artifact runs in by default, and why it is not a precision that was made too."""
     lines = []
@@ -192,7 +205,7 @@ def gate_sentence(report: Report) -> str | None:
 
 
 def verdict(report: Report) -> str:
-    """The report in one or two sentences, about the variant that leads (`facts.headline`)."""
+    """The report in a few sentences, about the variant that leads (`facts.headline`)."""
     variant = facts.headline(report)
     if variant is None:
         return "The report holds no pruned variant."
@@ -204,7 +217,8 @@ def verdict(report: Report) -> str:
     refused = [
         line for model in facts.pruned(report) for line in _refusals(facts.builds(report, model))
     ]
-    return " ".join(filter(None, ("; ".join(parts) + ".", *refused, gate_sentence(report))))
+    sentences = ("; ".join(parts) + ".", data_sentence(report), *refused, gate_sentence(report))
+    return " ".join(filter(None, sentences))
 
 
 def _lead(report: Report, variant: Variant, metric: str | None) -> str:
