@@ -199,11 +199,19 @@ def test_a_finished_run_repeats_nothing(inputs, finished):
 
 
 def test_steps_score_again_before_each(classifier, tmp_path):
-    recipe = recipe_for(classifier, tmp_path, steps=3, bench=False, recover="reconstruct")
+    options = {"keep": ["0.5", "0.75"], "steps": 3, "bench": False, "recover": "reconstruct"}
+    recipe = recipe_for(classifier, tmp_path, **options)
     report = run(recipe, tmp_path / "out")
     assert sum(map(len, report.variants[0].kept.values())) == 6
     once = score_checkpoint(recipe)
-    assert report.scoring.cost["forward_passes"] == 3 * once.cost["forward_passes"]
+    for variant in report.variants:
+        assert variant.scoring.cost["forward_passes"] == 3 * once.cost["forward_passes"]
+        directory = Path(variant.directory)
+        scores = json.loads((directory / "heads.json").read_text(encoding="utf-8"))["scores"]
+        assert variant.scoring.values == scores
+        assert load_report(directory / "report.json").scoring == variant.scoring
+    first, second = (variant.scoring.values for variant in report.variants)
+    assert first != second
     assert "re-solved" in report.variants[0].recovery
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compressor.errors import InputError
-from compressor.report.schema import Report, Variant
+from compressor.report import facts
+from compressor.report.schema import Report, Scoring, Variant
 
 
 def combine(reports: Sequence[Report]) -> Report:
@@ -61,4 +62,19 @@ def only(report: Report, variant: Variant) -> Report:
         rows = [row for row in timed.rows if row.variant in names]
         timed = timed.model_copy(update={"rows": rows})
     gates = [outcome for outcome in report.gate if outcome.variant in names]
-    return report.model_copy(update={"variants": variants, "throughput": timed, "gate": gates})
+    scoring = facts.scoring(report, variant)
+    variants = [found.model_copy(update={"scoring": None}) for found in variants]
+    return report.model_copy(
+        update={"variants": variants, "throughput": timed, "gate": gates, "scoring": scoring}
+    )
+
+
+def share_scoring(variants: Sequence[Variant]) -> tuple[Scoring | None, list[Variant]]:
+    """The scoring that all variants have in common, and the variants without it.
+
+    None, and the variants as they are, where their heads were ranked by different scores.
+    """
+    cut = [variant for variant in variants if not variant.base]
+    if not cut or any(variant.scoring != cut[0].scoring for variant in cut):
+        return None, list(variants)
+    return cut[0].scoring, [found.model_copy(update={"scoring": None}) for found in variants]

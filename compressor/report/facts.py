@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from compressor.heads import KINDS, kind_of
-from compressor.report.schema import Comparison, Report, Timing, Variant
+from compressor.report.schema import Comparison, Report, Scoring, Timing, Variant
 
 SIGNIFICANCE = 0.05
 
@@ -81,6 +81,12 @@ def builds(report: Report, variant: Variant) -> list[Variant]:
 def default_build(report: Report, variant: Variant) -> Variant:
     """The precision of a model that its artifact runs unless one is named."""
     return next((build for build in builds(report, variant) if build.default), variant)
+
+
+def scoring(report: Report, variant: Variant) -> Scoring | None:
+    """How the heads of a variant were ranked; all precisions of a model share it."""
+    base = next((found for found in report.variants if found.name == variant.base), variant)
+    return base.scoring or report.scoring
 
 
 def kinds(report: Report) -> list[str]:

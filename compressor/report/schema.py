@@ -53,6 +53,15 @@ class Check(Model):
     detail: str = ""
 
 
+class Scoring(Model):
+    """How heads were ranked."""
+
+    method: str
+    signature: str
+    cost: dict[str, float]
+    values: dict[str, list[float]]
+
+
 class Variant(Model):
     """One model: the dense one (`name="dense"`) or one that lost heads."""
 
@@ -69,6 +78,7 @@ class Variant(Model):
     base: str = ""  # name of the float32 model that this is another precision of
     default: bool = True  # whether the runtime takes this precision where none is named
     selection: str = ""  # how the heads were found, in words, where scores alone do not tell
+    scoring: Scoring | None = None  # where it is not the report's
     recovery: str = ""  # how the kept weights were repaired, in words; empty if they were not
     quality: Quality | None = None
     comparisons: list[Comparison] = []
@@ -128,15 +138,6 @@ class Source(Model):
     files: list[str]
     rows: int
     sha256: str
-
-
-class Scoring(Model):
-    """How heads were ranked."""
-
-    method: str
-    signature: str
-    cost: dict[str, float]
-    values: dict[str, list[float]]
 
 
 class LayerCost(Model):
@@ -224,7 +225,7 @@ class Report(Model):
     calibration: Source | None
     test: Source | None
     shared_rows: int = 0  # test rows whose texts are calibration rows too
-    scoring: Scoring | None
+    scoring: Scoring | None  # of the variants that have none of their own
     dense: Variant
     variants: list[Variant]
     throughput: Throughput | None

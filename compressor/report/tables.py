@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from compressor.report import facts, numbers
-from compressor.report.schema import Report, Source, Timing, Variant
+from compressor.report.schema import Report, Scoring, Source, Timing, Variant
 
 
 @dataclass(frozen=True)
@@ -291,15 +291,11 @@ def origin(report: Report, *, directories: bool = True) -> Pairs:
         ("Architecture", report.model_type),
         ("Task", report.task),
     ]
-    if report.scoring is None:
-        pairs.append(("Head scores", "none"))
+    if all(variant.scoring is None for variant in facts.pruned(report)):
+        pairs += _scoring(report.scoring, "")
     else:
-        cost = ", ".join(f"{k} {numbers.adaptive(v)}" for k, v in report.scoring.cost.items())
-        pairs += [
-            ("Scoring method", report.scoring.method),
-            ("Scoring signature", report.scoring.signature),
-            ("Scoring cost", cost or "not recorded"),
-        ]
+        for variant in facts.pruned(report):
+            pairs += _scoring(facts.scoring(report, variant), f" of {variant.name}")
     for variant in facts.pruned(report):
         pairs.append((f"Budget of {variant.name}", variant.budget))
         if variant.selection:
@@ -312,6 +308,17 @@ def origin(report: Report, *, directories: bool = True) -> Pairs:
     pairs += _source("Test data", report.test)
     pairs += [("Seed", str(report.seed)), ("Command", report.command)]
     return [*pairs, ("Created", report.created), ("compress", report.tool_version)]
+
+
+def _scoring(scoring: Scoring | None, of: str) -> Pairs:
+    if scoring is None:
+        return [(f"Head scores{of}", "none")]
+    cost = ", ".join(f"{k} {numbers.adaptive(v)}" for k, v in scoring.cost.items())
+    return [
+        (f"Scoring method{of}", scoring.method),
+        (f"Scoring signature{of}", scoring.signature),
+        (f"Scoring cost{of}", cost or "not recorded"),
+    ]
 
 
 def _scored_tokens(report: Report) -> Pairs:
