@@ -210,18 +210,34 @@ class Outcome(Model):
     message: str
 
 
+class Run(Model):
+    """What is a run's own, of several whose variants stand side by side in one report."""
+
+    variants: list[str]  # the names they have in the report
+    command: str
+    seed: int | None
+    created: str  # ISO 8601, UTC
+    tool_version: str
+    calibration: Source | None
+    shared_rows: int
+    target_text: Source | None
+    timed: bool  # whether throughput was measured
+    hardware: dict[str, str]
+    versions: dict[str, str]
+
+
 class Report(Model):
-    """Everything `compress run` found out."""
+    """Everything `compress run` found out; of several runs together, what they have in common."""
 
     schema_version: str = SCHEMA_VERSION
     tool_version: str
     created: str  # ISO 8601, UTC
-    command: str
+    command: str  # empty where those of several runs differ
     task: Literal["translation", "classification"]
     model: str
     revision: str | None
     model_type: str
-    seed: int
+    seed: int | None  # None where those of several runs differ, as below
     calibration: Source | None
     test: Source | None
     shared_rows: int = 0  # test rows whose texts are calibration rows too
@@ -234,6 +250,7 @@ class Report(Model):
     gate: list[Outcome] = []
     search: SpeedSearch | QualitySearch | None = None
     target_text: Source | None = None  # what says which tokens the decoders score
+    runs: list[Run] = []  # that the variants come from, if they come from several
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Report:

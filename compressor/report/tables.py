@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from compressor.report import facts, numbers
@@ -303,11 +303,25 @@ def origin(report: Report, *, directories: bool = True) -> Pairs:
         pairs.append((f"Recovery of {variant.name}", variant.recovery or "not recorded"))
         if directories:
             pairs.append((f"Directory of {variant.name}", variant.directory))
+    runs = facts.runs(report)
     pairs += _scored_tokens(report)
-    pairs += _source("Calibration data", report.calibration)
-    pairs += _source("Test data", report.test)
-    pairs += [("Seed", str(report.seed)), ("Command", report.command)]
-    return [*pairs, ("Created", report.created), ("compress", report.tool_version)]
+    pairs += _by_run(report, "Calibration data", [_source(run.calibration) for run in runs])
+    pairs.append(("Test data", _source(report.test)))
+    pairs += _by_run(report, "Seed", [str(run.seed) for run in runs])
+    pairs += _by_run(report, "Command", [run.command for run in runs])
+    pairs += _by_run(report, "Created", [run.created for run in runs])
+    return pairs + _by_run(report, "compress", [run.tool_version for run in runs])
+
+
+def _by_run(report: Report, title: str, texts: Sequence[str]) -> Pairs:
+    """One value of all runs; where they differ, one of each, named by the run's variants."""
+    if len(set(texts)) == 1:
+        return [(title, texts[0])]
+    cut = {variant.name for variant in facts.pruned(report)}
+    return [
+        (f"{title} of {', '.join(name for name in run.variants if name in cut)}", text)
+        for run, text in zip(facts.runs(report), texts, strict=True)
+    ]
 
 
 def _scoring(scoring: Scoring | None, of: str) -> Pairs:
@@ -325,18 +339,20 @@ def _scored_tokens(report: Report) -> Pairs:
     """How many tokens the decoders score, where that differs between the models."""
     models = [report.dense, *facts.pruned(report)]
     counts = {model.name: model.output_tokens for model in models if model.output_tokens}
-    pairs = _source("Target text", report.target_text) if report.target_text else []
+    pairs: Pairs = []
+    runs = facts.runs(report)
+    if any(run.target_text for run in runs):
+        pairs = _by_run(report, "Target text", [_source(run.target_text) for run in runs])
     if len(set(counts.values())) > 1:
         text = "; ".join(f"{name} {count:,}" for name, count in counts.items())
         pairs.append(("Tokens that the decoder scores", text))
     return pairs
 
 
-def _source(title: str, source: Source | None) -> Pairs:
+def _source(source: Source | None) -> str:
     if source is None:
-        return [(title, "none")]
-    files = ", ".join(source.files)
-    return [(title, f"{source.rows:,} rows of {files}; SHA-256 {source.sha256}")]
+        return "none"
+    return f"{source.rows:,} rows of {', '.join(source.files)}; SHA-256 {source.sha256}"
 
 
 def signatures(report: Report) -> Pairs:
@@ -368,4 +384,8 @@ def environment(report: Report) -> Pairs:
             ("Threads", str(run.threads)),
             ("Lengths", run.lengths),
         ]
-    return [*pairs, *report.hardware.items(), *report.versions.items()]
+    runs = facts.runs(report)
+    for settings in ([run.hardware for run in runs], [run.versions for run in runs]):
+        for name in dict.fromkeys(key for found in settings for key in found):
+            pairs += _by_run(report, name, [found.get(name, "none") for found in settings])
+    return pairs

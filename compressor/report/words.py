@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from compressor.report import facts, numbers
 from compressor.report.schema import Comparison, Report, Timing, Variant
 
+_APART = "timings of different runs do not compare, each run's own report has them"
+
 
 def join(items: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
@@ -76,11 +78,19 @@ def shared_rows(shared: int, total: int) -> str:
     return f"{shared:,} of {total:,} test rows {are} too, so other text can show a greater loss"
 
 
-def data_sentence(report: Report) -> str | None:
-    """That models were chosen on rows they were tested on; None if no row is shared."""
-    if not report.shared_rows or report.test is None:
-        return None
-    return f"{shared_rows(report.shared_rows, report.test.rows)}."
+def data_sentences(report: Report) -> list[str]:
+    """That models were chosen on rows they were tested on; empty if no row is shared."""
+    runs = facts.runs(report)
+    if report.test is None:
+        return []
+    if len({run.shared_rows for run in runs}) == 1:
+        count = runs[0].shared_rows
+        return [f"{shared_rows(count, report.test.rows)}."] if count else []
+    return [
+        f"Of {join(run.variants)}: {shared_rows(run.shared_rows, report.test.rows)}."
+        for run in runs
+        if run.shared_rows
+    ]
 
 
 def precision_sentences(report: Report) -> list[str]:
@@ -137,6 +147,8 @@ def head_sentences(report: Report) -> list[str]:
 
 def speed_sentences(report: Report) -> list[str]:
     """Where pruning pays and where it does not, for every variant and batch size."""
+    if any(run.timed for run in report.runs):
+        return [f"Throughput is not shown: {_APART}."]
     if report.throughput is None:
         return ["Throughput was not measured."]
     lines = []
@@ -217,7 +229,7 @@ def verdict(report: Report) -> str:
     refused = [
         line for model in facts.pruned(report) for line in _refusals(facts.builds(report, model))
     ]
-    sentences = ("; ".join(parts) + ".", data_sentence(report), *refused, gate_sentence(report))
+    sentences = ("; ".join(parts) + ".", *data_sentences(report), *refused, gate_sentence(report))
     return " ".join(filter(None, sentences))
 
 
@@ -243,7 +255,7 @@ def _lead(report: Report, variant: Variant, metric: str | None) -> str:
 def _speed_range(report: Report, variant: Variant) -> str:
     rows = [row for row in facts.timings(report, variant.name) if row.speedup is not None]
     if not rows:
-        return "speed not measured"
+        return f"speed not {'shown' if any(run.timed for run in report.runs) else 'measured'}"
     if len(rows) == 1:
         return f"speed-up {speedup(rows[0])} at batch {rows[0].batch_size}"
     low, high = (pick(rows, key=lambda row: row.speedup or 0.0) for pick in (min, max))
