@@ -209,7 +209,7 @@ def test_headline_is_the_smallest_without_loss_that_meets_the_gate():
     gated = report.model_copy(update={"gate": [failed]})
     assert facts.headline(gated).name == "heads-75"
     assert "without significant loss that meets the gate" in words.verdict(gated)
-    assert words.verdict(gated).endswith("1 of 1 gate checks is not met.")
+    assert words.verdict(gated).endswith("The gate check is not met.")
 
 
 def test_when_every_variant_is_worse_the_verdict_says_so_and_leads_with_the_mildest():

@@ -212,6 +212,8 @@ def gate_sentence(report: Report) -> str | None:
     unmet = sum(not outcome.met for outcome in report.gate)
     total = len(report.gate)
     if unmet:
+        if total == 1:
+            return "The gate check is not met."
         return f"{unmet} of {total} gate checks {'is' if unmet == 1 else 'are'} not met."
     return "The gate check is met." if total == 1 else f"All {total} gate checks are met."
 
