@@ -13,6 +13,8 @@ from compressor.heads import KINDS, kind_of
 from compressor.report.schema import Comparison, Report, Run, Scoring, Timing, Variant
 
 SIGNIFICANCE = 0.05
+# A drop of exactly the allowed 0.5 may come out as 0.5000000000000071.
+ROUNDING = 1e-9
 
 # What a run and its report have alike.
 RUN_FIELDS = (

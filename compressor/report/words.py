@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from compressor.report import facts, numbers
-from compressor.report.schema import Comparison, Report, Timing, Variant
+from compressor.report.schema import Comparison, QualitySearch, Report, Timing, Variant
 
 _APART = "timings of different runs do not compare, each run's own report has them"
 
@@ -91,6 +91,29 @@ def data_sentences(report: Report) -> list[str]:
         for run in runs
         if run.shared_rows
     ]
+
+
+def drop_sentences(report: Report) -> list[str]:
+    """Where a delivered model lost more than `--max-drop` asked for; empty where none did."""
+    search = report.search
+    if not isinstance(search, QualitySearch):
+        return []
+    style = facts.metric_style(search.metric)
+    lines = []
+    for variant in facts.delivered(report):
+        found = facts.comparison(variant, search.metric)
+        if found is None or not -found.difference > search.drop + facts.ROUNDING:
+            continue
+        start = (
+            f"The measured drop of {numbers.fixed(-found.difference, style.digits)} in "
+            f"{style.label} is more than the {search.drop:.15g} asked for"
+        )
+        rows = f"{report.test.rows:,} test rows" if report.test else "the test rows"
+        if found.interval[1] >= -search.drop:
+            lines.append(f"{start}, which {rows} cannot tell apart: use more test rows.")
+        else:
+            lines.append(f"{start}, and {rows} show that it is.")
+    return lines
 
 
 def precision_sentences(report: Report) -> list[str]:
@@ -231,7 +254,13 @@ def verdict(report: Report) -> str:
     refused = [
         line for model in facts.pruned(report) for line in _refusals(facts.builds(report, model))
     ]
-    sentences = ("; ".join(parts) + ".", *data_sentences(report), *refused, gate_sentence(report))
+    sentences = (
+        "; ".join(parts) + ".",
+        *drop_sentences(report),
+        *data_sentences(report),
+        *refused,
+        gate_sentence(report),
+    )
     return " ".join(filter(None, sentences))
 
 
