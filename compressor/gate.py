@@ -14,8 +14,6 @@ from compressor.errors import InputError, UsageError
 from compressor.report import facts, numbers, words
 from compressor.report.schema import Outcome, Report, Timing, Variant
 
-# A drop of exactly the allowed 0.5 may come out as 0.5000000000000071.
-_ROUNDING = 1e-9
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}"
 _MAX_DROP = re.compile(rf"\s*([A-Za-z0-9_]+)\s*=\s*({_NUMBER})\s*", re.ASCII)
 _MIN_SPEEDUP = re.compile(rf"\s*({_NUMBER})\s*(?:@\s*([0-9]{{1,9}})\s*)?", re.ASCII)
@@ -76,7 +74,7 @@ class MaxDrop(Rule):
         return Outcome(
             rule=self.name,
             variant=variant.name,
-            met=drop <= self.value + _ROUNDING,  # false for NaN
+            met=drop <= self.value + facts.ROUNDING,  # false for NaN
             message=f"{style.label} {score} against {reference} dense: a drop of {lost}, "
             f"at most {self.value:.15g} allowed",
         )
@@ -101,7 +99,7 @@ class MinSpeedup(Rule):
 
     def check(self, report: Report, variant: Variant) -> Outcome:
         rows = _speedups(report, variant, self)
-        failed = [row for row, speedup in rows if not speedup >= self.ratio - _ROUNDING]
+        failed = [row for row, speedup in rows if not speedup >= self.ratio - facts.ROUNDING]
         shown = failed or [row for row, _ in rows]
         measured = words.join([f"{words.speedup(row)} at batch {row.batch_size}" for row in shown])
         return Outcome(

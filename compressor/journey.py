@@ -29,10 +29,18 @@ from compressor.importance.confidence import boundary_ids
 from compressor.precisions import made_precisions
 from compressor.recipe import Recipe
 from compressor.recovery import check_recovery, parse_recovery
+from compressor.report import words
 from compressor.report.schema import Source
 from compressor.runtime.session import choose_device
 from compressor.talk import Talk
-from compressor.tasks import Example, Rows, count_truncated, read_rows, task_module
+from compressor.tasks import (
+    Example,
+    Rows,
+    count_shared,
+    count_truncated,
+    read_rows,
+    task_module,
+)
 from compressor.workspace import Workspace, fingerprint, open_workspace, sha256_of
 
 if TYPE_CHECKING:
@@ -61,6 +69,7 @@ class Journey:
     plans: Sequence[Plan]
     calibration: Rows | None
     test: Rows | None
+    shared_rows: int  # test rows whose texts are calibration rows too
     examples: list[Example]  # of the calibration rows, or of the test rows without those
     task: ModuleType
     device: str
@@ -157,6 +166,7 @@ def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
     for plan in plans:
         check_possible(plan.budget, floors, full)
     calibration, test = read_data(recipe, checkpoint)
+    shared = warn_of_shared_rows(calibration, test, talk)
     task = task_module(checkpoint.entry.task)
     rows = calibration or test
     assert rows is not None
@@ -176,8 +186,8 @@ def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
     }
     workspace = open_workspace(output, identity, talk)
     return Journey(
-        recipe, checkpoint, full, floors, plans, calibration, test, examples, task, device,
-        precisions, *_output_tokens(recipe, checkpoint, workspace, talk), workspace, talk,
+        recipe, checkpoint, full, floors, plans, calibration, test, shared, examples, task,
+        device, precisions, *_output_tokens(recipe, checkpoint, workspace, talk), workspace, talk,
     )  # fmt: skip
 
 
@@ -333,6 +343,16 @@ def read_data(recipe: Recipe, checkpoint: Checkpoint) -> tuple[Rows | None, Rows
         read(recipe.calibration, recipe.calibration_rows),
         read(recipe.test, recipe.test_rows),
     )
+
+
+def warn_of_shared_rows(calibration: Rows | None, test: Rows | None, talk: Talk) -> int:
+    """How many test rows are calibration rows too; says so if there are any."""
+    if calibration is None or test is None:
+        return 0
+    shared = count_shared(test, calibration)
+    if shared:
+        talk.say(f"warning: {words.shared_rows(shared, len(test.sources))}; give other --test rows")
+    return shared
 
 
 def score_checkpoint_heads(

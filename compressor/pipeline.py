@@ -25,7 +25,7 @@ from compressor.journey import (
 from compressor.precisions import choose_default
 from compressor.recipe import Recipe
 from compressor.report import facts, write_reports
-from compressor.report.combine import only
+from compressor.report.combine import only, share_scoring
 from compressor.report.model_card import render_card
 from compressor.report.schema import (
     QualitySearch,
@@ -69,19 +69,20 @@ def run(recipe: Recipe, output: Path, command: str = "", talk: Talk = SILENT) ->
     probe = make_probe(journey.rows, journey.examples, journey.checkpoint.model, journey.task)
     dense = _dense(journey, probe)
     builds = _precisions(journey, dense, probe)
-    scores: HeadScores | None = None
     search: SpeedSearch | QualitySearch | None = None
     for plan in journey.plans:
         if plan.budget.measured:
             choice = search_heads(journey, plan, dense, probe)
         else:
             choice = choose_heads(journey, plan)
-        scores, search = choice.scores, choice.search
+        search = choice.search
         variant = _build(journey, plan, choice, probe)
         builds += [variant, *_precisions(journey, variant, probe)]
+        variant.scoring = _scoring_facts(choice.scores)
     evaluate(journey, dense, builds)
     throughput = _throughput(journey, dense, builds) if recipe.bench else None
     _choose_defaults(builds, throughput)
+    scoring, variants = share_scoring(builds)
     report = Report(
         tool_version=__version__,
         created=started["created"],
@@ -93,9 +94,10 @@ def run(recipe: Recipe, output: Path, command: str = "", talk: Talk = SILENT) ->
         seed=recipe.seed,
         calibration=_source(journey.calibration),
         test=_source(journey.test),
-        scoring=_scoring_facts(scores),
+        shared_rows=journey.shared_rows,
+        scoring=scoring,
         dense=dense,
-        variants=builds,
+        variants=variants,
         throughput=throughput,
         search=search,
         target_text=journey.target_text,
@@ -199,9 +201,7 @@ def _source(rows: Rows | None) -> Source | None:
     return Source(files=rows.files, rows=len(rows.sources), sha256=rows.sha256)
 
 
-def _scoring_facts(scores: HeadScores | None) -> ScoringFacts | None:
-    if scores is None:
-        return None
+def _scoring_facts(scores: HeadScores) -> ScoringFacts:
     values = {name: list(found) for name, found in scores.values.items()}
     return ScoringFacts(
         method=scores.method, signature=scores.signature, cost=dict(scores.cost), values=values

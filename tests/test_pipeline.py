@@ -15,6 +15,7 @@ import yaml
 import compressor
 from compressor.checkpoint import open_checkpoint
 from compressor.errors import InputError, UsageError
+from compressor.journey import prepare
 from compressor.pipeline import run
 from compressor.recipe import Recipe, build_recipe
 from compressor.report.schema import Report, load_report
@@ -198,11 +199,19 @@ def test_a_finished_run_repeats_nothing(inputs, finished):
 
 
 def test_steps_score_again_before_each(classifier, tmp_path):
-    recipe = recipe_for(classifier, tmp_path, steps=3, bench=False, recover="reconstruct")
+    options = {"keep": ["0.5", "0.75"], "steps": 3, "bench": False, "recover": "reconstruct"}
+    recipe = recipe_for(classifier, tmp_path, **options)
     report = run(recipe, tmp_path / "out")
     assert sum(map(len, report.variants[0].kept.values())) == 6
     once = score_checkpoint(recipe)
-    assert report.scoring.cost["forward_passes"] == 3 * once.cost["forward_passes"]
+    for variant in report.variants:
+        assert variant.scoring.cost["forward_passes"] == 3 * once.cost["forward_passes"]
+        directory = Path(variant.directory)
+        scores = json.loads((directory / "heads.json").read_text(encoding="utf-8"))["scores"]
+        assert variant.scoring.values == scores
+        assert load_report(directory / "report.json").scoring == variant.scoring
+    first, second = (variant.scoring.values for variant in report.variants)
+    assert first != second
     assert "re-solved" in report.variants[0].recovery
 
 
@@ -228,6 +237,17 @@ def test_refusals_come_before_anything_is_written(inputs, tmp_path, options, err
         run(inputs.model_copy(update=options), tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_calibrating_on_test_rows_is_warned_of(inputs, tmp_path):
+    talk = Talk()
+    both = inputs.model_copy(update={"calibration": inputs.test, "calibration_rows": 20})
+    assert prepare(both, tmp_path / "both", talk).shared_rows == 20
+    (warning,) = [message for message in talk.messages if message.startswith("warning: ")]
+    assert "20 of 24 test rows are calibration rows too" in warning
+    talk = Talk()
+    assert prepare(inputs, tmp_path / "apart", talk).shared_rows == 0
+    assert not any("warning" in message for message in talk.messages)
 
 
 def test_what_is_not_ours_is_never_touched(inputs, tmp_path):

@@ -19,7 +19,7 @@ from compressor.errors import UsageError
 from compressor.heads import HeadMask, HeadScores
 from compressor.quality_budget import acceptable, main_comparison, nested_mask, search
 from compressor.recipe import build_recipe
-from compressor.report import render
+from compressor.report import render, words
 from compressor.report.combine import combine
 from compressor.report.model_card import render_card
 from compressor.report.schema import Comparison, QualityProbe, QualitySearch, Report
@@ -122,6 +122,30 @@ def test_the_report_shows_every_probe_and_what_the_interval_leaves_out():
     assert "do not account for that" in render_card(report, report.variants[0].name)
     assert Report.model_validate_json(render(report, "json")).search == found
     assert combine([report, report]).search is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "drop", "said"),
+    [
+        (-10.0, -0.2, 5, "The measured drop of 5.10 in BLEU is more than the 5 asked for, which "
+         "1,000 test rows cannot tell apart: use more test rows."),
+        (-10.0, -5.1, 5, "The measured drop of 7.55 in BLEU is more than the 5 asked for, and "
+         "1,000 test rows show that it is."),
+        (-10.0, -0.2, 5.1, ""),
+        (1.0, 2.0, 0, ""),
+    ],
+)  # fmt: skip
+def test_a_drop_above_the_one_asked_for_is_told_in_the_verdict(low, high, drop, said):
+    report = translator_report()
+    variant = report.variants[0].model_copy(update={"comparisons": [comparison(low, high)]})
+    search = QualitySearch(drop=drop, metric="bleu", probes=[])
+    report = report.model_copy(update={"variants": [variant], "gate": [], "search": search})
+    report = report.model_copy(update={"throughput": None})
+    if said:
+        assert said in words.verdict(report)
+        assert said in render(report, "markdown")
+    else:
+        assert "measured drop" not in words.verdict(report)
 
 
 def test_a_search_in_which_nothing_could_go_says_so():

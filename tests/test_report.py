@@ -25,6 +25,7 @@ from compressor.report import (
     write_reports,
 )
 from compressor.report.markdown import render_markdown
+from compressor.report.model_card import render_card
 from compressor.report.schema import Outcome, Report, load_report
 from tests.report_samples import HOSTILE, classifier_report, hostile_report, translator_report
 
@@ -52,6 +53,13 @@ def test_report_survives_the_way_to_a_file_and_back_exactly(make, tmp_path):
     report = make()
     report.save(tmp_path / "report.json")
     assert load_report(tmp_path / "report.json") == report
+
+
+def test_reports_of_older_minor_versions_are_read(tmp_path):
+    data = translator_report().model_dump() | {"schema_version": "1.0"}
+    del data["shared_rows"]
+    (tmp_path / "report.json").write_text(json.dumps(data))
+    assert load_report(tmp_path / "report.json").shared_rows == 0
 
 
 def test_not_a_number_survives_the_way_to_a_file_and_back(tmp_path):
@@ -203,7 +211,7 @@ def test_headline_is_the_smallest_without_loss_that_meets_the_gate():
     gated = report.model_copy(update={"gate": [failed]})
     assert facts.headline(gated).name == "heads-75"
     assert "without significant loss that meets the gate" in words.verdict(gated)
-    assert words.verdict(gated).endswith("1 of 1 gate checks is not met.")
+    assert words.verdict(gated).endswith("The gate check is not met.")
 
 
 def test_when_every_variant_is_worse_the_verdict_says_so_and_leads_with_the_mildest():
@@ -230,6 +238,16 @@ def test_what_was_not_measured_is_said():
     )
     empty = report.model_copy(update={"variants": []})
     assert words.verdict(empty) == "The report holds no pruned variant."
+
+
+def test_rows_both_calibrated_and_tested_on_are_said_wherever_the_result_is():
+    report = translator_report()
+    assert "calibration rows too" not in render_card(report, "heads-50")
+    report = report.model_copy(update={"shared_rows": 30})
+    texts = [render(report, "markdown"), render(report, "html"), render_card(report, "heads-50")]
+    assert all("30 of 1,000 test rows are calibration rows too" in text for text in texts)
+    one = words.verdict(report.model_copy(update={"shared_rows": 1}))
+    assert "1 of 1,000 test rows is a calibration row too" in one
 
 
 # --- tables

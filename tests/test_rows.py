@@ -20,7 +20,7 @@ import pytest
 
 from compressor import example
 from compressor.errors import CompressError, InputError, UsageError
-from compressor.tasks import read_rows
+from compressor.tasks import count_shared, read_rows
 
 PAIRS = [("Hello there.", "Hallo du."), ('He said "no".', "Er sagte „nein“."), ("Go!", "Geh!")]
 LABELS = ["balance", "card_lost", "weather"]
@@ -152,6 +152,20 @@ def test_pairs_and_named_columns(tmp_path: Path) -> None:
     assert rows.targets == ["LABEL_1", "LABEL_0"]
     text = '["a b", "c", "LABEL_1"]\n["d", "e\\nf", "LABEL_0"]\n'
     assert rows.sha256 == hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_shared_rows_are_counted_by_their_texts_within_the_limits(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.tsv", tmp_path / "b.tsv"
+    first.write_text("text\tpair\tlabel\nA\tx\t0\nB\ty\t0\nC\tz\t1\n", encoding="utf-8")
+    second.write_text("text\tpair\tlabel\nB\ty\t1\nB\ty\t0\nA\ty\t0\nb\ty\t0\n", encoding="utf-8")
+
+    def shared(limit: int | None = None, **columns: str) -> int:
+        calibration = read_rows("classification", first, limit=limit, **columns)
+        return count_shared(read_rows("classification", second, **columns), calibration)
+
+    assert shared() == 3  # every row of the text A or B, whatever its label
+    assert shared(text_column="text", text_pair_column="pair") == 2
+    assert shared(limit=1) == 1
 
 
 def test_numbers_are_names_where_names_are_numbers(tmp_path: Path) -> None:

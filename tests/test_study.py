@@ -201,6 +201,15 @@ def test_a_repaired_curve_is_another_one(toys, tmp_path):
     assert data["recover"] == "reconstruct"
 
 
+def test_calibrating_on_test_rows_is_told(toys, tmp_path):
+    model = toys["classification"]
+    rows = {"test": model.test, "calibration": model.test}
+    data = run("curve", tmp_path / "out", model=model.model, points=[0], **rows)
+    assert data["shared_rows"] == 12
+    page = (tmp_path / "out" / "study-curve.md").read_text(encoding="utf-8")
+    assert "12 of 12 test rows are calibration rows too" in page
+
+
 def test_agreement_compares_data_sets_and_their_halves(toys, tmp_path):
     model = toys["translation"]
     data = run(

@@ -259,8 +259,9 @@ MaxDropOrBudget = Annotated[
     list[str] | None,
     typer.Option(
         "--max-drop",
-        help="0.3: budget, as few heads as cost no more than 0.3 of BLEU or accuracy on the test "
-        "rows. bleu=0.5: gate, a metric may fall by at most this.",
+        help="0.3: budget, the fewest heads whose drop in BLEU or accuracy the test rows do not "
+        "show to be above 0.3 (whole 95% interval). bleu=0.5: gate, a metric may fall by at most "
+        "this.",
     ),
 ]
 Speedup = Annotated[

@@ -3,52 +3,131 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from compressor.errors import InputError
-from compressor.report.schema import Report, Variant
+from compressor.report import facts
+from compressor.report.schema import (
+    SCHEMA_VERSION,
+    Outcome,
+    Report,
+    Run,
+    Scoring,
+    Variant,
+)
 
 
 def combine(reports: Sequence[Report]) -> Report:
-    """The variants of all reports in one; the rest is the first report's.
+    """The variants and gate outcomes of all reports in one, with the runs they come from.
 
-    Timings are kept only where all come from one report: ratios of different runs are not
-    comparable on a machine whose load changes.
+    Facts of single runs are left out where they differ; `runs` has them. So are timings: ratios of
+    different runs are not comparable on a machine whose load changes.
 
     Raises:
-        InputError: the reports are about different models, tasks or test rows.
+        InputError: the reports are about different models, tasks, test rows, or dense quality.
     """
     first, *others = reports
     for other in others:
-        for what, mine, its in (
-            ("model", first.model, other.model),
-            ("task", first.task, other.task),
-            ("test data", first.test and first.test.sha256, other.test and other.test.sha256),
-        ):
-            if mine != its:
-                raise InputError(
-                    f"the reports cannot stand side by side: their {what} differs "
-                    f"({mine} and {its})"
-                )
+        _require_same(first, other)
     if not others:
         return first
-    variants: dict[str, Variant] = {}
+    variants: list[Variant] = []
+    gate: list[Outcome] = []
+    runs: list[Run] = []
     for report in reports:
-        renamed = {report.dense.name: first.dense.name}
-        for variant in report.variants:
-            name, number = variant.name, 2
-            while name in variants:
-                name, number = f"{variant.name}-{number}", number + 1
-            renamed[variant.name] = name
-            base = renamed[variant.base] if variant.base else ""  # float32 comes first
-            variants[name] = variant.model_copy(update={"name": name, "base": base})
-    return first.model_copy(
-        update={
-            "variants": list(variants.values()),
-            "throughput": None,
-            "gate": [],
-            "search": None,  # it is about one variant's heads
-        }
+        renamed = _new_names(report, first.dense.name, {variant.name for variant in variants})
+        variants += [
+            variant.model_copy(
+                update={
+                    "name": renamed[variant.name],
+                    "base": renamed[variant.base] if variant.base else "",
+                    "scoring": None if variant.base else facts.scoring(report, variant),
+                }
+            )
+            for variant in report.variants
+        ]
+        gate += [
+            found.model_copy(update={"variant": renamed.get(found.variant, found.variant)})
+            for found in report.gate
+        ]
+        runs += [
+            run.model_copy(update={"variants": [renamed[name] for name in run.variants]})
+            for run in facts.runs(report)
+        ]
+    scoring, variants = share_scoring(variants)
+    found = {
+        "schema_version": SCHEMA_VERSION,
+        "scoring": scoring,
+        "variants": variants,
+        "gate": gate,
+        "runs": runs,
+        "throughput": None,
+        "search": None,  # it is about one variant's heads
+    }
+    return first.model_copy(update=_common(runs) | found)
+
+
+def _require_same(first: Report, other: Report) -> None:
+    for what, mine, its in (
+        ("model", first.model, other.model),
+        ("task", first.task, other.task),
+        ("test data", first.test and first.test.sha256, other.test and other.test.sha256),
+        ("dense quality", _quality(first), _quality(other)),
+    ):
+        if mine != its:
+            raise InputError(
+                f"the reports cannot stand side by side: their {what} differs ({mine} and {its}); "
+                "give reports of runs on the same model and test rows with the same options for "
+                "answering, such as --num-beams"
+            )
+
+
+def _quality(report: Report) -> str:
+    """Metrics of the dense model with full precision, and their signatures."""
+    found = report.dense.quality
+    if found is None:
+        return "none"
+    return ", ".join(
+        f"{name} {value!r} [{found.signatures.get(name, '')}]"
+        for name, value in found.metrics.items()
     )
+
+
+def _new_names(report: Report, dense: str, taken: set[str]) -> dict[str, str]:
+    """Old name -> name that no variant has yet."""
+    renamed = {report.dense.name: dense}
+    for variant in report.variants:
+        name, number = variant.name, 2
+        while name in taken:
+            name, number = f"{variant.name}-{number}", number + 1
+        renamed[variant.name] = name
+        taken.add(name)
+    return renamed
+
+
+def _common(runs: Sequence[Run]) -> dict[str, Any]:
+    """What a report of several runs says of all of them."""
+    first, *others = runs
+
+    def shared(name: str, otherwise: Any) -> Any:
+        mine = getattr(first, name)
+        return mine if all(getattr(run, name) == mine for run in others) else otherwise
+
+    def shared_items(name: str) -> dict[str, str]:
+        items = [set(getattr(run, name).items()) for run in runs]
+        common = set.intersection(*items)
+        return {key: text for key, text in getattr(first, name).items() if (key, text) in common}
+
+    return {
+        "command": shared("command", ""),
+        "seed": shared("seed", None),
+        "calibration": shared("calibration", None),
+        "target_text": shared("target_text", None),
+        "shared_rows": max(run.shared_rows for run in runs),
+        "created": max(run.created for run in runs),
+        "hardware": shared_items("hardware"),
+        "versions": shared_items("versions"),
+    }
 
 
 def only(report: Report, variant: Variant) -> Report:
@@ -61,4 +140,22 @@ def only(report: Report, variant: Variant) -> Report:
         rows = [row for row in timed.rows if row.variant in names]
         timed = timed.model_copy(update={"rows": rows})
     gates = [outcome for outcome in report.gate if outcome.variant in names]
-    return report.model_copy(update={"variants": variants, "throughput": timed, "gate": gates})
+    scoring = facts.scoring(report, variant)
+    variants = [found.model_copy(update={"scoring": None}) for found in variants]
+    own: dict[str, Any] = {"variants": variants, "throughput": timed, "gate": gates}
+    for run in report.runs:
+        if variant.name in run.variants:
+            own |= {name: getattr(run, name) for name in facts.RUN_FIELDS}
+            own["runs"] = [run.model_copy(update={"variants": [v.name for v in variants]})]
+    return report.model_copy(update=own | {"scoring": scoring})
+
+
+def share_scoring(variants: Sequence[Variant]) -> tuple[Scoring | None, list[Variant]]:
+    """The scoring that all variants have in common, and the variants without it.
+
+    None, and the variants as they are, where their heads were ranked by different scores.
+    """
+    cut = [variant for variant in variants if not variant.base]
+    if not cut or any(variant.scoring != cut[0].scoring for variant in cut):
+        return None, list(variants)
+    return cut[0].scoring, [found.model_copy(update={"scoring": None}) for found in variants]

@@ -11,9 +11,17 @@ from dataclasses import dataclass
 from typing import Literal
 
 from compressor.heads import KINDS, kind_of
-from compressor.report.schema import Comparison, Report, Timing, Variant
+from compressor.report.schema import Comparison, Report, Run, Scoring, Timing, Variant
 
 SIGNIFICANCE = 0.05
+# A drop of exactly the allowed 0.5 may come out as 0.5000000000000071.
+ROUNDING = 1e-9
+
+# What a run and its report have alike.
+RUN_FIELDS = (
+    "command", "seed", "created", "tool_version", "calibration", "shared_rows", "target_text",
+    "hardware", "versions",
+)  # fmt: skip
 
 Judgement = Literal["worse", "better", "same", "unknown"]
 JUDGEMENT_WORDS: dict[Judgement, str] = {
@@ -82,6 +90,22 @@ def builds(report: Report, variant: Variant) -> list[Variant]:
 def default_build(report: Report, variant: Variant) -> Variant:
     """The precision of a model that its artifact runs unless one is named."""
     return next((build for build in builds(report, variant) if build.default), variant)
+
+
+def scoring(report: Report, variant: Variant) -> Scoring | None:
+    """How the heads of a variant were ranked; all precisions of a model share it."""
+    base = next((found for found in report.variants if found.name == variant.base), variant)
+    return base.scoring or report.scoring
+
+
+def runs(report: Report) -> list[Run]:
+    """The runs that the variants come from; one, if the report is not of several."""
+    own = Run(
+        variants=[variant.name for variant in report.variants],
+        timed=report.throughput is not None,
+        **{name: getattr(report, name) for name in RUN_FIELDS},
+    )
+    return report.runs or [own]
 
 
 def kinds(report: Report) -> list[str]:

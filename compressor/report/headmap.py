@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from html import escape
 
 from compressor.report import facts
-from compressor.report.schema import Report, Variant
+from compressor.report.schema import Report, Scoring, Variant
 
 SHADES = 5
 _CELL = 20  # pixels from cell to cell
@@ -22,17 +22,17 @@ _RIGHT = 46  # room for "16/16"
 _TOP = 18  # room for head numbers
 
 
-def shade_levels(report: Report) -> dict[tuple[str, int], int]:
+def shade_levels(scoring: Scoring | None) -> dict[tuple[str, int], int]:
     """(layer name, head) -> fifth of all finite scores the head is in, 0 (lowest) to 4.
 
     By rank over all kinds: scores of most methods span decades, and a linear scale would show two
     colours. Equal scores share a level. Empty without scores.
     """
-    if report.scoring is None:
+    if scoring is None:
         return {}
     scores = {
         (name, head): score
-        for name, values in report.scoring.values.items()
+        for name, values in scoring.values.items()
         for head, score in enumerate(values)
         if math.isfinite(score)
     }
@@ -51,7 +51,8 @@ def render_head_map(report: Report, variant: Variant, kind: str) -> str:
     """
     names = facts.layers(variant, kind)
     columns = max(variant.heads[name] for name in names)
-    levels = shade_levels(report)
+    scoring = facts.scoring(report, variant)
+    levels = shade_levels(scoring)
     width = _LEFT + columns * _CELL + _RIGHT
     height = _TOP + len(names) * _CELL
     kept, total = facts.kept_heads(variant, kind), facts.total_heads(variant, kind)
@@ -66,15 +67,19 @@ def render_head_map(report: Report, variant: Variant, kind: str) -> str:
         ),
     ]
     for row, name in enumerate(names):
-        parts += _row(report, variant, name, _TOP + row * _CELL, levels)
+        parts += _row(scoring, variant, name, _TOP + row * _CELL, levels)
     return "\n".join([*parts, "</svg>"])
 
 
 def _row(
-    report: Report, variant: Variant, name: str, top: int, levels: dict[tuple[str, int], int]
+    scoring: Scoring | None,
+    variant: Variant,
+    name: str,
+    top: int,
+    levels: dict[tuple[str, int], int],
 ) -> Iterator[str]:
     count, kept = variant.heads[name], set(variant.kept[name])
-    scores = report.scoring.values.get(name, []) if report.scoring else []
+    scores = scoring.values.get(name, []) if scoring else []
     middle = top + _SIDE / 2 + 4
     layer = name.rpartition(".")[2]
     yield f'<text class="axis layer" x="{_LEFT - 8}" y="{middle}">{escape(layer)}</text>'
@@ -107,7 +112,8 @@ def _head(left: int, top: int, title: str, level: int | None, *, kept: bool) -> 
 
 def render_legend(report: Report) -> str:
     """SVG that explains the cells: removed, the shades of kept heads, and kept without a score."""
-    levels = shade_levels(report)
+    shaded = [shade_levels(facts.scoring(report, found)) for found in facts.pruned(report)]
+    levels = any(shaded)
     heads = {(n, head) for n, count in report.dense.heads.items() for head in range(count)}
     entries = [_head(0, 0, "removed", None, kept=False), _text(_CELL + 2, "removed")]
     left = 92
@@ -120,7 +126,7 @@ def render_legend(report: Report) -> str:
             left += _CELL
         entries.append(_text(left + 2, "high"))
         left += 44
-    if not heads <= levels.keys():
+    if not all(heads <= found.keys() for found in shaded):
         name = "kept, no score" if levels else "kept"
         entries += [_head(left, 0, name, None, kept=True), _text(left + _CELL + 2, name)]
     label = "Legend: a crossed outline is a removed head, a filled cell a kept one"

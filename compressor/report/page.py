@@ -57,6 +57,7 @@ def render_html(report: Report) -> str:
         layers=tables.layers(report),
         head_sentences=words.head_sentences(report),
         head_maps=[_head_maps(report, variant) for variant in facts.pruned(report)],
+        scored=any(facts.scoring(report, variant) for variant in facts.pruned(report)),
         legend=Markup(headmap.render_legend(report)),
         checks=tables.checks(report),
         origin=tables.origin(report),

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from compressor.errors import InputError
 
-SCHEMA_VERSION = "1.2"
+SCHEMA_VERSION = "1.3"
 
 
 class Model(BaseModel):
@@ -53,6 +53,15 @@ class Check(Model):
     detail: str = ""
 
 
+class Scoring(Model):
+    """How heads were ranked."""
+
+    method: str
+    signature: str
+    cost: dict[str, float]
+    values: dict[str, list[float]]
+
+
 class Variant(Model):
     """One model: the dense one (`name="dense"`) or one that lost heads."""
 
@@ -69,6 +78,7 @@ class Variant(Model):
     base: str = ""  # name of the float32 model that this is another precision of
     default: bool = True  # whether the runtime takes this precision where none is named
     selection: str = ""  # how the heads were found, in words, where scores alone do not tell
+    scoring: Scoring | None = None  # where it is not the report's
     recovery: str = ""  # how the kept weights were repaired, in words; empty if they were not
     quality: Quality | None = None
     comparisons: list[Comparison] = []
@@ -128,15 +138,6 @@ class Source(Model):
     files: list[str]
     rows: int
     sha256: str
-
-
-class Scoring(Model):
-    """How heads were ranked."""
-
-    method: str
-    signature: str
-    cost: dict[str, float]
-    values: dict[str, list[float]]
 
 
 class LayerCost(Model):
@@ -209,21 +210,38 @@ class Outcome(Model):
     message: str
 
 
+class Run(Model):
+    """What is a run's own, of several whose variants stand side by side in one report."""
+
+    variants: list[str]  # the names they have in the report
+    command: str
+    seed: int | None
+    created: str  # ISO 8601, UTC
+    tool_version: str
+    calibration: Source | None
+    shared_rows: int
+    target_text: Source | None
+    timed: bool  # whether throughput was measured
+    hardware: dict[str, str]
+    versions: dict[str, str]
+
+
 class Report(Model):
-    """Everything `compress run` found out."""
+    """Everything `compress run` found out; of several runs together, what they have in common."""
 
     schema_version: str = SCHEMA_VERSION
     tool_version: str
     created: str  # ISO 8601, UTC
-    command: str
+    command: str  # empty where those of several runs differ
     task: Literal["translation", "classification"]
     model: str
     revision: str | None
     model_type: str
-    seed: int
+    seed: int | None  # None where those of several runs differ, as below
     calibration: Source | None
     test: Source | None
-    scoring: Scoring | None
+    shared_rows: int = 0  # test rows whose texts are calibration rows too
+    scoring: Scoring | None  # of the variants that have none of their own
     dense: Variant
     variants: list[Variant]
     throughput: Throughput | None
@@ -232,6 +250,7 @@ class Report(Model):
     gate: list[Outcome] = []
     search: SpeedSearch | QualitySearch | None = None
     target_text: Source | None = None  # what says which tokens the decoders score
+    runs: list[Run] = []  # that the variants come from, if they come from several
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Report:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from compressor.report import facts, numbers
-from compressor.report.schema import Report, Source, Timing, Variant
+from compressor.report.schema import Report, Scoring, Source, Timing, Variant
 
 
 @dataclass(frozen=True)
@@ -292,15 +292,11 @@ def origin(report: Report, *, directories: bool = True) -> Pairs:
         ("Architecture", report.model_type),
         ("Task", report.task),
     ]
-    if report.scoring is None:
-        pairs.append(("Head scores", "none"))
+    if all(variant.scoring is None for variant in facts.pruned(report)):
+        pairs += _scoring(report.scoring, "")
     else:
-        cost = ", ".join(f"{k} {numbers.adaptive(v)}" for k, v in report.scoring.cost.items())
-        pairs += [
-            ("Scoring method", report.scoring.method),
-            ("Scoring signature", report.scoring.signature),
-            ("Scoring cost", cost or "not recorded"),
-        ]
+        for variant in facts.pruned(report):
+            pairs += _scoring(facts.scoring(report, variant), f" of {variant.name}")
     for variant in facts.pruned(report):
         pairs.append((f"Budget of {variant.name}", variant.budget))
         if variant.selection:
@@ -308,29 +304,56 @@ def origin(report: Report, *, directories: bool = True) -> Pairs:
         pairs.append((f"Recovery of {variant.name}", variant.recovery or "not recorded"))
         if directories:
             pairs.append((f"Directory of {variant.name}", variant.directory))
+    runs = facts.runs(report)
     pairs += _scored_tokens(report)
-    pairs += _source("Calibration data", report.calibration)
-    pairs += _source("Test data", report.test)
-    pairs += [("Seed", str(report.seed)), ("Command", report.command)]
-    return [*pairs, ("Created", report.created), ("compress", report.tool_version)]
+    pairs += _by_run(report, "Calibration data", [_source(run.calibration) for run in runs])
+    pairs.append(("Test data", _source(report.test)))
+    pairs += _by_run(report, "Seed", [str(run.seed) for run in runs])
+    pairs += _by_run(report, "Command", [run.command for run in runs])
+    pairs += _by_run(report, "Created", [run.created for run in runs])
+    return pairs + _by_run(report, "compress", [run.tool_version for run in runs])
+
+
+def _by_run(report: Report, title: str, texts: Sequence[str]) -> Pairs:
+    """One value of all runs; where they differ, one of each, named by the run's variants."""
+    if len(set(texts)) == 1:
+        return [(title, texts[0])]
+    cut = {variant.name for variant in facts.pruned(report)}
+    return [
+        (f"{title} of {', '.join(name for name in run.variants if name in cut)}", text)
+        for run, text in zip(facts.runs(report), texts, strict=True)
+    ]
+
+
+def _scoring(scoring: Scoring | None, of: str) -> Pairs:
+    if scoring is None:
+        return [(f"Head scores{of}", "none")]
+    cost = ", ".join(f"{k} {numbers.adaptive(v)}" for k, v in scoring.cost.items())
+    return [
+        (f"Scoring method{of}", scoring.method),
+        (f"Scoring signature{of}", scoring.signature),
+        (f"Scoring cost{of}", cost or "not recorded"),
+    ]
 
 
 def _scored_tokens(report: Report) -> Pairs:
     """How many tokens the decoders score, where that differs between the models."""
     models = [report.dense, *facts.pruned(report)]
     counts = {model.name: model.output_tokens for model in models if model.output_tokens}
-    pairs = _source("Target text", report.target_text) if report.target_text else []
+    pairs: Pairs = []
+    runs = facts.runs(report)
+    if any(run.target_text for run in runs):
+        pairs = _by_run(report, "Target text", [_source(run.target_text) for run in runs])
     if len(set(counts.values())) > 1:
         text = "; ".join(f"{name} {count:,}" for name, count in counts.items())
         pairs.append(("Tokens that the decoder scores", text))
     return pairs
 
 
-def _source(title: str, source: Source | None) -> Pairs:
+def _source(source: Source | None) -> str:
     if source is None:
-        return [(title, "none")]
-    files = ", ".join(source.files)
-    return [(title, f"{source.rows:,} rows of {files}; SHA-256 {source.sha256}")]
+        return "none"
+    return f"{source.rows:,} rows of {', '.join(source.files)}; SHA-256 {source.sha256}"
 
 
 def signatures(report: Report) -> Pairs:
@@ -362,4 +385,8 @@ def environment(report: Report) -> Pairs:
             ("Threads", str(run.threads)),
             ("Lengths", run.lengths),
         ]
-    return [*pairs, *report.hardware.items(), *report.versions.items()]
+    runs = facts.runs(report)
+    for settings in ([run.hardware for run in runs], [run.versions for run in runs]):
+        for name in dict.fromkeys(key for found in settings for key in found):
+            pairs += _by_run(report, name, [found.get(name, "none") for found in settings])
+    return pairs

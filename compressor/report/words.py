@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 
 from compressor.report import facts, numbers
-from compressor.report.schema import Comparison, Report, Timing, Variant
+from compressor.report.schema import Comparison, QualitySearch, Report, Timing, Variant
+
+_APART = "timings of different runs do not compare, each run's own report has them"
 
 
 def join(items: Sequence[str]) -> str:
@@ -69,6 +71,50 @@ def quality_sentences(report: Report) -> list[str]:
     return [*lines, *precision_sentences(report)]
 
 
+def shared_rows(shared: int, total: int) -> str:
+    """`3 of 24 test rows are calibration rows too, so …`; not a whole sentence."""
+    are = "is a calibration row" if shared == 1 else "are calibration rows"
+    return f"{shared:,} of {total:,} test rows {are} too, so other text can show a greater loss"
+
+
+def data_sentences(report: Report) -> list[str]:
+    """That models were chosen on rows they were tested on; empty if no row is shared."""
+    runs = facts.runs(report)
+    if report.test is None:
+        return []
+    if len({run.shared_rows for run in runs}) == 1:
+        count = runs[0].shared_rows
+        return [f"{shared_rows(count, report.test.rows)}."] if count else []
+    return [
+        f"Of {join(run.variants)}: {shared_rows(run.shared_rows, report.test.rows)}."
+        for run in runs
+        if run.shared_rows
+    ]
+
+
+def drop_sentences(report: Report) -> list[str]:
+    """Where a delivered model lost more than `--max-drop` asked for; empty where none did."""
+    search = report.search
+    if not isinstance(search, QualitySearch):
+        return []
+    style = facts.metric_style(search.metric)
+    lines = []
+    for variant in facts.delivered(report):
+        found = facts.comparison(variant, search.metric)
+        if found is None or not -found.difference > search.drop + facts.ROUNDING:
+            continue
+        start = (
+            f"The measured drop of {numbers.fixed(-found.difference, style.digits)} in "
+            f"{style.label} is more than the {search.drop:.15g} asked for"
+        )
+        rows = f"{report.test.rows:,} test rows" if report.test else "the test rows"
+        if found.interval[1] >= -search.drop:
+            lines.append(f"{start}, which {rows} cannot tell apart: use more test rows.")
+        else:
+            lines.append(f"{start}, and {rows} show that it is.")
+    return lines
+
+
 def precision_sentences(report: Report) -> list[str]:
     """What each artifact runs in by default, and why it is not a precision that was made too."""
     lines = []
@@ -123,6 +169,8 @@ def head_sentences(report: Report) -> list[str]:
 
 def speed_sentences(report: Report) -> list[str]:
     """Where pruning pays and where it does not, for every variant and batch size."""
+    if any(run.timed for run in report.runs):
+        return [f"Throughput is not shown: {_APART}."]
     if report.throughput is None:
         return ["Throughput was not measured."]
     lines = []
@@ -186,12 +234,14 @@ def gate_sentence(report: Report) -> str | None:
     unmet = sum(not outcome.met for outcome in report.gate)
     total = len(report.gate)
     if unmet:
+        if total == 1:
+            return "The gate check is not met."
         return f"{unmet} of {total} gate checks {'is' if unmet == 1 else 'are'} not met."
     return "The gate check is met." if total == 1 else f"All {total} gate checks are met."
 
 
 def verdict(report: Report) -> str:
-    """The report in one or two sentences, about the variant that leads (`facts.headline`)."""
+    """The report in a few sentences, about the variant that leads (`facts.headline`)."""
     variant = facts.headline(report)
     if variant is None:
         return "The report holds no pruned variant."
@@ -203,7 +253,14 @@ def verdict(report: Report) -> str:
     refused = [
         line for model in facts.pruned(report) for line in _refusals(facts.builds(report, model))
     ]
-    return " ".join(filter(None, ("; ".join(parts) + ".", *refused, gate_sentence(report))))
+    sentences = (
+        "; ".join(parts) + ".",
+        *drop_sentences(report),
+        *data_sentences(report),
+        *refused,
+        gate_sentence(report),
+    )
+    return " ".join(filter(None, sentences))
 
 
 def _lead(report: Report, variant: Variant, metric: str | None) -> str:
@@ -228,7 +285,7 @@ def _lead(report: Report, variant: Variant, metric: str | None) -> str:
 def _speed_range(report: Report, variant: Variant) -> str:
     rows = [row for row in facts.timings(report, variant.name) if row.speedup is not None]
     if not rows:
-        return "speed not measured"
+        return f"speed not {'shown' if any(run.timed for run in report.runs) else 'measured'}"
     if len(rows) == 1:
         return f"speed-up {speedup(rows[0])} at batch {rows[0].batch_size}"
     low, high = (pick(rows, key=lambda row: row.speedup or 0.0) for pick in (min, max))

@@ -149,7 +149,7 @@ def run_study(options: Options, output: Path, talk: Talk = SILENT) -> Result:
         CompressError: see `compressor.errors`.
     """
     from compressor.study.job import discard_unused, prepare
-    from compressor.study.output import write_result
+    from compressor.study.output import with_shared_rows, write_result
 
     job = prepare(options, output, talk)
     module, _, function = STUDIES[options.study].function.partition(":")
@@ -158,5 +158,6 @@ def run_study(options: Options, output: Path, talk: Talk = SILENT) -> Result:
     except CompressError:
         discard_unused(job.workspace, output)
         raise
+    result = with_shared_rows(result, job)
     write_result(result, options.study, output)
     return result

@@ -18,7 +18,12 @@ from compressor.export.metadata import label_names, max_source_tokens
 from compressor.heads import HeadMask, HeadScores
 from compressor.importance import DATA_FREE, check_method
 from compressor.importance.ablation import PRIMARY, measure
-from compressor.journey import MINIMUM_ROWS, pick_device, score_checkpoint_heads
+from compressor.journey import (
+    MINIMUM_ROWS,
+    pick_device,
+    score_checkpoint_heads,
+    warn_of_shared_rows,
+)
 from compressor.recipe import Recipe
 from compressor.stages import scores_from_json, scores_to_json
 from compressor.study import Options
@@ -41,6 +46,7 @@ class Job:
     calibration: Rows | None
     other: Rows | None
     test: Rows | None
+    shared_rows: int  # test rows whose texts are calibration rows too
     device: str
     workspace: Workspace
     talk: Talk
@@ -74,6 +80,7 @@ class Job:
             "revision": self.checkpoint.revision,
             "heads": {layer.name: layer.heads for layer in self.checkpoint.layers},
             "seed": self.recipe.seed,
+            "shared_rows": self.shared_rows,
             **sources,
         }
 
@@ -87,6 +94,7 @@ def prepare(options: Options, output: Path, talk: Talk) -> Job:
     calibration = _read(recipe, checkpoint, recipe.calibration, recipe.calibration_rows)
     other = _read(recipe, checkpoint, options.other, recipe.calibration_rows)
     test = _read(recipe, checkpoint, recipe.test, recipe.test_rows)
+    shared = warn_of_shared_rows(calibration, test, talk)
     models = [checkpoint.directory, *map(resolve, options.checkpoints[:-1])]
     if options.pruned is not None:
         models.append(resolve(options.pruned))
@@ -101,7 +109,7 @@ def prepare(options: Options, output: Path, talk: Talk) -> Job:
         "conllu_sha256": conllu,
     }
     workspace = open_workspace(output / STATE / f"{PREFIX}{options.study}", identity, talk)
-    return Job(options, checkpoint, calibration, other, test, device, workspace, talk)
+    return Job(options, checkpoint, calibration, other, test, shared, device, workspace, talk)
 
 
 def discard_unused(workspace: Workspace, output: Path) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
+from compressor.report import words
 from compressor.report.markdown import bullets, escape, render_table
 from compressor.report.tables import Column, Table
 from compressor.workspace import STATE, write_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from compressor.study.job import Job
 
 PREFIX = "study-"
 SUFFIXES = (".json", ".md", ".png", ".svg")
@@ -58,6 +61,14 @@ def require_ours(output: Path) -> None:
         return
     if any(output.iterdir()):
         raise InputError(f"{output} is not empty and holds no study; choose another --output")
+
+
+def with_shared_rows(result: Result, job: Job) -> Result:
+    """The result with a sentence more if test rows are calibration rows too."""
+    if not job.shared_rows or job.test is None:
+        return result
+    sentence = f"{words.shared_rows(job.shared_rows, len(job.test.sources))}."
+    return replace(result, sentences=[*result.sentences, sentence])
 
 
 def write_result(result: Result, study: str, output: Path) -> None:

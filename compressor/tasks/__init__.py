@@ -17,9 +17,12 @@ from types import ModuleType
 
 from compressor.errors import UsageError
 from compressor.tasks.batching import Batch, Example, count_truncated
-from compressor.tasks.rows import Rows, read_rows
+from compressor.tasks.rows import Rows, count_shared, read_rows
 
-__all__ = ["TASKS", "Batch", "Example", "Rows", "count_truncated", "read_rows", "task_module"]
+__all__ = [
+    "TASKS", "Batch", "Example", "Rows", "count_shared", "count_truncated", "read_rows",
+    "task_module",
+]  # fmt: skip
 
 TASKS: dict[str, str] = {
     "translation": "compressor.tasks.translation",

@@ -124,6 +124,16 @@ def fingerprint(sources: list[str], pairs: list[str] | None, targets: list[str])
     return digest.hexdigest()
 
 
+def count_shared(test: Rows, calibration: Rows) -> int:
+    """How many test rows have a text (both texts, of pairs) that is a calibration row's too."""
+
+    def texts(rows: Rows) -> list[tuple[str, str]]:
+        return list(zip(rows.sources, rows.pairs or [""] * len(rows.sources), strict=True))
+
+    seen = set(texts(calibration))
+    return sum(text in seen for text in texts(test))
+
+
 Columns = tuple[list[str], list[str] | None, list[str]]  # sources, pairs, targets
 
 
