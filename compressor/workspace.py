@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 
 from compressor.errors import InputError, UsageError
 from compressor.memory import give_back
+from compressor.outputs import write_at_once
 from compressor.talk import Talk
 
 STATE = ".compress"
@@ -83,10 +83,7 @@ def open_workspace(root: Path, identity: Mapping[str, Any], talk: Talk) -> Works
 
 def write_json(path: Path, value: Any) -> None:
     """Write at once: readers see the whole file or none."""
-    temporary = path.with_suffix(".tmp")
-    text = json.dumps(value, ensure_ascii=False, indent=1)
-    temporary.write_text(text + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_at_once(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
 
 def sha256_of(path: Path) -> str:

@@ -1,0 +1,91 @@
+"""Results never replace a file that is not ours, and places that cannot be written are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from compressor.commands import run
+from compressor.importance.compare import comparison_plot
+from compressor.outputs import write_at_once
+from compressor.stages import scores_to_json
+from compressor.workspace import write_json
+from tests import toy
+from tests.report_samples import translator_report
+from tests.test_compare_scores import sample
+
+
+@pytest.fixture(scope="module")
+def model(once) -> Path:
+    return once("outputs-model", toy.classifier)
+
+
+@pytest.fixture
+def mine(tmp_path) -> Path:
+    path = tmp_path / "mycal.tsv"
+    path.write_text("text\tlabel\nw5\tLABEL_1\n", encoding="utf-8")
+    return path
+
+
+def score(model: Path, output: Path, *options: str) -> int:
+    return run(["score", "-m", str(model), "--method", "magnitude", "-o", str(output), *options])
+
+
+def test_scores_never_replace_a_file_that_holds_something_else(model, mine, capsys):
+    before = mine.read_bytes()
+    assert score(model, mine) == 4
+    assert "is not a scores file of compress" in capsys.readouterr().err
+    assert mine.read_bytes() == before
+
+
+def test_scores_replace_scores_and_leave_their_neighbours_alone(model, tmp_path):
+    output, neighbour = tmp_path / "mycal.json", tmp_path / "mycal.tmp"
+    neighbour.write_text("mine", encoding="utf-8")
+    write_json(output, scores_to_json(sample(0, "taylor")))
+    assert score(model, output) == 0
+    assert json.loads(output.read_text(encoding="utf-8"))["method"] == "magnitude"
+    assert neighbour.read_text(encoding="utf-8") == "mine"
+    assert sorted(tmp_path.iterdir()) == [output, neighbour]
+
+
+def test_the_plot_of_a_comparison_replaces_only_such_a_plot(model, tmp_path, capsys):
+    output, plot = tmp_path / "pic.json", tmp_path / "pic.png"
+    plot.write_bytes(b"\x89PNG holiday")
+    assert score(model, output, "--compare", "random") == 4
+    assert "pic.png" in capsys.readouterr().err
+    assert [p.read_bytes() for p in tmp_path.iterdir()] == [b"\x89PNG holiday"]
+    comparison_plot([sample(0, "taylor"), sample(1, "fisher")], plot)
+    before = plot.read_bytes()
+    assert score(model, output, "--compare", "random") == 0
+    assert plot.read_bytes() != before
+
+
+def test_scores_and_their_plot_cannot_be_one_file(model, tmp_path, capsys):
+    assert score(model, tmp_path / "both.png", "--compare", "random") == 2
+    assert "both.json" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_junit_never_replaces_a_file_that_holds_something_else(mine, tmp_path, capsys):
+    report, before = tmp_path / "r.json", mine.read_bytes()
+    report.write_text(translator_report().model_dump_json(), encoding="utf-8")
+    gate = ["gate", str(report), "--max-drop", "bleu=100", "--junit"]
+    assert run([*gate, str(mine)]) == 4
+    assert "is not a JUnit file of compress" in capsys.readouterr().err
+    assert mine.read_bytes() == before
+    own = tmp_path / "new" / "junit.xml"
+    assert run([*gate, str(own)]) == 0
+    assert run([*gate, str(own)]) == 0
+    assert own.read_text(encoding="utf-8").startswith("<?xml")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_files_written_at_once_have_the_usual_permissions(tmp_path):
+    (tmp_path / "usual").touch()
+    write_at_once(tmp_path / "ours", "text")
+    usual, ours = (stat.S_IMODE((tmp_path / n).stat().st_mode) for n in ("usual", "ours"))
+    assert ours == usual
