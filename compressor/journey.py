@@ -26,6 +26,7 @@ from compressor.gates import LEARNED, check_learning
 from compressor.heads import HeadMask, HeadScores
 from compressor.importance import DATA_FREE, METHODS, Scoring, check_method, score_heads
 from compressor.importance.confidence import boundary_ids
+from compressor.outputs import require_directory
 from compressor.precisions import made_precisions
 from compressor.recipe import Recipe
 from compressor.recovery import check_recovery
@@ -132,6 +133,7 @@ def pick_device(wanted: str, talk: Talk) -> str:
 
 def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
     """Check everything that can be checked before the first long computation."""
+    require_directory(output)
     device = pick_device(recipe.device, talk)
     precisions = made_precisions(recipe.precision, device)
     checkpoint = open_checkpoint(

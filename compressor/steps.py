@@ -28,6 +28,7 @@ from compressor.journey import (
     require_target,
     score_checkpoint_heads,
 )
+from compressor.outputs import require_directory
 from compressor.precisions import AUTO, BASE, made_precisions
 from compressor.recipe import Recipe
 from compressor.recovery import NONE, check_recovery, parse_recovery
@@ -58,6 +59,7 @@ def _open_dense(recipe: Recipe) -> Checkpoint:
 
 
 def _require_new(output: Path) -> None:
+    require_directory(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise InputError(f"{output} exists and is not empty; choose another --output")
 
@@ -160,6 +162,7 @@ def export_checkpoint(recipe: Recipe, output: Path, layout: str = "compress") ->
     # Nothing is timed here, so every precision that is named can be made on every machine.
     device = choose_device(recipe.device) if recipe.precision == [AUTO] else "cpu"
     precisions = made_precisions(recipe.precision, device)
+    require_directory(output)
     if (output / "onnx").exists():
         raise InputError(f"{output / 'onnx'} is there already; choose another --output")
     checkpoint = _open(recipe)

@@ -53,14 +53,13 @@ def open_workspace(root: Path, identity: Mapping[str, Any], talk: Talk) -> Works
     """Take an empty directory, or go on with one that holds the same run.
 
     Args:
+        root: a directory that can be written (`outputs.require_directory`).
         identity: the resolved options and fingerprints of all inputs.
 
     Raises:
         InputError: the directory holds something that is not ours.
         UsageError: it holds a run with other options or other inputs.
     """
-    if root.exists() and not root.is_dir():
-        raise InputError(f"{root} is a file; choose another --output")
     record = root / STATE / _RUN
     if record.exists():
         before = json.loads(record.read_text(encoding="utf-8"))

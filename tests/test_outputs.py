@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -89,3 +90,61 @@ def test_files_written_at_once_have_the_usual_permissions(tmp_path):
     write_at_once(tmp_path / "ours", "text")
     usual, ours = (stat.S_IMODE((tmp_path / n).stat().st_mode) for n in ("usual", "ours"))
     assert ours == usual
+
+
+UNWRITABLE = {
+    "run": ["run", "--keep", "0.5", "-o"],
+    "run in a system directory": ["run", "--keep", "0.5", "-o", "/proc/out"],
+    "prune": ["prune", "--keep", "0.5", "--scores", "scores.json", "-o"],
+    "export": ["export", "-o"],
+    "export for optimum": ["export", "--layout", "optimum", "-o"],
+    "study": ["study", "heads", "--test", "none.tsv", "-o"],
+    "score": ["score", "--method", "magnitude", "-o"],
+}
+
+
+@pytest.mark.parametrize("name", UNWRITABLE)
+def test_an_output_that_cannot_be_written_is_told_first(name, model, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("afile").write_text("mine", encoding="utf-8")
+    write_json(Path("scores.json"), scores_to_json(sample(0, "taylor")))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    options = UNWRITABLE[name]
+    if "/proc/out" in options and not Path("/proc").is_dir():
+        pytest.skip("this system has no /proc")
+    output = ["afile/out"] if options[-1] == "-o" else []
+    assert run([*options, *output, "-m", str(model)]) == 4
+    told = capsys.readouterr().err
+    assert told.startswith("error: cannot write ")
+    assert told.endswith("; choose another --output\n")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_reports_and_junit_say_that_they_cannot_be_written(tmp_path, capsys):
+    (tmp_path / "afile").touch()
+    report = tmp_path / "r.json"
+    report.write_text(translator_report().model_dump_json(), encoding="utf-8")
+    assert run(["report", str(report), "-o", str(tmp_path / "afile")]) == 4
+    assert "choose another --output" in capsys.readouterr().err
+    gate = ["gate", str(report), "--max-drop", "bleu=100", "--junit", str(tmp_path / "afile" / "x")]
+    assert run(gate) == 4
+    assert "choose another --junit" in capsys.readouterr().err
+
+
+def test_scores_are_not_written_over_a_directory_but_make_their_own(model, tmp_path, capsys):
+    assert score(model, tmp_path) == 4
+    assert "is a directory" in capsys.readouterr().err
+    assert score(model, tmp_path / "new" / "deep" / "s.json") == 0
+    assert (tmp_path / "new" / "deep" / "s.json").exists()
+
+
+def test_what_the_file_system_refuses_later_is_no_bug(tmp_path, monkeypatch, capsys):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "out/report.md")
+
+    monkeypatch.setattr("compressor.gate.check", full)
+    report = tmp_path / "r.json"
+    report.write_text(translator_report().model_dump_json(), encoding="utf-8")
+    assert run(["gate", str(report), "--max-drop", "bleu=100"]) == 4
+    told = capsys.readouterr().err
+    assert told == f"error: cannot read or write out/report.md: {os.strerror(errno.ENOSPC)}\n"
