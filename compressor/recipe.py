@@ -67,7 +67,7 @@ class Recipe(BaseModel):
     distill_epochs: PositiveInt = 5
     learning_rate: float = Field(default=1e-4, gt=0)
     patience: PositiveInt = 2
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**32)
 
     precision: list[str] = ["fp32"]
     device: Literal["auto", "cpu", "cuda"] = "auto"

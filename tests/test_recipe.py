@@ -46,6 +46,8 @@ def test_writing_and_reading_gives_the_same_recipe(tmp_path):
         ("model: a\nkepe: 0.5\n", UsageError, "unknown option 'kepe'"),
         ("model: a\nsteps: 0\n", UsageError, "--steps 0"),
         ("model: a\nmethod: [x]\n", UsageError, "--method"),
+        ("model: a\nseed: -1\n", UsageError, "--seed -1"),
+        ("model: a\nseed: 4294967296\n", UsageError, "--seed 4294967296"),
         ("model: a\nbatch_size: [0]\n", UsageError, "positive"),
         ("keep: 0.5\n", UsageError, "give --model"),
         ("- a\n", UsageError, "option: value"),

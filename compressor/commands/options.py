@@ -204,7 +204,10 @@ Floor = Annotated[
     str | None,
     typer.Option("--floor", help="Heads each layer keeps at least: 1 (default), 0, or cross=2."),
 ]
-Seed = Annotated[int | None, typer.Option("--seed", help="Of everything random. Default: 0.")]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", min=0, max=2**32 - 1, help="Of everything random. Default: 0."),
+]
 Precision = Annotated[
     list[str] | None,
     typer.Option(
