@@ -34,6 +34,7 @@ from compressor.report.schema import Source
 from compressor.runtime.session import choose_device
 from compressor.talk import Talk
 from compressor.tasks import Example, Rows, count_truncated, read_rows, task_module
+from compressor.unused import refuse_unused
 from compressor.workspace import Workspace, fingerprint, open_workspace, sha256_of
 
 if TYPE_CHECKING:
@@ -159,6 +160,7 @@ def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
     for plan in plans:
         check_possible(plan.budget, floors, full)
     calibration, test = read_data(recipe, checkpoint)
+    refuse_unused(recipe, checkpoint.entry.task)
     task = task_module(checkpoint.entry.task)
     rows = calibration or test
     assert rows is not None
@@ -284,16 +286,6 @@ def _require_alone(recipe: Recipe, budgets: Sequence[Budget], budget: Budget) ->
         )
 
 
-def _refuse_learning_options(recipe: Recipe) -> None:
-    """Options of learned masks would do nothing with scores; say so."""
-    for name in ("penalty", "estimator", "train_weights", "gate_learning_rate"):
-        if getattr(recipe, name) != Recipe.model_fields[name].default:
-            raise UsageError(
-                f"--{name.replace('_', '-')} {getattr(recipe, name)} is for learned masks; use "
-                f"--method {' or '.join(LEARNED)}, or leave it out"
-            )
-
-
 def read_data(recipe: Recipe, checkpoint: Checkpoint) -> tuple[Rows | None, Rows | None]:
     """Calibration and test rows, as far as they are given.
 
@@ -303,7 +295,6 @@ def read_data(recipe: Recipe, checkpoint: Checkpoint) -> tuple[Rows | None, Rows
     """
     if recipe.method not in LEARNED:
         check_method(recipe.method, LEARNED)
-        _refuse_learning_options(recipe)
     if recipe.calibration is None and recipe.method not in DATA_FREE:
         raise UsageError(f"--method {recipe.method} needs --calibration FILE")
     check_recovery(recipe.recover, recipe.calibration is not None)

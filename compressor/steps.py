@@ -38,6 +38,7 @@ from compressor.stages import heads_facts, scores_from_json, synthetic_probe
 from compressor.surgery import prune, verify_surgery
 from compressor.talk import SILENT, Talk
 from compressor.tasks import Example, task_module
+from compressor.unused import refuse_unused_training
 
 LAYOUTS = ("compress", "optimum")
 
@@ -115,6 +116,12 @@ def prune_checkpoint(
     """
     _require_new(output)
     check_recovery(recipe.recover, recipe.calibration is not None)
+    refuse_unused_training(recipe)
+    if recipe.calibration is not None and not parse_recovery(recipe.recover):
+        raise UsageError(
+            f"--calibration {recipe.calibration} is for the repair; add --recover reconstruct, or "
+            "leave it out"
+        )
     device = pick_device(recipe.device, talk)
     checkpoint = _open_dense(recipe)
     examples: list[Example] = []

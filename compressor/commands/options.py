@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,12 @@ def _verbose(value: bool) -> bool:
 
 def _json(value: bool) -> bool:
     console.as_json = value
+    return value
+
+
+def _positive_seconds(value: float | None) -> float | None:
+    if value is not None and not 0 < value < math.inf:
+        raise UsageError(f"--bench-seconds {value:g}: give a number of seconds above 0")
     return value
 
 
@@ -249,7 +256,11 @@ TargetLength = Annotated[
 ]
 BenchSeconds = Annotated[
     float | None,
-    typer.Option("--bench-seconds", help="Least time per model and batch size. Default: 3."),
+    typer.Option(
+        "--bench-seconds",
+        callback=_positive_seconds,
+        help="Least time per model and batch size. Default: 3.",
+    ),
 ]
 Threads = Annotated[
     int | None, typer.Option("--threads", min=1, help="CPU threads of the runtime.")

@@ -50,6 +50,7 @@ def score(
     from compressor.recipe import build_recipe
     from compressor.stages import scores_to_json
     from compressor.steps import score_checkpoint
+    from compressor.unused import refuse_unused_scoring
     from compressor.workspace import write_json
 
     for name in ("output", "compare", "quiet", "verbose", "as_json"):
@@ -57,6 +58,7 @@ def score(
     recipe = build_recipe(given)
     for other in compare or []:
         check_method(other)
+    refuse_unused_scoring(recipe, [recipe.method, *(compare or [])])
     plot = output.with_suffix(".png")
     _require_outputs(output, plot if compare else None)
     scores = score_checkpoint(recipe, console)
