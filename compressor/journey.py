@@ -29,7 +29,7 @@ from compressor.importance.confidence import boundary_ids
 from compressor.outputs import require_directory
 from compressor.precisions import made_precisions
 from compressor.recipe import Recipe
-from compressor.recovery import check_recovery
+from compressor.recovery import HOLDS_OUT, check_recovery, parse_recovery
 from compressor.report.schema import Source
 from compressor.runtime.session import choose_device
 from compressor.talk import Talk
@@ -165,6 +165,7 @@ def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
     rows = calibration or test
     assert rows is not None
     examples = task.encode(rows, checkpoint.tokenizer, max_source_tokens(checkpoint))
+    require_rows_to_train(recipe, len(examples))
     cut = count_truncated(examples)
     if cut:
         talk.say(f"{cut} of {len(examples)} rows are longer than the model allows and were cut")
@@ -183,6 +184,14 @@ def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
         recipe, checkpoint, full, floors, plans, calibration, test, examples, task, device,
         precisions, *_output_tokens(recipe, checkpoint, workspace, talk), workspace, talk,
     )  # fmt: skip
+
+
+def require_rows_to_train(recipe: Recipe, rows: int) -> None:
+    """Raise `InputError` if a recipe trains something and has too few calibration rows for it."""
+    if recipe.method in LEARNED or HOLDS_OUT in parse_recovery(recipe.recover):
+        from compressor.training import require_enough
+
+        require_enough(rows)
 
 
 def _output_tokens(

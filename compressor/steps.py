@@ -25,6 +25,7 @@ from compressor.journey import (
     pick_device,
     plan_budgets,
     read_data,
+    require_rows_to_train,
     require_target,
     score_checkpoint_heads,
 )
@@ -127,6 +128,7 @@ def prune_checkpoint(
     examples: list[Example] = []
     if parse_recovery(recipe.recover):
         examples, _ = _calibration(recipe, checkpoint)
+        require_rows_to_train(recipe, len(examples))
     full = HeadMask.full(checkpoint.layers)
     if {name: len(values) for name, values in scores.values.items()} != full.counts():
         raise UsageError(f"the scores are of another model than {recipe.model}: its layers differ")

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import compressor
 from compressor.checkpoint import open_checkpoint
-from compressor.errors import UsageError
+from compressor.errors import InputError, UsageError
 from compressor.gates import LEARNED
 from compressor.heads import HeadMask, HeadScores
 from compressor.importance import Scoring, score_heads
@@ -186,6 +186,14 @@ def test_what_does_not_go_together_is_refused(checkpoints, tmp_path, options, me
     with pytest.raises(UsageError, match=message) as caught:
         run(recipe(checkpoints, tmp_path, **options), tmp_path / "out")
     assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("options", [{"recover": "reconstruct+distill"}, {"method": "subset"}])
+def test_too_few_rows_to_train_on_are_told_first(checkpoints, tmp_path, options):
+    few = recipe(checkpoints, tmp_path, calibration_rows=10, **options)
+    with pytest.raises(InputError, match="10 calibration rows are too few .* at least 16"):
+        run(few, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
