@@ -28,7 +28,7 @@ from compressor.importance import DATA_FREE, METHODS, Scoring, check_method, sco
 from compressor.importance.confidence import boundary_ids
 from compressor.outputs import require_directory
 from compressor.precisions import made_precisions
-from compressor.recipe import Recipe
+from compressor.recipe import MINIMUM_ROWS, Recipe
 from compressor.recovery import HOLDS_OUT, check_recovery, parse_recovery
 from compressor.report.schema import Source
 from compressor.runtime.session import choose_device
@@ -39,8 +39,6 @@ from compressor.workspace import Workspace, fingerprint, open_workspace, sha256_
 
 if TYPE_CHECKING:
     from torch import nn
-
-MINIMUM_ROWS = 8
 
 
 @dataclass(frozen=True)

@@ -104,9 +104,13 @@ TargetText = Annotated[
     ),
 ]
 CalibrationRows = Annotated[
-    int | None, typer.Option("--calibration-rows", min=2, help="Use only the first N.")
+    int | None, typer.Option("--calibration-rows", min=8, help="Use only the first N.")
 ]
-TestRows = Annotated[int | None, typer.Option("--test-rows", min=2, help="Use only the first N.")]
+TestRows = Annotated[int | None, typer.Option("--test-rows", min=8, help="Use only the first N.")]
+# Where an artifact is measured by itself, for which two rows are enough.
+MeasuredRows = Annotated[
+    int | None, typer.Option("--test-rows", min=2, help="Use only the first N.")
+]
 SourceColumn = Annotated[str | None, typer.Option("--source-column", help="Default: the first.")]
 TargetColumn = Annotated[str | None, typer.Option("--target-column", help="Default: the second.")]
 TextColumn = Annotated[
