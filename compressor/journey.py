@@ -26,9 +26,10 @@ from compressor.gates import LEARNED, check_learning
 from compressor.heads import HeadMask, HeadScores
 from compressor.importance import DATA_FREE, METHODS, Scoring, check_method, score_heads
 from compressor.importance.confidence import boundary_ids
+from compressor.outputs import require_directory
 from compressor.precisions import made_precisions
-from compressor.recipe import Recipe
-from compressor.recovery import check_recovery, parse_recovery
+from compressor.recipe import MINIMUM_ROWS, Recipe
+from compressor.recovery import HOLDS_OUT, check_recovery, parse_recovery
 from compressor.report import words
 from compressor.report.schema import Source
 from compressor.runtime.session import choose_device
@@ -41,12 +42,11 @@ from compressor.tasks import (
     read_rows,
     task_module,
 )
+from compressor.unused import refuse_unused
 from compressor.workspace import Workspace, fingerprint, open_workspace, sha256_of
 
 if TYPE_CHECKING:
     from torch import nn
-
-MINIMUM_ROWS = 8
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,7 @@ def pick_device(wanted: str, talk: Talk) -> str:
 
 def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
     """Check everything that can be checked before the first long computation."""
+    require_directory(output)
     device = pick_device(recipe.device, talk)
     precisions = made_precisions(recipe.precision, device)
     checkpoint = open_checkpoint(
@@ -167,10 +168,12 @@ def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
         check_possible(plan.budget, floors, full)
     calibration, test = read_data(recipe, checkpoint)
     shared = warn_of_shared_rows(calibration, test, talk)
+    refuse_unused(recipe, checkpoint.entry.task)
     task = task_module(checkpoint.entry.task)
     rows = calibration or test
     assert rows is not None
     examples = task.encode(rows, checkpoint.tokenizer, max_source_tokens(checkpoint))
+    require_rows_to_train(recipe, len(examples))
     cut = count_truncated(examples)
     if cut:
         talk.say(f"{cut} of {len(examples)} rows are longer than the model allows and were cut")
@@ -189,6 +192,14 @@ def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
         recipe, checkpoint, full, floors, plans, calibration, test, shared, examples, task,
         device, precisions, *_output_tokens(recipe, checkpoint, workspace, talk), workspace, talk,
     )  # fmt: skip
+
+
+def require_rows_to_train(recipe: Recipe, rows: int) -> None:
+    """Raise `InputError` if a recipe trains something and has too few calibration rows for it."""
+    if recipe.method in LEARNED or HOLDS_OUT in parse_recovery(recipe.recover):
+        from compressor.training import require_enough
+
+        require_enough(rows)
 
 
 def _output_tokens(
@@ -298,16 +309,6 @@ def _require_alone(recipe: Recipe, budgets: Sequence[Budget], budget: Budget) ->
         )
 
 
-def _refuse_learning_options(recipe: Recipe) -> None:
-    """Options of learned masks would do nothing with scores; say so."""
-    for name in ("penalty", "estimator", "train_weights", "gate_learning_rate"):
-        if getattr(recipe, name) != Recipe.model_fields[name].default:
-            raise UsageError(
-                f"--{name.replace('_', '-')} {getattr(recipe, name)} is for learned masks; use "
-                f"--method {' or '.join(LEARNED)}, or leave it out"
-            )
-
-
 def read_data(recipe: Recipe, checkpoint: Checkpoint) -> tuple[Rows | None, Rows | None]:
     """Calibration and test rows, as far as they are given.
 
@@ -317,7 +318,6 @@ def read_data(recipe: Recipe, checkpoint: Checkpoint) -> tuple[Rows | None, Rows
     """
     if recipe.method not in LEARNED:
         check_method(recipe.method, LEARNED)
-        _refuse_learning_options(recipe)
     if recipe.calibration is None and recipe.method not in DATA_FREE:
         raise UsageError(f"--method {recipe.method} needs --calibration FILE")
     check_recovery(recipe.recover, recipe.calibration is not None)

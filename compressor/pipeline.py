@@ -22,7 +22,7 @@ from compressor.journey import (
     prepare,
     require_measurements,
 )
-from compressor.precisions import choose_default
+from compressor.precisions import BASE, choose_default
 from compressor.recipe import Recipe
 from compressor.report import facts, write_reports
 from compressor.report.combine import only, share_scoring
@@ -111,10 +111,13 @@ def run(recipe: Recipe, output: Path, command: str = "", talk: Talk = SILENT) ->
 
 def _dense(journey: Journey, probe: Probe) -> Variant:
     directory = journey.workspace.state / "dense"
-    data = journey.workspace.stage(
+    builds = [name for plan in journey.plans for name in _family(journey, plan.name)]
+    data = journey.workspace.build(
         "dense",
         "exporting the dense model to compare with",
         lambda: build_dense(journey.checkpoint, probe, directory),
+        directory,
+        [*_after(journey, "dense"), *(f"significance-{name}" for name in builds)],
     )
     return Variant.model_validate(data | {"directory": directory.as_posix()})
 
@@ -137,7 +140,13 @@ def _build(journey: Journey, plan: Plan, choice: Choice, probe: Probe) -> Varian
 
     repairing = "" if recipe.recover == "none" else f", repairing ({recipe.recover})"
     title = f"removing {mask.total() - mask.count()} of {mask.total()} heads{repairing}, exporting"
-    data = journey.workspace.stage(f"build-{plan.name}", f"{title}, checking", compute)
+    data = journey.workspace.build(
+        f"build-{plan.name}",
+        f"{title}, checking",
+        compute,
+        plan.directory,
+        _after(journey, plan.name),
+    )
     forget(journey, f"distill-{plan.name}")
     return Variant.model_validate(data | {"directory": plan.directory.as_posix()})
 
@@ -146,14 +155,34 @@ def _precisions(journey: Journey, base: Variant, probe: Probe) -> list[Variant]:
     """The other precisions of a model; a stage each."""
 
     def build(precision: str) -> Variant:
-        data = journey.workspace.stage(
-            f"build-{base.name}-{precision}",
+        name = f"{base.name}-{precision}"
+        data = journey.workspace.build(
+            f"build-{name}",
             f"exporting {base.name} in {precision}, checking",
             lambda: build_precision(journey.checkpoint, base, precision, probe, journey.device),
+            Path(base.directory),
+            _measured(name),
         )
         return Variant.model_validate(data | {"directory": base.directory})
 
     return [build(precision) for precision in journey.precisions if precision != base.precision]
+
+
+def _family(journey: Journey, name: str) -> list[str]:
+    """A model's name, and those of its other precisions."""
+    return [name, *(f"{name}-{p}" for p in journey.precisions if p != BASE)]
+
+
+def _after(journey: Journey, name: str) -> list[str]:
+    """Stages that hold only for the float32 files of a model."""
+    family = _family(journey, name)
+    measured = [stage for member in family for stage in _measured(member)]
+    return [*(f"build-{member}" for member in family[1:]), *measured]
+
+
+def _measured(name: str) -> list[str]:
+    """Stages that hold what was measured on a model."""
+    return [f"answers-{name}", f"significance-{name}", f"significance-{name}-base", "throughput"]
 
 
 def _choose_defaults(builds: Sequence[Variant], throughput: Throughput | None) -> None:

@@ -24,6 +24,7 @@ from compressor.budget import split_max_drop
 from compressor.errors import InputError, UsageError
 from compressor.precisions import split_precisions
 
+MINIMUM_ROWS = 8  # of calibration and of test data
 Lengths = Literal["data"] | PositiveInt
 
 
@@ -46,8 +47,8 @@ class Recipe(BaseModel):
     text_column: str | None = None
     text_pair_column: str | None = None
     label_column: str | None = None
-    calibration_rows: int | None = Field(default=None, ge=2)
-    test_rows: int | None = Field(default=None, ge=2)
+    calibration_rows: int | None = Field(default=None, ge=MINIMUM_ROWS)
+    test_rows: int | None = Field(default=None, ge=MINIMUM_ROWS)
 
     method: str = "second-order"
     per: Literal["token", "example"] = "token"
@@ -68,7 +69,7 @@ class Recipe(BaseModel):
     distill_epochs: PositiveInt = 5
     learning_rate: float = Field(default=1e-4, gt=0)
     patience: PositiveInt = 2
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**32)
 
     precision: list[str] = ["fp32"]
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -84,6 +85,14 @@ class Recipe(BaseModel):
 
     max_drop: list[str] = []
     min_speedup: list[str] = []
+
+    @field_validator("batch_size", mode="before")
+    @classmethod
+    def _batch_sizes(cls, value: Any) -> Any:
+        """In a file also in the form of the option, `1,4,16`."""
+        values = value if isinstance(value, list) else [value]
+        parts = [part for x in values for part in (x.split(",") if isinstance(x, str) else [x])]
+        return [int(x) if isinstance(x, str) and x.strip().isdecimal() else x for x in parts]
 
     @field_validator("precision", mode="before")
     @classmethod
@@ -175,7 +184,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise InputError(f"recipe {file} is not YAML: {reason}") from error
     if not isinstance(values, dict):
         raise UsageError(f"recipe {file} must be a list of `option: value` lines")
-    for name in ("keep", "remove", "max_drop", "min_speedup", "batch_size"):
+    for name in ("keep", "remove", "max_drop", "min_speedup"):
         if name in values and not isinstance(values[name], list):
             values[name] = [values[name]]
     for name in ("keep", "remove", "max_drop", "min_speedup"):

@@ -25,9 +25,11 @@ from compressor.journey import (
     pick_device,
     plan_budgets,
     read_data,
+    require_rows_to_train,
     require_target,
     score_checkpoint_heads,
 )
+from compressor.outputs import require_directory
 from compressor.precisions import AUTO, BASE, made_precisions
 from compressor.recipe import Recipe
 from compressor.recovery import NONE, check_recovery, parse_recovery
@@ -37,6 +39,7 @@ from compressor.stages import heads_facts, scores_from_json, synthetic_probe
 from compressor.surgery import prune, verify_surgery
 from compressor.talk import SILENT, Talk
 from compressor.tasks import Example, task_module
+from compressor.unused import refuse_unused_training
 
 LAYOUTS = ("compress", "optimum")
 
@@ -58,6 +61,7 @@ def _open_dense(recipe: Recipe) -> Checkpoint:
 
 
 def _require_new(output: Path) -> None:
+    require_directory(output)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise InputError(f"{output} exists and is not empty; choose another --output")
 
@@ -113,11 +117,18 @@ def prune_checkpoint(
     """
     _require_new(output)
     check_recovery(recipe.recover, recipe.calibration is not None)
+    refuse_unused_training(recipe)
+    if recipe.calibration is not None and not parse_recovery(recipe.recover):
+        raise UsageError(
+            f"--calibration {recipe.calibration} is for the repair; add --recover reconstruct, or "
+            "leave it out"
+        )
     device = pick_device(recipe.device, talk)
     checkpoint = _open_dense(recipe)
     examples: list[Example] = []
     if parse_recovery(recipe.recover):
         examples, _ = _calibration(recipe, checkpoint)
+        require_rows_to_train(recipe, len(examples))
     full = HeadMask.full(checkpoint.layers)
     if {name: len(values) for name, values in scores.values.items()} != full.counts():
         raise UsageError(f"the scores are of another model than {recipe.model}: its layers differ")
@@ -160,6 +171,7 @@ def export_checkpoint(recipe: Recipe, output: Path, layout: str = "compress") ->
     # Nothing is timed here, so every precision that is named can be made on every machine.
     device = choose_device(recipe.device) if recipe.precision == [AUTO] else "cpu"
     precisions = made_precisions(recipe.precision, device)
+    require_directory(output)
     if (output / "onnx").exists():
         raise InputError(f"{output / 'onnx'} is there already; choose another --output")
     checkpoint = _open(recipe)

@@ -26,6 +26,7 @@ from compressor.tasks import Batch, Example
 from compressor.tasks.batching import BATCH_TOKENS
 
 SAVE_SECONDS = 60.0
+HELD_OUT = 8  # rows at least
 _LARGEST_GRADIENT = 1.0
 
 
@@ -96,8 +97,14 @@ class Data:
     device: str = "cpu"
 
 
+def require_enough(rows: int, least: int = 2 * HELD_OUT) -> None:
+    """Raise `InputError` if there are too few rows to hold some out and train on the others."""
+    if rows < least:
+        raise InputError(f"{rows} calibration rows are too few to train on; give at least {least}")
+
+
 def hold_out(
-    examples: Sequence[Example], seed: int, share: float = 0.1, least: int = 8
+    examples: Sequence[Example], seed: int, share: float = 0.1, least: int = HELD_OUT
 ) -> tuple[list[Example], list[Example]]:
     """Rows to train on and rows to validate on, drawn by the seed.
 
@@ -105,10 +112,7 @@ def hold_out(
         InputError: too few rows for both.
     """
     count = max(least, round(share * len(examples)))
-    if len(examples) < 2 * count:
-        raise InputError(
-            f"{len(examples)} calibration rows are too few to train on; give at least {2 * least}"
-        )
+    require_enough(len(examples), 2 * count)
     order = torch.randperm(len(examples), generator=_generator(seed, 0)).tolist()
     held = set(order[:count])
     rows = range(len(examples))

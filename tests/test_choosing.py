@@ -11,19 +11,19 @@ from safetensors.torch import load_file
 
 import compressor
 from compressor.checkpoint import open_checkpoint
-from compressor.errors import UsageError
+from compressor.errors import InputError, UsageError
+from compressor.gates import LEARNED
 from compressor.heads import HeadMask, HeadScores
 from compressor.importance import Scoring, score_heads
 from compressor.pipeline import run
 from compressor.recipe import Recipe
 from compressor.surgery import gated, mask_gates
 from compressor.tasks import read_rows, task_module
+from compressor.unused import refuse_unused
 from tests import toy
 from tests.test_pipeline import Talk, hashes
 
 pytestmark = pytest.mark.usefixtures("shared_exports")
-
-SHORT = {"gate_epochs": 3, "distill_epochs": 2}
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,11 @@ def recipe(checkpoints, tmp_path: Path, name: str = "bert", **options) -> Recipe
         "device": "cpu",
         "recover": "none",
     }
-    return Recipe(**values | SHORT | options)
+    if options.get("method") in LEARNED:
+        values["gate_epochs"] = 3
+    if "distill" in options.get("recover", ""):
+        values["distill_epochs"] = 2
+    return Recipe(**values | options)
 
 
 def heads_of(out: Path) -> dict:
@@ -165,6 +169,15 @@ def test_distillation_is_told_in_the_report(checkpoints, tmp_path):
         ({"method": "subset", "steps": 2}, "--steps 2 does not go with --method subset"),
         ({"method": "taylor", "penalty": 0.1}, "--penalty 0.1 is for learned masks"),
         ({"method": "taylor", "train_weights": "all"}, "--train-weights all is for learned masks"),
+        ({"method": "taylor", "gate_epochs": 3}, "--gate-epochs 3 is for learned masks"),
+        ({"ablate": "metric"}, "--ablate metric is for --method ablation"),
+        ({"per": "example"}, "--per example is for --method taylor or relevance"),
+        ({"distill_epochs": 3}, "add --recover distill"),
+        ({"learning_rate": 0.1}, "--learning-rate 0.1 is for weights .* add --recover distill"),
+        ({"method": "subset", "learning_rate": 0.1}, "add --train-weights encoder"),
+        ({"patience": 3}, "--patience 3 is for training; add --recover distill"),
+        ({"num_beams": 2}, "--num-beams 2 is for translators"),
+        ({"target_length": 9}, "--target-length 9 is for translators"),
         ({"method": "subset", "calibration": None}, "--method subset needs --calibration FILE"),
         ({"recover": "reconstruct+none"}, "name each method once, and none only alone"),
     ],
@@ -174,3 +187,27 @@ def test_what_does_not_go_together_is_refused(checkpoints, tmp_path, options, me
         run(recipe(checkpoints, tmp_path, **options), tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("options", [{"recover": "reconstruct+distill"}, {"method": "subset"}])
+def test_too_few_rows_to_train_on_are_told_first(checkpoints, tmp_path, options):
+    few = recipe(checkpoints, tmp_path, calibration_rows=10, **options)
+    with pytest.raises(InputError, match="10 calibration rows are too few .* at least 16"):
+        run(few, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "relevance", "per": "example"},
+        {"method": "ablation", "ablate": "metric"},
+        {"method": "subset", "gate_epochs": 3, "patience": 3},
+        {"method": "subset", "train_weights": "all", "learning_rate": 0.1},
+        {"recover": "distill", "distill_epochs": 3, "learning_rate": 0.1, "patience": 3},
+    ],
+)
+def test_options_that_do_something_are_taken(checkpoints, tmp_path, options):
+    wanted = recipe(checkpoints, tmp_path, **options)
+    refuse_unused(wanted, "classification")
+    refuse_unused(wanted.model_copy(update={"num_beams": 2, "target_length": 9}), "translation")

@@ -132,6 +132,19 @@ def test_errors_have_a_status_and_one_sentence(arguments, status, message, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["run", "score", "prune", "study", "evaluate"])
+@pytest.mark.parametrize("seed", ["-1", "4294967296"])
+def test_a_seed_that_generators_refuse_is_refused_first(command, seed, capsys):
+    from compressor.commands import run
+
+    needed = {
+        "run": ["-o", "x"], "score": ["-o", "x"], "prune": ["-o", "x", "--scores", "x"],
+        "study": ["heads", "-o", "x"], "evaluate": ["x", "--test", "x"],
+    }  # fmt: skip
+    assert run([command, *needed[command], "--seed", seed]) == 2
+    assert "--seed" in capsys.readouterr().err
+
+
 MALFORMED = [
     ("text\tlabel\nw5\tLABEL_1\nw6\n", ":3"),
     ("text\tlabel\nw5\tLABEL_1\n\tLABEL_2\n", ":3"),

@@ -301,3 +301,29 @@ def test_quality_is_what_an_independent_count_says(inputs, finished):
         best = loaded.model(**batch).logits.argmax(-1).numpy()
     right = np.mean([f"LABEL_{i}" == label for i, label in zip(best, gold, strict=True)])
     assert report.variants[0].quality.metrics["accuracy"] == pytest.approx(100 * right)
+
+
+LOST = {
+    "weights and a graph": ["model.safetensors", "onnx/model.onnx"],
+    "all graphs": ["onnx"],
+    "the dense model's graph": [".compress/dense/onnx/model.onnx"],
+}
+
+
+@pytest.mark.parametrize("lost", LOST.values(), ids=LOST)
+def test_a_finished_run_makes_lost_files_again(inputs, finished, tmp_path, lost):
+    out = shutil.copytree(finished, tmp_path / "out")
+    run(inputs, out)
+    before = hashes(out)
+    for path in (out / name for name in lost):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    recipe, talk = inputs, Talk()
+    run(recipe, out, talk=talk)
+    assert sum("made again" in message for message in talk.messages) == 1
+    assert any(m.startswith("measuring throughput") and m.endswith("…") for m in talk.messages)
+    assert hashes(out) == before
+    assert all((out / name).exists() for name in lost)
+    _check_manifest(out)
+    settled = Talk()
+    run(recipe, out, talk=settled)
+    assert all("done before" in message for message in settled.messages)

@@ -141,6 +141,20 @@ def test_a_finished_run_repeats_nothing_and_keeps_the_default(recipe, finished):
     assert (finished / "onnx" / "graphs.json").read_bytes() == before
 
 
+def test_lost_graphs_are_made_again_in_every_precision(recipe, finished, tmp_path):
+    out = shutil.copytree(finished, tmp_path / "out")
+    shutil.rmtree(out / "onnx")
+    talk = Talk()
+    report = run(recipe, out, talk=talk)
+    for path in (finished / "onnx").glob("*.onnx"):
+        assert (out / "onnx" / path.name).read_bytes() == path.read_bytes()
+    assert Classifier(out, precision="int8").labels == Classifier(finished).labels
+    assert Classifier(out).precision == next(v.precision for v in report.variants if v.default)
+    # The dense model's graphs are there, and what was measured on them stays.
+    kept = [m for m in talk.messages if m.startswith("evaluating dense-int8 ")]
+    assert [m.endswith(": done before") for m in kept] == [True]
+
+
 def test_a_precision_that_breaks_the_model_is_told_and_not_the_default(
     recipe, tmp_path, monkeypatch
 ):

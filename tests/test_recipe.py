@@ -22,6 +22,12 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path):
     assert (recipe.batch_size, recipe.floor, recipe.steps) == ([2, 8], "2", 1)
 
 
+@pytest.mark.parametrize("text", ["1,4", "'1, 4'", "[1, 4]", "['1', 4]"])
+def test_batch_sizes_can_be_written_as_on_the_command_line(tmp_path, text):
+    assert build_recipe({}, write(tmp_path, f"model: a\nbatch_size: {text}\n")).batch_size == [1, 4]
+    assert build_recipe({}, write(tmp_path, "model: a\nbatch_size: 4\n")).batch_size == [4]
+
+
 def test_a_flag_can_switch_a_files_value_off(tmp_path):
     file = write(tmp_path, "model: a\nbench: true\n")
     assert build_recipe({"bench": False}, file).bench is False
@@ -46,7 +52,11 @@ def test_writing_and_reading_gives_the_same_recipe(tmp_path):
         ("model: a\nkepe: 0.5\n", UsageError, "unknown option 'kepe'"),
         ("model: a\nsteps: 0\n", UsageError, "--steps 0"),
         ("model: a\nmethod: [x]\n", UsageError, "--method"),
+        ("model: a\nseed: -1\n", UsageError, "--seed -1"),
+        ("model: a\nseed: 4294967296\n", UsageError, "--seed 4294967296"),
         ("model: a\nbatch_size: [0]\n", UsageError, "positive"),
+        ("model: a\nbatch_size: 1;4\n", UsageError, "--batch-size"),
+        ("model: a\ntest_rows: 4\n", UsageError, "--test-rows 4: .* equal to 8"),
         ("keep: 0.5\n", UsageError, "give --model"),
         ("- a\n", UsageError, "option: value"),
         ("model: [\n", InputError, "is not YAML"),

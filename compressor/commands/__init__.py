@@ -12,7 +12,7 @@ import typer
 
 from compressor import __version__
 from compressor.commands.console import console
-from compressor.errors import CompressError
+from compressor.errors import CompressError, InputError
 
 COMMANDS = (
     "run",
@@ -94,10 +94,19 @@ def run(arguments: Sequence[str]) -> int:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        place = error.filename2 or error.filename
+        if place is None:  # no file of the user's
+            return _bug(error)
+        return _fail(f"cannot read or write {place}: {error.strerror}", InputError.exit_code, error)
     except Exception as error:  # noqa: BLE001 - the last line: everything else is a bug
-        kind = type(error).__name__
-        message = f"bug: {kind}: {error}; please report it, with COMPRESS_DEBUG=1 for the traceback"
-        return _fail(message, BUG, error)
+        return _bug(error)
+
+
+def _bug(error: Exception) -> int:
+    kind = type(error).__name__
+    message = f"bug: {kind}: {error}; please report it, with COMPRESS_DEBUG=1 for the traceback"
+    return _fail(message, BUG, error)
 
 
 def _fail(message: str, status: int, error: BaseException | None) -> int:

@@ -32,7 +32,7 @@ def bench(
     text_column: o.TextColumn = None,
     text_pair_column: o.TextPairColumn = None,
     label_column: o.LabelColumn = None,
-    test_rows: o.TestRows = None,
+    test_rows: o.MeasuredRows = None,
     quiet: o.Quiet = False,
     verbose: o.Verbose = False,
     as_json: o.Json = False,

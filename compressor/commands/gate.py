@@ -29,17 +29,21 @@ def gate(
 ) -> int:
     """Check a report against quality and speed rules."""
     from compressor.gate import check, exit_status, parse_rules
+    from compressor.outputs import require_file, write_at_once
     from compressor.report import render
+    from compressor.report.junit import is_junit
     from compressor.report.schema import load_report
 
     rules = parse_rules(max_drop or [], min_speedup or [])
     if not rules:
         raise UsageError("give at least one rule: --max-drop bleu=0.5 or --min-speedup 1.1@16")
+    if junit is not None:
+        require_file(junit, "a JUnit file", is_junit, "--junit")
     loaded = load_report(report)
     outcomes = check(loaded, rules)
     if junit is not None:
         judged = loaded.model_copy(update={"gate": outcomes})
-        junit.write_text(render(judged, "junit"), encoding="utf-8")
+        write_at_once(junit, render(judged, "junit"))
     lines = [f"{'met' if x.met else 'NOT MET'}  {x.variant}: {x.message}" for x in outcomes]
     met = all(outcome.met for outcome in outcomes)
     console.result(

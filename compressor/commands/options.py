@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,12 @@ def _verbose(value: bool) -> bool:
 
 def _json(value: bool) -> bool:
     console.as_json = value
+    return value
+
+
+def _positive_seconds(value: float | None) -> float | None:
+    if value is not None and not 0 < value < math.inf:
+        raise UsageError(f"--bench-seconds {value:g}: give a number of seconds above 0")
     return value
 
 
@@ -97,9 +104,13 @@ TargetText = Annotated[
     ),
 ]
 CalibrationRows = Annotated[
-    int | None, typer.Option("--calibration-rows", min=2, help="Use only the first N.")
+    int | None, typer.Option("--calibration-rows", min=8, help="Use only the first N.")
 ]
-TestRows = Annotated[int | None, typer.Option("--test-rows", min=2, help="Use only the first N.")]
+TestRows = Annotated[int | None, typer.Option("--test-rows", min=8, help="Use only the first N.")]
+# Where an artifact is measured by itself, for which two rows are enough.
+MeasuredRows = Annotated[
+    int | None, typer.Option("--test-rows", min=2, help="Use only the first N.")
+]
 SourceColumn = Annotated[str | None, typer.Option("--source-column", help="Default: the first.")]
 TargetColumn = Annotated[str | None, typer.Option("--target-column", help="Default: the second.")]
 TextColumn = Annotated[
@@ -204,7 +215,10 @@ Floor = Annotated[
     str | None,
     typer.Option("--floor", help="Heads each layer keeps at least: 1 (default), 0, or cross=2."),
 ]
-Seed = Annotated[int | None, typer.Option("--seed", help="Of everything random. Default: 0.")]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", min=0, max=2**32 - 1, help="Of everything random. Default: 0."),
+]
 Precision = Annotated[
     list[str] | None,
     typer.Option(
@@ -246,7 +260,11 @@ TargetLength = Annotated[
 ]
 BenchSeconds = Annotated[
     float | None,
-    typer.Option("--bench-seconds", help="Least time per model and batch size. Default: 3."),
+    typer.Option(
+        "--bench-seconds",
+        callback=_positive_seconds,
+        help="Least time per model and batch size. Default: 3.",
+    ),
 ]
 Threads = Annotated[
     int | None, typer.Option("--threads", min=1, help="CPU threads of the runtime.")

@@ -20,7 +20,10 @@ def prune(
     scores: Annotated[Path, typer.Option("--scores", help="Scores from `compress score`.")],
     output: o.Output,
     model: o.Model = None,
-    keep: o.Keep = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--keep", help="Heads to keep: 0.5, 36, or encoder_self=0.3,cross=0.8."),
+    ] = None,
     remove: o.Remove = None,
     floor: o.Floor = None,
     recover: Annotated[

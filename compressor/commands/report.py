@@ -30,12 +30,14 @@ def report(
     as_json: o.Json = False,
 ) -> int:
     """Write report files (Markdown, HTML, JUnit, plots) from one or several report.json."""
+    from compressor.outputs import require_directory
     from compressor.report import DEFAULT_RENDERERS, write_reports
     from compressor.report.combine import combine
     from compressor.report.plots import save_plots
     from compressor.report.schema import load_report
     from compressor.report.summary import short_table, summary
 
+    require_directory(output)
     combined = combine([load_report(path) for path in reports])
     written = write_reports(combined, output, formats or DEFAULT_RENDERERS)
     if plots:

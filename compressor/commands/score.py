@@ -9,6 +9,7 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
+from compressor.errors import InputError, UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -49,6 +50,7 @@ def score(
     from compressor.recipe import build_recipe
     from compressor.stages import scores_to_json
     from compressor.steps import score_checkpoint
+    from compressor.unused import refuse_unused_scoring
     from compressor.workspace import write_json
 
     for name in ("output", "compare", "quiet", "verbose", "as_json"):
@@ -56,6 +58,9 @@ def score(
     recipe = build_recipe(given)
     for other in compare or []:
         check_method(other)
+    refuse_unused_scoring(recipe, [recipe.method, *(compare or [])])
+    plot = output.with_suffix(".png")
+    _require_outputs(output, plot if compare else None)
     scores = score_checkpoint(recipe, console)
     write_json(output, scores_to_json(scores))
     lines = [f"{scores.signature}, {scores.cost['seconds']:.1f} s; scores in {output}", ""]
@@ -69,9 +74,32 @@ def score(
             for other in compare
         ]
         found = compare_scores([scores, *others])
-        plot = output.with_suffix(".png")
         comparison_plot([scores, *others], plot)
         lines += ["", comparison_table(found), f"plot: {plot}"]
         data |= {"comparison": found, "plot": str(plot)}
     console.result("\n".join(lines), data)
     return 0
+
+
+def _require_outputs(output: Path, plot: Path | None) -> None:
+    """Refuse, before anything is computed, to write where another file is."""
+    from compressor.importance.compare import is_comparison_plot
+    from compressor.outputs import require_file
+    from compressor.steps import read_scores
+
+    def is_scores(path: Path) -> bool:
+        try:
+            read_scores(path)
+        except InputError:
+            return False
+        return True
+
+    require_file(output, "a scores file", is_scores)
+    if plot is None:
+        return
+    if output.suffix.lower() == plot.suffix:
+        raise UsageError(
+            f"--output {output} is where the plot of --compare goes; give it another ending, as in "
+            f"{output.with_suffix('.json')}"
+        )
+    require_file(plot, "a plot of scores", is_comparison_plot)

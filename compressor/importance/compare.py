@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
 TIED = "the cut falls between equal scores"
 PLOT_FORMATS = (".png", ".svg")
+PLOT_TITLE = "Head scores compared by compress"
 _MARKERS = ("o", "s", "^")  # one per kind of attention
 
 Floats = NDArray[np.float64]
@@ -204,8 +205,17 @@ def comparison_plot(scores: Sequence[HeadScores], path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         svg = path.suffix.lower() == ".svg"
         # No date, so that the same scores draw the same file.
-        options: dict[str, Any] = {"metadata": {"Date": None}} if svg else {"dpi": 200}
+        title = {"Title": PLOT_TITLE}
+        options: dict[str, Any] = {"dpi": 200, "metadata": title}
+        if svg:
+            options = {"metadata": title | {"Date": None}}
         figure.savefig(path, facecolor="white", **options)
+
+
+def is_comparison_plot(path: Path) -> bool:
+    """Whether a file is one that `comparison_plot` made."""
+    with path.open("rb") as file:
+        return PLOT_TITLE.encode() in file.read(1024)
 
 
 def comparison_figure(scores: Sequence[HeadScores]) -> Figure:

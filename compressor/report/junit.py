@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from xml.etree import ElementTree
 
 from compressor.report import numbers
 from compressor.report.schema import Report
+
+SUITE = "compress gate"
+
+
+def is_junit(path: Path) -> bool:
+    """Whether a file is one that `render_junit` made."""
+    try:
+        suite = ElementTree.parse(path).find("testsuite")
+    except (OSError, ValueError, LookupError, ElementTree.ParseError):
+        return False
+    return suite is not None and suite.get("name") == SUITE
 
 
 def render_junit(report: Report) -> str:
@@ -16,7 +28,7 @@ def render_junit(report: Report) -> str:
     failures = sum(not outcome.met for outcome in report.gate)
     counts = {"tests": str(len(report.gate)), "failures": str(failures), "errors": "0"}
     root = ElementTree.Element("testsuites", counts)
-    suite = ElementTree.SubElement(root, "testsuite", {"name": "compress gate", **counts})
+    suite = ElementTree.SubElement(root, "testsuite", {"name": SUITE, **counts})
     suite.set("timestamp", numbers.printable(report.created))
     for outcome in report.gate:
         names = {

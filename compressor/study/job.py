@@ -18,13 +18,8 @@ from compressor.export.metadata import label_names, max_source_tokens
 from compressor.heads import HeadMask, HeadScores
 from compressor.importance import DATA_FREE, check_method
 from compressor.importance.ablation import PRIMARY, measure
-from compressor.journey import (
-    MINIMUM_ROWS,
-    pick_device,
-    score_checkpoint_heads,
-    warn_of_shared_rows,
-)
-from compressor.recipe import Recipe
+from compressor.journey import pick_device, score_checkpoint_heads, warn_of_shared_rows
+from compressor.recipe import MINIMUM_ROWS, Recipe
 from compressor.stages import scores_from_json, scores_to_json
 from compressor.study import Options
 from compressor.study.output import PREFIX, require_ours

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
+from compressor.outputs import require_directory
 from compressor.report import words
 from compressor.report.markdown import bullets, escape, render_table
 from compressor.report.tables import Column, Table
@@ -53,10 +54,9 @@ def require_ours(output: Path) -> None:
     """Refuse a directory that holds something else than studies.
 
     Raises:
-        InputError: a file, or a directory with other things in it.
+        InputError: a directory with other things in it, or it cannot be written.
     """
-    if output.exists() and not output.is_dir():
-        raise InputError(f"{output} is a file; choose another --output")
+    require_directory(output)
     if not output.exists() or any((output / STATE).glob(f"{PREFIX}*")):
         return
     if any(output.iterdir()):
