@@ -150,6 +150,21 @@ def test_an_output_that_cannot_be_written_is_told_first(name, model, tmp_path, m
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_a_report_replaces_reports_and_nothing_else(tmp_path, capsys):
+    report, mine = tmp_path / "r.json", tmp_path / "out" / "report.md"
+    report.write_text(translator_report().model_dump_json(), encoding="utf-8")
+    mine.parent.mkdir()
+    mine.write_text("notes", encoding="utf-8")
+    again = ["report", str(report), "-o", str(mine.parent)]
+    assert run(again) == 4
+    assert "report.md exists, and no report of compress is beside it" in capsys.readouterr().err
+    assert [path.name for path in mine.parent.iterdir()] == ["report.md"]
+    assert mine.read_text(encoding="utf-8") == "notes"
+    mine.unlink()
+    assert run(again) == run(again) == 0
+    assert "BLEU" in mine.read_text(encoding="utf-8")
+
+
 def test_reports_and_junit_say_that_they_cannot_be_written(tmp_path, capsys):
     (tmp_path / "afile").touch()
     report = tmp_path / "r.json"

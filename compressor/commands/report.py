@@ -9,6 +9,7 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
+from compressor.errors import CompressError, InputError
 
 
 def register(app: typer.Typer) -> None:
@@ -38,6 +39,7 @@ def report(
     from compressor.report.summary import short_table, summary
 
     require_directory(output)
+    _require_ours(output)
     combined = combine([load_report(path) for path in reports])
     written = write_reports(combined, output, formats or DEFAULT_RENDERERS)
     if plots:
@@ -47,3 +49,23 @@ def report(
         short_table(combined), {"written": [str(path) for path in written], **summary(combined)}
     )
     return 0
+
+
+def _require_ours(directory: Path) -> None:
+    """Refuse to replace files of these names where no report of ours stands beside them."""
+    from compressor.report import RENDERERS
+    from compressor.report.plots import FIGURES
+    from compressor.report.schema import load_report
+
+    names = [renderer.file for renderer in RENDERERS.values()]
+    names += [f"{figure}.{suffix}" for figure in FIGURES for suffix in ("png", "svg")]
+    there = [name for name in names if (directory / name).exists()]
+    if not there:
+        return
+    try:
+        load_report(directory / RENDERERS["json"].file)
+    except CompressError as error:
+        raise InputError(
+            f"{directory / there[0]} exists, and no report of compress is beside it; choose "
+            "another --output, or remove it"
+        ) from error
