@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -210,7 +211,7 @@ def _made_whole(output: Path) -> Iterator[Path]:
                 made.rename(output / made.name)
     except BaseException:
         if is_new:
-            output.rmdir()
+            shutil.rmtree(output)
         raise
 
 

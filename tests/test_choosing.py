@@ -156,6 +156,7 @@ def test_distillation_is_told_in_the_report(checkpoints, tmp_path):
     options = recipe(checkpoints, tmp_path, "marian", recover="reconstruct+distill")
     report = run(options, tmp_path / "out")
     assert "; then distill: " in report.variants[0].recovery
+    assert not list((tmp_path / "out/.compress").glob("distill-*"))  # only to go on from
     assert heads_of(tmp_path / "out")["recovery"] == report.variants[0].recovery
 
 
@@ -163,6 +164,10 @@ def test_distillation_is_told_in_the_report(checkpoints, tmp_path):
     ("options", "message"),
     [
         ({"method": "subset", "keep": []}, "needs to know how many heads to keep"),
+        (
+            {"method": "subset", "train_weights": "all", "recover": "reconstruct"},
+            "--recover reconstruct would re-solve what --train-weights all trains",
+        ),
         ({"method": "subset", "penalty": 0.1}, "--penalty 0.1 is for --method hard-concrete"),
         ({"method": "hard-concrete", "penalty": 0.1}, "drop it, or drop the budget"),
         ({"method": "hard-concrete", "estimator": "straight-through"}, "is for --method subset"),

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from compressor.architectures import find_attention_layers
-from compressor.errors import UsageError
+from compressor.errors import InputError, UsageError
 from compressor.heads import HeadMask
 from compressor.importance import METHODS, Scoring, score_heads
 from compressor.surgery import gated
@@ -187,3 +187,13 @@ def test_magnitude_is_the_norm_of_the_output_projections_block():
 def test_unknown_methods_are_refused_with_those_there_are():
     with pytest.raises(UsageError, match="no scoring method 'tailor'; there are taylor"):
         score_heads("tailor", scoring("bert"))
+
+
+@pytest.mark.parametrize("method", ["taylor", "fisher", "confidence", "ablation", "magnitude"])
+def test_scores_that_are_no_numbers_are_refused(method):
+    broken = scoring("bert")
+    with torch.no_grad():
+        broken.model.get_submodule(broken.layers[0].output).weight[0, 0] = float("nan")
+        broken.model.bert.embeddings.word_embeddings.weight.fill_(float("nan"))
+    with pytest.raises(InputError, match=f"{method} scores of layer .* are not finite"):
+        score_heads(method, broken)

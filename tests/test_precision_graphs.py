@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -16,9 +17,11 @@ from compressor.errors import InputError, VerificationError
 from compressor.export import graph_bytes
 from compressor.export import int8 as int8_module
 from compressor.export.fp16 import halved
-from compressor.export.half_range import RANGE, LargestValue, range_check
+from compressor.export.half_range import LargestValue, range_check
 from compressor.export.int8 import quantise_columns, quantised
 from compressor.export.precisions import add_precision, require_within, set_default
+from compressor.report import words
+from compressor.report.facts import HALF_RANGE
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import read_artifact
 from compressor.runtime.session import open_session
@@ -45,7 +48,7 @@ def exported(name: str) -> Exported:
         require_within(checks, precision)
         assert "PyTorch's" in checks[0].detail
         assert "CPUExecutionProvider" in checks[0].detail
-        assert [check.name for check in checks[1:]] == ([RANGE] if precision == "fp16" else [])
+        assert [check.name for check in checks[1:]] == ([HALF_RANGE] if precision == "fp16" else [])
     return made
 
 
@@ -348,6 +351,8 @@ def test_values_beyond_half_precision_are_told_where_it_is_computed_in_float32(
     if not within:
         with pytest.raises(VerificationError, match="float16 holds at most 65,504"):
             require_within([check], "fp16")
+        build = SimpleNamespace(checks=[check], base_comparisons=[])
+        assert "times float16's range" in words._refusal(build)
 
 
 def test_the_default_is_what_the_runtime_opens(tmp_path):

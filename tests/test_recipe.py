@@ -67,6 +67,13 @@ def test_bad_recipes(text, error, message, tmp_path):
         build_recipe({}, write(tmp_path, text))
 
 
+@pytest.mark.parametrize(("trained", "recover"), [("none", "reconstruct"), ("all", "none")])
+def test_trained_weights_are_not_repaired_by_default(trained, recover):
+    given = {"model": "m", "method": "subset", "train_weights": trained}
+    assert build_recipe(given).recover == recover
+    assert build_recipe(given | {"recover": "distill"}).recover == "distill"
+
+
 def test_missing_recipe(tmp_path):
     with pytest.raises(InputError, match="cannot read recipe"):
         build_recipe({}, tmp_path / "none.yaml")

@@ -54,13 +54,14 @@ def report(
 def _require_ours(directory: Path) -> None:
     """Refuse to replace files of these names where no report of ours stands beside them."""
     from compressor.report import RENDERERS
+    from compressor.report.junit import is_junit
     from compressor.report.plots import FIGURES
     from compressor.report.schema import load_report
 
     names = [renderer.file for renderer in RENDERERS.values()]
     names += [f"{figure}.{suffix}" for figure in FIGURES for suffix in ("png", "svg")]
     there = [name for name in names if (directory / name).exists()]
-    if not there:
+    if not there or is_junit(directory / RENDERERS["junit"].file):
         return
     try:
         load_report(directory / RENDERERS["json"].file)

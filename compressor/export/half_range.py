@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from compressor.report.facts import HALF_RANGE
 from compressor.report.schema import Check
 
-RANGE = "values within float16's range"
 LARGEST_HALF = 65_504.0
 # Of the range. What a few batches show is a sample: other inputs give larger values.
 _TOLERANCE = 0.5
@@ -38,7 +38,7 @@ class LargestValue(TorchDispatchMode):
 def range_check(largest: float) -> Check:
     """The report's line about the largest value found, as a share of what float16 can hold."""
     return Check(
-        name=RANGE,
+        name=HALF_RANGE,
         largest_difference=largest / LARGEST_HALF,
         tolerance=_TOLERANCE,
         detail=f"the largest value on the way is {largest:.3g}, where float16 holds at most "

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from compressor.errors import VerificationError
 from compressor.export.fp16 import halved
-from compressor.export.half_range import RANGE, LargestValue, range_check
+from compressor.export.half_range import LargestValue, range_check
 from compressor.export.int8 import quantised
 from compressor.export.metadata import GRAPHS
 from compressor.export.verify import relative_difference
@@ -22,6 +22,7 @@ from compressor.export.vocabulary import restricted
 from compressor.export.writing import MOST_BYTES, read_model, tensor_bytes, write_proto
 from compressor.memory import give_back
 from compressor.precisions import BASE
+from compressor.report.facts import HALF_RANGE
 from compressor.report.schema import Check
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
@@ -99,7 +100,7 @@ def require_within(checks: Sequence[Check], precision: str) -> None:
     for check in checks:
         if check.largest_difference <= check.tolerance:
             continue
-        if check.name == RANGE:
+        if check.name == HALF_RANGE:
             raise VerificationError(f"{check.detail}; leave {precision} out of --precision")
         raise VerificationError(
             f"the {precision} graphs' logits differ from PyTorch's by "

@@ -40,27 +40,34 @@ class Moments:
         y = x.new_zeros(len(x), 0) if y is None else y.float()
         if len(x) == 0:
             return
-        found = Moments.__new__(Moments)
-        found.rows = len(x)
-        means = x.mean(0), y.mean(0)
-        x, y = x - means[0], y - means[1]
-        found.mean, found.other_mean = means[0].double(), means[1].double()
-        found._scatter, found._cross = (x.T @ x).double(), (x.T @ y).double()
-        found._spread = y.double().pow(2).sum()
-        self.merge(found)
+        mean, other_mean = x.mean(0), y.mean(0)
+        x, y = x - mean, y - other_mean
+        squares = (x.T @ x).double(), (x.T @ y).double(), y.double().pow(2).sum()
+        self._take(len(x), mean.double(), other_mean.double(), *squares)
 
     def merge(self, more: Moments) -> None:
         """Take in what `more` has seen."""
-        if more.rows == 0:
-            return
-        shift, other_shift = more.mean - self.mean, more.other_mean - self.other_mean
-        total = self.rows + more.rows
-        weight = self.rows * more.rows / total
-        self._scatter += more._scatter + weight * shift.outer(shift)
-        self._cross += more._cross + weight * shift.outer(other_shift)
-        self._spread += more._spread + weight * other_shift.pow(2).sum()
-        self.mean += shift * (more.rows / total)
-        self.other_mean += other_shift * (more.rows / total)
+        if more.rows:
+            squares = more._scatter, more._cross, more._spread
+            self._take(more.rows, more.mean, more.other_mean, *squares)
+
+    def _take(
+        self,
+        rows: int,
+        mean: Tensor,
+        other_mean: Tensor,
+        scatter: Tensor,
+        cross: Tensor,
+        spread: Tensor,
+    ) -> None:
+        shift, other_shift = mean - self.mean, other_mean - self.other_mean
+        total = self.rows + rows
+        weight = self.rows * rows / total
+        self._scatter += scatter + weight * shift.outer(shift)
+        self._cross += cross + weight * shift.outer(other_shift)
+        self._spread += spread + weight * other_shift.pow(2).sum()
+        self.mean += shift * (rows / total)
+        self.other_mean += other_shift * (rows / total)
         self.rows = total
 
     def covariance(self, *, centred: bool = True) -> Tensor:

@@ -13,8 +13,11 @@ in the residual stream, a projection also makes up for what those before it coul
 it can; a layer without heads still has its bias. Layers that lost no heads take part as well.
 No labels are used.
 
+Every solution is tried on rows it was not fitted to before it is used (`_repair`).
+
 Cost: each stack is run about three times through both models, whatever the number of layers, plus
-one solve per projection; memory for one hidden state per token, stack and model.
+two solves per projection, more where rows are few; memory for one hidden state per token, stack
+and model.
 
 What did not help: weighting tokens by a power (1/4 to 1) of the loss's squared gradient at the
 projection changed the bundled translator's loss on other rows by less than 0.005 nats per token,

@@ -17,6 +17,9 @@ SIGNIFICANCE = 0.05
 # A drop of exactly the allowed 0.5 may come out as 0.5000000000000071.
 ROUNDING = 1e-9
 
+# The check of fp16 that is a share of what float16 can hold, not of the largest logit.
+HALF_RANGE = "values within float16's range"
+
 # What a run and its report have alike.
 RUN_FIELDS = (
     "command", "seed", "created", "tool_version", "calibration", "shared_rows", "target_text",

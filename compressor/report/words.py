@@ -143,6 +143,11 @@ def _refusals(builds: Sequence[Variant]) -> list[str]:
 def _refusal(build: Variant) -> str:
     """Why a precision must not be the default; empty if nothing speaks against it."""
     exceeded = [c for c in build.checks if not c.largest_difference <= c.tolerance]
+    if exceeded and exceeded[0].name == facts.HALF_RANGE:
+        return (
+            f"computes values of {exceeded[0].largest_difference:.2g} times float16's range, "
+            f"more than the {exceeded[0].tolerance:.2g} that is safe"
+        )
     if exceeded:
         return (
             f"differs from PyTorch by {exceeded[0].largest_difference:.2g} of the largest logit, "
