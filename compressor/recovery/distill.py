@@ -8,17 +8,20 @@ so no labels are used (a translator reads its targets, as inputs of the decoder)
 rows is held out; the weights that do best there are kept, and training stops when they get no
 better. The student is trained without dropout: what it has to match is computed without, too.
 
-Cost: an epoch is a forward pass of the dense model and a forward and backward pass of the pruned
-one over the calibration rows.
+Cost: a forward pass of the dense model over the calibration rows, whose results are kept
+(`compressor.recovery.teacher`), and in each epoch a forward and backward pass of the pruned one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax
 
 from compressor.recovery import Recovery
+from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
 from compressor.training import Data, Problem, Schedule, Trained, hold_out, train
 
@@ -47,6 +50,7 @@ class _Imitation(Problem):
     def __init__(self, job: Recovery, held: list[Batch]) -> None:
         self.job, self.held = job, held
         job.dense.eval(), job.pruned.eval()
+        self.teacher = Teacher(job.dense, job.task, self._told())
         self._parameters = {n: p for n, p in job.pruned.named_parameters() if p.is_floating_point()}
         for parameter in self._parameters.values():
             parameter.requires_grad_(True)
@@ -74,15 +78,17 @@ class _Imitation(Problem):
 
     def _divergence(self, batch: Batch) -> Tensor:
         """Summed KL(dense || pruned) over what the task's loss has terms for, in nats."""
-        with torch.no_grad():
-            wanted = self._log_probabilities(self.job.dense, batch)
-        found = self._log_probabilities(self.job.pruned, batch)
+        logits: Tensor = self.job.task.logits(self.job.pruned, batch)
+        found = log_softmax(logits[self.job.task.term_mask(batch)].float(), -1)
+        wanted = self.teacher.log_probabilities(batch)
         return kl_div(found, wanted, reduction="sum", log_target=True)
 
-    def _log_probabilities(self, model: nn.Module, batch: Batch) -> Tensor:
-        """[loss terms, classes or vocabulary]."""
-        logits: Tensor = self.job.task.logits(model, batch).float()
-        return log_softmax(logits[self.job.task.term_mask(batch)], -1)
+    def _told(self) -> Iterator[Batch]:
+        """The calibration rows for the teacher, with progress."""
+        batches = self.job.task.batches(self.job.examples, self.job.dense)
+        for done, batch in enumerate(batches):
+            self.job.progress(done, len(batches))
+            yield batch
 
 
 def _describe(trained: Trained, before: float, rows: int, held: int) -> str:
