@@ -29,6 +29,7 @@ from compressor.surgery import remove_heads
 
 WEIGHTS = "model.safetensors"
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.spm", "*.safetensors"]
+_PICKLES = "*.bin"
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def resolve(model: str, revision: str | None = None, allow_pickle: bool = False)
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    files = [*_HUB_FILES, "*.bin"] if allow_pickle else _HUB_FILES
+    files = [*_HUB_FILES, _PICKLES] if allow_pickle else _HUB_FILES
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=files))
     except LocalEntryNotFoundError as error:
@@ -85,6 +86,13 @@ def resolve(model: str, revision: str | None = None, allow_pickle: bool = False)
         raise InputError(
             f"the hub has no model {model!r} (revision {revision or 'main'})"
         ) from error
+
+
+def checkpoint_files(directory: Path) -> list[Path]:
+    """The files that say what a checkpoint computes; notes and plots beside them do not."""
+    patterns = [*_HUB_FILES, _PICKLES, "*.py"]
+    found = {path for pattern in patterns for path in directory.glob(pattern)}
+    return sorted(path for path in found if path.is_file())
 
 
 def open_checkpoint(
@@ -102,6 +110,8 @@ def open_checkpoint(
     directory = resolve(model, revision, allow_pickle)
     config = _config(directory, trust_remote_code)
     entry = architecture(config.model_type, model)
+    if entry.task == "classification":
+        _require_one_of_several_classes(directory, config)
     _require_weights(directory, allow_pickle)
     if (directory / HEADS).exists():
         network, layers, mask, heads = _load_pruned(directory, config, entry)
@@ -143,6 +153,17 @@ def _config(directory: Path, trust_remote_code: bool) -> Any:
     return transformers.AutoConfig.from_pretrained(
         directory, local_files_only=True, trust_remote_code=trust_remote_code
     )
+
+
+def _require_one_of_several_classes(directory: Path, config: Any) -> None:
+    several = "multi_label_classification"
+    if config.num_labels < 2 or config.problem_type in (several, "regression"):
+        kind = "several labels" if config.problem_type == several else "a number"
+        raise InputError(
+            f"{directory} answers with {kind} per text (problem_type {config.problem_type}, "
+            f"{config.num_labels} labels), and only classifiers with one of several labels are "
+            "supported; give one of those"
+        )
 
 
 def _require_weights(directory: Path, allow_pickle: bool) -> None:
@@ -237,6 +258,11 @@ def _stored_dtype(directory: Path) -> torch.dtype:
         with safe_open(path, framework="pt") as file:
             for key in file.keys():  # noqa: SIM118 - not a mapping
                 return names.get(file.get_slice(key).get_dtype(), torch.float32)
+    for path in sorted(directory.glob("pytorch_model*.bin")):  # allowed, or it had not been loaded
+        weights = torch.load(path, map_location="meta", weights_only=True)
+        for weight in weights.values():
+            if weight.is_floating_point():
+                return weight.dtype if weight.dtype in names.values() else torch.float32
     return torch.float32
 
 

@@ -19,7 +19,8 @@ from compressor.budget import prune_in_steps
 from compressor.checkpoint import Checkpoint
 from compressor.heads import HeadMask, HeadScores
 from compressor.importance import METHODS
-from compressor.journey import Journey, Plan, score_checkpoint_heads
+from compressor.journey import Journey, score_checkpoint_heads
+from compressor.planning import Plan
 from compressor.recipe import Recipe
 from compressor.recovery import Recovery, parse_recovery, recover
 from compressor.recovery.twin import dense_twin

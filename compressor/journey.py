@@ -9,24 +9,24 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from compressor import __version__, gate
-from compressor.budget import (
-    Budget,
-    QualityBudget,
-    SpeedBudget,
-    check_possible,
-    parse_budget,
-    parse_floors,
-)
-from compressor.checkpoint import Checkpoint, open_checkpoint
+from compressor.budget import check_possible, parse_floors
+from compressor.checkpoint import Checkpoint, checkpoint_files, open_checkpoint
 from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.export.metadata import label_names, max_source_tokens
 from compressor.export.target_text import count_lines, tokens_of_text
 from compressor.export.vocabulary import output_tokens
-from compressor.gates import LEARNED, check_learning
+from compressor.gates import LEARNED
 from compressor.heads import HeadMask, HeadScores
-from compressor.importance import DATA_FREE, METHODS, Scoring, check_method, score_heads
+from compressor.importance import (
+    DATA_FREE,
+    Scoring,
+    check_method,
+    require_calibration,
+    score_heads,
+)
 from compressor.importance.confidence import boundary_ids
 from compressor.outputs import require_directory
+from compressor.planning import Plan, plan_budgets
 from compressor.precisions import made_precisions
 from compressor.recipe import MINIMUM_ROWS, Recipe
 from compressor.recovery import HOLDS_OUT, check_recovery, parse_recovery
@@ -47,15 +47,6 @@ from compressor.workspace import Workspace, fingerprint, open_workspace, sha256_
 
 if TYPE_CHECKING:
     from torch import nn
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One budget and where its artifact goes."""
-
-    name: str
-    budget: Budget
-    directory: Path
 
 
 @dataclass(frozen=True)
@@ -182,7 +173,7 @@ def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
         "max_drop": recipe.drop_budgets,  # the rest are rules, which may change
         "device": device,
         "version": __version__,
-        "weights": fingerprint(p for p in checkpoint.directory.iterdir() if p.is_file()),
+        "weights": fingerprint(checkpoint_files(checkpoint.directory)),
         "calibration_sha256": calibration and calibration.sha256,
         "test_sha256": test and test.sha256,
         "target_text_sha256": recipe.target_text and sha256_of(Path(recipe.target_text)),
@@ -237,78 +228,6 @@ def require_target(checkpoint: Checkpoint, path: str) -> None:
     count_lines(Path(path))
 
 
-def plan_budgets(recipe: Recipe, full: HeadMask, output: Path) -> list[Plan]:
-    """One plan for each `keep` and `remove` of the recipe, or for its one measured budget.
-
-    Raises:
-        UsageError: none given, budgets of different sorts, the same one twice, or one the model or
-            the method cannot meet.
-    """
-    budgets = [parse_budget("keep", text, full) for text in recipe.keep]
-    budgets += [parse_budget("remove", text, full) for text in recipe.remove]
-    measured: list[Budget] = [QualityBudget.of(drop) for drop in recipe.drop_budgets]
-    if recipe.speedup is not None:
-        measured.append(SpeedBudget.of(recipe.speedup, recipe.at_batch))
-    budgets += measured
-    if recipe.method in LEARNED:
-        _check_learning(recipe, counted=bool(budgets))
-    if recipe.penalty is not None:
-        budgets.append(Budget(f"penalty {recipe.penalty:g}", {}))
-    if not budgets:
-        raise UsageError("say how many heads to keep, for example --keep 0.5 or --remove 12")
-    if measured:
-        _require_alone(recipe, budgets, measured[0])
-    slugs = [budget.slug for budget in budgets]
-    if len(set(slugs)) < len(slugs):
-        raise UsageError(
-            f"the same budget is asked for twice: {', '.join(b.text for b in budgets)}"
-        )
-    if len(budgets) == 1:
-        return [Plan(slugs[0], budgets[0], output)]
-    return [Plan(s, b, output / s) for s, b in zip(slugs, budgets, strict=True)]
-
-
-def _check_learning(recipe: Recipe, *, counted: bool) -> None:
-    if recipe.steps > 1:
-        raise UsageError(
-            f"--steps {recipe.steps} does not go with --method {recipe.method}, which learns the "
-            "whole mask at once; leave it out"
-        )
-    if recipe.train_weights != "none" and "reconstruct" in parse_recovery(recipe.recover):
-        raise UsageError(
-            f"--recover {recipe.recover} would re-solve what --train-weights "
-            f"{recipe.train_weights} trains, towards the weights before; use --recover none, "
-            "which is the default with trained weights, or distill"
-        )
-    check_learning(
-        recipe.method,
-        counted=counted,
-        penalty=recipe.penalty,
-        estimator=recipe.estimator,
-        weights=recipe.train_weights,
-        epochs=recipe.gate_epochs,
-    )
-
-
-def _require_alone(recipe: Recipe, budgets: Sequence[Budget], budget: Budget) -> None:
-    """Refuse what a measured budget does not go with."""
-    if len(budgets) > 1:
-        raise UsageError(
-            f"a run has budgets of one sort, not {', '.join(b.text for b in budgets)}; give "
-            "--keep and --remove, or --speedup, or one plain --max-drop"
-        )
-    if recipe.steps > 1:
-        raise UsageError(
-            f"--steps {recipe.steps} does not go with {budget.text}, which works from one scoring; "
-            "leave it out"
-        )
-    if recipe.method not in METHODS:
-        raise UsageError(
-            f"--method {recipe.method} does not go with {budget.text}, which needs scores from one "
-            f"of {', '.join(METHODS)}"
-        )
-
-
 def read_data(recipe: Recipe, checkpoint: Checkpoint) -> tuple[Rows | None, Rows | None]:
     """Calibration and test rows, as far as they are given.
 
@@ -318,8 +237,7 @@ def read_data(recipe: Recipe, checkpoint: Checkpoint) -> tuple[Rows | None, Rows
     """
     if recipe.method not in LEARNED:
         check_method(recipe.method, LEARNED)
-    if recipe.calibration is None and recipe.method not in DATA_FREE:
-        raise UsageError(f"--method {recipe.method} needs --calibration FILE")
+    require_calibration(recipe.method, recipe.calibration)
     check_recovery(recipe.recover, recipe.calibration is not None)
     if recipe.calibration is None and recipe.test is None:
         raise UsageError("give --calibration FILE or --test FILE: builds are checked on its rows")

@@ -18,10 +18,10 @@ from compressor.export.precisions import set_default
 from compressor.heads import HeadScores
 from compressor.journey import (
     Journey,
-    Plan,
     prepare,
     require_measurements,
 )
+from compressor.planning import Plan
 from compressor.precisions import BASE, choose_default
 from compressor.recipe import Recipe
 from compressor.report import facts, write_reports

@@ -16,7 +16,8 @@ from compressor.choosing import first_scores, forget, repair
 from compressor.evaluating import answer_rows
 from compressor.evaluation import compare
 from compressor.heads import HeadMask, HeadScores
-from compressor.journey import Journey, Plan
+from compressor.journey import Journey
+from compressor.planning import Plan
 from compressor.quality_budget import (
     MAIN_METRIC,
     acceptable,

@@ -15,6 +15,7 @@ from types import FrameType, TracebackType
 from typing import BinaryIO, Self, TypeVar
 
 from compressor.errors import InputError
+from compressor.outputs import require_directory
 from compressor.runtime.batching import CHUNK_ROWS
 from compressor.talk import Talk
 
@@ -88,6 +89,7 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
 class LineWriter:
     """Writes lines, as UTF-8 that end with LF, to the standard output or to a new file.
 
+    Directories that the file needs are made.
     To be used in a `with` block; a file that an error left incomplete is removed.
 
     Args:
@@ -129,7 +131,9 @@ class LineWriter:
     def _opened(self) -> BinaryIO:
         if self._output is None:
             return sys.stdout.buffer
+        require_directory(self._output.parent)
         try:
+            self._output.parent.mkdir(parents=True, exist_ok=True)
             return self._output.open("xb")
         except FileExistsError as error:
             raise InputError(

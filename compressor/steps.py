@@ -24,13 +24,13 @@ from compressor.heads import HeadMask, HeadScores
 from compressor.importance import DATA_FREE
 from compressor.journey import (
     pick_device,
-    plan_budgets,
     read_data,
     require_rows_to_train,
     require_target,
     score_checkpoint_heads,
 )
 from compressor.outputs import require_directory
+from compressor.planning import plan_budgets
 from compressor.precisions import AUTO, BASE, made_precisions
 from compressor.recipe import Recipe
 from compressor.recovery import NONE, check_recovery, parse_recovery
@@ -40,7 +40,7 @@ from compressor.stages import heads_facts, scores_from_json, synthetic_probe
 from compressor.surgery import prune, verify_surgery
 from compressor.talk import SILENT, Talk
 from compressor.tasks import Example, task_module
-from compressor.unused import refuse_unused_training
+from compressor.unused import refuse_unused_rows, refuse_unused_training
 
 LAYOUTS = ("compress", "optimum")
 
@@ -119,6 +119,7 @@ def prune_checkpoint(
     _require_new(output)
     check_recovery(recipe.recover, recipe.calibration is not None)
     refuse_unused_training(recipe)
+    refuse_unused_rows(recipe)
     if recipe.calibration is not None and not parse_recovery(recipe.recover):
         raise UsageError(
             f"--calibration {recipe.calibration} is for the repair; add --recover reconstruct, or "

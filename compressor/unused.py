@@ -11,8 +11,16 @@ from compressor.recovery import parse_recovery
 
 _MASKS = f"learned masks; use --method {' or '.join(LEARNED)}, or"
 # Option of scoring methods -> the methods that it changes.
-_SCORING = {"per": ("taylor", "relevance"), "ablate": ("ablation",)}
+SCORING = {
+    "per": ("taylor", "relevance"),
+    # Scores of the others mean the same in every layer.
+    "normalize": ("taylor", "fisher", "confidence", "relevance", "magnitude", "random"),
+    "ablate": ("ablation",),
+}
 _GATES = ("penalty", "estimator", "train_weights", "gate_epochs", "gate_learning_rate")
+_COLUMNS = (
+    "source_column", "target_column", "text_column", "text_pair_column", "label_column",
+)  # fmt: skip
 _DECODING = ("num_beams", "target_length")
 
 
@@ -24,6 +32,7 @@ def refuse_unused(recipe: Recipe, task: str) -> None:
     Raises:
         UsageError: there is one.
     """
+    refuse_unused_rows(recipe)
     refuse_unused_scoring(recipe, [recipe.method])
     learned = recipe.method in LEARNED
     if not learned:
@@ -37,16 +46,30 @@ def refuse_unused(recipe: Recipe, task: str) -> None:
             _refuse(recipe, name, f"translators, and {recipe.model} is a {task} model;")
 
 
+def refuse_unused_rows(recipe: Recipe) -> None:
+    """Refuse options about rows of files that are not given.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for name in ("calibration", "test"):
+        if getattr(recipe, name) is None:
+            _refuse(recipe, f"{name}_rows", f"--{name} FILE; give it, or")
+    if recipe.calibration is None and recipe.test is None:
+        for name in _COLUMNS:
+            _refuse(recipe, name, "--calibration FILE; give it, or")
+
+
 def refuse_unused_scoring(recipe: Recipe, methods: Sequence[str]) -> None:
     """Refuse options of scoring methods that are not among `methods`.
 
     Raises:
         UsageError: there is one.
     """
-    for name, users in _SCORING.items():
+    for name, users in SCORING.items():
         if not set(users) & set(methods):
-            where = f"--method {' or '.join(users)}, not for {', '.join(methods)};"
-            _refuse(recipe, name, where)
+            others = f", not for {', '.join(methods)}" if methods else ""
+            _refuse(recipe, name, f"--method {' or '.join(users)}{others};")
 
 
 def refuse_unused_training(recipe: Recipe, *, gates: bool = False, weights: bool = False) -> None:

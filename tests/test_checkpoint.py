@@ -12,7 +12,12 @@ from transformers import PreTrainedTokenizerFast
 
 import compressor
 from compressor.architectures import find_attention_layers
-from compressor.checkpoint import open_checkpoint, round_to, save_checkpoint
+from compressor.checkpoint import (
+    checkpoint_files,
+    open_checkpoint,
+    round_to,
+    save_checkpoint,
+)
 from compressor.errors import InputError
 from compressor.surgery import prune
 from tests.tiny import BUILDERS, ragged_batch, tiny_model, uneven_mask
@@ -111,6 +116,42 @@ def test_pickles_are_loaded_only_when_asked_for(tmp_path):
     loaded = open_checkpoint(str(tmp_path), allow_pickle=True).model
     batch = ragged_batch(model)
     torch.testing.assert_close(loaded(**batch).logits, model(**batch).logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_precision_of_a_pickle_is_kept(dtype, tmp_path):
+    model = save_dense("bert", tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.to(dtype).state_dict(), tmp_path / "pytorch_model.bin")
+    assert open_checkpoint(str(tmp_path), allow_pickle=True).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"problem_type": "multi_label_classification"}, "answers with several labels per text"),
+        ({"problem_type": "regression"}, "answers with a number per text"),
+        ({"id2label": {"0": "score"}, "label2id": {"score": 0}}, "answers with a number per text"),
+    ],
+)
+def test_models_that_do_not_choose_one_of_several_labels_are_refused(change, message, tmp_path):
+    save_dense("bert", tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(config | change), encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        open_checkpoint(str(tmp_path))
+
+
+def test_notes_beside_a_checkpoint_are_not_part_of_it(tmp_path):
+    save_dense("bert", tmp_path)
+    before = checkpoint_files(tmp_path)
+    assert tmp_path / "model.safetensors" in before
+    for name in ("README.md", "loss.png", "notes.log"):
+        (tmp_path / name).write_text("seen", encoding="utf-8")
+    assert checkpoint_files(tmp_path) == before
+    (tmp_path / "vocab.txt").write_text("w5", encoding="utf-8")
+    assert checkpoint_files(tmp_path) == sorted([*before, tmp_path / "vocab.txt"])
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from compressor.commands import run
+from compressor.heads import HeadScores
+from compressor.stages import scores_to_json
 from tests import toy
 
 ROOT = Path(__file__).parent.parent
@@ -145,6 +147,24 @@ def test_a_seed_that_generators_refuse_is_refused_first(command, seed, capsys):
     }  # fmt: skip
     assert run([command, *needed[command], "--seed", seed]) == 2
     assert "--seed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["score", "--method", "magnitude", "--compare", "taylor"], "taylor needs --calibration"),
+        (["score", "--method", "magnitude", "--text-column", "a"], "--text-column a is for --cal"),
+        (["prune", "--scores", "s", "--keep", "1", "--calibration-rows", "9"], "-rows 9 is for"),
+    ],
+)
+def test_what_would_do_nothing_is_refused_first(arguments, message, tmp_path, monkeypatch, capsys):
+    """The directory of the model is not even looked for."""
+    monkeypatch.chdir(tmp_path)
+    scores = HeadScores({}, "random", "random", {})
+    Path("s").write_text(json.dumps(scores_to_json(scores)), encoding="utf-8")
+    assert run([*arguments, "-m", "nowhere", "-o", "x"]) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
 MALFORMED = [

@@ -15,6 +15,7 @@ from compressor.importance.confidence import boundary_ids
 from compressor.importance.relevance import linearised
 from compressor.surgery import prune
 from compressor.tasks import Batch
+from compressor.unused import SCORING
 from tests.numpy_transformer import NumpyTransformer
 from tests.test_checkpoint import word_tokenizer
 from tests.test_importance import labelled_batch, one_row, scoring
@@ -374,3 +375,9 @@ def test_padding_and_batching_do_not_change_scores(method: str, name: str):
     apart = score_heads(method, scoring(name, rows, normalize="none"))
     for layer, values in together.values.items():
         np.testing.assert_allclose(values, apart.values[layer], rtol=2e-3, atol=1e-5)
+
+
+def test_normalization_is_an_option_of_exactly_the_methods_that_it_changes():
+    for method in METHODS:
+        signature = score_heads(method, scoring("bert", normalize="layer")).signature
+        assert signature.endswith("|normalize:layer") == (method in SCORING["normalize"])

@@ -121,7 +121,29 @@ def test_the_report_shows_every_probe_and_what_the_interval_leaves_out():
         assert row in markdown
     assert "do not account for that" in render_card(report, report.variants[0].name)
     assert Report.model_validate_json(render(report, "json")).search == found
-    assert combine([report, report]).search is None
+
+
+def test_reports_side_by_side_tell_of_which_variants_heads_were_searched_on_test_rows():
+    """Only the first run searched: what it says, its table and the missed drop stay its own."""
+    _, probes = search(12, 4, probe_of(set(range(7, 13))))
+    plain = translator_report()
+    lost = plain.variants[0].model_copy(update={"comparisons": [comparison(-10.0, -5.1)]})
+    found = QualitySearch(drop=5, metric="bleu", probes=probes)
+    changed = {"variants": [lost], "search": found, "gate": [], "throughput": None}
+    both = combine(
+        [plain.model_copy(update=changed), plain.model_copy(update={"throughput": None})]
+    )
+    assert both.search is None
+    assert [run.search for run in both.runs] == [found, None]
+    markdown, page = render(both, "markdown"), render(both, "html")
+    for text in (markdown, page):
+        assert f"{lost.name}: The search built and ran {len(probes)} models" in text
+        assert text.count("do not account for that") == 1
+    assert f"{lost.name}: the measured drop of 7.55 in BLEU is more than the 5" in markdown
+    assert page.count('id="table-probes-1"') == 1
+    assert "do not account for that" in render_card(both, lost.name)
+    assert "do not account for that" not in render_card(both, "heads-50")
+    assert Report.model_validate_json(render(both, "json")) == both
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,12 @@ def test_options_of_translating_reach_the_search(translator: Path, tmp_path: Pat
     assert again.returncode == 4
     assert b"exists; choose another --output" in again.stderr
     assert out.read_bytes() == before
+    made = tmp_path / "some" / "where" / "out"
+    assert compress("translate", translator, "-o", made, stdin=b"w5\n").returncode == 0
+    assert made.read_bytes().count(b"\n") == 1
+    below = compress("translate", translator, "-o", out / "below" / "x", stdin=b"w5\n")
+    assert below.returncode == 4
+    assert f"because {out} is a file" in below.stderr.decode()
 
 
 def test_answers_come_while_the_input_is_still_open(translator: Path) -> None:

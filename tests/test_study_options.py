@@ -84,11 +84,39 @@ def test_correlations_that_are_undefined_are_not_interpreted():
         ("training", {"model": "m"}, "--model makes no sense for `compress study training`"),
         ("curve", {"model": "m", "test": "t", "points": [50, 20]}, "percentages in rising order"),
         ("roles", {"model": "m", "from_word": "sum"}, "'sum' is neither last nor mean"),
+        ("layers", {"model": "m", "test": "t", "per": "example"}, "--per example is for --method"),
+        (
+            "curve",
+            {"model": "m", "test": "t", "normalize": "none"},
+            "--normalize none is for --method taylor or .*not for second-order",
+        ),
+        (
+            "training",
+            {"checkpoint": ["m"], "test": "t", "ablate": "metric", "method": "taylor"},
+            "--ablate metric is for --method ablation, not for taylor",
+        ),
+        (
+            "heads",
+            {"model": "m", "test": "t", "text_column": "a", "seed": 1, "calibration_rows": 9},
+            "--calibration-rows makes no sense",
+        ),
+        (
+            "roles",
+            {"model": "m", "conllu": "c", "text_column": "a"},
+            "--text-column a is for --calibration FILE; give it, or leave it out",
+        ),
     ],
 )
 def test_options_that_do_not_fit_are_refused(name, given, message):
     with pytest.raises(UsageError, match=message):
         build_options(name, given)
+
+
+def test_options_of_the_method_that_scores_are_taken():
+    common = {"model": "m", "test": "t", "calibration": "c", "text_column": "a"}
+    taken = build_options("layers", common | {"method": "taylor", "per": "example"})
+    assert taken.recipe.per == "example"
+    assert build_options("curve", common | {"method": "ablation", "ablate": "metric"})
 
 
 def test_every_study_is_described():

@@ -104,9 +104,11 @@ TargetText = Annotated[
     ),
 ]
 CalibrationRows = Annotated[
-    int | None, typer.Option("--calibration-rows", min=8, help="Use only the first N.")
+    int | None, typer.Option("--calibration-rows", help="Use only the first N, at least 8.")
 ]
-TestRows = Annotated[int | None, typer.Option("--test-rows", min=8, help="Use only the first N.")]
+TestRows = Annotated[
+    int | None, typer.Option("--test-rows", help="Use only the first N, at least 8.")
+]
 # Where an artifact is measured by itself, for which two rows are enough.
 MeasuredRows = Annotated[
     int | None, typer.Option("--test-rows", min=2, help="Use only the first N.")

@@ -45,12 +45,12 @@ def score(
 ) -> int:
     """Score every head and write the scores, for `compress prune`; maybe compare methods."""
     given = dict(locals())
-    from compressor.importance import check_method
+    from compressor.importance import check_method, require_calibration
     from compressor.importance.compare import compare_scores, comparison_plot, comparison_table
     from compressor.recipe import build_recipe
     from compressor.stages import scores_to_json
     from compressor.steps import score_checkpoint
-    from compressor.unused import refuse_unused_scoring
+    from compressor.unused import refuse_unused_rows, refuse_unused_scoring
     from compressor.workspace import write_json
 
     for name in ("output", "compare", "quiet", "verbose", "as_json"):
@@ -58,6 +58,8 @@ def score(
     recipe = build_recipe(given)
     for other in compare or []:
         check_method(other)
+        require_calibration(other, recipe.calibration)
+    refuse_unused_rows(recipe)
     refuse_unused_scoring(recipe, [recipe.method, *(compare or [])])
     plot = output.with_suffix(".png")
     _require_outputs(output, plot if compare else None)

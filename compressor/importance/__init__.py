@@ -102,6 +102,12 @@ def check_method(method: str, others: Iterable[str] = ()) -> None:
         raise UsageError(f"there is no scoring method {method!r}; there are {there}")
 
 
+def require_calibration(method: str, calibration: str | None) -> None:
+    """Raise `UsageError` if a method looks at data and no file is given."""
+    if calibration is None and method not in DATA_FREE:
+        raise UsageError(f"--method {method} needs --calibration FILE")
+
+
 def score_heads(method: str, scoring: Scoring) -> HeadScores:
     """Score every head of the model with one of `METHODS`; the model is left as it was.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from compressor.report import facts, numbers, words
-from compressor.report.schema import CostTable, QualitySearch, Report, SpeedSearch
+from compressor.report.schema import CostTable, QualitySearch, Report, Run, SpeedSearch
 from compressor.report.tables import Column, Table
 
 SEARCHED_ON_TEST = (
@@ -13,24 +15,39 @@ SEARCHED_ON_TEST = (
 
 
 def sentences(report: Report) -> list[str]:
-    """How the number of heads came about; empty where it was given."""
-    if isinstance(report.search, SpeedSearch):
-        return _speed_sentences(report, report.search)
-    if isinstance(report.search, QualitySearch):
-        return _quality_sentences(report, report.search)
-    return []
+    """How the numbers of heads came about; empty where they were given."""
+    lines = []
+    for run in facts.runs(report):
+        found: list[str] = []
+        if isinstance(run.search, SpeedSearch):
+            found = _speed_sentences(report, run, run.search)
+        if isinstance(run.search, QualitySearch):
+            found = _quality_sentences(report, run.search)
+        lines += [_whose(report, run) + sentence for sentence in found]
+    return lines
 
 
 def tables(report: Report) -> list[Table]:
-    """What was measured on the way; empty where the number of heads was given."""
-    if isinstance(report.search, SpeedSearch):
-        return [_tries(report.search), _costs(report.search.costs)]
-    if isinstance(report.search, QualitySearch) and report.search.probes:
-        return [_probes(report.search)]
-    return []
+    """What was measured on the way; empty where the numbers of heads were given."""
+    made = []
+    for number, run in enumerate(facts.runs(report), 1):
+        found: list[Table] = []
+        if isinstance(run.search, SpeedSearch):
+            found = [_tries(run.search), _costs(run.search.costs)]
+        if isinstance(run.search, QualitySearch) and run.search.probes:
+            found = [_probes(run.search)]
+        for table in found:
+            key = f"{table.key}-{number}" if report.runs else table.key
+            made.append(replace(table, key=key, caption=_whose(report, run) + table.caption))
+    return made
 
 
-def _speed_sentences(report: Report, search: SpeedSearch) -> list[str]:
+def _whose(report: Report, run: Run) -> str:
+    """Of several runs, which variants a statement is about."""
+    return f"{words.join(run.variants)}: " if report.runs else ""
+
+
+def _speed_sentences(report: Report, run: Run, search: SpeedSearch) -> list[str]:
     batch = search.costs.batch_size
     lines = [
         f"Heads were chosen to make the model {search.wanted:.15g} times as fast at batch {batch} "
@@ -41,8 +58,8 @@ def _speed_sentences(report: Report, search: SpeedSearch) -> list[str]:
             f"The wanted speed-up was not reached in {len(search.tries)} tries; the fastest choice "
             "was taken."
         )
-    for variant in report.variants:
-        for row in facts.timings(report, variant.name):
+    for name in run.variants:
+        for row in facts.timings(report, name):
             if row.batch_size == batch and row.speedup is not None:
                 short = ", less than wanted" if row.speedup < search.wanted else ""
                 lines.append(

@@ -62,7 +62,7 @@ def combine(reports: Sequence[Report]) -> Report:
         "gate": gate,
         "runs": runs,
         "throughput": None,
-        "search": None,  # it is about one variant's heads
+        "search": None,  # it is about one run's variants
     }
     return first.model_copy(update=_common(runs) | found)
 

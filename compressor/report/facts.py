@@ -23,7 +23,7 @@ HALF_RANGE = "values within float16's range"
 # What a run and its report have alike.
 RUN_FIELDS = (
     "command", "seed", "created", "tool_version", "calibration", "shared_rows", "target_text",
-    "hardware", "versions",
+    "hardware", "versions", "search",
 )  # fmt: skip
 
 Judgement = Literal["worse", "better", "same", "unknown"]

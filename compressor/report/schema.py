@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from compressor.errors import InputError
 
-SCHEMA_VERSION = "1.3"
+SCHEMA_VERSION = "1.4"
 
 
 class Model(BaseModel):
@@ -224,6 +224,7 @@ class Run(Model):
     timed: bool  # whether throughput was measured
     hardware: dict[str, str]
     versions: dict[str, str]
+    search: SpeedSearch | QualitySearch | None = None
 
 
 class Report(Model):

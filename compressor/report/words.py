@@ -94,17 +94,24 @@ def data_sentences(report: Report) -> list[str]:
 
 def drop_sentences(report: Report) -> list[str]:
     """Where a delivered model lost more than `--max-drop` asked for; empty where none did."""
-    search = report.search
-    if not isinstance(search, QualitySearch):
-        return []
-    style = facts.metric_style(search.metric)
+    searches = {
+        name: run.search
+        for run in facts.runs(report)
+        if isinstance(run.search, QualitySearch)
+        for name in run.variants
+    }
     lines = []
     for variant in facts.delivered(report):
+        search = searches.get(variant.name)
+        if search is None:
+            continue
+        style = facts.metric_style(search.metric)
         found = facts.comparison(variant, search.metric)
         if found is None or not -found.difference > search.drop + facts.ROUNDING:
             continue
+        whose = f"{variant.name}: the" if report.runs else "The"
         start = (
-            f"The measured drop of {numbers.fixed(-found.difference, style.digits)} in "
+            f"{whose} measured drop of {numbers.fixed(-found.difference, style.digits)} in "
             f"{style.label} is more than the {search.drop:.15g} asked for"
         )
         rows = f"{report.test.rows:,} test rows" if report.test else "the test rows"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from compressor.errors import CompressError, UsageError
 from compressor.recipe import Recipe, build_recipe
 from compressor.talk import SILENT, Talk
+from compressor.unused import refuse_unused_rows, refuse_unused_scoring
 
 if TYPE_CHECKING:
     from compressor.study.output import Result
@@ -124,6 +125,10 @@ def build_options(study: str, given: Mapping[str, Any]) -> Options:
     # A study shows what removal does by itself, unless repair is asked for.
     defaults = {"resamples": RESAMPLES, "recover": "none"}
     recipe = build_recipe(defaults | {n: v for n, v in there.items() if n not in _OWN})
+    refuse_unused_rows(recipe)
+    if "method" in entry.takes:  # `layers` scores nothing unless a method is named
+        scoring = "method" in there or study != "layers"
+        refuse_unused_scoring(recipe, [recipe.method] if scoring else [])
     points = tuple(there.get("points", ()))
     if any(not 0 <= point <= 100 for point in points) or list(points) != sorted(set(points)):
         raise UsageError(f"--points must be percentages in rising order, not {list(points)}")

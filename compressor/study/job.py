@@ -11,12 +11,12 @@ from typing import Any
 from torch import nn
 
 from compressor import __version__
-from compressor.checkpoint import Checkpoint, open_checkpoint, resolve
-from compressor.errors import InputError, UsageError
+from compressor.checkpoint import Checkpoint, checkpoint_files, open_checkpoint, resolve
+from compressor.errors import InputError
 from compressor.evaluation import compare
 from compressor.export.metadata import label_names, max_source_tokens
 from compressor.heads import HeadMask, HeadScores
-from compressor.importance import DATA_FREE, check_method
+from compressor.importance import check_method, require_calibration
 from compressor.importance.ablation import PRIMARY, measure
 from compressor.journey import pick_device, score_checkpoint_heads, warn_of_shared_rows
 from compressor.recipe import MINIMUM_ROWS, Recipe
@@ -99,7 +99,7 @@ def prepare(options: Options, output: Path, talk: Talk) -> Job:
         **{n: v for n, v in vars(options).items() if n != "recipe"},
         "device": device,
         "version": __version__,
-        "weights": [fingerprint(p for p in d.iterdir() if p.is_file()) for d in models],
+        "weights": [fingerprint(checkpoint_files(d)) for d in models],
         "data_sha256": [rows and rows.sha256 for rows in (calibration, other, test)],
         "conllu_sha256": conllu,
     }
@@ -178,8 +178,7 @@ def require_rows(job: Job) -> None:
         UsageError: either.
     """
     check_method(job.recipe.method)
-    if job.calibration is None and job.recipe.method not in DATA_FREE:
-        raise UsageError(f"--method {job.recipe.method} needs --calibration FILE")
+    require_calibration(job.recipe.method, job.recipe.calibration)
 
 
 def score(job: Job, checkpoint: Checkpoint, rows: Rows | None, name: str, title: str) -> HeadScores:
