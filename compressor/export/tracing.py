@@ -3,11 +3,15 @@
 `torch.onnx.export` traces the model into a program of ATen operators, and then traces that program
 again, to decompose operators that it has no ONNX function for. With dynamic shapes this second pass
 takes about half of the whole time. Our graphs hardly need it: what is not in ONNX's reach are
-conversions of types and assertions about shapes, which are rewritten and dropped here.
+conversions of types and assertions about shapes, which are rewritten and dropped here. Of the rest
+a fifth goes into a table of ONNX functions, which stays the same, and a fifth into looking for
+operands of different types, which a look at the types shows not to be there.
 """
 
 from __future__ import annotations
 
+import copy
+import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +35,12 @@ _TRANSLATED = frozenset({
     _aten._to_copy.default,
 })  # fmt: skip
 _ASSERTIONS = frozenset({_aten._assert_scalar.default, _aten._assert_tensor_metadata.default})
+# Those that first bring their operands to one type.
+_PROMOTING = frozenset({
+    operator.add, _aten.add.Tensor, _aten.cat.default, _aten.cumsum.default, _aten.gt.Tensor,
+    _aten.mul.Tensor, _aten.ne.Scalar, _aten.sub.Tensor,
+})  # fmt: skip
+_COMPARING = frozenset({_aten.gt.Tensor, _aten.ne.Scalar})
 _CONVERSIONS = frozenset({_aten.to.dtype, _aten.to.dtype_layout})
 
 
@@ -46,11 +56,90 @@ def traced_once() -> Iterator[None]:
         simplified = _simplify(program)
         return program if simplified else decompose(program, *args, **kwargs)
 
-    ExportedProgram.run_decompositions = unless_needless  # type: ignore[method-assign]
+    with (
+        _replaced(ExportedProgram, "run_decompositions", unless_needless),
+        _functions_read_once(),
+        _types_promoted_if_need_be(),
+    ):
+        yield
+
+
+@contextmanager
+def _functions_read_once() -> Iterator[None]:
+    """While it lasts, the exporter copies its table of ONNX functions instead of making it anew."""
+    try:
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
+    except ImportError:  # another PyTorch, where this takes as long as it takes
+        yield
+        return
+    make = vars(ONNXRegistry)["from_torchlib"]
+
+    def copied(cls: Any, *args: Any, **kwargs: Any) -> ONNXRegistry:
+        table = _once(make.__func__, cls, *args, **kwargs)
+        fresh: ONNXRegistry = copy.copy(table)  # translations of ours are added to its own lists
+        fresh.functions = {target: list(found) for target, found in table.functions.items()}
+        return fresh
+
+    with _replaced(ONNXRegistry, "from_torchlib", classmethod(copied)):
+        yield
+
+
+@functools.cache
+def _once(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return make(*args, **kwargs)
+
+
+@contextmanager
+def _types_promoted_if_need_be() -> Iterator[None]:
+    """While it lasts, graphs whose operands have equal types are not searched for others."""
+    try:
+        from torch.onnx._internal.exporter import _fx_passes
+    except ImportError:
+        yield
+        return
+    promote = _fx_passes.insert_type_promotion_nodes
+
+    def unless_needless(module: torch.fx.GraphModule) -> None:
+        if not _is_promoted(module.graph):
+            promote(module)
+
+    with _replaced(_fx_passes, "insert_type_promotion_nodes", unless_needless):
+        yield
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: object) -> Iterator[None]:
+    before = vars(owner)[name]
+    setattr(owner, name, value)
     try:
         yield
     finally:
-        ExportedProgram.run_decompositions = decompose  # type: ignore[method-assign]
+        setattr(owner, name, before)
+
+
+def _is_promoted(graph: torch.fx.Graph) -> bool:
+    """Whether only operators known here are in it, on operands of the type that comes out."""
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        if node.target not in _TRANSLATED:
+            return False
+        if node.target in _PROMOTING and not _has_equal_types(node):
+            return False
+    return True
+
+
+def _has_equal_types(node: torch.fx.Node) -> bool:
+    tensors = [n.meta["val"].dtype for n in node.all_input_nodes if _is_tensor(n)]
+    if not tensors:  # sizes
+        return True
+    result = tensors[0] if node.target in _COMPARING else node.meta["val"].dtype
+    numbers = [n for n in node.args if isinstance(n, float)]
+    return set(tensors) == {result} and (result.is_floating_point or not numbers)
+
+
+def _is_tensor(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta["val"], torch.Tensor)
 
 
 def _unflatten(self: Any, dim: int, sizes: Sequence[int]) -> Any:
