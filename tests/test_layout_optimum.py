@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
-import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,8 +31,6 @@ from compressor.surgery import prune
 from tests import toy
 from tests.test_cli import compress
 from tests.tiny import TRANSLATORS, ragged_batch, uneven_mask
-
-EXPORTS = tempfile.TemporaryDirectory(prefix="layout-")  # goes when Python ends
 
 
 def cached_mask(layers: list[AttentionLayer]) -> HeadMask:
@@ -62,10 +60,8 @@ class Exported:
     said: str
 
 
-@functools.cache
-def exported(name: str) -> Exported:
-    """Exports take seconds a graph, so all tests share them; marian's comes from the shell."""
-    root = Path(EXPORTS.name) / name
+def export_pruned(name: str, root: Path) -> None:
+    """marian's export comes from the shell."""
     pruned, out, said = save_pruned(name, root), root / "out", ""
     if name == "marian":
         done = compress("export", "-m", pruned, "-o", out, "--layout", "optimum")
@@ -74,7 +70,20 @@ def exported(name: str) -> Exported:
     else:
         checks = export_checkpoint(build_recipe({"model": str(pruned)}), out, "optimum")
         assert all(check.largest_difference <= check.tolerance for check in checks)
-    return Exported(open_checkpoint(str(pruned)), out, said)
+    (root / "said").write_text(said, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def exported(once) -> Callable[[str], Exported]:
+    """Exports take seconds a graph, so all tests share them."""
+
+    @functools.cache
+    def shared(name: str) -> Exported:
+        root = once(f"optimum-{name}", functools.partial(export_pruned, name))
+        checkpoint = open_checkpoint(str(root / "pruned"))
+        return Exported(checkpoint, root / "out", (root / "said").read_text(encoding="utf-8"))
+
+    return shared
 
 
 def session(path: Path) -> onnxruntime.InferenceSession:
@@ -125,7 +134,7 @@ def assert_close(actual: np.ndarray, expected: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("name", ["marian", "mbart"])
 @pytest.mark.parametrize("rows", [5, 1])
-def test_greedy_search_over_caches_is_generates(name: str, rows: int):
+def test_greedy_search_over_caches_is_generates(exported, name: str, rows: int):
     it = exported(name)
     model = it.checkpoint.model
     batch = ragged_batch(model, rows=rows, seed=rows)
@@ -150,7 +159,7 @@ def test_greedy_search_over_caches_is_generates(name: str, rows: int):
 
 
 @pytest.mark.parametrize("name", ["marian", "mbart"])
-def test_several_tokens_at_once_do_not_see_the_ones_behind_them(name: str):
+def test_several_tokens_at_once_do_not_see_the_ones_behind_them(exported, name: str):
     """4 tokens through the first graph, then 2 through the other; PyTorch takes all 6."""
     it = exported(name)
     batch = ragged_batch(it.checkpoint.model, rows=3, seed=4)
@@ -169,7 +178,7 @@ def test_several_tokens_at_once_do_not_see_the_ones_behind_them(name: str):
     assert heads[2] == [1, 1, 4, 4]
 
 
-def test_names_and_files_are_optimums():
+def test_names_and_files_are_optimums(exported):
     """Written out from optimum-onnx 0.1: `constants.py`, and what its exporter names inputs."""
     directory = exported("marian").directory
     graphs = {path.name: session(path) for path in directory.glob("*.onnx")}
@@ -199,7 +208,7 @@ def test_names_and_files_are_optimums():
 
 
 @pytest.mark.parametrize("name", ["bert", "distilbert"])
-def test_a_classifier_is_one_graph_at_the_root(name: str):
+def test_a_classifier_is_one_graph_at_the_root(exported, name: str):
     it = exported(name)
     graph = session(it.directory / "model.onnx")
     names = ["input_ids", "attention_mask", *(["token_type_ids"] if name == "bert" else [])]
@@ -215,14 +224,14 @@ def test_a_classifier_is_one_graph_at_the_root(name: str):
         assert_close(graph.run(["logits"], feeds)[0], expected)
 
 
-def test_the_shell_lists_the_checks():
+def test_the_shell_lists_the_checks(exported):
     it = exported("marian")
     assert it.said.startswith(f"wrote {it.directory}\n")
     assert "ONNX equals PyTorch" in it.said
     assert "256 greedy tokens of 16 sentences" in it.said
 
 
-def test_graphs_of_another_model_are_caught():
+def test_graphs_of_another_model_are_caught(exported):
     """The pruned model's own graphs must fail beside a model with other heads."""
     it = exported("marian")
     mask = it.checkpoint.mask
@@ -286,7 +295,7 @@ def test_nothing_is_overwritten(tmp_path):
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
 
 
-def test_tokenizers_bear_the_names_that_transformers_4_knows(tmp_path):
+def test_tokenizers_bear_the_names_that_transformers_4_knows(exported, tmp_path):
     directory = exported("bert").directory
     config = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
