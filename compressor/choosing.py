@@ -28,6 +28,7 @@ from compressor.stages import Choice, scores_from_json, scores_to_json
 from compressor.surgery import prune
 from compressor.talk import Talk
 from compressor.tasks import Example, task_module
+from compressor.training import LEARNING_RATES
 
 
 def choose_heads(journey: Journey, plan: Plan) -> Choice:
@@ -110,7 +111,7 @@ def _learned(journey: Journey, plan: Plan, weights: Path) -> dict[str, Any]:
             weights=recipe.train_weights,
             estimator=recipe.estimator,
             epochs=recipe.gate_epochs,
-            learning_rate=recipe.learning_rate,
+            learning_rate=recipe.learning_rate or LEARNING_RATES[journey.checkpoint.entry.task],
             gate_learning_rate=recipe.gate_learning_rate,
             patience=recipe.patience,
             seed=recipe.seed,
@@ -175,7 +176,7 @@ def repair_checkpoint(
         progress=lambda done, total: talk.progress("repair", done, total),
         report=talk.say,
         epochs=recipe.distill_epochs,
-        learning_rate=recipe.learning_rate,
+        learning_rate=recipe.learning_rate or LEARNING_RATES[checkpoint.entry.task],
         patience=recipe.patience,
         state=state,
     )

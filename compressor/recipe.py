@@ -67,7 +67,7 @@ class Recipe(BaseModel):
     gate_epochs: PositiveInt = 20
     gate_learning_rate: float | None = Field(default=None, gt=0)
     distill_epochs: PositiveInt = 5
-    learning_rate: float = Field(default=1e-4, gt=0)
+    learning_rate: float | None = Field(default=None, gt=0)
     patience: PositiveInt = 2
     seed: int = Field(default=0, ge=0, lt=2**32)
 

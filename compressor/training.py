@@ -26,6 +26,8 @@ from compressor.tasks import Batch, Example
 from compressor.tasks.batching import BATCH_TOKENS
 
 SAVE_SECONDS = 60.0
+# Of weights, by task, where none is given; measured, see docs/recovery.md.
+LEARNING_RATES = {"translation": 1e-4, "classification": 5e-5}
 HELD_OUT = 8  # rows at least
 _LARGEST_GRADIENT = 1.0
 

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import compressor
+from compressor import choosing
 from compressor.checkpoint import open_checkpoint
 from compressor.errors import InputError, UsageError
 from compressor.gates import LEARNED
@@ -195,6 +196,18 @@ def test_what_does_not_go_together_is_refused(checkpoints, tmp_path, options, me
         run(recipe(checkpoints, tmp_path, **options), tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("name", "usual"), [("bert", 5e-5), ("marian", 1e-4)])
+def test_the_learning_rate_follows_from_the_task(checkpoints, tmp_path, monkeypatch, name, usual):
+    rates = []
+    monkeypatch.setattr(choosing, "recover", lambda how, job: rates.append(job.learning_rate))
+    checkpoint = open_checkpoint(str(checkpoints[name]))
+    full = HeadMask.full(checkpoint.layers)
+    for rate in (None, 0.01):
+        wanted = recipe(checkpoints, tmp_path, name, recover="distill", learning_rate=rate)
+        choosing.repair_checkpoint(wanted, checkpoint, [], checkpoint.model, full, "cpu", Talk())
+    assert rates == [usual, 0.01]
 
 
 @pytest.mark.parametrize("options", [{"recover": "reconstruct+distill"}, {"method": "subset"}])

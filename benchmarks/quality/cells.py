@@ -27,6 +27,7 @@ from compressor.stages import scores_from_json, scores_to_json
 from compressor.surgery import prune
 from compressor.talk import Talk
 from compressor.tasks import Batch, task_module
+from compressor.training import LEARNING_RATES
 from compressor.workspace import write_json
 
 SHARES = (90, 80, 70, 60, 50, 40, 30, 20)  # percent of heads kept
@@ -204,7 +205,7 @@ class Laboratory:
                 examples=self.examples,
                 seed=seed,
                 epochs=self.recipe.distill_epochs,
-                learning_rate=self.recipe.learning_rate,
+                learning_rate=LEARNING_RATES[self.checkpoint.entry.task],
                 patience=self.recipe.patience,
             ),
         )

@@ -172,7 +172,11 @@ DistillEpochs = Annotated[
 ]
 LearningRate = Annotated[
     float | None,
-    typer.Option("--learning-rate", help="Of weights that are trained. Default: 0.0001."),
+    typer.Option(
+        "--learning-rate",
+        help="Of weights that are trained. Default: 0.0001 for "
+        "translators, 0.00005 for classifiers.",
+    ),
 ]
 Patience = Annotated[
     int | None,
