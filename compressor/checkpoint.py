@@ -29,7 +29,7 @@ from compressor.surgery import remove_heads
 
 WEIGHTS = "model.safetensors"
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.spm", "*.safetensors"]
-_PICKLES = "*.bin"
+_PICKLES = "pytorch_model*.bin"
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _require_one_of_several_classes(directory: Path, config: Any) -> None:
 def _require_weights(directory: Path, allow_pickle: bool) -> None:
     if list(directory.glob("*.safetensors")):
         return
-    if list(directory.glob("pytorch_model*.bin")):
+    if list(directory.glob(_PICKLES)):
         if allow_pickle:
             return
         raise InputError(
@@ -258,7 +258,7 @@ def _stored_dtype(directory: Path) -> torch.dtype:
         with safe_open(path, framework="pt") as file:
             for key in file.keys():  # noqa: SIM118 - not a mapping
                 return names.get(file.get_slice(key).get_dtype(), torch.float32)
-    for path in sorted(directory.glob("pytorch_model*.bin")):  # allowed, or it had not been loaded
+    for path in sorted(directory.glob(_PICKLES)):  # allowed, or it had not been loaded
         weights = torch.load(path, map_location="meta", weights_only=True)
         for weight in weights.values():
             if weight.is_floating_point():

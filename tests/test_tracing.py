@@ -59,6 +59,7 @@ def exported(expression, tmp_path) -> tuple[np.ndarray, int]:
         (lambda floats, counts: (floats > counts).float() - floats, 1),
         (lambda floats, counts: floats + (counts != 2.5).float(), 1),
         (lambda floats, counts: floats.exp() + counts, 1),
+        (lambda floats, counts: counts.tanh() + floats.tanh(), 1),
     ],
 )
 def test_operands_of_different_types_are_brought_to_one(expression, searches, tmp_path):

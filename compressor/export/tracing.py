@@ -37,8 +37,9 @@ _TRANSLATED = frozenset({
 _ASSERTIONS = frozenset({_aten._assert_scalar.default, _aten._assert_tensor_metadata.default})
 # Those that first bring their operands to one type.
 _PROMOTING = frozenset({
-    operator.add, _aten.add.Tensor, _aten.cat.default, _aten.cumsum.default, _aten.gt.Tensor,
-    _aten.mul.Tensor, _aten.ne.Scalar, _aten.sub.Tensor,
+    operator.add, _aten.add.Tensor, _aten.cat.default, _aten.cumsum.default, _aten.gelu.default,
+    _aten.gt.Tensor, _aten.mul.Tensor, _aten.ne.Scalar, _aten.silu.default, _aten.softmax.int,
+    _aten.sub.Tensor, _aten.tanh.default,
 })  # fmt: skip
 _COMPARING = frozenset({_aten.gt.Tensor, _aten.ne.Scalar})
 _CONVERSIONS = frozenset({_aten.to.dtype, _aten.to.dtype_layout})
