@@ -42,7 +42,7 @@ from compressor.tasks import (
     read_rows,
     task_module,
 )
-from compressor.unused import refuse_unused
+from compressor.unused import COLUMNS, refuse_unused
 from compressor.workspace import Workspace, fingerprint, open_workspace, sha256_of
 
 if TYPE_CHECKING:
@@ -242,12 +242,7 @@ def read_data(recipe: Recipe, checkpoint: Checkpoint) -> tuple[Rows | None, Rows
     if recipe.calibration is None and recipe.test is None:
         raise UsageError("give --calibration FILE or --test FILE: builds are checked on its rows")
     entry = checkpoint.entry
-    columns = {
-        name: getattr(recipe, name)
-        for name in (
-            "source_column", "target_column", "text_column", "text_pair_column", "label_column",
-        )
-    }  # fmt: skip
+    columns = {name: getattr(recipe, name) for name in COLUMNS}
     labels = label_names(checkpoint.model.config) if entry.task == "classification" else None
 
     def read(spec: str | None, limit: int | None) -> Rows | None:

@@ -18,7 +18,7 @@ SCORING = {
     "ablate": ("ablation",),
 }
 _GATES = ("penalty", "estimator", "train_weights", "gate_epochs", "gate_learning_rate")
-_COLUMNS = (
+COLUMNS = (
     "source_column", "target_column", "text_column", "text_pair_column", "label_column",
 )  # fmt: skip
 _DECODING = ("num_beams", "target_length")
@@ -56,7 +56,7 @@ def refuse_unused_rows(recipe: Recipe) -> None:
         if getattr(recipe, name) is None:
             _refuse(recipe, f"{name}_rows", f"--{name} FILE; give it, or")
     if recipe.calibration is None and recipe.test is None:
-        for name in _COLUMNS:
+        for name in COLUMNS:
             _refuse(recipe, name, "--calibration FILE; give it, or")
 
 
