@@ -1,4 +1,4 @@
-"""Models are traced once on their way to ONNX, and more is done only if their operators ask for it."""
+"""Models are traced once on their way to ONNX; more is done only if their operators ask for it."""
 
 from __future__ import annotations
 
