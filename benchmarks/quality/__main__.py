@@ -5,8 +5,8 @@
 DIR hold train.tsv, valid.tsv and test.tsv; the classifier is made by benchmarks/finetune_minilm.py
 first, the translator is the bundled one. Calibration rows are those of valid.tsv: the models were
 not trained on them. Each finished cell is a line of benchmarks/results/quality-NAME.jsonl; the same
-command goes on where it stopped (scores and masks wait in --work), and draws the table and the
-figure anew from what is there.
+command goes on where it stopped (scores wait in --work, learned masks in the lines), and draws the
+table and the figure anew from what is there.
 
 Parts: --only NAME, --methods, --repairs, --kept restrict what is computed; --draw computes nothing.
 """
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="only cells of so many steps")
     parser.add_argument("--seeds", type=int, default=3, help="of methods that are random")
     parser.add_argument("--test-rows", type=int, help="default: 1000 sentences, all texts")
-    parser.add_argument("--work", type=Path, default=Path("quality-work"), help="scores, masks")
+    parser.add_argument("--work", type=Path, default=Path("quality-work"), help="scores")
     parser.add_argument("--draw", action="store_true", help="only table and figure")
     args = parser.parse_args()
     talk = Console()

@@ -71,7 +71,7 @@ def all_cells() -> Iterator[Cell]:
 
 
 class Laboratory:
-    """One model with its rows; scores and masks are computed once and used by many cells."""
+    """One model with its rows; scores and masks are computed once for many cells."""
 
     def __init__(self, recipe: Recipe, talk: Talk, work: Path) -> None:
         self.recipe, self.talk, self.work = recipe, talk, work
@@ -113,6 +113,7 @@ class Laboratory:
             **asdict(cell),
             "heads": mask.count(),
             "counts": list(mask.counts().values()),
+            "mask": mask.to_json(),
             "quality": found.pruned,
             "dense": found.dense,
             "interval": found.interval,
@@ -153,24 +154,29 @@ class Laboratory:
         return mask, model
 
     def _learned(self, cell: Cell, keep: int) -> HeadMask:
-        path = self.work / f"mask-{cell.method}-{cell.seed}-{cell.kept}.json"
-        if not path.exists():
-            learned = learn(
-                cell.method,
-                Learning(
-                    model=self.model,
-                    layers=self.layers,
-                    examples=self.examples,
-                    task=self.task,
-                    keep={"all": keep},
-                    floors=self.floors,
-                    epochs=self.recipe.gate_epochs,
-                    seed=cell.seed,
-                    report=self.talk.say,
-                ),
-            )
-            write_json(path, learned.mask.to_json())
-        return HeadMask.from_json(json.loads(path.read_text("utf-8")), self.full.counts())
+        learned = learn(
+            cell.method,
+            Learning(
+                model=self.model,
+                layers=self.layers,
+                examples=self.examples,
+                task=self.task,
+                keep={"all": keep},
+                floors=self.floors,
+                epochs=self.recipe.gate_epochs,
+                seed=cell.seed,
+                report=self.talk.say,
+            ),
+        )
+        return learned.mask
+
+    def remember(self, rows: list[dict[str, Any]]) -> None:
+        """Take learned masks, minutes each, from finished cells of the same method and share."""
+        for row in rows:
+            if row["method"] in LEARNED and "mask" in row:
+                mask = HeadMask.from_json(row["mask"], self.full.counts())
+                key = row["method"], row["seed"], row["kept"]
+                self._choices[key] = mask, self.model, row["seconds_choosing"]
 
     def scores(self, cell: Cell) -> HeadScores:
         """Scores of all heads of the dense model."""
@@ -231,8 +237,11 @@ def fill(
     done = read(path)
     known = {Cell(**{k: row[k] for k in Cell.__dataclass_fields__}).key for row in done}
     missing = [cell for cell in all_cells() if wanted(cell) and cell.key not in known]
+    laboratory.remember(done)
     for number, cell in enumerate(missing, 1):
         row = laboratory.run(cell)
+        if any(other["dense"] != row["dense"] for other in done):
+            raise SystemExit(f"{path} is of another model or other test rows: move it away first.")
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         done.append(row)
