@@ -165,6 +165,19 @@ def test_a_report_replaces_reports_and_nothing_else(tmp_path, capsys):
     assert "BLEU" in mine.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("name", ["json", "markdown", "html", "junit"])
+def test_a_report_in_any_one_format_can_be_written_again(name, tmp_path):
+    report, out = tmp_path / "r.json", tmp_path / "out"
+    report.write_text(translator_report().model_dump_json(), encoding="utf-8")
+    again = ["report", str(report), "-o", str(out), "--format", name]
+    assert run(again) == 0
+    (written,) = out.iterdir()
+    before = written.read_text(encoding="utf-8")
+    written.write_text(before + "\n", encoding="utf-8")
+    assert run(again) == 0
+    assert written.read_text(encoding="utf-8") == before
+
+
 def test_reports_and_junit_say_that_they_cannot_be_written(tmp_path, capsys):
     (tmp_path / "afile").touch()
     report = tmp_path / "r.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,9 @@ import typer
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import CompressError, InputError
+
+TITLE_WITHIN = 1000  # characters from the start
+_TITLE = re.compile(r"\A# Compression report: |<title>Compression report: ")
 
 
 def register(app: typer.Typer) -> None:
@@ -63,6 +67,8 @@ def _require_ours(directory: Path) -> None:
     there = [name for name in names if (directory / name).exists()]
     if not there or is_junit(directory / RENDERERS["junit"].file):
         return
+    if any(_has_title(directory / RENDERERS[name].file) for name in ("markdown", "html")):
+        return
     try:
         load_report(directory / RENDERERS["json"].file)
     except CompressError as error:
@@ -70,3 +76,12 @@ def _require_ours(directory: Path) -> None:
             f"{directory / there[0]} exists, and no report of compress is beside it; choose "
             "another --output, or remove it"
         ) from error
+
+
+def _has_title(path: Path) -> bool:
+    """Whether a page or a Markdown file starts as a report does."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return bool(_TITLE.search(file.read(TITLE_WITHIN)))
+    except (OSError, ValueError):
+        return False
