@@ -84,7 +84,9 @@ def test_the_pruned_model_comes_closer_to_the_dense_one(name: str):
     before = divergence(setup, setup.examples)
     text = recover("distill", setup)
     assert divergence(setup, setup.examples) < 0.8 * before
-    assert text.startswith("distill: fine-tuned with the dense model as teacher on 40 rows")
+    assert text.startswith(
+        "distill: fine-tuned with the dense model as teacher on 40 rows at learning rate 0.001,"
+    )
     assert all(torch.equal(v, dense[k]) for k, v in setup.dense.state_dict().items())
 
 

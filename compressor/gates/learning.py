@@ -156,9 +156,10 @@ def _describe(
     epochs = trained.history[-1]["epoch"]
     best = f", best after {trained.best_epoch}" if trained.best_epoch not in (0, epochs) else ""
     along = {"none": "", "encoder": " and the encoder's weights", "all": " and all weights"}
+    rate = f" (learning rate {learning.learning_rate:g})" if learning.weights != "none" else ""
     parts = [
-        f"{method}: gates{along[learning.weights]} learned on {rows[0]} rows for {epochs} epochs"
-        f"{best}; {mask.count()} of {mask.total()} heads kept",
+        f"{method}: gates{along[learning.weights]}{rate} learned on {rows[0]} rows for "
+        f"{epochs} epochs{best}; {mask.count()} of {mask.total()} heads kept",
         f"gates {hardened.mean:.3f} from open or closed on average, {hardened.largest:.3f} at most",
         f"loss on {rows[1]} held-out rows {hardened.soft_loss:.4f} with soft gates, "
         f"{hardened.hard_loss:.4f} with the final mask",

@@ -43,7 +43,7 @@ def recover(job: Recovery) -> str:
     if trained.best is None or not trained.best < before:
         problem.restore()
         return f"distill: nothing gained on {len(held)} held-out rows, weights as they were"
-    return _describe(trained, before, len(learn), len(held))
+    return _describe(trained, before, len(learn), len(held), job.learning_rate)
 
 
 class _Imitation(Problem):
@@ -91,9 +91,10 @@ class _Imitation(Problem):
             yield batch
 
 
-def _describe(trained: Trained, before: float, rows: int, held: int) -> str:
+def _describe(trained: Trained, before: float, rows: int, held: int, rate: float) -> str:
     epochs = f"{trained.best_epoch} of {trained.history[-1]['epoch']} epochs"
     return (
-        f"distill: fine-tuned with the dense model as teacher on {rows} rows, best after {epochs}; "
-        f"divergence from it on {held} held-out rows {before:.4f} before, {trained.best:.4f} after"
+        f"distill: fine-tuned with the dense model as teacher on {rows} rows at learning rate "
+        f"{rate:g}, best after {epochs}; divergence from it on {held} held-out rows "
+        f"{before:.4f} before, {trained.best:.4f} after"
     )
