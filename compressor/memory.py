@@ -13,12 +13,15 @@ if TYPE_CHECKING:
 
 
 def give_back() -> None:
-    """Free what only cycles hold, and return freed memory to the system where that can be asked.
+    """Free what only cycles hold, and return freed memory to the system and to the GPU.
 
     Exporting a model leaves reference cycles through its weights, and glibc keeps freed blocks
     between blocks that are in use: without this a run's memory grows with every model it exports.
     """
     gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()  # ONNX Runtime has an allocator of its own
     trim = _malloc_trim()
     if trim is not None:
         trim(0)

@@ -26,6 +26,7 @@ from compressor.tasks import Batch, Example
 from compressor.tasks.batching import BATCH_TOKENS
 
 SAVE_SECONDS = 60.0
+_SAVING_SHARE = 0.05  # of the time, at most
 # Of weights, by task, where none is given; measured, see docs/recovery.md.
 LEARNING_RATES = {"translation": 1e-4, "classification": 5e-5}
 HELD_OUT = 8  # rows at least
@@ -53,6 +54,10 @@ class Problem(ABC):
         """A number to make small; None while models are not comparable yet (the best one is
         then not kept, and nothing stops early)."""
 
+    def take_step(self) -> None:
+        """Called when the gradients of a whole batch are there, before the parameters change."""
+        return
+
     def status(self) -> str:
         """What to tell beside the loss."""
         return ""
@@ -64,7 +69,7 @@ class Schedule:
 
     Args:
         warmup: share of all steps over which learning rates rise from zero.
-        patience: epochs without a better validation after which it stops.
+        patience: validated epochs in a row without a better validation after which it stops.
     """
 
     epochs: int
@@ -76,11 +81,16 @@ class Schedule:
 
 @dataclass
 class Trained:
-    """How a training went. `history` has an entry per epoch: loss, validation, status."""
+    """How a training went.
+
+    `history` has an entry per epoch: loss, validation, status; `waited` counts the epochs that were
+    validated since the best one.
+    """
 
     steps: int = 0
     best: float | None = None
     best_epoch: int = 0
+    waited: int = 0
     stopped_early: bool = False
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -188,7 +198,7 @@ class _Run:
         self.best: dict[str, Tensor] = {}
         self.per_epoch = len(self.batches(0))
         self.total = self.per_epoch * schedule.epochs
-        self._saved = time.monotonic()
+        self._saved, self._saving = time.monotonic(), 0.0
 
     def batches(self, epoch: int) -> list[Batch]:
         """The batches of an epoch; rows of one length meet others in every epoch."""
@@ -220,13 +230,13 @@ class _Run:
                     "with `compress evaluate`, or lower --learning-rate"
                 )
             partial.backward()
+        self.problem.take_step()
         for group in self.optimizer.param_groups:
             nn.utils.clip_grad_norm_(group["params"], group.get("clip", _LARGEST_GRADIENT))
         self.optimizer.step()
         trained.steps += 1
-        within = trained.steps % self.per_epoch != 0  # the end of an epoch saves by itself
-        if within and time.monotonic() - self._saved > SAVE_SECONDS:
-            self.save(trained)
+        if trained.steps % self.per_epoch != 0:  # the end of an epoch saves by itself
+            self.save_if_due(trained, SAVE_SECONDS)
         return loss
 
     def _factor(self, done: float, decay: bool) -> float:
@@ -244,11 +254,16 @@ class _Run:
             {"epoch": epoch, "loss": loss, "validation": value, "status": status}
         )
         if value is not None and (trained.best is None or value < trained.best):
-            trained.best, trained.best_epoch = value, epoch
+            trained.best, trained.best_epoch, trained.waited = value, epoch, 0
             self.best = {n: t.detach().clone() for n, t in self.problem.tensors().items()}
-        waited = trained.best is not None and epoch - trained.best_epoch >= self.schedule.patience
-        trained.stopped_early = waited and trained.steps < self.total
-        self.save(trained)
+        elif value is not None:
+            trained.waited += 1
+        impatient = trained.waited >= self.schedule.patience
+        trained.stopped_early = impatient and trained.steps < self.total
+        if trained.stopped_early or trained.steps == self.total:
+            self.save(trained)
+        else:
+            self.save_if_due(trained, 0.0)
 
     @torch.no_grad()
     def restore_best(self) -> None:
@@ -256,22 +271,29 @@ class _Run:
         for name, value in self.best.items():
             tensors[name].copy_(value)
 
+    def save_if_due(self, trained: Trained, seconds: float) -> None:
+        """Save if the last time is long enough ago, also against what saving takes."""
+        since = time.monotonic() - self._saved
+        if since > seconds and since >= self._saving / _SAVING_SHARE:
+            self.save(trained)
+
     def save(self, trained: Trained) -> None:
         if self.state is None:
             return
+        began = time.monotonic()
         from safetensors.torch import save_file
 
         moments = self.optimizer.state_dict()["state"]
         tensors = {f"now.{n}": t.detach() for n, t in self.problem.tensors().items()}
         tensors |= {f"best.{n}": t for n, t in self.best.items()}
         tensors |= {f"adam.{i}.{n}": t for i, found in moments.items() for n, t in found.items()}
-        # Tied parameters share memory, which the file format refuses: every name gets a copy.
-        tensors = {n: t.to("cpu", copy=True).contiguous() for n, t in tensors.items()}
+        tensors = _apart({n: t.to("cpu").contiguous() for n, t in tensors.items()})
         temporary = self.state.with_suffix(".tmp")
         self.state.parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, temporary, {"trained": json.dumps(vars(trained))})
         os.replace(temporary, self.state)
         self._saved = time.monotonic()
+        self._saving = self._saved - began
 
     @torch.no_grad()
     def resume(self) -> Trained:
@@ -296,6 +318,17 @@ class _Run:
         state = self.optimizer.state_dict()
         self.optimizer.load_state_dict({**state, "state": moments})
         return trained
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, with copies of those whose memory others of them have: no file holds such."""
+    seen: set[int] = set()
+    apart = {}
+    for name, tensor in tensors.items():
+        memory = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.clone() if memory in seen else tensor
+        seen.add(memory)
+    return apart
 
 
 def _line(trained: Trained, epochs: int) -> str:

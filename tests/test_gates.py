@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from compressor import training
 from compressor.architectures import find_attention_layers
 from compressor.errors import UsageError
 from compressor.gates import Learning, learn, stretched
@@ -24,7 +26,7 @@ from compressor.gates.subset import Subset
 from compressor.heads import HeadMask
 from compressor.surgery import gated, mask_gates
 from compressor.tasks import Example, task_module
-from compressor.training import hold_out
+from compressor.training import hold_out, within_tokens
 from tests.tiny import BUILDERS, LABELS, TRANSLATORS, tiny_model
 
 MAKERS = ("hard-concrete", "subset")
@@ -101,7 +103,9 @@ def test_without_a_count_open_heads_stay_and_floors_are_filled_up():
 
 def test_multipliers_climb_while_there_are_too_many_heads_and_pull_only_on_open_gates():
     controller = Controller([Group((0, 1, 2, 3), 2)], "cpu")
-    controller.observe(torch.tensor([0.5, -0.5, 0.1, 0.1]))
+    controller.observe(torch.tensor([0.4, -0.9, 0.1, 0.1]))  # a batch in two parts, whose
+    controller.observe(torch.tensor([0.1, 0.4, 0.0, 0.0]))  # gradients are those of one in sum
+    controller.take_step()
     assert controller.sensitivity.item() == pytest.approx(0.3)
     expected = torch.tensor([3.0], requires_grad=True)
     value = controller.penalty(expected, progress=1.0)
@@ -112,6 +116,33 @@ def test_multipliers_climb_while_there_are_too_many_heads_and_pull_only_on_open_
     assert controller.multipliers.grad is not None
     np.testing.assert_allclose(expected.grad, [1.2 * 2 * SQUARE * 0.25 / 4], rtol=1e-6)
     np.testing.assert_allclose(controller.multipliers.grad, [[-1.2 * 0.25, -1.2 * 0.0625]])
+
+
+def test_a_batch_in_parts_teaches_hard_concrete_the_same(monkeypatch):
+    """Long rows are trained on in parts, for memory; multipliers and gates must not notice."""
+    found = []
+    for most in (10**6, 20):
+        monkeypatch.setattr(training, "within_tokens", partial(within_tokens, most=most))
+        lines: list[str] = []
+        job = learning("bert", examples=examples("bert", 48), batch_size=8, epochs=4, patience=99)
+        learned = learn("hard-concrete", dataclasses.replace(job, report=lines.append))
+        found.append((learned.mask, learned.scores.values, lines))
+    (whole, values, told), (parts, others, heard) = found
+    assert parts == whole
+    for name, row in values.items():
+        np.testing.assert_allclose(others[name], row, atol=1e-3)
+    assert [line.split("lambda")[1] for line in told] == [x.split("lambda")[1] for x in heard]
+
+
+def test_with_a_penalty_a_gate_is_what_it_is_more_probably():
+    """At log alpha -0.6 a gate is not 0 in 55 % of the draws, but 1 in 20 % only."""
+    job = learning("bert", penalty=0.1, keep=None)
+    gates = HardConcrete(Layout(job.layers, None, {"encoder_self": 0}), job)
+    with torch.no_grad():
+        gates.log_alpha.copy_(torch.tensor([-0.6, 0.1, -0.1, 2.0] * 3))
+    drawn = stretched.sample(torch.full((4000,), -0.6), torch.rand(4000))
+    assert (drawn == 0).sum() > 2 * (drawn == 1).sum()
+    assert [gates.mask().kept(layer.name) for layer in job.layers] == [[1, 3]] * 3
 
 
 def test_the_target_falls_to_the_wanted_count_and_stays():

@@ -40,7 +40,7 @@ DATA = Data(EXAMPLES, TASK, nn.Identity())
 class Regression(Problem):
     """Noise makes a step depend on the random state, which resuming must get right."""
 
-    def __init__(self, validations: list[float] | None = None, noise: float = 0.1) -> None:
+    def __init__(self, validations: list[float | None] | None = None, noise: float = 0.1) -> None:
         self.weight = nn.Parameter(torch.zeros(3))
         self.validations, self.noise = validations, noise
         self.seen: list[list[int]] = []
@@ -98,6 +98,15 @@ def test_the_best_weights_come_back_and_training_stops():
     assert len(kept) == 4
     assert (trained.best, trained.best_epoch) == (1.0, 2)
     assert torch.equal(problem.weight.detach(), kept[1])
+
+
+def test_epochs_that_cannot_be_judged_yet_do_not_try_the_patience():
+    """After the first judged epoch two are not; the fifth is better, and two worse ones follow."""
+    problem = Regression([None, 2.0, None, None, 1.0, 1.5, None, 1.2, 0.0])
+    trained = train(problem, DATA, Schedule(9, batch_size=8, patience=2))
+    assert (trained.best, trained.best_epoch, trained.waited) == (1.0, 5, 2)
+    assert trained.stopped_early
+    assert len(trained.history) == 8
 
 
 def test_batches_of_many_tokens_are_trained_on_in_parts(monkeypatch):

@@ -42,6 +42,10 @@ class Gates(ABC):
         """What is added to the loss; None for nothing."""
         return None
 
+    def take_step(self) -> None:
+        """Called when the gradients of a whole batch are there."""
+        return
+
     @abstractmethod
     def scores(self) -> Tensor:
         """[n], higher is kept."""

@@ -42,6 +42,7 @@ class Controller:
         start = torch.tensor([[0.0, SQUARE]], device=device)
         self.multipliers = start.repeat(len(pools), 1).requires_grad_()
         self.sensitivity = torch.zeros((), device=device)  # nats per gate
+        self._gradient: Tensor | None = None  # of the batch, as far as it has been observed
         self._sizes = torch.tensor([float(len(pool.members)) for pool in pools], device=device)
         self._wanted = torch.tensor([float(pool.count) for pool in pools], device=device)
 
@@ -51,10 +52,18 @@ class Controller:
         return self._sizes + (self._wanted - self._sizes) * share
 
     def observe(self, gradient: Tensor) -> None:
-        """Take note of dL/dg of all gates, [n]."""
-        now = gradient.detach().abs().mean()
+        """Take note of dL/dg of all gates, [n], or of what a part of a batch adds to it."""
+        part = gradient.detach()
+        self._gradient = part if self._gradient is None else self._gradient + part
+
+    def take_step(self) -> None:
+        """All parts of a batch were observed."""
+        if self._gradient is None:
+            return
+        now = self._gradient.abs().mean()
         memory = _MEMORY if float(self.sensitivity) > 0 else 0.0
         self.sensitivity.mul_(memory).add_(now, alpha=1 - memory)
+        self._gradient = None
 
     def penalty(self, expected: Tensor, progress: float) -> Tensor:
         """A term whose value is zero and whose gradient does both, descent and ascent.

@@ -62,6 +62,10 @@ class HardConcrete(Gates):
             gates.register_hook(self.controller.observe)
         return gates
 
+    def take_step(self) -> None:
+        if self.controller is not None:
+            self.controller.take_step()
+
     def soft(self, progress: float) -> Tensor:
         return expected_gate(self.log_alpha)
 
@@ -92,7 +96,7 @@ class HardConcrete(Gates):
         if self.controller is not None:
             return self.layout.exact_mask(self.log_alpha)
         log_alpha = self.log_alpha.detach().cpu()
-        return self.layout.mask_of(log_alpha, open_probability(log_alpha) > 0.5)
+        return self.layout.mask_of(log_alpha, log_alpha > 0)  # 1 is then more probable than 0
 
     def settled(self, progress: float) -> bool:
         if self.controller is None:

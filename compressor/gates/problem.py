@@ -103,6 +103,9 @@ class LearnGates(Problem):
         penalty = self.gates.penalty(progress)
         return loss if penalty is None else loss + penalty
 
+    def take_step(self) -> None:
+        self.gates.take_step()
+
     def validate(self, progress: float) -> float | None:
         self._progress = progress
         if not self.gates.settled(progress):
