@@ -116,8 +116,7 @@ def open_checkpoint(
     if (directory / HEADS).exists():
         network, layers, mask, heads = _load_pruned(directory, config, entry)
     else:
-        network = _load_dense(directory, config, entry, allow_pickle)
-        layers = find_attention_layers(network)
+        network, layers = _load_dense(directory, config, entry, allow_pickle)
         mask, heads = HeadMask.full(layers), {}
     commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(
@@ -136,7 +135,8 @@ def open_checkpoint(
 def load(directory: str | Path) -> nn.Module:
     """The PyTorch model of a compressed (or dense) checkpoint directory, in evaluation mode.
 
-    Strict: raises `InputError` if any weight is missing, left over or of the wrong shape.
+    Strict: raises `InputError` if any weight is missing or of the wrong shape, or if one is left
+    over (of a dense model: in its attention; a pooler that the task has no use for is ignored).
     """
     return open_checkpoint(str(directory)).model
 
@@ -150,9 +150,19 @@ def _config(directory: Path, trust_remote_code: bool) -> Any:
     except (ValueError, AttributeError) as error:
         raise InputError(f"{path} is not a model configuration: {error}") from error
     architecture(model_type, str(directory))
-    return transformers.AutoConfig.from_pretrained(
+    config = transformers.AutoConfig.from_pretrained(
         directory, local_files_only=True, trust_remote_code=trust_remote_code
     )
+    positions = getattr(config, "position_embedding_type", None)
+    if positions not in (None, "absolute"):
+        raise InputError(
+            f"{directory} has {positions} positions, with weights in its attention that the "
+            "transformers library no longer knows; give a checkpoint with absolute positions"
+        )
+    # Forms of calling that change no result; scoring and repair look into the usual one.
+    config.return_dict = True
+    config.chunk_size_feed_forward = 0
+    return config
 
 
 def _require_one_of_several_classes(directory: Path, config: Any) -> None:
@@ -179,7 +189,9 @@ def _require_weights(directory: Path, allow_pickle: bool) -> None:
     raise InputError(f"{directory} has no weights (*.safetensors)")
 
 
-def _load_dense(directory: Path, config: Any, entry: Architecture, allow_pickle: bool) -> nn.Module:
+def _load_dense(
+    directory: Path, config: Any, entry: Architecture, allow_pickle: bool
+) -> tuple[nn.Module, list[AttentionLayer]]:
     auto = getattr(transformers, entry.auto_class)
     safe = not allow_pickle or bool(list(directory.glob("*.safetensors")))
     with _quiet():
@@ -203,7 +215,15 @@ def _load_dense(directory: Path, config: Any, entry: Architecture, allow_pickle:
             f"{directory} lacks {len(missing)} of the weights that {type(model).__name__} needs "
             f"(first: {missing[0]}); fine-tune it for {entry.task} first"
         )
-    return model
+    layers = find_attention_layers(model)
+    blocks = tuple(f"{layer.block}." for layer in layers)
+    unknown = sorted(name for name in info["unexpected_keys"] if name.startswith(blocks))
+    if unknown:
+        raise InputError(
+            f"{directory} has {len(unknown)} weights in its attention that {type(model).__name__} "
+            f"knows nothing of (first: {unknown[0]}), so it would be another model without them"
+        )
+    return model, layers
 
 
 def _load_pruned(

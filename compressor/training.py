@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from compressor.errors import InputError
 from compressor.tasks import Batch, Example
-from compressor.tasks.batching import BATCH_TOKENS
+from compressor.tasks.batching import most_tokens
 
 SAVE_SECONDS = 60.0
 _SAVING_SHARE = 0.05  # of the time, at most
@@ -165,7 +165,7 @@ def train(
     return trained
 
 
-def within_tokens(batch: Batch, most: int = BATCH_TOKENS) -> list[Batch]:
+def within_tokens(batch: Batch, most: int) -> list[Batch]:
     """The rows of a batch in parts of at most `most` padded tokens (or one row).
 
     What a step needs of memory is that of one part: with long rows and a large vocabulary the
@@ -189,6 +189,7 @@ class _Run:
     ) -> None:
         self.problem, self.data, self.schedule, self.seed = problem, data, schedule, seed
         self.state = state
+        self.most_tokens = most_tokens(data.model)
         self.optimizer = torch.optim.AdamW(
             [{"decay": True, **g} for g in problem.groups()],
             weight_decay=schedule.weight_decay,
@@ -219,7 +220,7 @@ class _Run:
         self.optimizer.zero_grad()
         loss = 0.0
         terms = self.data.task.loss_terms(batch)
-        for part in within_tokens(batch):
+        for part in within_tokens(batch, self.most_tokens):
             torch.manual_seed((self.seed << 32) + trained.steps)  # every part sees the same gates
             share = self.data.task.loss_terms(part) / terms
             partial = self.problem.loss(part.to(self.data.device), done) * share

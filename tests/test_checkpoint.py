@@ -107,6 +107,39 @@ def test_a_checkpoint_without_a_trained_head_is_refused(tmp_path):
         open_checkpoint(str(tmp_path))
 
 
+def _configure(directory, **options) -> None:
+    path = directory / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(config | options), encoding="utf-8")
+
+
+def test_attention_that_the_library_would_leave_out_is_refused(tmp_path):
+    """Relative positions: transformers 5 drops their weights, and with them what the model says."""
+    model = save_dense("bert", tmp_path)
+    _configure(tmp_path, position_embedding_type="relative_key")
+    with pytest.raises(InputError, match="has relative_key positions.*absolute positions"):
+        open_checkpoint(str(tmp_path))
+    _configure(tmp_path, position_embedding_type="absolute")
+    left_over = {"bert.pooler.unknown": torch.ones(2)}
+    save_file(model.state_dict() | left_over, tmp_path / "model.safetensors")
+    assert open_checkpoint(str(tmp_path)).mask.count() == 12
+    left_over = {"bert.encoder.layer.1.attention.self.distance_embedding.weight": torch.ones(2)}
+    save_file(model.state_dict() | left_over, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="1 weights in its attention.*distance_embedding"):
+        open_checkpoint(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_forms_of_calling_that_a_configuration_asks_for_change_nothing(name: str, tmp_path):
+    save_dense(name, tmp_path)
+    model = open_checkpoint(str(tmp_path)).model
+    _configure(tmp_path, return_dict=False, chunk_size_feed_forward=2)
+    loaded = open_checkpoint(str(tmp_path)).model
+    batch = ragged_batch(model)
+    assert torch.equal(loaded(**batch).logits, model(**batch).logits)
+    assert loaded.config.chunk_size_feed_forward == 0
+
+
 def test_pickles_are_loaded_only_when_asked_for(tmp_path):
     model = save_dense("bert", tmp_path)
     (tmp_path / "model.safetensors").unlink()
@@ -136,9 +169,7 @@ def test_the_precision_of_a_pickle_is_kept(dtype, tmp_path):
 )
 def test_models_that_do_not_choose_one_of_several_labels_are_refused(change, message, tmp_path):
     save_dense("bert", tmp_path)
-    path = tmp_path / "config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(config | change), encoding="utf-8")
+    _configure(tmp_path, **change)
     with pytest.raises(InputError, match=message):
         open_checkpoint(str(tmp_path))
 

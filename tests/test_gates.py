@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ from compressor.gates.subset import Subset
 from compressor.heads import HeadMask
 from compressor.surgery import gated, mask_gates
 from compressor.tasks import Example, task_module
-from compressor.training import hold_out, within_tokens
+from compressor.training import hold_out
 from tests.tiny import BUILDERS, LABELS, TRANSLATORS, tiny_model
 
 MAKERS = ("hard-concrete", "subset")
@@ -122,7 +121,7 @@ def test_a_batch_in_parts_teaches_hard_concrete_the_same(monkeypatch):
     """Long rows are trained on in parts, for memory; multipliers and gates must not notice."""
     found = []
     for most in (10**6, 20):
-        monkeypatch.setattr(training, "within_tokens", partial(within_tokens, most=most))
+        monkeypatch.setattr(training, "most_tokens", lambda model, most=most: most)
         lines: list[str] = []
         job = learning("bert", examples=examples("bert", 48), batch_size=8, epochs=4, patience=99)
         learned = learn("hard-concrete", dataclasses.replace(job, report=lines.append))

@@ -21,6 +21,8 @@ from compressor import example
 from compressor.errors import InputError, UsageError
 from compressor.heads import Kind
 from compressor.tasks import Batch, Example, Rows, count_truncated, read_rows, task_module
+from compressor.tasks.batching import most_tokens
+from compressor.training import within_tokens
 from tests.tiny import TRANSLATORS, tiny_model
 
 PAD, END, UNK, START = 1, 2, 3, 4  # of tests.tiny; its classifiers pad with 0
@@ -250,6 +252,17 @@ def test_a_row_longer_than_the_limit_gets_its_own_batch() -> None:
     examples = [Example(n, (5,) * length, (5, END)) for n, length in enumerate([3, 30, 3])]
     made = translation.batches(examples, tiny_model("marian"), batch_tokens=8)
     assert [batch.rows for batch in made] == [(1,), (0, 2)]
+
+
+def test_a_large_vocabulary_makes_batches_smaller() -> None:
+    """Logits of a batch are tokens x vocabulary: with mBART's 250,054 pieces a quarter as many."""
+    examples = [Example(row, (5,) * 50, (5,) * 50) for row in range(100)]
+    for vocabulary, rows in ((8_000, 40), (58_101, 40), (250_054, 9), (10**9, 1)):
+        model = tiny_model("marian")
+        model.config.vocab_size = vocabulary
+        assert len(translation.batches(examples, model)[0].rows) == rows
+        (whole,) = translation.batches(examples, model, batch_tokens=None)
+        assert len(within_tokens(whole, most_tokens(model))[0].rows) == rows
 
 
 def test_sorting_by_length_leaves_little_padding() -> None:

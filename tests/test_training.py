@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,7 +33,9 @@ def make_batches(examples, model, *, batch_tokens, batch_size):
 
 TASK = SimpleNamespace(batches=make_batches, loss_terms=lambda batch: len(batch["x"]))
 EXAMPLES = [example(row) for row in range(40)]
-DATA = Data(EXAMPLES, TASK, nn.Identity())
+MODEL = nn.Identity()
+MODEL.config = SimpleNamespace(is_encoder_decoder=False)
+DATA = Data(EXAMPLES, TASK, MODEL)
 
 
 class Regression(Problem):
@@ -113,7 +114,7 @@ def test_batches_of_many_tokens_are_trained_on_in_parts(monkeypatch):
     """The same steps, but for rounding, with the memory of a part; three tokens in each row."""
     found = []
     for most in (2048, 7):
-        monkeypatch.setattr(training, "within_tokens", partial(within_tokens, most=most))
+        monkeypatch.setattr(training, "most_tokens", lambda model, most=most: most)
         problem = Regression(noise=0)
         trained = train(problem, DATA, Schedule(3, batch_size=8, weight_decay=0, patience=9))
         sizes = {len(rows) for rows in problem.seen}

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # Padded tokens in a batch. With a vocabulary of 60,000 the logits of 2,048 tokens are half a
 # gigabyte in float32, and a gradient doubles that; larger batches gain little on a CPU.
 BATCH_TOKENS = 2048
+_LOGITS = BATCH_TOKENS * 60_000
 IGNORED = -100  # the label of padding, as in transformers
 
 
@@ -101,6 +102,17 @@ def encode_texts(
             for position, row in enumerate(long):
                 values[row] = shorter[name][position]
     return lists, cut
+
+
+def most_tokens(model: nn.Module) -> int:
+    """Padded tokens of a batch that such a model is scored or trained with at once.
+
+    `BATCH_TOKENS`, but fewer where a translator's vocabulary makes logits of those too large.
+    """
+    config: Any = model.config
+    if not config.is_encoder_decoder:
+        return BATCH_TOKENS
+    return max(1, min(BATCH_TOKENS, _LOGITS // int(config.vocab_size)))
 
 
 def group(

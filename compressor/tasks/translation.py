@@ -15,6 +15,7 @@ from compressor.tasks.batching import (
     encode_texts,
     group,
     model_inputs,
+    most_tokens,
     pad,
     source_tensors,
 )
@@ -81,12 +82,15 @@ def batches(
 
     Args:
         model: says what padding is and how to shift; it is not run.
-        batch_tokens, batch_size: see `compressor.tasks.batching.group`.
+        batch_tokens, batch_size: see `compressor.tasks.batching.group`; any limit of tokens is
+            `most_tokens` of the model at most.
 
     Raises:
         InputError: the model's configuration lacks the padding id.
     """
     lengths = [(len(example.source), len(example.target)) for example in examples]
+    if batch_tokens is not None:
+        batch_tokens = min(batch_tokens, most_tokens(model))
     made = []
     for members in group(lengths, batch_tokens, batch_size):
         chosen = [examples[index] for index in members]
