@@ -2,7 +2,8 @@
 
 Shuffled batches of similar length, AdamW, warm-up and decay, validation after every epoch, early
 stop, and a file from which a stopped training goes on. All that is random in a step follows from
-the seed and the step's number, so a training that went on equals one that was never stopped.
+the seed and the step's number, so a training that went on equals one that was never stopped (on
+the CPU; some gradients of a GPU are sums in any order).
 """
 
 from __future__ import annotations

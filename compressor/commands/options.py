@@ -187,7 +187,9 @@ Patience = Annotated[
 Per = Annotated[
     str | None,
     typer.Option(
-        "--per", help="taylor, relevance: per token (default; released code) or example (paper)."
+        "--per",
+        help="taylor, relevance: scores per token (default) or per example; which one the papers "
+        "have: docs/methods.md.",
     ),
 ]
 Recover = Annotated[
