@@ -37,10 +37,13 @@ def choose_heads(journey: Journey, plan: Plan) -> Choice:
     weights = journey.workspace.state / f"weights-{plan.name}.safetensors"
     how, title = _scored, f"choosing heads to {plan.budget.text}"
     if recipe.method not in METHODS:
-        how, title = _learned, f"learning which heads to {plan.budget.text} with {recipe.method}"
+        how, title = _learned, f"learning with {recipe.method} which heads to keep"
+        title += f" ({plan.budget.text})"
     data = journey.workspace.stage(f"heads-{plan.name}", title, lambda: how(journey, plan, weights))
     forget(journey, *(f"distill-{plan.name}-{step}" for step in range(1, recipe.steps)))
     forget(journey, f"gates-{plan.name}", f"gates-{plan.name}-fit")
+    if data["text"]:
+        journey.talk.say(f"  {data['text']}")
     heads = {name: len(flags) for name, flags in journey.full.keep.items()}
     mask = HeadMask.from_json(data["kept"], heads)
     model = _read_weights(journey, weights) if weights.exists() else journey.checkpoint.model

@@ -30,7 +30,7 @@ from compressor.planning import Plan, plan_budgets
 from compressor.precisions import made_precisions
 from compressor.recipe import MINIMUM_ROWS, Recipe
 from compressor.recovery import HOLDS_OUT, check_recovery, parse_recovery
-from compressor.report import words
+from compressor.report import facts, words
 from compressor.report.schema import Source
 from compressor.runtime.session import choose_device
 from compressor.talk import Talk
@@ -102,6 +102,17 @@ def require_measurements(recipe: Recipe, rules: Sequence[gate.Rule]) -> None:
                 )
 
 
+def _require_metrics(rules: Sequence[gate.Rule], task: str) -> None:
+    """Refuse rules about metrics of another task, before anything is computed."""
+    there = facts.TASK_METRICS[task]
+    for rule in rules:
+        if isinstance(rule, gate.MaxDrop) and rule.metric not in there:
+            raise UsageError(
+                f"--max-drop {rule.text} is of another task; for {task}, give a drop of "
+                f"{' or '.join(there)}"
+            )
+
+
 def _require_timing(recipe: Recipe, speedup: float) -> None:
     if not recipe.bench:
         raise UsageError(f"--speedup {speedup:g} needs throughput; drop --no-bench")
@@ -130,8 +141,12 @@ def pick_device(wanted: str, talk: Talk) -> str:
     return device
 
 
-def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
-    """Check everything that can be checked before the first long computation."""
+def prepare(recipe: Recipe, output: Path, talk: Talk, rules: Sequence[gate.Rule] = ()) -> Journey:
+    """Check everything that can be checked before the first long computation.
+
+    Args:
+        rules: of the gate that the run's report will be held to.
+    """
     require_directory(output)
     device = pick_device(recipe.device, talk)
     precisions = made_precisions(recipe.precision, device)
@@ -150,6 +165,7 @@ def prepare(recipe: Recipe, output: Path, talk: Talk) -> Journey:
         raise UsageError(
             f"--task {recipe.task} does not fit {recipe.model}, a {checkpoint.entry.task} model"
         )
+    _require_metrics(rules, checkpoint.entry.task)
     if recipe.target_text is not None:
         require_target(checkpoint, recipe.target_text)
     full = HeadMask.full(checkpoint.layers)
@@ -235,8 +251,7 @@ def read_data(recipe: Recipe, checkpoint: Checkpoint) -> tuple[Rows | None, Rows
         UsageError: the method needs calibration rows, or there are no rows at all.
         InputError: malformed data, with file and line.
     """
-    if recipe.method not in LEARNED:
-        check_method(recipe.method, LEARNED)
+    check_method(recipe.method, masks=True)
     require_calibration(recipe.method, recipe.calibration)
     check_recovery(recipe.recover, recipe.calibration is not None)
     if recipe.calibration is None and recipe.test is None:

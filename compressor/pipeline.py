@@ -63,7 +63,7 @@ def run(recipe: Recipe, output: Path, command: str = "", talk: Talk = SILENT) ->
     """
     rules = gate.parse_rules(recipe.drop_rules, recipe.min_speedup)
     require_measurements(recipe, rules)
-    journey = prepare(recipe, output, talk)
+    journey = prepare(recipe, output, talk, rules)
     stage = journey.workspace.stage
     started = stage("started", "reading inputs", lambda: {"created": _now(), "command": command})
     probe = make_probe(journey.rows, journey.examples, journey.checkpoint.model, journey.task)

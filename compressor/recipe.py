@@ -25,6 +25,10 @@ from compressor.errors import InputError, UsageError
 from compressor.precisions import split_precisions
 
 MINIMUM_ROWS = 8  # of calibration and of test data
+# Options that say how far to go, beside the plain numbers of `max_drop`.
+BUDGETS = ("keep", "remove", "speedup", "penalty")
+# Options of throughput alone.
+TIMING = ("batch_size", "lengths", "target_length", "bench_seconds", "threads")
 Lengths = Literal["data"] | PositiveInt
 
 
@@ -125,13 +129,13 @@ def build_recipe(flags: Mapping[str, Any], file: Path | None = None) -> Recipe:
     """Merge flags (None or empty = not given) over a recipe file over the defaults.
 
     Raises:
-        InputError: the file cannot be read or is not YAML.
-        UsageError: unknown key, wrong type, value out of range, or no model.
+        InputError: the file cannot be read.
+        UsageError: it is not a recipe: unknown key, wrong type, value out of range, or no model.
     """
     values = {} if file is None else _read(file)
     drops = _max_drop(flags, values)
     if _has_budget(flags):
-        values = {k: v for k, v in values.items() if k not in ("keep", "remove", "speedup")}
+        values = {name: value for name, value in values.items() if name not in BUDGETS}
     values |= {name: value for name, value in flags.items() if value not in (None, [], ())}
     values["max_drop"] = drops
     try:
@@ -142,6 +146,11 @@ def build_recipe(flags: Mapping[str, Any], file: Path | None = None) -> Recipe:
         raise UsageError(
             f"--at-batch {recipe.at_batch} belongs to --speedup; give both, or neither"
         )
+    if flags.get("bench") is False:
+        for name in TIMING:
+            if flags.get(name):
+                option = name.replace("_", "-")
+                raise UsageError(f"--{option} is for throughput; drop it, or drop --no-bench")
     if any(size < 1 for size in recipe.batch_size) or not recipe.batch_size:
         raise UsageError(f"batch sizes must be positive numbers, not {recipe.batch_size}")
     return recipe
@@ -150,7 +159,7 @@ def build_recipe(flags: Mapping[str, Any], file: Path | None = None) -> Recipe:
 def _has_budget(flags: Mapping[str, Any]) -> bool:
     """Whether the command line says how far to go, which replaces what a file says of that."""
     numbers, _ = split_max_drop(flags.get("max_drop") or [])
-    return bool(numbers or any(flags.get(name) for name in ("keep", "remove", "speedup")))
+    return bool(numbers or any(flags.get(name) for name in BUDGETS))
 
 
 def _max_drop(flags: Mapping[str, Any], file: Mapping[str, Any]) -> list[str]:
@@ -178,12 +187,18 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"cannot read recipe {file}: {error.strerror}") from error
+        raise InputError(
+            f"cannot read recipe {file}: {error.strerror}; give --config another file"
+        ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"recipe {file} is not YAML: {reason}") from error
+        raise UsageError(
+            f"recipe {file} is not YAML: {reason}; write lines of the form `option: value`"
+        ) from error
+    if values is None:
+        return {}
     if not isinstance(values, dict):
-        raise UsageError(f"recipe {file} must be a list of `option: value` lines")
+        raise UsageError(f"recipe {file} must consist of lines of the form `option: value`")
     for name in ("keep", "remove", "max_drop", "min_speedup"):
         if name in values and not isinstance(values[name], list):
             values[name] = [values[name]]

@@ -19,9 +19,8 @@ from compressor.export.optimum import export_optimum
 from compressor.export.precisions import add_precision, require_within
 from compressor.export.target_text import tokens_of_text
 from compressor.export.vocabulary import output_tokens
-from compressor.gates import LEARNED
 from compressor.heads import HeadMask, HeadScores
-from compressor.importance import DATA_FREE
+from compressor.importance import DATA_FREE, check_method
 from compressor.journey import (
     pick_device,
     read_data,
@@ -69,11 +68,7 @@ def _require_new(output: Path) -> None:
 
 def score_checkpoint(recipe: Recipe, talk: Talk = SILENT) -> HeadScores:
     """Score every head of a dense checkpoint with the recipe's method and calibration rows."""
-    if recipe.method in LEARNED:
-        raise UsageError(
-            f"--method {recipe.method} gives no scores, it learns which heads to keep; use it with "
-            "`compress run`"
-        )
+    check_method(recipe.method)
     device = pick_device(recipe.device, talk)
     checkpoint = _open_dense(recipe)
     examples: list[Example] = []
@@ -102,7 +97,9 @@ def read_scores(path: Path) -> HeadScores:
     try:
         return scores_from_json(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
-        raise InputError(f"cannot read scores {path}: {error.strerror}") from error
+        raise InputError(
+            f"cannot read scores {path}: {error.strerror}; make them with `compress score`"
+        ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is not a scores file; make one with `compress score`") from error
 

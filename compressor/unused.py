@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from compressor.errors import UsageError
 from compressor.gates import LEARNED
 from compressor.recipe import Recipe
 from compressor.recovery import parse_recovery
 
-_MASKS = f"learned masks; use --method {' or '.join(LEARNED)}, or"
+_MASKS = " or ".join(LEARNED)
 # Option of scoring methods -> the methods that it changes.
 SCORING = {
     "per": ("taylor", "relevance"),
@@ -17,7 +19,14 @@ SCORING = {
     "normalize": ("taylor", "fisher", "confidence", "relevance", "magnitude", "random"),
     "ablate": ("ablation",),
 }
-_GATES = ("penalty", "estimator", "train_weights", "gate_epochs", "gate_learning_rate")
+# Option of learned masks -> the methods that have it.
+_GATES = {
+    "penalty": "hard-concrete",
+    "estimator": "subset",
+    "train_weights": _MASKS,
+    "gate_epochs": _MASKS,
+    "gate_learning_rate": _MASKS,
+}
 COLUMNS = (
     "source_column", "target_column", "text_column", "text_pair_column", "label_column",
 )  # fmt: skip
@@ -36,8 +45,8 @@ def refuse_unused(recipe: Recipe, task: str) -> None:
     refuse_unused_scoring(recipe, [recipe.method])
     learned = recipe.method in LEARNED
     if not learned:
-        for name in _GATES:
-            _refuse(recipe, name, _MASKS)
+        for name, methods in _GATES.items():
+            _refuse(recipe, name, f"learned masks; use --method {methods}, or")
     refuse_unused_training(
         recipe, gates=learned, weights=learned and recipe.train_weights != "none"
     )
@@ -60,8 +69,14 @@ def refuse_unused_rows(recipe: Recipe) -> None:
             _refuse(recipe, name, "--calibration FILE; give it, or")
 
 
-def refuse_unused_scoring(recipe: Recipe, methods: Sequence[str]) -> None:
+def refuse_unused_scoring(
+    recipe: Recipe, methods: Sequence[str], typed: Mapping[str, Any] = MappingProxyType({})
+) -> None:
     """Refuse options of scoring methods that are not among `methods`.
+
+    Args:
+        typed: options of a command line without a recipe, None where not given: nothing is there
+            that a default value could be meant to override.
 
     Raises:
         UsageError: there is one.
@@ -69,7 +84,8 @@ def refuse_unused_scoring(recipe: Recipe, methods: Sequence[str]) -> None:
     for name, users in SCORING.items():
         if not set(users) & set(methods):
             others = f", not for {', '.join(methods)}" if methods else ""
-            _refuse(recipe, name, f"--method {' or '.join(users)}{others};")
+            where = f"--method {' or '.join(users)}{others};"
+            _refuse(recipe, name, where, even_default=typed.get(name) is not None)
 
 
 def refuse_unused_training(recipe: Recipe, *, gates: bool = False, weights: bool = False) -> None:
@@ -92,8 +108,8 @@ def refuse_unused_training(recipe: Recipe, *, gates: bool = False, weights: bool
         _refuse(recipe, "patience", "training; add --recover distill, or")
 
 
-def _refuse(recipe: Recipe, name: str, where: str) -> None:
+def _refuse(recipe: Recipe, name: str, where: str, *, even_default: bool = False) -> None:
     value = getattr(recipe, name)
-    if value != Recipe.model_fields[name].default:
+    if even_default or value != Recipe.model_fields[name].default:
         option = name.replace("_", "-")
         raise UsageError(f"--{option} {value} is for {where} leave it out")

@@ -155,6 +155,20 @@ def test_a_seed_that_generators_refuse_is_refused_first(command, seed, capsys):
         (["score", "--method", "magnitude", "--compare", "taylor"], "taylor needs --calibration"),
         (["score", "--method", "magnitude", "--text-column", "a"], "--text-column a is for --cal"),
         (["prune", "--scores", "s", "--keep", "1", "--calibration-rows", "9"], "-rows 9 is for"),
+        # A default that is typed is a wish too.
+        (
+            ["score", "--calibration", "x", "--normalize", "layer"],
+            "--normalize layer is for --method taylor or",
+        ),
+        (
+            ["score", "--calibration", "x", "--method", "fisher", "--per", "token"],
+            "--per token is for --method taylor or relevance, not for fisher; leave it out",
+        ),
+        (["run", "--keep", "1", "--method", "subset", "--per", "token"], "not for subset;"),
+        (["study", "heads", "--test", "x", "--normalize", "layer"], "--normalize makes no sense"),
+        (["study", "curve", "--test", "x", "--ablate", "loss"], "--ablate loss is for"),
+        (["score", "--method", "hardconcrete"], "'hardconcrete'; there are taylor"),
+        (["score", "--method", "random", "--compare", "subset"], "use it with `compress run`"),
     ],
 )
 def test_what_would_do_nothing_is_refused_first(arguments, message, tmp_path, monkeypatch, capsys):
@@ -289,7 +303,7 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(inputs, tmp_path):
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "the same command goes on" in stderr
+    assert "the same command goes on from what is saved" in stderr
     again = compress(*options)
     assert again.returncode == 1, again.stderr
     assert "done before" in again.stderr

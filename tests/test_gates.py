@@ -357,6 +357,8 @@ def test_a_larger_penalty_leaves_fewer_heads():
         learned = learn("hard-concrete", dataclasses.replace(job, penalty=penalty))
         counts.append(learned.mask.count())
         assert f"|penalty:{penalty:g}|" in learned.scores.signature
+        kept_all = learned.mask.count() == learned.mask.total()
+        assert ("no head was removed; a larger penalty" in learned.text) == kept_all
     assert counts[0] > counts[1] > counts[2] == 0
     floored = dataclasses.replace(job, penalty=30.0, floors={"encoder_self": 1})
     assert learn("hard-concrete", floored).mask.counts() == {
@@ -379,6 +381,13 @@ def test_the_text_tells_the_losses_of_soft_gates_and_of_the_mask():
         r"gates 0\.\d{3} from open or closed on average, \d\.\d{3} at most", learned.text
     )
     assert learned.scores.cost["training_steps"] == 2  # 2 epochs of 32 rows
+
+
+def test_a_training_that_was_too_short_says_all_that_is_wrong():
+    learned = learn("hard-concrete", learning("marian", batch_size=32, epochs=1))
+    assert "the gates had not settled at the wanted number of heads; train longer" in learned.text
+    soft, hard = map(float, re.findall(r"(\d+\.\d{4}) with", learned.text))
+    assert ("making the gates hard changed it" in learned.text) == (abs(hard - soft) > 0.05 * soft)
 
 
 def test_fitting_that_does_not_help_is_dropped():

@@ -369,6 +369,7 @@ def test_a_translator_is_searched_through_the_shell(short_translator, tmp_path):
         ({"max_drop": ["0.3"], "test": None}, "--max-drop 0.3 needs --test FILE"),
         ({"max_drop": ["0.3"], "method": "tailor"}, "needs scores from one of taylor"),
         ({"max_drop": ["-1"]}, "from 0 up"),
+        ({"max_drop": ["1", "bleu=1"]}, "bleu=1 is of another task; .* give a drop of accuracy or"),
     ],
 )
 def test_refusals_come_before_anything_is_written(classifier, tmp_path, options, message):

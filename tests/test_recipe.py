@@ -39,6 +39,37 @@ def test_a_budget_flag_replaces_the_files_budget(tmp_path):
     assert (recipe.keep, recipe.remove) == ([], ["12"])
 
 
+@pytest.mark.parametrize(
+    ("file", "flags", "left"),
+    [
+        ("penalty: 0.5", {"keep": ["40"]}, {"keep": ["40"]}),
+        ("penalty: 0.5", {"max_drop": ["0.3"]}, {"max_drop": ["0.3"]}),
+        ("keep: 0.5\nmax_drop: bleu=1", {"penalty": 0.1}, {"penalty": 0.1, "max_drop": ["bleu=1"]}),
+        ("max_drop: [0.3, bleu=1]", {"penalty": 0.1}, {"penalty": 0.1, "max_drop": ["bleu=1"]}),
+        ("speedup: 1.3", {"penalty": 0.1}, {"penalty": 0.1}),
+    ],
+)
+def test_a_penalty_is_a_budget_too(tmp_path, file, flags, left):
+    """One sort of budget on the command line replaces another in the file; rules stay."""
+    recipe = build_recipe(flags, write(tmp_path, f"model: a\n{file}\n"))
+    assert recipe == Recipe.model_validate({"model": "a"} | left)
+
+
+@pytest.mark.parametrize(
+    "flags", [{"batch_size": [1]}, {"lengths": 32}, {"bench_seconds": 1.0}, {"threads": 1}]
+)
+def test_options_of_throughput_do_not_go_with_no_bench(tmp_path, flags):
+    (name,) = flags
+    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} is for throughput"):
+        build_recipe({"model": "a", "bench": False} | flags)
+    file = write(tmp_path, Recipe(model="a", **flags).to_yaml())
+    assert not build_recipe({"bench": False}, file).bench  # a file has all options
+
+
+def test_an_empty_recipe_says_nothing(tmp_path):
+    assert build_recipe({"model": "a"}, write(tmp_path, "# to come\n")) == Recipe(model="a")
+
+
 def test_writing_and_reading_gives_the_same_recipe(tmp_path):
     recipe = Recipe(model="m", keep=["cross=0.5"], max_drop=["bleu=0.5"], lengths=32)
     file = write(tmp_path, recipe.to_yaml())
@@ -59,7 +90,7 @@ def test_writing_and_reading_gives_the_same_recipe(tmp_path):
         ("model: a\ntest_rows: 4\n", UsageError, "--test-rows 4: .* equal to 8"),
         ("keep: 0.5\n", UsageError, "give --model"),
         ("- a\n", UsageError, "option: value"),
-        ("model: [\n", InputError, "is not YAML"),
+        ("model: [\n", UsageError, "is not YAML: .*; write lines of the form `option: value`"),
     ],
 )
 def test_bad_recipes(text, error, message, tmp_path):

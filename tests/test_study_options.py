@@ -82,7 +82,8 @@ def test_correlations_that_are_undefined_are_not_interpreted():
         ("heads", {"model": "m"}, "`compress study heads` needs --test"),
         ("heads", {"model": "m", "test": "t", "conllu": "c"}, "--conllu makes no sense for"),
         ("training", {"model": "m"}, "--model makes no sense for `compress study training`"),
-        ("curve", {"model": "m", "test": "t", "points": [50, 20]}, "percentages in rising order"),
+        ("curve", {"model": "m", "test": "t", "points": [50, 20]}, "50,20: .* rising order"),
+        ("curve", {"model": "m", "test": "t", "points": [0, 200]}, "0,200: .* from 0 to 100"),
         ("roles", {"model": "m", "from_word": "sum"}, "'sum' is neither last nor mean"),
         ("layers", {"model": "m", "test": "t", "per": "example"}, "--per example is for --method"),
         (

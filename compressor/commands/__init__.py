@@ -85,7 +85,7 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(f"{error.format_message()} (see --help)", 2, error)
     except (KeyboardInterrupt, typer.Abort):
         resumes = bool(arguments) and arguments[0] in RESUMABLE
-        how = "goes on from the last finished stage" if resumes else "starts again"
+        how = "goes on from what is saved" if resumes else "starts again"
         return _fail(f"interrupted; the same command {how}", INTERRUPTED, None)
     except (BrokenPipeError, SystemExit) as error:
         # The reader of stdout went away (`| head`); nothing is left to tell it. Within a command

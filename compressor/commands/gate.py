@@ -33,6 +33,7 @@ def gate(
     from compressor.report import render
     from compressor.report.junit import is_junit
     from compressor.report.schema import load_report
+    from compressor.report.words import outcome_line
 
     rules = parse_rules(max_drop or [], min_speedup or [])
     if not rules:
@@ -44,9 +45,9 @@ def gate(
     if junit is not None:
         judged = loaded.model_copy(update={"gate": outcomes})
         write_at_once(junit, render(judged, "junit"))
-    lines = [f"{'met' if x.met else 'NOT MET'}  {x.variant}: {x.message}" for x in outcomes]
     met = all(outcome.met for outcome in outcomes)
     console.result(
-        "\n".join(lines), {"met": met, "outcomes": [outcome.model_dump() for outcome in outcomes]}
+        "\n".join(map(outcome_line, outcomes)),
+        {"met": met, "outcomes": [outcome.model_dump() for outcome in outcomes]},
     )
     return exit_status(outcomes)

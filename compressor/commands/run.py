@@ -85,12 +85,16 @@ def run(
     """Score heads, remove them, export to ONNX, check, evaluate, time, and report."""
     given = dict(locals())
     from compressor.recipe import build_recipe, parse_lengths
+    from compressor.unused import refuse_unused_scoring
 
     for name in ("output", "config", "quiet", "verbose", "as_json"):
         del given[name]
     given["batch_size"] = o.parse_numbers(batch_size, "--batch-size")
     given["lengths"] = parse_lengths(lengths)
-    return execute(build_recipe(given, config), output)
+    recipe = build_recipe(given, config)
+    if config is None:
+        refuse_unused_scoring(recipe, [recipe.method], given)
+    return execute(recipe, output)
 
 
 def execute(recipe: Recipe, output: Path) -> int:

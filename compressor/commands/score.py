@@ -56,11 +56,11 @@ def score(
     for name in ("output", "compare", "quiet", "verbose", "as_json"):
         del given[name]
     recipe = build_recipe(given)
-    for other in compare or []:
+    for other in [recipe.method, *(compare or [])]:
         check_method(other)
         require_calibration(other, recipe.calibration)
     refuse_unused_rows(recipe)
-    refuse_unused_scoring(recipe, [recipe.method, *(compare or [])])
+    refuse_unused_scoring(recipe, [recipe.method, *(compare or [])], given)
     plot = output.with_suffix(".png")
     _require_outputs(output, plot if compare else None)
     scores = score_checkpoint(recipe, console)

@@ -164,9 +164,11 @@ def _describe(
         f"loss on {rows[1]} held-out rows {hardened.soft_loss:.4f} with soft gates, "
         f"{hardened.hard_loss:.4f} with the final mask",
     ]
+    if learning.keep is None and mask.count() == mask.total():
+        parts.append("no head was removed; a larger penalty removes some")
     if not hardened.reached:
         parts.append("the gates had not settled at the wanted number of heads; train longer")
-    elif abs(hardened.hard_loss - hardened.soft_loss) > _NOTABLE * hardened.soft_loss:
+    if abs(hardened.hard_loss - hardened.soft_loss) > _NOTABLE * hardened.soft_loss:
         change = 100 * (hardened.hard_loss / hardened.soft_loss - 1)
         parts.append(f"making the gates hard changed it by {change:+.0f} %: more epochs may help")
     if fitted is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from compressor.errors import InputError, UsageError
+from compressor.gates import LEARNED
 from compressor.heads import AttentionLayer, HeadMask, HeadScores
 
 if TYPE_CHECKING:
@@ -91,15 +92,24 @@ class RawScores:
     comparable: bool = False
 
 
-def check_method(method: str, others: Iterable[str] = ()) -> None:
-    """Raise `UsageError` if there is no such method; the message lists those there are.
+def check_method(method: str, *, masks: bool = False) -> None:
+    """Refuse the name of no method; the message lists those there are.
 
     Args:
-        others: what else could have been given where the name comes from.
+        masks: learned masks will do too.
+
+    Raises:
+        UsageError: there is no such method, or it learns a mask where scores are needed.
     """
-    if method not in METHODS:
-        there = ", ".join((*METHODS, *others))
-        raise UsageError(f"there is no scoring method {method!r}; there are {there}")
+    if method in METHODS or (masks and method in LEARNED):
+        return
+    if method in LEARNED:
+        raise UsageError(
+            f"{method} gives no scores, it learns which heads to keep; use it with `compress run`, "
+            f"or one of {', '.join(METHODS)}"
+        )
+    there = ", ".join((*METHODS, *LEARNED) if masks else METHODS)
+    raise UsageError(f"there is no method {method!r}; there are {there}")
 
 
 def require_calibration(method: str, calibration: str | None) -> None:

@@ -52,6 +52,11 @@ METRICS: dict[str, MetricStyle] = {
     "mcc": MetricStyle("MCC", digits=4),
 }
 
+TASK_METRICS = {
+    "translation": ("bleu", "chrf"),
+    "classification": ("accuracy", "macro_f1", "mcc"),
+}
+
 KIND_LABELS = {
     "encoder_self": "encoder self-attention",
     "decoder_self": "decoder self-attention",

@@ -276,6 +276,9 @@ def render_json(report: Report) -> str:
     return report.model_dump_json(indent=1) + "\n"
 
 
+_WANTED = "give the report.json of a run"
+
+
 def load_report(path: Path) -> Report:
     """Read a `report.json`.
 
@@ -285,9 +288,9 @@ def load_report(path: Path) -> Report:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"cannot read report {path}: {error.strerror}") from error
+        raise InputError(f"cannot read report {path}: {error.strerror}; {_WANTED}") from error
     except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
+        raise InputError(f"{path} is not JSON ({error}); {_WANTED}") from error
     version = str(data.get("schema_version", "")) if isinstance(data, dict) else ""
     if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
         raise InputError(
@@ -299,4 +302,6 @@ def load_report(path: Path) -> Report:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{path} is not a valid report: {place}: {first['msg']}") from error
+        raise InputError(
+            f"{path} is not a valid report: {place}: {first['msg']}; {_WANTED}"
+        ) from error

@@ -23,6 +23,9 @@ def short_table(report: Report) -> str:
     """
     blocks = [_lines(_size_rows(report)), *_speed_blocks(report)]
     verdict = textwrap.wrap(numbers.printable(words.verdict(report)), WIDTH)
+    unmet = [words.outcome_line(outcome) for outcome in report.gate if not outcome.met]
+    for line in unmet:
+        verdict += textwrap.wrap(numbers.printable(line), WIDTH, subsequent_indent=" " * 9)
     return "\n\n".join("\n".join(block) for block in [*blocks, verdict])
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from compressor.report import facts, numbers
-from compressor.report.schema import Comparison, QualitySearch, Report, Timing, Variant
+from compressor.report.schema import Comparison, Outcome, QualitySearch, Report, Timing, Variant
 
 _APART = "timings of different runs do not compare, each run's own report has them"
 
@@ -237,6 +237,11 @@ def _above_limit(report: Report, row: Timing) -> str:
         f"{speedup(row)}, above the theoretical limit {numbers.fixed(row.limit, 2)}: something "
         "other than the removed work differs between the two models."
     )
+
+
+def outcome_line(outcome: Outcome) -> str:
+    """One rule's outcome for one artifact, with the numbers."""
+    return f"{'met' if outcome.met else 'NOT MET'}  {outcome.variant}: {outcome.message}"
 
 
 def gate_sentence(report: Report) -> str | None:

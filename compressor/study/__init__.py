@@ -118,7 +118,9 @@ def build_options(study: str, given: Mapping[str, Any]) -> Options:
             raise UsageError(f"{_option(name)} makes no sense for `compress study {study}`")
     for name in entry.needs:
         if name not in there:
-            raise UsageError(f"`compress study {study}` needs {_option(name)}")
+            raise UsageError(
+                f"`compress study {study}` needs {_option(name)}; give it (see --help)"
+            )
     checkpoints = tuple(there.get("checkpoint", ()))
     if checkpoints:
         there |= {"model": checkpoints[-1]}
@@ -128,10 +130,13 @@ def build_options(study: str, given: Mapping[str, Any]) -> Options:
     refuse_unused_rows(recipe)
     if "method" in entry.takes:  # `layers` scores nothing unless a method is named
         scoring = "method" in there or study != "layers"
-        refuse_unused_scoring(recipe, [recipe.method] if scoring else [])
+        refuse_unused_scoring(recipe, [recipe.method] if scoring else [], there)
     points = tuple(there.get("points", ()))
     if any(not 0 <= point <= 100 for point in points) or list(points) != sorted(set(points)):
-        raise UsageError(f"--points must be percentages in rising order, not {list(points)}")
+        text = ",".join(map(str, points))
+        raise UsageError(
+            f"--points {text}: give percentages from 0 to 100 in rising order, as in 0,20,40"
+        )
     from_word = there.get("from_word", "last")
     if from_word not in ("last", "mean"):
         raise UsageError(f"--from-word {from_word!r} is neither last nor mean")

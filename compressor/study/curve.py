@@ -80,7 +80,9 @@ def removals(
 
 def _point(job: Job, batches: list[Batch], dense: list[str], mask: HeadMask) -> dict[str, Any]:
     recovery = ""
-    if parse_recovery(job.recipe.recover):
+    if mask.count() == mask.total():
+        answers = dense
+    elif parse_recovery(job.recipe.recover):
         assert job.calibration is not None
         model = prune(job.checkpoint.model, job.checkpoint.layers, mask)
         recovery = recover(

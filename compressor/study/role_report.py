@@ -18,7 +18,8 @@ Facts = dict[str, Any]
 
 def role_result(job: Job, data: Facts) -> Result:
     """The finished study."""
-    tables = [_roles(data)]
+    some = any(found for layer in data["heads_roles"].values() for found in layer)
+    tables = [_roles(data)] if some else []
     if data["relations"]:
         tables.append(_relations(data))
     if "pruned" in data:

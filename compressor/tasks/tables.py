@@ -79,7 +79,7 @@ def read_text(path: str) -> str:
     try:
         data = file.read_bytes()
     except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}") from error
+        raise InputError(f"there is no file {path}; check the path") from error
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -110,7 +110,7 @@ def _table_lines(path: str, text: str) -> list[str]:
     while lines and not lines[-1]:
         lines.pop()
     if not lines:
-        raise InputError(f"{path} is empty")
+        raise InputError(f"{path} is empty; give a file of rows")
     return lines
 
 
