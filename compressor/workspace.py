@@ -36,12 +36,16 @@ class Workspace:
         self.root = root
         self.state = root / STATE
         self._talk = talk
+        self._told: set[str] = set()  # stages that were named already
 
     def stage(self, name: str, title: str, compute: Callable[[], Value]) -> Value:
         """The JSON value of a stage: read if it is finished, else computed and written."""
         path = self._record(name)
+        told = name in self._told
+        self._told.add(name)
         if path.exists():
-            self._talk.say(f"{title}: done before")
+            if not told:
+                self._talk.say(f"{title}: done before")
             return json.loads(path.read_text(encoding="utf-8"))
         self._talk.say(f"{title} …")
         began = time.perf_counter()

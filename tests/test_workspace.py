@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compressor.talk import SILENT
+from compressor.talk import SILENT, Silent
 from compressor.workspace import Workspace, open_workspace
 
 
@@ -51,3 +51,16 @@ def test_files_of_others_and_what_later_stages_add_are_no_loss(workspace):
     assert build(workspace, 3) == 1
     (workspace.root / "graphs.json").unlink()
     assert build(workspace, 4) == 4
+
+
+def test_a_stage_that_is_asked_for_often_is_told_once(tmp_path):
+    said: list[str] = []
+
+    class Listener(Silent):
+        def say(self, message: str) -> None:
+            said.append(message)
+
+    for _ in range(2):  # as if by two processes
+        opened = open_workspace(tmp_path / "out", {}, Listener())
+        assert [opened.stage("one", "measuring", lambda: 1) for _ in range(3)] == [1, 1, 1]
+    assert said == ["measuring …", "measuring: done before"]
