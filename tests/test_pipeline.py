@@ -223,7 +223,7 @@ def test_steps_score_again_before_each(classifier, tmp_path):
         ({"keep": ["2"]}, UsageError, "floors"),
         ({"keep": ["99"]}, UsageError, "only 12 heads"),
         ({"keep": ["cross=0.5"]}, UsageError, "no attention 'cross'"),
-        ({"method": "tailor"}, UsageError, "no scoring method"),
+        ({"method": "tailor"}, UsageError, "no method 'tailor'; .* hard-concrete, subset"),
         ({"task": "translation"}, UsageError, "does not fit"),
         ({"calibration": None}, UsageError, "needs --calibration"),
         ({"test": None, "max_drop": ["accuracy=1"]}, UsageError, "needs --test"),
@@ -254,7 +254,7 @@ def test_what_is_not_ours_is_never_touched(inputs, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(InputError, match="not empty and is not ours"):
+    with pytest.raises(InputError, match="holds files that are not of such a run"):
         run(inputs, out)
     assert [p.name for p in out.iterdir()] == ["thesis.txt"]
 
