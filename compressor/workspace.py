@@ -137,7 +137,7 @@ def open_workspace(root: Path, identity: Mapping[str, Any], talk: Talk) -> Works
                 "give the same options to go on, or another --output"
             )
     elif root.exists() and any(root.iterdir()):
-        raise InputError(f"{root} holds files that are not of such a run; choose another --output")
+        raise InputError(f"{root} is not empty and holds no run; choose another --output")
     workspace = Workspace(root, talk)
     workspace.state.mkdir(parents=True, exist_ok=True)
     write_json(record, identity)

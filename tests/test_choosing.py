@@ -148,8 +148,11 @@ def test_a_penalty_decides_how_many_heads_are_left(checkpoints, tmp_path):
     options = recipe(
         checkpoints, tmp_path, method="hard-concrete", keep=[], penalty=50.0, gate_epochs=100
     )
-    report = run(options, tmp_path / "out")
+    talk = Talk()
+    report = run(options, tmp_path / "out", talk=talk)
     assert report.variants[0].budget == "penalty 50"
+    assert "learning with hard-concrete which heads to keep (penalty 50) …" in talk.messages
+    assert f"  {report.variants[0].selection}" in talk.messages  # told at once, too
     assert sum(map(len, report.variants[0].kept.values())) == 3
 
 

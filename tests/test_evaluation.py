@@ -11,6 +11,7 @@ from sklearn import metrics as sklearn_metrics
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import score_classification, score_translation
 from compressor.evaluation.translation import bleu_from_sums, chrf_from_sums
+from compressor.report.facts import TASK_METRICS
 
 REFERENCES = [
     "The cat sat on the mat.",
@@ -31,6 +32,7 @@ def test_translation_scores_are_sacrebleus() -> None:
 
     assert quality.metrics["bleu"] == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
     assert quality.metrics["chrf"] == sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score
+    assert tuple(quality.metrics) == TASK_METRICS["translation"]  # what gates may be about
     assert quality.rows == 4
 
 
@@ -138,6 +140,7 @@ def test_classification_scores_are_scikit_learns(labels: int) -> None:
         rel=1e-12,
     )
     assert quality.signatures.keys() == quality.metrics.keys()
+    assert tuple(quality.metrics) == TASK_METRICS["classification"]
 
 
 def test_correlation_is_zero_where_it_is_undefined() -> None:

@@ -254,7 +254,7 @@ def test_what_is_not_ours_is_never_touched(inputs, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(InputError, match="holds files that are not of such a run"):
+    with pytest.raises(InputError, match="is not empty and holds no run; choose another"):
         run(inputs, out)
     assert [p.name for p in out.iterdir()] == ["thesis.txt"]
 
