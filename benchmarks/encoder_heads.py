@@ -16,8 +16,8 @@ from typing import Any
 
 from compressor import example
 from compressor.commands.console import Console
-from compressor.pipeline import run
-from compressor.recipe import Recipe
+from compressor.pipeline.recipe import Recipe
+from compressor.pipeline.run import run
 from compressor.report.schema import Report
 
 RESULTS = Path(__file__).parent / "results"

@@ -29,7 +29,7 @@ RUN = "import sys; from compressor.commands import main; sys.argv[0] = 'compress
 
 BATCH = """
 import sys
-from compressor.checkpoint import open_checkpoint
+from compressor.model.checkpoint import open_checkpoint
 from compressor.tasks import read_rows, task_module
 from compressor.throughput.memory_process import host_peak_mib
 

@@ -19,10 +19,10 @@ from typing import Any, Literal
 from benchmarks.speed import models
 from compressor import example
 from compressor.commands.console import Console
-from compressor.heads import read_heads
-from compressor.pipeline import run
-from compressor.recipe import Recipe
-from compressor.talk import Talk
+from compressor.model.sublayers import read_heads
+from compressor.pipeline.recipe import Recipe
+from compressor.pipeline.run import run
+from compressor.progress import Progress
 from compressor.tasks import read_rows
 from compressor.throughput import Subject, benchmark
 from compressor.throughput.hardware import cores, describe
@@ -47,14 +47,14 @@ class Model:
     """Dense and pruned artifacts of one checkpoint."""
 
     def __init__(
-        self, checkpoint: Path, rows: str, output: Path, device: Device, talk: Talk
+        self, checkpoint: Path, rows: str, output: Path, device: Device, progress: Progress
     ) -> None:
         recipe = Recipe(
             model=str(checkpoint), keep=["0.5"], calibration=rows, calibration_rows=32,
             method="magnitude", recover="none", bench=False, device=device,
             precision=["fp32", "fp16"] if device == "cuda" else ["fp32"],
         )  # fmt: skip
-        run(recipe, output, "python -m benchmarks.scale", talk)
+        run(recipe, output, "python -m benchmarks.scale", progress)
         heads = read_heads(output)
         self.config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
         kept = {name: len(left) for name, left in heads["kept"].items()}
@@ -72,7 +72,7 @@ class Model:
         return [row.model_dump() for row in found.rows]
 
 
-def sweeps(args: argparse.Namespace, talk: Talk) -> dict[str, list[dict[str, Any]]]:
+def sweeps(args: argparse.Namespace, progress: Progress) -> dict[str, list[dict[str, Any]]]:
     """What varies -> rows of timings, each with the value of what varies as `x`."""
     rows = str(models.labelled_sentences(args.work / "rows.tsv"))
     encoders = {}
@@ -81,15 +81,15 @@ def sweeps(args: argparse.Namespace, talk: Talk) -> dict[str, list[dict[str, Any
         if not (checkpoint / "tokenizer_config.json").exists():
             models.encoder(checkpoint, layers=layers, width=width)
         output = args.work / f"{checkpoint.name}-out"
-        encoders[layers, width] = Model(checkpoint, rows, output, args.device, talk)
+        encoders[layers, width] = Model(checkpoint, rows, output, args.device, progress)
     middle = encoders[SIZE]
     output = args.work / "translator-out"
     bundled = Path(example.model())
-    translator = Model(bundled, str(example.calibration()), output, args.device, talk)
+    translator = Model(bundled, str(example.calibration()), output, args.device, progress)
 
     def many(name: str, found: Sequence[tuple[float, list[dict[str, Any]]]]) -> None:
         result[name] = [row | {"x": x} for x, timings in found for row in timings]
-        talk.say(f"{name}: done")
+        progress.message(f"{name}: done")
 
     result: dict[str, list[dict[str, Any]]] = {}
     timed = middle.measure(args, batch_sizes=BATCHES, lengths=LENGTH)

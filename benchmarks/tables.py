@@ -14,10 +14,11 @@ from pathlib import Path
 
 from compressor import example
 from compressor.commands.console import Console
-from compressor.pipeline import run
-from compressor.recipe import Recipe
+from compressor.pipeline.recipe import Recipe
+from compressor.pipeline.run import run
 from compressor.report.plots import save_plots
-from compressor.report.schema import Report, Variant
+from compressor.report.schema import Report
+from compressor.results import Variant
 
 RESULTS = Path(__file__).parent / "results"
 KEEP = ["1.0", "0.8", "0.6", "0.4"]

@@ -13,11 +13,11 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
 
 if TYPE_CHECKING:
-    from compressor.checkpoint import load
+    from compressor.model.checkpoint import load
 
 
 def __getattr__(name: str) -> Any:
     # Imported on first use: torch takes seconds, and the runtime must do without it.
     if name == "load":
-        return import_module("compressor.checkpoint").load
+        return import_module("compressor.model.checkpoint").load
     raise AttributeError(f"module 'compressor' has no attribute {name!r}")

@@ -17,7 +17,7 @@ import pytest
 from filelock import FileLock
 
 import compressor.export.graphs
-import compressor.speed_trials
+import compressor.pipeline.time_masks
 
 
 @pytest.fixture(scope="session")
@@ -88,6 +88,6 @@ def shared_exports(_exports: Path) -> Iterator[None]:
 
     with (
         mock.patch.object(compressor.export.graphs, "export_graphs", export_or_copy),
-        mock.patch.object(compressor.speed_trials, "export_graphs", export_or_copy),
+        mock.patch.object(compressor.pipeline.time_masks, "export_graphs", export_or_copy),
     ):
         yield

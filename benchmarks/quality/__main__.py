@@ -20,7 +20,7 @@ from benchmarks.quality.cells import RANDOM, SHARES, Cell, Laboratory, fill, rea
 from benchmarks.quality.draw import figure, summary, table
 from compressor import example
 from compressor.commands.console import Console
-from compressor.recipe import Recipe
+from compressor.pipeline.recipe import Recipe
 
 RESULTS = Path(__file__).parent.parent / "results"
 CALIBRATION_ROWS = 1000
@@ -75,18 +75,20 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("quality-work"), help="scores")
     parser.add_argument("--draw", action="store_true", help="only table and figure")
     args = parser.parse_args()
-    talk = Console()
+    progress = Console()
     RESULTS.mkdir(exist_ok=True)
     if not args.draw:
         made = recipes(args)
         if not made:
             parser.error("give --tatoeba, or --classifier and --clinc, or --draw")
         for name, recipe in made.items():
-            talk.say(f"{name}: {recipe.model}")
+            progress.message(f"{name}: {recipe.model}")
             path = RESULTS / f"quality-{name}.jsonl"
             work = args.work / name
             work.mkdir(parents=True, exist_ok=True)
-            fill(Laboratory(recipe, talk, work), path, lambda cell: wanted(args, cell), talk)
+            fill(
+                Laboratory(recipe, progress, work), path, lambda cell: wanted(args, cell), progress
+            )
     for name in ("translator", "classifier"):
         rows = read(RESULTS / f"quality-{name}.jsonl")
         if rows:

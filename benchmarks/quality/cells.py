@@ -12,23 +12,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from compressor.budget import parse_floors, select
-from compressor.checkpoint import open_checkpoint
+from compressor.budgets.counts import parse_floors, select
 from compressor.evaluation import compare
 from compressor.export.metadata import max_source_tokens
-from compressor.gates import LEARNED, Learning, learn
-from compressor.heads import HeadMask, HeadScores
+from compressor.files import write_json
 from compressor.importance import METHODS
-from compressor.journey import read_data, score_checkpoint_heads
-from compressor.recipe import Recipe
+from compressor.learned_masks import LEARNED, Learning, learn
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.restore_shape import restore_shape
+from compressor.model.sublayers import Mask, Scores
+from compressor.model.surgery import prune
+from compressor.pipeline.context import read_data, score_checkpoint_heads
+from compressor.pipeline.recipe import Recipe
+from compressor.progress import Progress
 from compressor.recovery import Recovery, recover
-from compressor.recovery.twin import dense_twin
-from compressor.stages import scores_from_json, scores_to_json
-from compressor.surgery import prune
-from compressor.talk import Talk
 from compressor.tasks import Batch, task_module
 from compressor.training import LEARNING_RATES
-from compressor.workspace import write_json
 
 SHARES = (90, 80, 70, 60, 50, 40, 30, 20)  # percent of heads kept
 REPAIRS = ("none", "reconstruct", "distill", "reconstruct+distill")
@@ -36,7 +35,7 @@ RANDOM = ("random", "hard-concrete", "subset")  # methods whose mask depends on 
 SEEDS = (0, 1, 2)
 METRIC = {"translation": "bleu", "classification": "accuracy"}
 # Scores that are by default divided by their norm over the layer, also compared as they are.
-PLAIN = {f"{method} (not normalised)": method for method in ("taylor", "fisher")}
+PLAIN = {f"{method} (not normalized)": method for method in ("taylor", "fisher")}
 CHOOSERS = (*METHODS, *PLAIN, *LEARNED)
 STEPS = 4  # of the methods that are also tried in steps
 IN_STEPS = ("second-order", "taylor")
@@ -73,11 +72,11 @@ def all_cells() -> Iterator[Cell]:
 class Laboratory:
     """One model with its rows; scores and masks are computed once for many cells."""
 
-    def __init__(self, recipe: Recipe, talk: Talk, work: Path) -> None:
-        self.recipe, self.talk, self.work = recipe, talk, work
+    def __init__(self, recipe: Recipe, progress: Progress, work: Path) -> None:
+        self.recipe, self.progress, self.work = recipe, progress, work
         self.checkpoint = open_checkpoint(recipe.model)
         self.model, self.layers = self.checkpoint.model, self.checkpoint.layers
-        self.full = HeadMask.full(self.layers)
+        self.full = Mask.full(self.layers)
         self.floors = parse_floors(recipe.floor, self.full)
         self.task = task_module(self.checkpoint.entry.task)
         self.metric = METRIC[self.checkpoint.entry.task]
@@ -92,8 +91,8 @@ class Laboratory:
         self.test_batches: list[Batch] = self.task.batches(
             rows, self.model, batch_tokens=None, batch_size=EVALUATION_ROWS
         )
-        self._scores: dict[tuple[str, int], HeadScores] = {}
-        self._choices: dict[tuple[Any, ...], tuple[HeadMask, nn.Module, float]] = {}
+        self._scores: dict[tuple[str, int], Scores] = {}
+        self._choices: dict[tuple[Any, ...], tuple[Mask, nn.Module, float]] = {}
         self.dense_answers, self.dense_loss = self.evaluate(self.model)
 
     def run(self, cell: Cell) -> dict[str, Any]:
@@ -123,7 +122,7 @@ class Laboratory:
             "repair": text,
         }
 
-    def choose(self, cell: Cell) -> tuple[HeadMask, nn.Module, float]:
+    def choose(self, cell: Cell) -> tuple[Mask, nn.Module, float]:
         """The mask, the weights it is cut from, and the seconds that finding it took."""
         key = cell.method, cell.seed, cell.kept
         if cell.steps == 1 and key in self._choices:
@@ -137,7 +136,7 @@ class Laboratory:
             self._choices[key] = mask, model, seconds
         return mask, model, seconds
 
-    def _choose(self, cell: Cell) -> tuple[HeadMask, nn.Module]:
+    def _choose(self, cell: Cell) -> tuple[Mask, nn.Module]:
         total = self.full.total()
         keep = int(total * cell.kept / 100 + 0.5)
         if cell.method in LEARNED:
@@ -148,12 +147,12 @@ class Laboratory:
             if step > 1:
                 pruned = prune(model, self.layers, mask)
                 self.repair(cell.recover, pruned, mask, cell.seed)
-                model = dense_twin(self.model, pruned, self.layers, mask)
+                model = restore_shape(self.model, pruned, self.layers, mask)
                 scores = self._score(cell, mask, model)
             mask = select(scores, mask, {"all": target}, self.floors)
         return mask, model
 
-    def _learned(self, cell: Cell, keep: int) -> HeadMask:
+    def _learned(self, cell: Cell, keep: int) -> Mask:
         learned = learn(
             cell.method,
             Learning(
@@ -165,7 +164,7 @@ class Laboratory:
                 floors=self.floors,
                 epochs=self.recipe.gate_epochs,
                 seed=cell.seed,
-                report=self.talk.say,
+                report=self.progress.message,
             ),
         )
         return learned.mask
@@ -174,31 +173,31 @@ class Laboratory:
         """Take learned masks, minutes each, from finished cells of the same method and share."""
         for row in rows:
             if row["method"] in LEARNED and "mask" in row:
-                mask = HeadMask.from_json(row["mask"], self.full.counts())
+                mask = Mask.from_json(row["mask"], self.full.counts())
                 key = row["method"], row["seed"], row["kept"]
                 self._choices[key] = mask, self.model, row["seconds_choosing"]
 
-    def scores(self, cell: Cell) -> HeadScores:
+    def scores(self, cell: Cell) -> Scores:
         """Scores of all heads of the dense model."""
         key = cell.method, cell.seed
         path = self.work / f"scores-{cell.method.replace(' ', '-')}-{cell.seed}.json"
         if key not in self._scores and path.exists():
-            self._scores[key] = scores_from_json(json.loads(path.read_text(encoding="utf-8")))
+            self._scores[key] = Scores.from_json(json.loads(path.read_text(encoding="utf-8")))
         if key not in self._scores:
             self._scores[key] = self._score(cell, self.full, self.model)
-            write_json(path, scores_to_json(self._scores[key]))
+            write_json(path, self._scores[key].to_json())
         return self._scores[key]
 
-    def _score(self, cell: Cell, mask: HeadMask, model: nn.Module) -> HeadScores:
+    def _score(self, cell: Cell, mask: Mask, model: nn.Module) -> Scores:
         options: dict[str, Any] = {"method": cell.method, "seed": cell.seed}
         if cell.method in PLAIN:
             options |= {"method": PLAIN[cell.method], "normalize": "none"}
         recipe = self.recipe.model_copy(update=options)
         return score_checkpoint_heads(
-            recipe, self.checkpoint, self.examples, mask, "cpu", self.talk, model=model
+            recipe, self.checkpoint, self.examples, mask, "cpu", self.progress, model=model
         )
 
-    def repair(self, how: str, pruned: nn.Module, mask: HeadMask, seed: int) -> str:
+    def repair(self, how: str, pruned: nn.Module, mask: Mask, seed: int) -> str:
         return recover(
             how,
             Recovery(
@@ -231,7 +230,7 @@ class Laboratory:
 
 
 def fill(
-    laboratory: Laboratory, path: Path, wanted: Callable[[Cell], bool], talk: Talk
+    laboratory: Laboratory, path: Path, wanted: Callable[[Cell], bool], progress: Progress
 ) -> list[dict[str, Any]]:
     """Compute the wanted cells that `path` does not hold yet; each is appended at once."""
     done = read(path)
@@ -246,7 +245,7 @@ def fill(
             file.write(json.dumps(row) + "\n")
         done.append(row)
         steps = f" in {cell.steps} steps" if cell.steps > 1 else ""
-        talk.say(
+        progress.message(
             f"{number}/{len(missing)} {cell.method}{steps}, seed {cell.seed}, {cell.recover}, "
             f"{cell.kept} %: {row['quality']:.2f} (dense {row['dense']:.2f})"
         )

@@ -70,9 +70,9 @@ def make_work(task: str, size: tuple[int, int, int], rows: int) -> dict[str, Cal
     """Name -> what is timed, on one model and one set of batches of ragged rows."""
     import random
 
-    from compressor.architectures import find_attention_layers
-    from compressor.heads import HeadMask
     from compressor.importance import Scoring, score_heads
+    from compressor.model.architectures import find_sublayers
+    from compressor.model.sublayers import Mask
     from compressor.tasks import Example, task_module
 
     model, module, rng = build(task, size), task_module(task), random.Random(0)
@@ -85,8 +85,8 @@ def make_work(task: str, size: tuple[int, int, int], rows: int) -> dict[str, Cal
         for row in range(rows)
     ]
     batches = module.batches(examples, model)
-    layers = find_attention_layers(model)
-    scoring = Scoring(model, layers, HeadMask.full(layers), batches, module)
+    layers = find_sublayers(model)
+    scoring = Scoring(model, layers, Mask.full(layers), batches, module)
 
     def plain() -> None:
         for batch in batches:

@@ -26,12 +26,12 @@ from benchmarks.speed.settings import NAMES, Setting, peers, prepare
 from benchmarks.speed.tables import document, summary
 from compressor.commands.console import Console
 from compressor.evaluation import compare, score_classification, score_translation
-from compressor.heads import read_heads
+from compressor.model.sublayers import read_heads
+from compressor.progress import Progress
 from compressor.runtime import Classifier, Translator, collate
 from compressor.runtime.batching import by_length
 from compressor.runtime.vocabulary import count_output_tokens
-from compressor.talk import Talk
-from compressor.throughput import WorkSize, limit_of, measure, measure_machine, shape_of, summarise
+from compressor.throughput import WorkSize, limit_of, measure, measure_machine, shape_of, summarize
 from compressor.throughput.hardware import cores, describe, versions
 from compressor.throughput.limits import Limit
 from compressor.throughput.shapes import head_dim_of
@@ -122,7 +122,7 @@ def limits(
     return found
 
 
-def compare_peers(setting: Setting, args: argparse.Namespace, talk: Talk) -> dict[str, Any]:
+def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     """Everything about one model: quality, times, memory, load time."""
     threads = args.threads or cores()
     runtime: Translator | Classifier = (
@@ -132,7 +132,7 @@ def compare_peers(setting: Setting, args: argparse.Namespace, talk: Talk) -> dic
     opened = {peer.name: open_peer(peer, args.device, threads) for peer in chosen}
     found: dict[str, Any] = {}
     if setting.trained:
-        talk.say(f"{setting.name}: quality on {len(setting.rows.sources)} rows")
+        progress.message(f"{setting.name}: quality on {len(setting.rows.sources)} rows")
         said = {name: answers(setting, run, runtime) for name, run in opened.items()}
         found = quality(setting, said)
     low = "fp16" if args.device == "cuda" else "fp32"
@@ -141,8 +141,8 @@ def compare_peers(setting: Setting, args: argparse.Namespace, talk: Talk) -> dic
     for tokens in args.lengths or [None]:
         workloads = make_timed(setting, runtime, args.batches, tokens)
         limit = limits(setting, workloads, pair, args.device, threads)
-        timed += _timed(setting, opened, workloads, limit, args.seconds, pair[0], talk)
-        fresh = _fresh(chosen, workloads[-1], setting, args.device, threads, talk)
+        timed += _timed(setting, opened, workloads, limit, args.seconds, pair[0], progress)
+        fresh = _fresh(chosen, workloads[-1], setting, args.device, threads, progress)
     return {
         "name": setting.name, "title": setting.title, "task": setting.task,
         "device": args.device, "threads": threads, "target_length": setting.target_length,
@@ -158,7 +158,7 @@ def compare_peers(setting: Setting, args: argparse.Namespace, talk: Talk) -> dic
 
 def _timed(
     setting: Setting, opened: dict[str, Run], workloads: list[Workload],
-    limit: dict[tuple[str, int], Limit], seconds: float, dense: str, talk: Talk,
+    limit: dict[tuple[str, int], Limit], seconds: float, dense: str, progress: Progress,
 ) -> list[dict[str, Any]]:  # fmt: skip
     length = setting.target_length
 
@@ -167,26 +167,31 @@ def _timed(
 
     samples = measure(
         {name: timed(run) for name, run in opened.items()}, workloads, warmup=setting.warmup,
-        min_runs=6, min_seconds=seconds, progress=talk.say,
+        min_runs=6, min_seconds=seconds, progress=progress.message,
     )  # fmt: skip
     references = [name for name in opened if name.startswith(("transformers", "CTranslate2"))]
     return [
         {"reference": reference} | row.model_dump()
         for reference in (*references, dense)
-        for row in summarise(
+        for row in summarize(
             samples, workloads, limit if reference == dense else {}, reference=reference
         )
     ]
 
 
 def _fresh(
-    chosen: list[Peer], workload: Workload, setting: Setting, device: str, threads: int, talk: Talk
+    chosen: list[Peer],
+    workload: Workload,
+    setting: Setting,
+    device: str,
+    threads: int,
+    progress: Progress,
 ) -> dict[str, Any]:
     """Load time and memory with the largest batch."""
     batch = max(workload.batches, key=lambda b: b["input_ids"].size)
     found = {}
     for peer in chosen:
-        talk.say(f"{setting.name}: {peer.name} in a process of its own")
+        progress.message(f"{setting.name}: {peer.name} in a process of its own")
         found[peer.name] = measure_fresh(peer, batch, setting.target_length, device, threads)
     return found
 
@@ -221,14 +226,14 @@ def main() -> None:
     args = parser.parse_args()
     if args.work is None and not args.draw:
         parser.error("give --work, or --draw")
-    talk = Console()
+    progress = Console()
     RESULTS.mkdir(exist_ok=True)
     kind = "-cuda" if args.device == "cuda" else ""
     kind += f"-{args.threads}-threads" if args.threads else ""
     paths = {name: RESULTS / f"speed-{name}{kind}.json" for name in NAMES}
     for name in [] if args.draw else args.names or NAMES:
-        setting = prepare(name, args, talk)
-        result = compare_peers(setting, args, talk)
+        setting = prepare(name, args, progress)
+        result = compare_peers(setting, args, progress)
         paths[name].write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     results = []
     for path in paths.values():

@@ -12,13 +12,13 @@ from benchmarks.speed import models
 from benchmarks.speed.peers import Peer, convert
 from compressor import example
 from compressor.export import graph_bytes
-from compressor.pipeline import run
-from compressor.recipe import Recipe
+from compressor.files import sha256_of
+from compressor.pipeline.recipe import Recipe
+from compressor.pipeline.run import run
+from compressor.pipeline.single_steps import export_checkpoint
+from compressor.progress import Progress
 from compressor.runtime.artifact import GRAPH_DIRECTORY
-from compressor.steps import export_checkpoint
-from compressor.talk import Talk
 from compressor.tasks import Rows, read_rows
-from compressor.workspace import sha256_of
 
 NAMES = ("translator", "opus-size", "classifier", "bert-base-size")
 KEEP = "0.5"
@@ -59,7 +59,7 @@ class Setting:
         return self.output / ".compress" / "dense"
 
 
-def prepare(name: str, args: argparse.Namespace, talk: Talk) -> Setting:
+def prepare(name: str, args: argparse.Namespace, progress: Progress) -> Setting:
     """Make or find the model, and compress it to half of its heads."""
     work: Path = args.work / name
     work.mkdir(parents=True, exist_ok=True)
@@ -69,14 +69,14 @@ def prepare(name: str, args: argparse.Namespace, talk: Talk) -> Setting:
         model=str(found["checkpoint"]), keep=[KEEP], precision=["fp32", other], bench=False,
         device=args.device, **found["recipe"],
     )  # fmt: skip
-    talk.say(f"{name}: compressing {found['checkpoint']} to {KEEP} of its heads")
-    run(recipe, work / "out", f"python -m benchmarks.speed {name}", talk)
+    progress.message(f"{name}: compressing {found['checkpoint']} to {KEEP} of its heads")
+    run(recipe, work / "out", f"python -m benchmarks.speed {name}", progress)
     rows = read_rows(found["task"], found["test"], limit=found.get("test_rows"), minimum=2)
     text, restricted = found.get("target_text"), None
     if text:
         restricted = work / f"target-text-{sha256_of(Path(text))[:12]}"
         if not (restricted / GRAPH_DIRECTORY).exists():
-            talk.say(f"{name}: exporting for what occurs in {text}")
+            progress.message(f"{name}: exporting for what occurs in {text}")
             again = Recipe(model=str(work / "out"), precision=["fp32", other], target_text=text)
             export_checkpoint(again, restricted)
     return Setting(

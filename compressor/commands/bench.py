@@ -38,8 +38,8 @@ def bench(
     as_json: o.Json = False,
 ) -> int:
     """Measure sentences and tokens per second, latency and memory across batch sizes."""
-    from compressor.measuring import bench_artifacts, timing_lines
-    from compressor.recipe import parse_lengths
+    from compressor.pipeline.compare_artifacts import bench_artifacts, timing_lines
+    from compressor.pipeline.recipe import parse_lengths
 
     columns = {
         "source_column": source_column, "target_column": target_column,
@@ -57,7 +57,7 @@ def bench(
         seconds=bench_seconds or 3.0,
         threads=threads,
         device=device or "auto",
-        talk=console,
+        progress=console,
     )
     console.result("\n".join(timing_lines(throughput)), throughput.model_dump())
     return 0

@@ -13,7 +13,7 @@ from compressor.commands.console import console
 from compressor.errors import InputError, UsageError
 
 if TYPE_CHECKING:
-    from compressor.serving import Lines
+    from compressor.pipeline.stream_lines import Lines
 
 
 def register(app: typer.Typer) -> None:
@@ -48,10 +48,10 @@ def classify(
     verbose: o.Verbose = False,
 ) -> int:
     """Label lines with an artifact, one line each."""
+    from compressor.pipeline.stream_lines import Lines, serve
     from compressor.runtime import Classifier
     from compressor.runtime.artifact import read_artifact
     from compressor.runtime.session import choose_device
-    from compressor.serving import Lines, serve
 
     if probabilities and top_k is not None:
         raise UsageError("--top-k and --probabilities exclude each other; give one of them")

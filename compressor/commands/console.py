@@ -1,4 +1,4 @@
-"""The one place that prints: stdout carries the result, stderr the talk."""
+"""The one place that prints: stdout carries the result, stderr the progress."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Console:
     _line_open: bool = field(default=False, repr=False)
     _last: float = field(default=0.0, repr=False)
 
-    def say(self, message: str) -> None:
+    def message(self, text: str) -> None:
         """A message for the person watching."""
         if not self.quiet:
             self._end_line()
-            print(message, file=sys.stderr, flush=True)
+            print(text, file=sys.stderr, flush=True)
 
     def detail(self, message: str) -> None:
         """A message for the person who asked for more (`-v`)."""
         if self.verbose:
-            self.say(message)
+            self.message(message)
 
-    def progress(self, what: str, done: int, total: int | None) -> None:
+    def update(self, what: str, done: int, total: int | None) -> None:
         """A counter: one line that rewrites itself on a terminal, sparse lines elsewhere.
 
         Args:

@@ -1,4 +1,4 @@
-"""`compress demo`: the whole journey on the translator that comes with the package."""
+"""`compress demo`: the whole context on the translator that comes with the package."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def demo(
 ) -> int:
     """Compress the bundled English-German translator, keeping 60 % of its heads."""
     from compressor import example
-    from compressor.recipe import build_recipe
+    from compressor.pipeline.recipe import build_recipe
 
     recipe = build_recipe(
         {

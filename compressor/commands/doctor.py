@@ -19,7 +19,7 @@ def doctor(
     as_json: o.Json = False,
 ) -> int:
     """Show versions, hardware and execution providers; exit status 3 if packages clash."""
-    from compressor.diagnosis import diagnose
+    from compressor.throughput.diagnosis import diagnose
 
     found = diagnose()
     lines = [f"{name:<20}{value}" for name, value in found.versions.items()]

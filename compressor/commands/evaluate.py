@@ -36,7 +36,7 @@ def evaluate(
     as_json: o.Json = False,
 ) -> int:
     """Measure BLEU and chrF, or accuracy, of artifacts on the same rows."""
-    from compressor.measuring import evaluate_artifacts
+    from compressor.pipeline.compare_artifacts import evaluate_artifacts
     from compressor.report import numbers
 
     columns = {
@@ -47,7 +47,7 @@ def evaluate(
     found = evaluate_artifacts(
         artifacts, test, columns, precisions=o.parse_precisions(precision),
         device=device or "auto", num_beams=num_beams,
-        resamples=resamples, seed=seed or 0, talk=console,
+        resamples=resamples, seed=seed or 0, progress=console,
     )  # fmt: skip
     lines = []
     for result in found:

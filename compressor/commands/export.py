@@ -29,8 +29,8 @@ def export(
 
     With --layout optimum OUTPUT itself is a directory that optimum's ORTModel classes open.
     """
-    from compressor.recipe import build_recipe
-    from compressor.steps import export_checkpoint
+    from compressor.pipeline.recipe import build_recipe
+    from compressor.pipeline.single_steps import export_checkpoint
 
     given = {
         "model": model, "revision": revision, "allow_pickle": allow_pickle,

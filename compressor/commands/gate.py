@@ -28,12 +28,12 @@ def gate(
     as_json: o.Json = False,
 ) -> int:
     """Check a report against quality and speed rules."""
-    from compressor.gate import check, exit_status, parse_rules
-    from compressor.outputs import require_file, write_at_once
+    from compressor.files import require_file, write_at_once
     from compressor.report import render
     from compressor.report.junit import is_junit
+    from compressor.report.rules import check, exit_status, parse_rules
     from compressor.report.schema import load_report
-    from compressor.report.words import outcome_line
+    from compressor.report.sentences import outcome_line
 
     rules = parse_rules(max_drop or [], min_speedup or [])
     if not rules:

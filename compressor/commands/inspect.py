@@ -25,8 +25,8 @@ def inspect(
     as_json: o.Json = False,
 ) -> int:
     """Show kinds of attention, layers, heads, and how much of the model they are."""
-    from compressor.checkpoint import open_checkpoint
-    from compressor.inspection import inspect_checkpoint
+    from compressor.model.checkpoint import open_checkpoint
+    from compressor.pipeline.inspection import inspect_checkpoint
 
     checkpoint = open_checkpoint(
         model,

@@ -55,8 +55,8 @@ def prune(
 ) -> int:
     """Remove the least important heads, maybe repair, and save the smaller checkpoint."""
     given = dict(locals())
-    from compressor.recipe import build_recipe
-    from compressor.steps import prune_checkpoint, read_scores
+    from compressor.pipeline.recipe import build_recipe
+    from compressor.pipeline.single_steps import prune_checkpoint, read_scores
 
     for name in ("scores", "output", "quiet", "verbose", "as_json"):
         del given[name]

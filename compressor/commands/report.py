@@ -35,7 +35,7 @@ def report(
     as_json: o.Json = False,
 ) -> int:
     """Write report files (Markdown, HTML, JUnit, plots) from one or several report.json."""
-    from compressor.outputs import require_directory
+    from compressor.files import require_directory
     from compressor.report import DEFAULT_RENDERERS, write_reports
     from compressor.report.combine import combine
     from compressor.report.plots import save_plots
@@ -48,7 +48,7 @@ def report(
     written = write_reports(combined, output, formats or DEFAULT_RENDERERS)
     if plots:
         written += save_plots(combined, output)
-    console.say("wrote " + ", ".join(str(path) for path in written))
+    console.message("wrote " + ", ".join(str(path) for path in written))
     console.result(
         short_table(combined), {"written": [str(path) for path in written], **summary(combined)}
     )

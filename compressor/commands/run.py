@@ -13,7 +13,7 @@ from compressor.commands import options as o
 from compressor.commands.console import console
 
 if TYPE_CHECKING:
-    from compressor.recipe import Recipe
+    from compressor.pipeline.recipe import Recipe
 
 
 def register(app: typer.Typer) -> None:
@@ -84,8 +84,8 @@ def run(
 ) -> int:
     """Score heads, remove them, export to ONNX, check, evaluate, time, and report."""
     given = dict(locals())
-    from compressor.recipe import build_recipe, parse_lengths
-    from compressor.unused import refuse_unused_scoring
+    from compressor.pipeline.recipe import build_recipe, parse_lengths
+    from compressor.pipeline.validate import refuse_unused_scoring
 
     for name in ("output", "config", "quiet", "verbose", "as_json"):
         del given[name]
@@ -99,12 +99,12 @@ def run(
 
 def execute(recipe: Recipe, output: Path) -> int:
     """Run a recipe, print the short table, and return the gate's exit status."""
-    from compressor.gate import exit_status
-    from compressor.pipeline import run as run_pipeline
+    from compressor.pipeline.run import run as run_pipeline
+    from compressor.report.rules import exit_status
     from compressor.report.summary import short_table, summary
 
     command = shlex.join(["compress", *sys.argv[1:]])
     report = run_pipeline(recipe, output, command, console)
-    console.say(f"\nreport: {output / 'report.html'}\n")
+    console.message(f"\nreport: {output / 'report.html'}\n")
     console.result(short_table(report), {"output": str(output), **summary(report)})
     return exit_status(report.gate)

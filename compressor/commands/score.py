@@ -45,13 +45,12 @@ def score(
 ) -> int:
     """Score every head and write the scores, for `compress prune`; maybe compare methods."""
     given = dict(locals())
+    from compressor.files import write_json
     from compressor.importance import check_method, require_calibration
     from compressor.importance.compare import compare_scores, comparison_plot, comparison_table
-    from compressor.recipe import build_recipe
-    from compressor.stages import scores_to_json
-    from compressor.steps import score_checkpoint
-    from compressor.unused import refuse_unused_rows, refuse_unused_scoring
-    from compressor.workspace import write_json
+    from compressor.pipeline.recipe import build_recipe
+    from compressor.pipeline.single_steps import score_checkpoint
+    from compressor.pipeline.validate import refuse_unused_rows, refuse_unused_scoring
 
     for name in ("output", "compare", "quiet", "verbose", "as_json"):
         del given[name]
@@ -64,12 +63,12 @@ def score(
     plot = output.with_suffix(".png")
     _require_outputs(output, plot if compare else None)
     scores = score_checkpoint(recipe, console)
-    write_json(output, scores_to_json(scores))
+    write_json(output, scores.to_json())
     lines = [f"{scores.signature}, {scores.cost['seconds']:.1f} s; scores in {output}", ""]
     width = max(len(name) for name in scores.values)
     for name, values in scores.values.items():
         lines.append(f"{name:<{width}}  " + " ".join(f"{value:9.3g}" for value in values))
-    data = {"output": str(output), **scores_to_json(scores)}
+    data = {"output": str(output), **scores.to_json()}
     if compare:
         others = [
             score_checkpoint(recipe.model_copy(update={"method": other}), console)
@@ -85,9 +84,9 @@ def score(
 
 def _require_outputs(output: Path, plot: Path | None) -> None:
     """Refuse, before anything is computed, to write where another file is."""
+    from compressor.files import require_file
     from compressor.importance.compare import is_comparison_plot
-    from compressor.outputs import require_file
-    from compressor.steps import read_scores
+    from compressor.pipeline.single_steps import read_scores
 
     def is_scores(path: Path) -> bool:
         try:

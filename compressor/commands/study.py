@@ -90,7 +90,7 @@ def study(
     result = run_study(build_options(name, given), output, console)
     from compressor.study.output import render_text
 
-    console.say(f"\nstudy: {output / f'study-{name}.md'}\n")
+    console.message(f"\nstudy: {output / f'study-{name}.md'}\n")
     console.result(render_text(result), {"output": str(output), **result.data})
     return 0
 

@@ -32,10 +32,10 @@ def translate(
     verbose: o.Verbose = False,
 ) -> int:
     """Translate lines with an artifact, one line each."""
+    from compressor.pipeline.stream_lines import Lines, serve
     from compressor.runtime import Translator
     from compressor.runtime.artifact import read_artifact
     from compressor.runtime.session import choose_device
-    from compressor.serving import Lines, serve
 
     lines = Lines(files or [])
     precision = precision or read_artifact(directory).default_precision

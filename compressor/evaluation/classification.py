@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from compressor.errors import InputError
 from compressor.evaluation.binomial import mcnemar
 from compressor.evaluation.translation import check_lengths
-from compressor.report.schema import Quality
+from compressor.results import Quality
 
 Array = NDArray[np.float64]
 Codes = NDArray[np.intp]

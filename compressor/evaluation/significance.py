@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from compressor.errors import InputError, UsageError
 from compressor.evaluation.classification import ClassificationPair
 from compressor.evaluation.translation import TranslationPair, check_lengths
-from compressor.report.schema import Comparison
+from compressor.results import Comparison
 
 DEFAULT_RESAMPLES = 1000
 DEFAULT_SEED = 12345

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import InputError, UsageError
-from compressor.report.schema import Quality
+from compressor.results import Quality
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric

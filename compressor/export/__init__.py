@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compressor.heads import HeadMask
-from compressor.memory import give_back
-from compressor.precisions import BASE
-from compressor.report.schema import Check
+from compressor.model.memory import trim_memory
+from compressor.model.sublayers import Mask
+from compressor.pipeline.precisions import BASE
+from compressor.results import Check
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from compressor.checkpoint import Checkpoint
+    from compressor.model.checkpoint import Checkpoint
     from compressor.tasks import Batch
 
 
 def export_model(
     checkpoint: Checkpoint,
     model: nn.Module,
-    mask: HeadMask,
+    mask: Mask,
     batches: Sequence[Batch],
     texts: Sequence[str],
     directory: Path,
@@ -51,12 +51,12 @@ def export_model(
     write_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json")  # fails sooner than graphs do
     check_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json", texts)
     files = export_graphs(model, checkpoint.layers, mask, graphs, tokens=tokens)
-    give_back()
+    trim_memory()
     write_metadata(checkpoint, model, mask, files, graphs, tokens)
     inputs = [batch.inputs() for batch in batches]
     verify = verify_classifier if checkpoint.entry.task == "classification" else verify_translator
     checks = verify(model, directory, inputs)
-    give_back()
+    trim_memory()
     return checks
 
 

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from compressor.heads import AttentionLayer, HeadMask
-from compressor.memory import release
-from compressor.surgery import NoHeads
+from compressor.model.memory import release
+from compressor.model.sublayers import Mask, Sublayer
+from compressor.model.surgery import NoHeads
 
 # Added to the scores of padded keys. exp(-1e4) is zero in every precision that is exported.
 MASKED = -1e4
@@ -60,11 +60,11 @@ class _Attention(nn.Module):
     """What all graph forms share: the stacked input projection, the output projection if inside."""
 
     def __init__(
-        self, layer: AttentionLayer, heads: int, output: nn.Module | None, projection: nn.Linear
+        self, layer: Sublayer, heads: int, output: nn.Module | None, projection: nn.Linear
     ) -> None:
         super().__init__()
         self.projection = projection
-        self.index, self.heads, self.head_dim = layer.index, heads, layer.head_dim
+        self.index, self.heads, self.head_dim = layer.index, heads, layer.unit_width
         self.output = output if output is not None else nn.Identity()
 
 
@@ -123,12 +123,12 @@ class CrossAttention(_StepAttention):
 class CrossKeysValues(nn.Module):
     """Keys and values of every decoder layer's cross-attention from one matrix product."""
 
-    def __init__(self, model: nn.Module, layers: Sequence[AttentionLayer], mask: HeadMask) -> None:
+    def __init__(self, model: nn.Module, layers: Sequence[Sublayer], mask: Mask) -> None:
         super().__init__()
         self.used = [x for x in layers if x.kind == "cross" and mask.kept(x.name)]
         self.heads = [len(mask.kept(x.name)) for x in self.used]
         if self.used:
-            paths = [path for x in self.used for path in (x.key, x.value)]
+            paths = [path for x in self.used for path in (x.inputs["key"], x.inputs["value"])]
             projections = [model.get_submodule(path) for path in paths]
             self.project = _stack(projections, [1.0] * len(projections))  # type: ignore[arg-type]
 
@@ -136,9 +136,9 @@ class CrossKeysValues(nn.Module):
         """[batch, source, width] -> key, value, key, value, … [batch, heads, source, head_dim]"""
         if not self.used:
             return []
-        sizes = [h * x.head_dim for x, h in zip(self.used, self.heads, strict=True) for _ in "kv"]
+        sizes = [h * x.unit_width for x, h in zip(self.used, self.heads, strict=True) for _ in "kv"]
         parts = self.project(hidden).split(sizes, dim=-1)
-        head_dim = self.used[0].head_dim
+        head_dim = self.used[0].unit_width
         return [part.unflatten(-1, (-1, head_dim)).transpose(1, 2) for part in parts]
 
 
@@ -171,7 +171,7 @@ FORMS: Forms = {
 
 @contextmanager
 def graph_attention(
-    model: nn.Module, layers: Sequence[AttentionLayer], mask: HeadMask, forms: Forms = FORMS
+    model: nn.Module, layers: Sequence[Sublayer], mask: Mask, forms: Forms = FORMS
 ) -> Iterator[None]:
     """Swap the graph forms in while the context lasts; layers without heads stay `NoHeads`."""
     originals, copies = {}, []
@@ -182,8 +182,8 @@ def graph_attention(
         inside = layer.output.startswith(layer.block + ".")
         output = model.get_submodule(layer.output) if inside else None
         heads = len(mask.kept(layer.name))
-        query, key, value = (model.get_submodule(p) for p in (layer.query, layer.key, layer.value))
-        scale, graph = layer.head_dim**-0.5, forms[layer.kind]
+        query, key, value = (model.get_submodule(p) for p in layer.inputs.values())
+        scale, graph = layer.unit_width**-0.5, forms[layer.kind]
         used = [query] if layer.kind == "cross" else [query, key, value]
         stacked = _stack(used, [scale, 1.0, 1.0][: len(used)])  # type: ignore[arg-type]
         originals[layer.block] = block

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LOGITS = "logits"
 
 
-def halved(model: ModelProto, directory: Path = Path()) -> ModelProto:
+def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
     """Turn the graph into half precision, in place; only `logits` is still float32.
 
     Args:

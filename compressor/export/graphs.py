@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from compressor.architectures import architecture
 from compressor.errors import VerificationError
 from compressor.export.attention import (
     CrossKeysValues,
@@ -28,8 +27,9 @@ from compressor.export.attention import (
 from compressor.export.tracing import TRANSLATIONS, traced_once
 from compressor.export.vocabulary import OutputLayer, embedding_only, largest
 from compressor.export.writing import MOST_BYTES, weight_bytes, write_model
-from compressor.heads import AttentionLayer, HeadMask
-from compressor.memory import release
+from compressor.model.architectures import architecture
+from compressor.model.memory import release
+from compressor.model.sublayers import Mask, Sublayer
 
 # Gelu is one node from 20 on, normalisation from 17 on; nothing newer is used, so older and more
 # runtimes can read the graphs. Attention is written out: see compressor/export/attention.py.
@@ -50,7 +50,7 @@ class ClassifierGraph(nn.Module):
 
 
 class EncoderGraph(nn.Module):
-    def __init__(self, model: nn.Module, layers: Sequence[AttentionLayer], mask: HeadMask) -> None:
+    def __init__(self, model: nn.Module, layers: Sequence[Sublayer], mask: Mask) -> None:
         super().__init__()
         self.encoder = model.get_encoder()  # type: ignore[operator]
         self.cross = CrossKeysValues(model, layers, mask)
@@ -106,8 +106,8 @@ class DecoderGraph(nn.Module):
 
 def export_graphs(
     model: nn.Module,
-    layers: Sequence[AttentionLayer],
-    mask: HeadMask,
+    layers: Sequence[Sublayer],
+    mask: Mask,
     directory: Path,
     skip: Collection[str] = (),
     tokens: list[int] | None = None,
@@ -163,8 +163,8 @@ def _export_encoder(graph: EncoderGraph, path: Path) -> None:
 
 def _export_decoder(
     model: nn.Module,
-    layers: Sequence[AttentionLayer],
-    mask: HeadMask,
+    layers: Sequence[Sublayer],
+    mask: Mask,
     tokens: list[int] | None,
     path: Path,
 ) -> None:
@@ -176,7 +176,7 @@ def _export_decoder(
     tensors = {}
     for kind, length in (("cross", 5), ("decoder_self", 3)):
         tensors[kind] = [
-            torch.randn(2, len(mask.kept(x.name)), length, x.head_dim)
+            torch.randn(2, len(mask.kept(x.name)), length, x.unit_width)
             for x in used[kind]
             for _ in "kv"
         ]

@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from compressor.report.facts import HALF_RANGE
-from compressor.report.schema import Check
+from compressor.results import HALF_RANGE, Check
 
 LARGEST_HALF = 65_504.0
 # Of the range. What a few batches show is a sample: other inputs give larger values.

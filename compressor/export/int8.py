@@ -1,4 +1,4 @@
-"""Float32 graphs to int8 ones: weights stored as integers, activations quantised as they come.
+"""Float32 graphs to int8 ones: weights stored as integers, activations quantized as they come.
 
 Every product with stored weights becomes
 
@@ -65,7 +65,7 @@ def quantise_columns(
     return np.clip(np.rint(weight / scales), -LEVELS, LEVELS).astype(np.int8), scales
 
 
-def quantised(model: ModelProto, directory: Path = Path()) -> ModelProto:
+def quantized(model: ModelProto, directory: Path = Path()) -> ModelProto:
     """Give the graph integer weights, in place; its inputs and outputs stay what they are.
 
     Args:
@@ -163,11 +163,11 @@ class _Pass:
         out = node.output[0]
         bias = node.input[2] if len(node.input) > 2 else None
         product = f"{out}.product" if bias else out
-        quantised = [f"{out}.quantised", f"{out}.quantised_scale", f"{out}.quantised_zero"]
-        yield make_node("DynamicQuantizeLinear", [node.input[0]], quantised)
-        yield make_node("MatMulInteger", [quantised[0], integers, quantised[2]], [f"{out}.integer"])
+        quantized = [f"{out}.quantized", f"{out}.quantised_scale", f"{out}.quantised_zero"]
+        yield make_node("DynamicQuantizeLinear", [node.input[0]], quantized)
+        yield make_node("MatMulInteger", [quantized[0], integers, quantized[2]], [f"{out}.integer"])
         yield make_node("Cast", [f"{out}.integer"], [f"{out}.float"], to=TensorProto.FLOAT)
-        yield make_node("Mul", [quantised[1], scales], [f"{out}.scale"])
+        yield make_node("Mul", [quantized[1], scales], [f"{out}.scale"])
         yield make_node("Mul", [f"{out}.float", f"{out}.scale"], [product])
         if bias:
             yield make_node("Add", [product, bias], [out])

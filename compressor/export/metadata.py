@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from compressor.checkpoint import Checkpoint
 from compressor.errors import InputError
-from compressor.heads import HeadMask
+from compressor.model.checkpoint import Checkpoint
+from compressor.model.sublayers import Mask
 
 GRAPHS = "graphs.json"
 OUTPUT_TOKENS = "output_tokens.json"
@@ -46,7 +46,7 @@ def max_source_tokens(checkpoint: Checkpoint) -> int:
 def write_metadata(
     checkpoint: Checkpoint,
     model: nn.Module,
-    mask: HeadMask,
+    mask: Mask,
     files: dict[str, str],
     directory: Path,
     tokens: list[int] | None = None,
@@ -79,7 +79,7 @@ def write_metadata(
         layers = range(int(config.decoder_layers))  # type: ignore[union-attr,arg-type]
         data["decoder_self_heads"] = [counts[f"decoder_self.{i}"] for i in layers]
         data["cross_heads"] = [counts[f"cross.{i}"] for i in layers]
-        data["head_dim"] = next(x.head_dim for x in checkpoint.layers if x.kind == "cross")
+        data["head_dim"] = next(x.unit_width for x in checkpoint.layers if x.kind == "cross")
         data["vocab_size"] = int(model.lm_head.out_features)  # type: ignore[union-attr,arg-type]
         if tokens is not None:
             data["output_tokens"] = OUTPUT_TOKENS

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from compressor.checkpoint import Checkpoint, save_settings
 from compressor.errors import InputError
 from compressor.export.attention import (
     FORMS,
@@ -32,10 +31,11 @@ from compressor.export.attention import (
 )
 from compressor.export.graphs import BATCH, PAST, SOURCE, EncoderGraph, export_graph, export_graphs
 from compressor.export.verify import logit_check, relative_difference, require_tie
-from compressor.heads import AttentionLayer, HeadMask
-from compressor.report.schema import Check
+from compressor.files import write_json
+from compressor.model.checkpoint import Checkpoint, save_settings
+from compressor.model.sublayers import Mask, Sublayer
+from compressor.results import Check
 from compressor.runtime.session import open_session
-from compressor.workspace import write_json
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -153,7 +153,7 @@ class NextDecoder(_Decoder):
         return [logits, *(t for i in layers for t in state.present[i])]
 
 
-def require_caches(mask: HeadMask, where: str) -> None:
+def require_caches(mask: Mask, where: str) -> None:
     """Refuse decoders with a layer that has no cache to pass.
 
     Raises:
@@ -172,7 +172,7 @@ def require_caches(mask: HeadMask, where: str) -> None:
 
 
 def export_optimum(
-    checkpoint: Checkpoint, mask: HeadMask, batches: Sequence[Batch], directory: Path
+    checkpoint: Checkpoint, mask: Mask, batches: Sequence[Batch], directory: Path
 ) -> list[Check]:
     """Write `directory` in optimum's layout: graphs, which are checked, then all beside them.
 
@@ -214,7 +214,7 @@ def name_as_before(path: Path) -> None:
 
 
 def export_translator(
-    model: nn.Module, layers: Sequence[AttentionLayer], mask: HeadMask, directory: Path
+    model: nn.Module, layers: Sequence[Sublayer], mask: Mask, directory: Path
 ) -> None:
     """Write the encoder and both decoders; every decoder layer must have heads of both kinds."""
     model.eval()
@@ -245,15 +245,13 @@ def _export_first(graph: FirstDecoder, path: Path) -> None:
     export_graph(graph, example, names, ["logits", *present], shapes, path)
 
 
-def _export_next(
-    graph: NextDecoder, layers: Sequence[AttentionLayer], mask: HeadMask, path: Path
-) -> None:
+def _export_next(graph: NextDecoder, layers: Sequence[Sublayer], mask: Mask, path: Path) -> None:
     own, cross = ([x for x in layers if x.kind == kind] for kind in ("decoder_self", "cross"))
     past, dims = [], []
     for pair in zip(own, cross, strict=True):
         for layer, length, dim in zip(pair, (4, 5), (PAST, SOURCE), strict=True):
             heads = len(mask.kept(layer.name))
-            past += [torch.randn(2, heads, length, layer.head_dim) for _ in "kv"]
+            past += [torch.randn(2, heads, length, layer.unit_width) for _ in "kv"]
             dims += [{0: BATCH, 2: dim} for _ in "kv"]
     shapes = {
         "encoder_attention_mask": {0: BATCH, 1: SOURCE},

@@ -13,21 +13,20 @@ from onnx import ModelProto
 from torch import Tensor, nn
 
 from compressor.errors import VerificationError
-from compressor.export.fp16 import halved
+from compressor.export.fp16 import to_fp16
 from compressor.export.half_range import LargestValue, range_check
-from compressor.export.int8 import quantised
+from compressor.export.int8 import quantized
 from compressor.export.metadata import GRAPHS
 from compressor.export.verify import relative_difference
 from compressor.export.vocabulary import restricted
 from compressor.export.writing import MOST_BYTES, read_model, tensor_bytes, write_proto
-from compressor.memory import give_back
-from compressor.precisions import BASE
-from compressor.report.facts import HALF_RANGE
-from compressor.report.schema import Check
+from compressor.model.memory import trim_memory
+from compressor.pipeline.precisions import BASE
+from compressor.results import HALF_RANGE, Check
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
 
-_CONVERT: dict[str, Callable[[ModelProto, Path], ModelProto]] = {"fp16": halved, "int8": quantised}
+_CONVERT: dict[str, Callable[[ModelProto, Path], ModelProto]] = {"fp16": to_fp16, "int8": quantized}
 
 # Of the largest logit. Rounding to 11 bits moves logits by about 1e-3 and rounding to 8 bits by a
 # few hundredths, more in deep models; a wrong graph is off by tenths and more.
@@ -143,7 +142,7 @@ def _convert(source: Path, target: Path, precision: str) -> None:
         )
     onnx.checker.check_model(target)
     del model, converted
-    give_back()
+    trim_memory()
 
 
 def _signature(model: ModelProto) -> list[tuple[str, list[str | int]]]:

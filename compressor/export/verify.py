@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from compressor.errors import VerificationError
 from compressor.export.vocabulary import restricted
-from compressor.report.schema import Check
+from compressor.results import Check
 from compressor.runtime import Classifier, Translator
 
 # Two libraries order and fuse single-precision sums differently: about 1e-6 of the largest logit

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from compressor.export.metadata import generation_settings
-from compressor.memory import release
+from compressor.model.memory import release
 
 if TYPE_CHECKING:
-    from compressor.checkpoint import Checkpoint
+    from compressor.model.checkpoint import Checkpoint
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 # Fewer than this share of the vocabulary is not worth another numbering of tokens.

@@ -15,8 +15,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from compressor.errors import InputError, UsageError
-from compressor.gates import LEARNED
-from compressor.heads import AttentionLayer, HeadMask, HeadScores
+from compressor.learned_masks import LEARNED
+from compressor.model.sublayers import Mask, Scores, Sublayer
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,8 +61,8 @@ class Scoring:
     """
 
     model: nn.Module
-    layers: Sequence[AttentionLayer]
-    mask: HeadMask
+    layers: Sequence[Sublayer]
+    mask: Mask
     batches: Sequence[Batch]
     task: ModuleType
     per: Per = "token"
@@ -82,7 +82,7 @@ class RawScores:
 
     Args:
         comparable: the scores have the same meaning in every layer as they are, and scaling
-            them by layer would destroy it; they are never normalised, and the signature says so.
+            them by layer would destroy it; they are never normalized, and the signature says so.
     """
 
     values: dict[str, list[float]]
@@ -118,7 +118,7 @@ def require_calibration(method: str, calibration: str | None) -> None:
         raise UsageError(f"--method {method} needs --calibration FILE")
 
 
-def score_heads(method: str, scoring: Scoring) -> HeadScores:
+def score_heads(method: str, scoring: Scoring) -> Scores:
     """Score every head of the model with one of `METHODS`; the model is left as it was.
 
     Raises:
@@ -140,7 +140,7 @@ def score_heads(method: str, scoring: Scoring) -> HeadScores:
     values = {
         layer.name: _normalized(raw.values[layer.name], normalize) for layer in scoring.layers
     }
-    return HeadScores(
+    return Scores(
         values=values,
         method=method,
         signature=f"{method}|{raw.signature}|normalize:{normalize}",

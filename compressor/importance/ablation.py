@@ -19,12 +19,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from compressor.architectures import Task, architecture
 from compressor.errors import UsageError
 from compressor.evaluation import score_classification, score_translation
-from compressor.heads import AttentionLayer
 from compressor.importance import RawScores, Scoring
-from compressor.surgery import gated, mask_gates
+from compressor.model.architectures import Task, architecture
+from compressor.model.sublayers import Sublayer
+from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import Batch
 
 # The metric that a task is judged by, one of those that `compressor.evaluation` gives.
@@ -49,7 +49,7 @@ def score(scoring: Scoring) -> RawScores:
 
 
 def _by_loss(scoring: Scoring) -> RawScores:
-    increases = {layer.name: torch.zeros(layer.heads) for layer in scoring.layers}
+    increases = {layer.name: torch.zeros(layer.units) for layer in scoring.layers}
     terms, whole = 0, torch.tensor(0.0)
     finish = _counter(scoring, scoring.layers)
     for batch in scoring.batches:
@@ -76,7 +76,7 @@ def losses_alone(scoring: Scoring) -> dict[str, list[float]]:
     Returns:
         Layer name -> a loss for every head; infinite where the mask has removed the head.
     """
-    totals = {layer.name: [0.0] * layer.heads for layer in scoring.layers}
+    totals = {layer.name: [0.0] * layer.units for layer in scoring.layers}
     finish, terms = _counter(scoring, scoring.layers), 0
     for batch in scoring.batches:
         batch = batch.to(scoring.device)
@@ -102,7 +102,7 @@ def losses_alone(scoring: Scoring) -> dict[str, list[float]]:
 def _by_metric(scoring: Scoring) -> RawScores:
     whole, silenced = silenced_answers(scoring, scoring.layers)
     dense, signature = measure(scoring.model, whole, scoring.references)
-    values = {layer.name: [0.0] * layer.heads for layer in scoring.layers}
+    values = {layer.name: [0.0] * layer.units for layer in scoring.layers}
     for (name, head), answers in silenced.items():
         values[name][head] = dense - measure(scoring.model, answers, scoring.references)[0]
     return RawScores(
@@ -127,7 +127,7 @@ def measure(
 
 @torch.no_grad()
 def silenced_answers(
-    scoring: Scoring, layers: Sequence[AttentionLayer], num_beams: int | None = None
+    scoring: Scoring, layers: Sequence[Sublayer], num_beams: int | None = None
 ) -> tuple[list[str], dict[Head, list[str]]]:
     """What the model answers with all heads, and without each head of some layers alone.
 
@@ -167,7 +167,7 @@ def _passes(scoring: Scoring) -> int:
     return len(scoring.batches) * (1 + scoring.mask.count())
 
 
-def _counter(scoring: Scoring, layers: Sequence[AttentionLayer]) -> Callable[[], None]:
+def _counter(scoring: Scoring, layers: Sequence[Sublayer]) -> Callable[[], None]:
     """Tells progress each time it is called: once per batch and head, and once per batch."""
     heads = sum(len(scoring.mask.kept(layer.name)) for layer in layers)
     total, done = len(scoring.batches) * (1 + heads), 0
@@ -182,8 +182,8 @@ def _counter(scoring: Scoring, layers: Sequence[AttentionLayer]) -> Callable[[],
 
 def _silencing(
     scoring: Scoring,
-    layers: Sequence[AttentionLayer],
-    recorded: Sequence[AttentionLayer],
+    layers: Sequence[Sublayer],
+    recorded: Sequence[Sublayer],
     run: Callable[[], Value],
     *,
     alone: bool = False,
@@ -217,7 +217,7 @@ def _silencing(
             yield (layer.name, head), found
 
 
-def _transformer_layer(layer: AttentionLayer) -> str:
+def _transformer_layer(layer: Sublayer) -> str:
     """Path of the Transformer layer around an attention block, up to the layer number."""
     match = re.match(r".*?\.\d+(?=\.)", layer.block)
     assert match is not None, layer.block

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import UsageError
-from compressor.heads import KINDS, HeadScores, kind_of
+from compressor.model.sublayers import KINDS, Scores, kind_of
 from compressor.report import numbers
 from compressor.report.facts import kind_label
 
@@ -33,7 +33,7 @@ _MARKERS = ("o", "s", "^")  # one per kind of attention
 Floats = NDArray[np.float64]
 
 
-def compare_scores(scores: Sequence[HeadScores]) -> dict[str, Any]:
+def compare_scores(scores: Sequence[Scores]) -> dict[str, Any]:
     """Compare every pair of scores of one model's heads.
 
     Returns:
@@ -74,7 +74,7 @@ def compare_scores(scores: Sequence[HeadScores]) -> dict[str, Any]:
     }
 
 
-def _names(scores: Sequence[HeadScores]) -> list[str]:
+def _names(scores: Sequence[Scores]) -> list[str]:
     """The methods' names; where two are the same, signatures, and where these are, numbers."""
     names = [found.method for found in scores]
     names = [
@@ -89,18 +89,18 @@ def _names(scores: Sequence[HeadScores]) -> list[str]:
     return numbered
 
 
-def _kinds(scores: HeadScores) -> list[str]:
+def _kinds(scores: Scores) -> list[str]:
     present = {kind_of(name) for name in scores.values}
     return [kind for kind in KINDS if kind in present]
 
 
-def _flat(scores: HeadScores, like: HeadScores, kind: str | None = None) -> Floats:
+def _flat(scores: Scores, like: Scores, kind: str | None = None) -> Floats:
     """All scores, or those of a kind, in the order of the layers of `like`."""
     chosen = [scores.values[name] for name in like.values if kind in (None, kind_of(name))]
     return np.concatenate([np.asarray(values, dtype=np.float64) for values in chosen])
 
 
-def _correlations(first: HeadScores, second: HeadScores) -> list[dict[str, Any]]:
+def _correlations(first: Scores, second: Scores) -> list[dict[str, Any]]:
     rows = []
     for kind in (None, *_kinds(first)):
         x, y = _flat(first, first, kind), _flat(second, first, kind)
@@ -115,7 +115,7 @@ def _correlations(first: HeadScores, second: HeadScores) -> list[dict[str, Any]]
     return rows
 
 
-def _lowest(first: HeadScores, second: HeadScores) -> list[dict[str, Any]]:
+def _lowest(first: Scores, second: Scores) -> list[dict[str, Any]]:
     total = sum(len(values) for values in first.values.values())
     rows = []
     for count in sorted({max(1, round(share * total)) for share in SHARES}):
@@ -124,9 +124,7 @@ def _lowest(first: HeadScores, second: HeadScores) -> list[dict[str, Any]]:
     return rows
 
 
-def shared_heads(
-    first: HeadScores, second: HeadScores, count: int, *, highest: bool = False
-) -> int | None:
+def shared_heads(first: Scores, second: Scores, count: int, *, highest: bool = False) -> int | None:
     """How many heads are among the `count` lowest, or highest, of both.
 
     None where the cut falls between equal scores: which of those heads are in is then a matter of
@@ -187,7 +185,7 @@ def _row(title: str, *cells: str) -> str:
     return (f"  {title:<24}" + "".join(f"{cell:>11}" for cell in cells)).rstrip()
 
 
-def comparison_plot(scores: Sequence[HeadScores], path: Path) -> None:
+def comparison_plot(scores: Sequence[Scores], path: Path) -> None:
     """Draw every pair of scores as a scatter of ranks, 1 = the least important head.
 
     Args:
@@ -218,7 +216,7 @@ def is_comparison_plot(path: Path) -> bool:
         return PLOT_TITLE.encode() in file.read(1024)
 
 
-def comparison_figure(scores: Sequence[HeadScores]) -> Figure:
+def comparison_figure(scores: Sequence[Scores]) -> Figure:
     """The figure of `comparison_plot`: one panel per pair, in a triangle; a marker per kind."""
     from matplotlib.figure import Figure
 
@@ -235,7 +233,7 @@ def comparison_figure(scores: Sequence[HeadScores]) -> Figure:
     return figure
 
 
-def _scatter(axes: Axes, first: HeadScores, second: HeadScores, pair: dict[str, Any]) -> None:
+def _scatter(axes: Axes, first: Scores, second: Scores, pair: dict[str, Any]) -> None:
     from compressor.report.plots import COLOURS, FAINT
 
     x, y = ranks(_flat(first, first)), ranks(_flat(second, first))

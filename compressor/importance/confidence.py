@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from compressor.errors import InputError
-from compressor.heads import AttentionLayer, Kind
 from compressor.importance import RawScores, Scoring
-from compressor.surgery import gated, mask_gates
+from compressor.model.sublayers import Kind, Sublayer
+from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import Batch
 
 # (layer, probabilities [batch, heads, queries, keys], which keys a query sees [batch or 1, 1,
 # queries or 1, keys], batch) -> None
-Visit = Callable[[AttentionLayer, Tensor, Tensor, Batch], None]
+Visit = Callable[[Sublayer, Tensor, Tensor, Batch], None]
 
 _BOUNDARIES = ("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")
 
@@ -43,11 +43,11 @@ def score(scoring: Scoring) -> RawScores:
     Raises:
         InputError: no token is left to average over.
     """
-    sums = {layer.name: torch.zeros(layer.heads, dtype=torch.float64) for layer in scoring.layers}
+    sums = {layer.name: torch.zeros(layer.units, dtype=torch.float64) for layer in scoring.layers}
     counts = dict.fromkeys(sums, 0)
     special = torch.tensor(sorted(scoring.special_ids), dtype=torch.long, device=scoring.device)
 
-    def add(layer: AttentionLayer, probabilities: Tensor, seen: Tensor, batch: Batch) -> None:
+    def add(layer: Sublayer, probabilities: Tensor, seen: Tensor, batch: Batch) -> None:
         query_ids, key_ids = _token_ids(batch, layer.kind)
         admitted = seen & ~torch.isin(key_ids, special)[:, None, None]  # [batch, 1, queries, keys]
         counted = scoring.task.token_mask(batch, layer.kind) & ~torch.isin(query_ids, special)
@@ -96,16 +96,16 @@ def _watch(scoring: Scoring, visit: Visit, batch: Batch) -> Iterator[None]:
     def keep(path: str) -> Callable[..., None]:
         return lambda module, inputs, output: projected.update({path: output})
 
-    def compute(layer: AttentionLayer) -> Callable[..., None]:
+    def compute(layer: Sublayer) -> Callable[..., None]:
         def attend(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            query, key = projected.pop(layer.query), projected.pop(layer.key)
+            query, key = projected.pop(layer.inputs["query"]), projected.pop(layer.inputs["key"])
             seen = _seen_keys(batch, layer.kind)
             visit(layer, _probabilities(layer, query, key, seen), seen, batch)
 
         return attend
 
     for layer in scoring.layers:
-        for path in (layer.query, layer.key):
+        for path in (layer.inputs["query"], layer.inputs["key"]):
             handles.append(scoring.model.get_submodule(path).register_forward_hook(keep(path)))
         output = scoring.model.get_submodule(layer.output)
         handles.append(output.register_forward_pre_hook(compute(layer)))
@@ -116,12 +116,13 @@ def _watch(scoring: Scoring, visit: Visit, batch: Batch) -> Iterator[None]:
             handle.remove()
 
 
-def _probabilities(layer: AttentionLayer, query: Tensor, key: Tensor, seen: Tensor) -> Tensor:
+def _probabilities(layer: Sublayer, query: Tensor, key: Tensor, seen: Tensor) -> Tensor:
     """softmax(q k^T / sqrt(head_dim)) over the seen keys, [batch, heads, queries, keys]."""
     q, k = (
-        x.float().unflatten(-1, (layer.heads, layer.head_dim)).transpose(1, 2) for x in (query, key)
+        x.float().unflatten(-1, (layer.units, layer.unit_width)).transpose(1, 2)
+        for x in (query, key)
     )
-    scores = q @ k.transpose(-1, -2) * layer.head_dim**-0.5
+    scores = q @ k.transpose(-1, -2) * layer.unit_width**-0.5
     return torch.softmax(scores.masked_fill(~seen, -torch.inf), dim=-1)
 
 

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from compressor.heads import AttentionLayer, Kind
 from compressor.importance import Scoring
-from compressor.surgery import Hook
+from compressor.model.sublayers import Kind, Sublayer
+from compressor.model.surgery import Hook
 
 # (layer, output [batch, tokens, heads, head_dim], gradient of the same shape, real tokens
 # [batch, tokens]) -> None
-Visit = Callable[[AttentionLayer, Tensor, Tensor, Tensor], None]
+Visit = Callable[[Sublayer, Tensor, Tensor, Tensor], None]
 
 
 def visit_gradients(scoring: Scoring, visit: Visit) -> int:
@@ -66,18 +66,18 @@ def _watch(scoring: Scoring, visit: Visit, masks: dict[Kind, Tensor]) -> Iterato
             handle.remove()
 
 
-def _hook(layer: AttentionLayer, keep: Tensor, visit: Visit, real: Tensor) -> Hook:
+def _hook(layer: Sublayer, keep: Tensor, visit: Visit, real: Tensor) -> Hook:
     def watch(module: torch.nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         output = inputs[0]  # [batch, tokens, heads x head_dim]
         if not output.requires_grad:
             output = output.detach().requires_grad_()
         if not keep.all():
-            gate = keep.to(output).repeat_interleave(layer.head_dim)
+            gate = keep.to(output).repeat_interleave(layer.unit_width)
             output = output * gate
-        heads = output.detach().unflatten(-1, (layer.heads, layer.head_dim))
+        heads = output.detach().unflatten(-1, (layer.units, layer.unit_width))
 
         def receive(gradient: Tensor) -> None:
-            visit(layer, heads, gradient.unflatten(-1, (layer.heads, layer.head_dim)), real)
+            visit(layer, heads, gradient.unflatten(-1, (layer.units, layer.unit_width)), real)
 
         output.register_hook(receive)
         return (output, *inputs[1:])

@@ -13,7 +13,7 @@ def score(scoring: Scoring) -> RawScores:
     values = {}
     for layer in scoring.layers:
         weight: Tensor = scoring.model.get_submodule(layer.output).weight  # type: ignore[assignment]
-        blocks = weight.unflatten(1, (layer.heads, layer.head_dim))  # [width, heads, head_dim]
+        blocks = weight.unflatten(1, (layer.units, layer.unit_width))  # [width, heads, head_dim]
         keep = torch.tensor(scoring.mask.keep[layer.name])
         norms = blocks.float().pow(2).sum((0, 2)).sqrt().cpu()
         values[layer.name] = (norms * keep).tolist()

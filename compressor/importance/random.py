@@ -9,5 +9,5 @@ from compressor.importance import RawScores, Scoring
 
 def score(scoring: Scoring) -> RawScores:
     rng = np.random.default_rng(scoring.seed)
-    values = {layer.name: rng.random(layer.heads).tolist() for layer in scoring.layers}
+    values = {layer.name: rng.random(layer.units).tolist() for layer in scoring.layers}
     return RawScores(values, f"seed:{scoring.seed}")

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from compressor.importance import RawScores, Scoring
-from compressor.surgery import Hook, gated, mask_gates
+from compressor.model.surgery import Hook, gated, mask_gates
 from compressor.tasks import Batch
 from compressor.tasks.batching import IGNORED
 
@@ -46,7 +46,7 @@ def score(scoring: Scoring) -> RawScores:
     head contributes to some positions and takes from others then cancels. A classifier has one
     position, so there both are the same.
     """
-    shares = {layer.name: torch.zeros(layer.heads, dtype=torch.float64) for layer in scoring.layers}
+    shares = {layer.name: torch.zeros(layer.units, dtype=torch.float64) for layer in scoring.layers}
     counted = backward = 0
     model, total = scoring.model, len(scoring.batches)
     with ExitStack() as stack:
@@ -75,7 +75,9 @@ def _add_batch(scoring: Scoring, batch: Batch, shares: dict[str, Tensor]) -> tup
     for position, gradients in enumerate(_gradients(top, heads, last)):
         for layer, output, gradient in zip(scoring.layers, heads, gradients, strict=True):
             products = (output.detach() * gradient).sum(1)  # [batch, heads x head_dim]
-            relevance = products.unflatten(-1, (layer.heads, layer.head_dim)).sum(-1).abs().double()
+            relevance = (
+                products.unflatten(-1, (layer.units, layer.unit_width)).sum(-1).abs().double()
+            )
             share = relevance / relevance.sum(-1, keepdim=True).clamp_min(1e-30)  # [batch, heads]
             shares[layer.name] += share[real[:, position]].sum(0).cpu()
     return int(real.sum()), positions
@@ -127,7 +129,7 @@ def linearised(scoring: Scoring) -> Iterator[None]:
         elif isinstance(module, kinds):
             handles.append(module.register_forward_hook(_activate))
     for layer in scoring.layers:
-        for path in (layer.query, layer.key):
+        for path in (layer.inputs["query"], layer.inputs["key"]):
             handles.append(scoring.model.get_submodule(path).register_forward_hook(_detach))
     try:
         with _LinearTanh():
@@ -139,9 +141,9 @@ def linearised(scoring: Scoring) -> Iterator[None]:
 
 def _normalise(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     assert isinstance(module, nn.LayerNorm)
-    centred = inputs[0] - inputs[0].mean(-1, keepdim=True)
-    deviation = (centred.detach().square().mean(-1, keepdim=True) + module.eps).sqrt()
-    scaled = centred / deviation
+    centered = inputs[0] - inputs[0].mean(-1, keepdim=True)
+    deviation = (centered.detach().square().mean(-1, keepdim=True) + module.eps).sqrt()
+    scaled = centered / deviation
     if module.weight is not None:
         scaled = scaled * module.weight
     return scaled if module.bias is None else scaled + module.bias

@@ -27,14 +27,14 @@ import math
 import torch
 from torch import Tensor
 
-from compressor.heads import AttentionLayer
 from compressor.importance import RawScores, Scoring
 from compressor.importance.statistics import (
     LayerStatistics,
     collect_statistics,
     damped,
-    head_columns,
 )
+from compressor.model.sublayers import Sublayer
+from compressor.model.surgery import unit_columns
 
 # Share of the mean diagonal of C that is added to its diagonal, against directions which the
 # calibration rows hardly visit. Repairing a translator on 1,000 rows, anything from 0.01 % to 1 %
@@ -49,9 +49,9 @@ def score(scoring: Scoring) -> RawScores:
     statistics, passes = collect_statistics(scoring)
     values = {}
     for layer in scoring.layers:
-        scores = [0.0] * layer.heads
+        scores = [0.0] * layer.units
         reached = 0.0
-        for head, growth in _ladder(scoring, layer, statistics[layer.name]):
+        for head, growth in _removal_order(scoring, layer, statistics[layer.name]):
             reached = max(growth, reached * _STEP, math.nextafter(reached, math.inf))
             scores[head] = reached
         values[layer.name] = scores
@@ -64,21 +64,21 @@ def score(scoring: Scoring) -> RawScores:
     )
 
 
-def _ladder(
-    scoring: Scoring, layer: AttentionLayer, statistics: LayerStatistics
+def _removal_order(
+    scoring: Scoring, layer: Sublayer, statistics: LayerStatistics
 ) -> list[tuple[int, float]]:
     weight: Tensor = scoring.model.get_submodule(layer.output).weight  # type: ignore[assignment]
     kept = [head for head, keep in enumerate(scoring.mask.keep[layer.name]) if keep]
-    return ladder(
+    return removal_order(
         weight.detach().double().cpu(),
         statistics.covariance,
         statistics.sensitivity,
         kept,
-        layer.head_dim,
+        layer.unit_width,
     )
 
 
-def ladder(
+def removal_order(
     weight: Tensor,
     covariance: Tensor,
     sensitivity: Tensor,
@@ -98,12 +98,12 @@ def ladder(
         (head, growth of the error) for each of `kept`, in order of removal. The growths of the
         first k add up to the error of removing these k heads at once with the best repair.
     """
-    columns = head_columns(kept, head_dim)
+    columns = unit_columns(kept, head_dim)
     dense = weight[:, columns]
     moments = damped(covariance[columns][:, columns], damping)
     left, rungs = list(range(len(kept))), []
     while left:
-        columns = head_columns(left, head_dim)
+        columns = unit_columns(left, head_dim)
         inverse = torch.linalg.inv(moments[columns][:, columns])
         repaired = dense @ moments[:, columns] @ inverse  # [width, left x head_dim]
         growths = _growths(repaired, inverse, sensitivity, head_dim)

@@ -1,6 +1,6 @@
 """Second moments of an output projection's inputs and gradients, gathered in bounded memory.
 
-Products are taken in single precision of rows centred on their batch, sums in double precision,
+Products are taken in single precision of rows centered on their batch, sums in double precision,
 merged as in Chan, Golub & LeVeque 1983, "Algorithms for Computing the Sample Variance": a mean
 that is large against the spread costs no digits.
 """
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from compressor.errors import InputError
-from compressor.heads import AttentionLayer
 from compressor.importance import Scoring
 from compressor.importance.gradients import visit_gradients
+from compressor.model.sublayers import Sublayer
 
 
 class Moments:
@@ -70,15 +70,15 @@ class Moments:
         self.other_mean += other_shift * (rows / total)
         self.rows = total
 
-    def covariance(self, *, centred: bool = True) -> Tensor:
-        """E[(x - mean)(x - mean)^T], or E[x x^T] if not `centred`; [width, width] float64."""
+    def covariance(self, *, centered: bool = True) -> Tensor:
+        """E[(x - mean)(x - mean)^T], or E[x x^T] if not `centered`; [width, width] float64."""
         found = self._scatter / self.rows
-        return found if centred else found + self.mean.outer(self.mean)
+        return found if centered else found + self.mean.outer(self.mean)
 
-    def cross_covariance(self, *, centred: bool = True) -> Tensor:
-        """E[(x - mean)(y - mean)^T], or E[x y^T] if not `centred`; [width, other] float64."""
+    def cross_covariance(self, *, centered: bool = True) -> Tensor:
+        """E[(x - mean)(y - mean)^T], or E[x y^T] if not `centered`; [width, other] float64."""
         found = self._cross / self.rows
-        return found if centred else found + self.mean.outer(self.other_mean)
+        return found if centered else found + self.mean.outer(self.other_mean)
 
     def other_square(self) -> float:
         """E[|y|^2]."""
@@ -90,7 +90,7 @@ class LayerStatistics:
     """What one attention layer showed on the calibration rows; all float64, on the CPU.
 
     Args:
-        covariance: of the output projection's inputs over real tokens, [D, D]; centred if the
+        covariance: of the output projection's inputs over real tokens, [D, D]; centered if the
             projection has a bias, which then takes up whatever is constant.
         sensitivity: G = sum over real tokens of g g^T, per row of the data, [width, width], with
             g the gradient of the summed loss at the projection's output.
@@ -119,7 +119,7 @@ def collect_statistics(scoring: Scoring) -> tuple[dict[str, LayerStatistics], in
     outputs: dict[str, Tensor] = {}
     arrived: dict[str, Tensor] = {}  # gradients at the outputs, a moment before those at the inputs
 
-    def add(layer: AttentionLayer, heads: Tensor, gradient: Tensor, real: Tensor) -> None:
+    def add(layer: Sublayer, heads: Tensor, gradient: Tensor, real: Tensor) -> None:
         arriving = arrived.pop(layer.name)[real].float()  # [tokens, width]
         chosen = heads.flatten(-2)[real]  # [tokens, D]
         if layer.name not in inputs:
@@ -139,7 +139,7 @@ def collect_statistics(scoring: Scoring) -> tuple[dict[str, LayerStatistics], in
     for layer in scoring.layers:
         biased = scoring.model.get_submodule(layer.output).bias is not None
         moments = inputs[layer.name]
-        covariance = moments.covariance(centred=biased).cpu()
+        covariance = moments.covariance(centered=biased).cpu()
         sensitivity = (outputs[layer.name] / rows).cpu()
         require_finite(layer.name, covariance, sensitivity)
         found[layer.name] = LayerStatistics(covariance, sensitivity, moments.rows)
@@ -147,7 +147,7 @@ def collect_statistics(scoring: Scoring) -> tuple[dict[str, LayerStatistics], in
 
 
 def _watch_output(
-    model: nn.Module, layer: AttentionLayer, arrived: dict[str, Tensor]
+    model: nn.Module, layer: Sublayer, arrived: dict[str, Tensor]
 ) -> torch.utils.hooks.RemovableHandle:
     def watch(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         output.register_hook(lambda gradient: arrived.update({layer.name: gradient}))
@@ -172,10 +172,3 @@ def damped(covariance: Tensor, damping: float) -> Tensor:
     diagonal = covariance.diagonal()
     amount = damping * float(diagonal.mean()) if len(diagonal) else 0.0
     return covariance + (amount or 1e-12) * torch.eye(len(diagonal)).to(covariance)
-
-
-def head_columns(heads: list[int], head_dim: int) -> Tensor:
-    """Positions of some heads in the output projection's input, [heads x head_dim]."""
-    return (
-        torch.tensor(heads, dtype=torch.long)[:, None] * head_dim + torch.arange(head_dim)
-    ).flatten()

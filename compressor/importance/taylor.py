@@ -10,17 +10,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from compressor.heads import AttentionLayer
 from compressor.importance import RawScores, Scoring
 from compressor.importance.gradients import visit_gradients
+from compressor.model.sublayers import Sublayer
 
 
 def score(scoring: Scoring) -> RawScores:
     """Mean |a_h . dL/da_h| over real tokens, or over examples of its sum over tokens."""
-    sums = {layer.name: torch.zeros(layer.heads, dtype=torch.float64) for layer in scoring.layers}
+    sums = {layer.name: torch.zeros(layer.units, dtype=torch.float64) for layer in scoring.layers}
     counts = {layer.name: 0 for layer in scoring.layers}
 
-    def add(layer: AttentionLayer, output: Tensor, gradient: Tensor, real: Tensor) -> None:
+    def add(layer: Sublayer, output: Tensor, gradient: Tensor, real: Tensor) -> None:
         products = (output * gradient).sum(-1) * real[..., None]  # [batch, tokens, heads]
         if scoring.per == "example":
             sums[layer.name] += products.sum(1).abs().sum(0).double().cpu()

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from compressor.errors import UsageError
-from compressor.heads import AttentionLayer, HeadMask
+from compressor.model.sublayers import Mask, Sublayer
 
 if TYPE_CHECKING:
     from torch import nn
@@ -48,8 +48,8 @@ class Recovery:
 
     dense: nn.Module
     pruned: nn.Module
-    layers: Sequence[AttentionLayer]
-    mask: HeadMask
+    layers: Sequence[Sublayer]
+    mask: Mask
     batches: Sequence[Batch]
     task: ModuleType
     examples: Sequence[Example] = ()

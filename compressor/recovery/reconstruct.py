@@ -31,10 +31,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from compressor.architectures import architecture
 from compressor.importance.statistics import Moments, damped, require_finite
+from compressor.model.architectures import architecture
 from compressor.recovery import Recovery
-from compressor.recovery.replay import Projection, Replay, blocks_in_order
+from compressor.recovery.layerwise_forward import LayerwiseForward, Projection, blocks_in_order
 
 # Share of the inputs' mean variance: see `compressor.importance.second_order`.
 DAMPING = 1e-3
@@ -59,8 +59,8 @@ class _Repair:
 def recover(job: Recovery) -> str:
     """Re-solve the projections of `job.pruned`; a repair that does not help is dropped."""
     batches = [batch.to(job.device) for batch in job.batches]
-    dense = Replay(job.dense, batches, job.task)
-    pruned = Replay(job.pruned, batches, job.task)
+    dense = LayerwiseForward(job.dense, batches, job.task)
+    pruned = LayerwiseForward(job.pruned, batches, job.task)
     entry = architecture(job.dense.config.model_type)  # type: ignore[union-attr,arg-type]
     blocks = blocks_in_order(job.layers, entry.feed_forward)
     total = sum(len(projections) for _, projections in blocks)
@@ -78,7 +78,9 @@ def recover(job: Recovery) -> str:
     return _describe(repairs, sum(len(batch.rows) for batch in batches))
 
 
-def _gather(dense: Replay, pruned: Replay, projection: Projection) -> tuple[Moments, Moments]:
+def _gather(
+    dense: LayerwiseForward, pruned: LayerwiseForward, projection: Projection
+) -> tuple[Moments, Moments]:
     """Moments of a projection's inputs and of what is missing after it, over real tokens.
 
     Returns:
@@ -138,9 +140,9 @@ def _solve(
     """What to add to the weight, [width, inputs], and to the bias, [width], in their precision."""
     weight: Tensor | None = getattr(module, "weight", None)
     bias: Tensor | None = module.bias  # type: ignore[assignment]
-    centred = bias is not None
-    covariance = moments.covariance(centred=centred)
-    cross = moments.cross_covariance(centred=centred)
+    centered = bias is not None
+    covariance = moments.covariance(centered=centered)
+    cross = moments.cross_covariance(centered=centered)
     require_finite(projection.name, covariance, cross, moments.other_mean)
     solution = torch.linalg.solve(damped(covariance, damping), cross).T
     change = _representable(weight, solution)

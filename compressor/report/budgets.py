@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compressor.report import facts, numbers, words
-from compressor.report.schema import CostTable, QualitySearch, Report, Run, SpeedSearch
+from compressor.report import facts, numbers, sentences
+from compressor.report.schema import Report, Run
 from compressor.report.tables import Column, Table
+from compressor.results import CostTable, QualitySearch, SpeedSearch
 
 SEARCHED_ON_TEST = (
     "How many heads go was searched on the test rows themselves, and the intervals do not account "
@@ -14,7 +15,7 @@ SEARCHED_ON_TEST = (
 )
 
 
-def sentences(report: Report) -> list[str]:
+def budget_sentences(report: Report) -> list[str]:
     """How the numbers of heads came about; empty where they were given."""
     lines = []
     for run in facts.runs(report):
@@ -44,7 +45,7 @@ def tables(report: Report) -> list[Table]:
 
 def _whose(report: Report, run: Run) -> str:
     """Of several runs, which variants a statement is about."""
-    return f"{words.join(run.variants)}: " if report.runs else ""
+    return f"{sentences.join(run.variants)}: " if report.runs else ""
 
 
 def _speed_sentences(report: Report, run: Run, search: SpeedSearch) -> list[str]:
@@ -63,7 +64,7 @@ def _speed_sentences(report: Report, run: Run, search: SpeedSearch) -> list[str]
             if row.batch_size == batch and row.speedup is not None:
                 short = ", less than wanted" if row.speedup < search.wanted else ""
                 lines.append(
-                    f"The finished model was timed once more: {words.speedup(row)} at batch "
+                    f"The finished model was timed once more: {sentences.speedup(row)} at batch "
                     f"{batch}{short}."
                 )
     return lines
@@ -75,7 +76,7 @@ def _quality_sentences(report: Report, search: QualitySearch) -> list[str]:
     bound = f"-{allowed}" if search.drop else "0"
     where = "the test rows"
     if report.test is not None:
-        where = f"{report.test.rows:,} rows of {words.join(report.test.files)}"
+        where = f"{report.test.rows:,} rows of {sentences.join(report.test.files)}"
     count = len(search.probes)
     lines = [
         f"The most heads went that {where} did not show to cost more than {allowed} of {label}; a "

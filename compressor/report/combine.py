@@ -7,14 +7,8 @@ from typing import Any
 
 from compressor.errors import InputError
 from compressor.report import facts
-from compressor.report.schema import (
-    SCHEMA_VERSION,
-    Outcome,
-    Report,
-    Run,
-    Scoring,
-    Variant,
-)
+from compressor.report.schema import SCHEMA_VERSION, Report, Run
+from compressor.results import Outcome, Scoring, Variant
 
 
 def combine(reports: Sequence[Report]) -> Report:

@@ -10,15 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from compressor.heads import KINDS, kind_of
-from compressor.report.schema import Comparison, Report, Run, Scoring, Timing, Variant
+from compressor.model.sublayers import KINDS, kind_of
+from compressor.report.schema import Report, Run
+from compressor.results import Comparison, Scoring, Timing, Variant
 
 SIGNIFICANCE = 0.05
 # A drop of exactly the allowed 0.5 may come out as 0.5000000000000071.
 ROUNDING = 1e-9
-
-# The check of fp16 that is a share of what float16 can hold, not of the largest logit.
-HALF_RANGE = "values within float16's range"
 
 # What a run and its report have alike.
 RUN_FIELDS = (

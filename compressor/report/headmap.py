@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from html import escape
 
 from compressor.report import facts
-from compressor.report.schema import Report, Scoring, Variant
+from compressor.report.schema import Report
+from compressor.results import Scoring, Variant
 
 SHADES = 5
 _CELL = 20  # pixels from cell to cell

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from compressor.report import budgets, numbers, tables, words
+from compressor.report import budgets, numbers, sentences, tables
 from compressor.report.schema import Report
 
 # Only what would be read as Markdown, so that the file also reads well unrendered: an underscore
@@ -39,21 +39,21 @@ def render_markdown(report: Report) -> str:
     gate, signatures = tables.gate(report), tables.signatures(report)
     blocks = [
         f"# Compression report: {escape(report.model)}",
-        escape_line(words.verdict(report)),
+        escape_line(sentences.verdict(report)),
         *(["## Gate", *render_table(gate)] if gate else []),
         "## Quality",
-        *bullets(words.quality_sentences(report)),
+        *bullets(sentences.quality_sentences(report)),
         *render_table(tables.quality(report)),
         *(["### Metric signatures", *pair_list(signatures)] if signatures else []),
         "## Throughput",
-        *bullets(words.speed_sentences(report)),
+        *bullets(sentences.speed_sentences(report)),
         *render_table(tables.throughput(report)),
         *render_table(tables.shapes(report)),
         "## Size",
         *render_table(tables.size(report)),
         *_budget(report),
         "## Heads kept",
-        *bullets(words.head_sentences(report)),
+        *bullets(sentences.head_sentences(report)),
         *render_table(tables.layers(report)),
         "## Verification",
         *(render_table(tables.checks(report)) or ["No check was recorded."]),
@@ -67,7 +67,7 @@ def render_markdown(report: Report) -> str:
 
 def _budget(report: Report) -> list[str]:
     """The section on a measured budget; nothing where the number of heads was given."""
-    sentences = budgets.sentences(report)
+    sentences = budgets.budget_sentences(report)
     if not sentences:
         return []
     rendered = [block for table in budgets.tables(report) for block in render_table(table)]

@@ -7,10 +7,11 @@ import re
 from collections.abc import Sequence
 
 from compressor.errors import InputError
-from compressor.report import budgets, facts, numbers, tables, words
+from compressor.report import budgets, facts, numbers, sentences, tables
 from compressor.report.combine import only
 from compressor.report.markdown import bullets, escape, escape_line, pair_list, render_table
-from compressor.report.schema import QualitySearch, Report, Variant
+from compressor.report.schema import Report
+from compressor.results import QualitySearch, Variant
 
 _PIPELINES = {"translation": "translation", "classification": "text-classification"}
 _RUNTIMES = {
@@ -51,11 +52,11 @@ def render_card(
         "## How to use it",
         _loading(report, variant),
         "## Quality against the dense model",
-        *bullets(words.quality_sentences(alone)),
+        *bullets(sentences.quality_sentences(alone)),
         *render_table(tables.quality(alone)),
         *pair_list(tables.signatures(alone)),
         "## Speed",
-        *bullets(words.speed_sentences(alone)),
+        *bullets(sentences.speed_sentences(alone)),
         *render_table(tables.throughput(alone)),
         "## Size",
         *render_table(tables.size(alone)),
@@ -84,7 +85,7 @@ def _front_matter(report: Report, license: str | None, base_model: str | None) -
 
 
 def _what(report: Report, variant: Variant) -> list[str]:
-    kinds = words.join(
+    kinds = sentences.join(
         [
             f"{facts.kept_heads(variant, kind)} of {facts.total_heads(variant, kind)} "
             f"in {facts.kind_label(kind)}"
@@ -94,13 +95,13 @@ def _what(report: Report, variant: Variant) -> list[str]:
     parameters = numbers.change(variant.parameters, report.dense.parameters)
     text = (
         f"A {report.model_type} model for {report.task} from which attention heads were physically "
-        f"removed: it keeps {words.heads(variant)}, {kinds}. It has {variant.parameters:,} "
+        f"removed: it keeps {sentences.heads(variant)}, {kinds}. It has {variant.parameters:,} "
         f"parameters ({parameters} against dense)."
     )
     return [
         escape_line(text),
-        escape_line(words.verdict(report)),
-        *bullets(words.head_sentences(report)),
+        escape_line(sentences.verdict(report)),
+        *bullets(sentences.head_sentences(report)),
     ]
 
 
@@ -109,7 +110,7 @@ def _loading(report: Report, variant: Variant) -> str:
     family = facts.builds(report, variant)
     precisions = ""
     if len(family) > 1:
-        names = words.join([f'`precision="{build.precision}"`' for build in family])
+        names = sentences.join([f'`precision="{build.precision}"`' for build in family])
         default = facts.default_build(report, variant).precision
         precisions = f"\n\nThe graphs come in {names}; without one it is {default}."
     return f"""\
@@ -136,7 +137,7 @@ def _limitations(report: Report) -> list[str]:
         data = "Quality was not measured; test the model on data of your own before using it."
     else:
         data = (
-            f"Quality was measured on {report.test.rows:,} rows of {words.join(report.test.files)} "
+            f"Quality was measured on {report.test.rows:,} rows of {sentences.join(report.test.files)} "
             f"(SHA-256 {report.test.sha256}); other domains, lengths and languages can lose more, "
             "and the intervals cover the choice of these rows only."
         )
@@ -146,7 +147,7 @@ def _limitations(report: Report) -> list[str]:
     if report.calibration is not None:
         lines.append(
             f"Heads were chosen on {report.calibration.rows:,} rows of "
-            f"{words.join(report.calibration.files)}; what those rows do not exercise may have "
+            f"{sentences.join(report.calibration.files)}; what those rows do not exercise may have "
             "been removed."
         )
     if report.throughput is not None:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from compressor.report import budgets, facts, headmap, inline_svg, numbers, plots, tables, words
-from compressor.report.schema import Report, Variant
+from compressor.report import budgets, facts, headmap, inline_svg, numbers, plots, sentences, tables
+from compressor.report.schema import Report
+from compressor.results import Variant
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -42,20 +43,20 @@ def render_html(report: Report) -> str:
 
     return _template().render(
         report=report,
-        verdict=words.verdict(report),
+        verdict=sentences.verdict(report),
         figures=_figures(report),
         gate=tables.gate(report),
         quality=tables.quality(report),
-        quality_sentences=words.quality_sentences(report),
+        quality_sentences=sentences.quality_sentences(report),
         signatures=tables.signatures(report),
         throughput=tables.throughput(report),
         shapes=tables.shapes(report),
-        speed_sentences=words.speed_sentences(report),
-        budget_sentences=budgets.sentences(report),
+        speed_sentences=sentences.speed_sentences(report),
+        budget_sentences=budgets.budget_sentences(report),
         budget_tables=budgets.tables(report),
         size=tables.size(report),
         layers=tables.layers(report),
-        head_sentences=words.head_sentences(report),
+        head_sentences=sentences.head_sentences(report),
         head_maps=[_head_maps(report, variant) for variant in facts.pruned(report)],
         scored=any(facts.scoring(report, variant) for variant in facts.pruned(report)),
         legend=Markup(headmap.render_legend(report)),
@@ -89,7 +90,7 @@ def _plots(report: Report) -> dict[str, Markup]:
     described = {
         "quality": (
             f"{label} against heads kept",
-            " ".join(words.quality_sentences(report)),
+            " ".join(sentences.quality_sentences(report)),
         ),
         "throughput": (
             "Throughput against batch size",
@@ -97,7 +98,7 @@ def _plots(report: Report) -> dict[str, Markup]:
         ),
         "speedup": (
             "Speed-up against its theoretical limit",
-            " ".join(words.speed_sentences(report)),
+            " ".join(sentences.speed_sentences(report)),
         ),
     }
     drawn = {}
@@ -118,7 +119,7 @@ def _head_maps(report: Report, variant: Variant) -> HeadMaps:
         kept, total = facts.kept_heads(variant, kind), facts.total_heads(variant, kind)
         heading = f"{facts.kind_label(kind).capitalize()}: {kept} of {total}"
         maps.append((heading, Markup(headmap.render_head_map(report, variant, kind))))
-    return HeadMaps(variant.name, f"{variant.name} keeps {words.heads(variant)}", maps)
+    return HeadMaps(variant.name, f"{variant.name} keeps {sentences.heads(variant)}", maps)
 
 
 def _figures(report: Report) -> list[Figure]:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.report import facts, numbers
-from compressor.report.schema import Report, Timing, Variant
+from compressor.report.schema import Report
+from compressor.results import Timing, Variant
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

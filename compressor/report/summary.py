@@ -8,8 +8,9 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from compressor.report import facts, numbers, words
-from compressor.report.schema import Comparison, Report, Timing, Variant
+from compressor.report import facts, numbers, sentences
+from compressor.report.schema import Report
+from compressor.results import Comparison, Timing, Variant
 
 WIDTH = 100
 _NAME_WIDTH = 24
@@ -22,8 +23,8 @@ def short_table(report: Report) -> str:
     Ends without a newline.
     """
     blocks = [_lines(_size_rows(report)), *_speed_blocks(report)]
-    verdict = textwrap.wrap(numbers.printable(words.verdict(report)), WIDTH)
-    unmet = [words.outcome_line(outcome) for outcome in report.gate if not outcome.met]
+    verdict = textwrap.wrap(numbers.printable(sentences.verdict(report)), WIDTH)
+    unmet = [sentences.outcome_line(outcome) for outcome in report.gate if not outcome.met]
     for line in unmet:
         verdict += textwrap.wrap(numbers.printable(line), WIDTH, subsequent_indent=" " * 9)
     return "\n\n".join("\n".join(block) for block in [*blocks, verdict])
@@ -83,7 +84,7 @@ def _speed_cell(row: Timing | None) -> str:
     if row is None:
         return numbers.ABSENT
     speed = numbers.adaptive(row.sentences_per_second)
-    return speed if row.speedup is None else f"{speed} ({words.speedup(row)})"
+    return speed if row.speedup is None else f"{speed} ({sentences.speedup(row)})"
 
 
 def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -134,7 +135,7 @@ def summary(report: Report) -> dict[str, Any]:
         "variants": [_model_summary(report, variant) for variant in report.variants],
         "gate": [outcome.model_dump() for outcome in report.gate],
         "gate_met": all(outcome.met for outcome in report.gate) if report.gate else None,
-        "verdict": words.verdict(report),
+        "verdict": sentences.verdict(report),
     }
 
 

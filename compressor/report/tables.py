@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from compressor.report import facts, numbers
-from compressor.report.schema import Report, Scoring, Source, Timing, Variant
+from compressor.report.schema import Report
+from compressor.results import Scoring, Source, Timing, Variant
 
 
 @dataclass(frozen=True)

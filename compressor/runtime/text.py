@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import EnvironmentProblem, InputError, UsageError
-from compressor.runtime.charsmap import CharsMap
+from compressor.runtime.sentencepiece_normalizer import CharsMap
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import CompressError, UsageError
-from compressor.recipe import Recipe, build_recipe
-from compressor.talk import SILENT, Talk
-from compressor.unused import refuse_unused_rows, refuse_unused_scoring
+from compressor.pipeline.recipe import Recipe, build_recipe
+from compressor.pipeline.validate import refuse_unused_rows, refuse_unused_scoring
+from compressor.progress import SILENT, Progress
 
 if TYPE_CHECKING:
     from compressor.study.output import Result
@@ -150,7 +150,7 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def run_study(options: Options, output: Path, talk: Talk = SILENT) -> Result:
+def run_study(options: Options, output: Path, progress: Progress = SILENT) -> Result:
     """Run a study and write `study-NAME.json`, `.md`, `.png` and `.svg` to `output`.
 
     A stopped study goes on where it was when it is started again with the same options.
@@ -161,7 +161,7 @@ def run_study(options: Options, output: Path, talk: Talk = SILENT) -> Result:
     from compressor.study.job import discard_unused, prepare
     from compressor.study.output import with_shared_rows, write_result
 
-    job = prepare(options, output, talk)
+    job = prepare(options, output, progress)
     module, _, function = STUDIES[options.study].function.partition(":")
     try:
         result: Result = getattr(import_module(module), function)(job)

@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from compressor.errors import UsageError
-from compressor.heads import HeadScores, kind_of
 from compressor.importance import DATA_FREE, check_method
 from compressor.importance.compare import TIED, compare_scores, comparison_figure
+from compressor.model.sublayers import Scores, kind_of
 from compressor.report import numbers
 from compressor.report.facts import kind_label
 from compressor.study.job import Job, score
@@ -51,7 +51,7 @@ def study(job: Job) -> Result:
     return _result(job, data, named)
 
 
-def _score(job: Job, rows: Rows, name: str) -> HeadScores:
+def _score(job: Job, rows: Rows, name: str) -> Scores:
     title = f"scoring on {len(rows.sources)} rows ({name.replace('-', ' ')})"
     return score(job, job.checkpoint, rows, f"scores-{name}", title)
 
@@ -66,7 +66,7 @@ def half(rows: Rows, which: int) -> Rows:
     )  # fmt: skip
 
 
-def compared(first: HeadScores, second: HeadScores, seed: int) -> dict[str, Any]:
+def compared(first: Scores, second: Scores, seed: int) -> dict[str, Any]:
     """`compare_scores` of two, with p-values.
 
     Each of `correlations` gets `p`, by shuffling heads, two-sided; each of `lowest` gets `p`, the
@@ -89,7 +89,7 @@ def overlap_p(shared: int | None, heads: int, total: int) -> float | None:
     return None if shared is None else hypergeometric_tail(shared, heads, heads, total)
 
 
-def flat(scores: HeadScores, kind: str | None = None) -> Floats:
+def flat(scores: Scores, kind: str | None = None) -> Floats:
     """All scores, or those of a kind, layer by layer."""
     import numpy as np
 
@@ -97,7 +97,7 @@ def flat(scores: HeadScores, kind: str | None = None) -> Floats:
     return np.concatenate([np.asarray(values, dtype=np.float64) for values in chosen])
 
 
-def _result(job: Job, data: dict[str, Any], scores: list[HeadScores]) -> Result:
+def _result(job: Job, data: dict[str, Any], scores: list[Scores]) -> Result:
     correlations, lowest = [], []
     for name, pair in data["pairs"].items():
         rows = pair["correlations"]

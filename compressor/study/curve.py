@@ -11,9 +11,10 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from compressor.budget import ALL, select
+from compressor.budgets.counts import ALL, select
 from compressor.errors import UsageError
-from compressor.heads import HeadMask, HeadScores
+from compressor.model.sublayers import Mask, Scores
+from compressor.model.surgery import prune
 from compressor.recovery import Recovery, check_recovery, parse_recovery, recover
 from compressor.report import numbers
 from compressor.report.facts import kind_label, metric_style, significant
@@ -28,7 +29,6 @@ from compressor.study.job import (
 )
 from compressor.study.output import Result, table
 from compressor.study.plotting import Line, draw_lines, legend, metric_label
-from compressor.surgery import prune
 from compressor.tasks import Batch
 
 REPAIRS = ("none", "reconstruct")
@@ -50,7 +50,7 @@ def study(job: Job) -> Result:
     )
     batches = make_batches(job, job.checkpoint, job.test)
     dense, whole = dense_answers(job, batches)
-    full = HeadMask.full(job.checkpoint.layers)
+    full = Mask.full(job.checkpoint.layers)
     kinds = full.kinds()
     lines: dict[str, list[dict[str, Any]]] = {}
     for pool in [*kinds, ALL] if len(kinds) > 1 else kinds:
@@ -69,8 +69,8 @@ def study(job: Job) -> Result:
 
 
 def removals(
-    scores: HeadScores, full: HeadMask, pool: str, percentages: tuple[int, ...]
-) -> list[tuple[int, HeadMask]]:
+    scores: Scores, full: Mask, pool: str, percentages: tuple[int, ...]
+) -> list[tuple[int, Mask]]:
     """(heads removed, mask) at each percentage of a kind's heads, or of all; half rounds up."""
     total = full.total(None if pool == ALL else pool)
     floors = dict.fromkeys(full.kinds(), 0)
@@ -78,7 +78,7 @@ def removals(
     return [(count, select(scores, full, {pool: total - count}, floors)) for count in counts]
 
 
-def _point(job: Job, batches: list[Batch], dense: list[str], mask: HeadMask) -> dict[str, Any]:
+def _point(job: Job, batches: list[Batch], dense: list[str], mask: Mask) -> dict[str, Any]:
     recovery = ""
     if mask.count() == mask.total():
         answers = dense
@@ -96,7 +96,7 @@ def _point(job: Job, batches: list[Batch], dense: list[str], mask: HeadMask) -> 
                 task=job.task,
                 seed=job.recipe.seed,
                 device=job.device,
-                progress=lambda done, total: job.talk.progress("layers", done, total),
+                progress=lambda done, total: job.progress.update("layers", done, total),
             ),
         )
         answers = answer(job, job.checkpoint, batches, len(dense), model=model)

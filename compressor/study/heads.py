@@ -10,9 +10,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from compressor.heads import AttentionLayer, HeadMask
 from compressor.importance import Scoring
 from compressor.importance.ablation import silenced_answers
+from compressor.model.sublayers import Mask, Sublayer
 from compressor.report import numbers
 from compressor.report.facts import kind_label, metric_style, significant
 from compressor.report.tables import Table
@@ -34,7 +34,7 @@ def study(job: Job) -> Result:
     for layer in job.checkpoint.layers:
         found[layer.name] = job.workspace.stage(
             f"without-{layer.name}",
-            f"removing each of {layer.heads} heads of {layer.name}",
+            f"removing each of {layer.units} heads of {layer.name}",
             partial(_layer, job, batches, dense, layer),
         )
     judged = correct([head for heads in found.values() for head in heads])
@@ -43,27 +43,27 @@ def study(job: Job) -> Result:
 
 
 def _layer(
-    job: Job, batches: list[Batch], dense: list[str], layer: AttentionLayer
+    job: Job, batches: list[Batch], dense: list[str], layer: Sublayer
 ) -> list[dict[str, Any]]:
     assert job.test is not None
     checkpoint = job.checkpoint
     scoring = Scoring(
         model=checkpoint.model.to(job.device),
         layers=checkpoint.layers,
-        mask=HeadMask.full(checkpoint.layers),
+        mask=Mask.full(checkpoint.layers),
         batches=batches,
         task=job.task,
         device=job.device,
         tokenizer=checkpoint.tokenizer,
         references=job.test.targets,
-        progress=lambda done, total: job.talk.progress("passes", done, total),
+        progress=lambda done, total: job.progress.update("passes", done, total),
     )
     try:
         _, answers = silenced_answers(scoring, [layer], job.recipe.num_beams)
     finally:
         checkpoint.model.to("cpu")
     return [
-        {"head": head} | judge(job, dense, answers[layer.name, head]) for head in range(layer.heads)
+        {"head": head} | judge(job, dense, answers[layer.name, head]) for head in range(layer.units)
     ]
 
 

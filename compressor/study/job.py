@@ -11,23 +11,23 @@ from typing import Any
 from torch import nn
 
 from compressor import __version__
-from compressor.checkpoint import Checkpoint, checkpoint_files, open_checkpoint, resolve
 from compressor.errors import InputError
 from compressor.evaluation import compare
 from compressor.export.metadata import label_names, max_source_tokens
-from compressor.heads import HeadMask, HeadScores
+from compressor.files import fingerprint
 from compressor.importance import check_method, require_calibration
 from compressor.importance.ablation import PRIMARY, measure
-from compressor.journey import pick_device, score_checkpoint_heads, warn_of_shared_rows
-from compressor.recipe import MINIMUM_ROWS, Recipe
-from compressor.stages import scores_from_json, scores_to_json
+from compressor.model.checkpoint import Checkpoint, checkpoint_files, open_checkpoint, resolve
+from compressor.model.sublayers import Mask, Scores
+from compressor.model.surgery import gated, mask_gates
+from compressor.pipeline.context import pick_device, score_checkpoint_heads, warn_of_shared_rows
+from compressor.pipeline.recipe import MINIMUM_ROWS, Recipe
+from compressor.pipeline.workspace import STATE, Workspace, open_workspace
+from compressor.progress import Progress
 from compressor.study import Options
 from compressor.study.output import PREFIX, require_ours
-from compressor.surgery import gated, mask_gates
-from compressor.talk import Talk
 from compressor.tasks import Batch, Rows, count_truncated, read_rows, task_module
 from compressor.tasks.tables import read_text
-from compressor.workspace import STATE, Workspace, fingerprint, open_workspace
 
 RECORD = "run.json"  # the file in which a workspace keeps whose it is
 
@@ -44,7 +44,7 @@ class Job:
     shared_rows: int  # test rows whose texts are calibration rows too
     device: str
     workspace: Workspace
-    talk: Talk
+    progress: Progress
 
     @property
     def recipe(self) -> Recipe:
@@ -73,23 +73,23 @@ class Job:
             "tool_version": __version__,
             "model": self.checkpoint.name,
             "revision": self.checkpoint.revision,
-            "heads": {layer.name: layer.heads for layer in self.checkpoint.layers},
+            "heads": {layer.name: layer.units for layer in self.checkpoint.layers},
             "seed": self.recipe.seed,
             "shared_rows": self.shared_rows,
             **sources,
         }
 
 
-def prepare(options: Options, output: Path, talk: Talk) -> Job:
+def prepare(options: Options, output: Path, progress: Progress) -> Job:
     """Open and check everything before the first long computation."""
     recipe = options.recipe
     require_ours(output)
-    device = pick_device(recipe.device, talk)
+    device = pick_device(recipe.device, progress)
     checkpoint = open_dense(recipe, recipe.model)
     calibration = _read(recipe, checkpoint, recipe.calibration, recipe.calibration_rows)
     other = _read(recipe, checkpoint, options.other, recipe.calibration_rows)
     test = _read(recipe, checkpoint, recipe.test, recipe.test_rows)
-    shared = warn_of_shared_rows(calibration, test, talk)
+    shared = warn_of_shared_rows(calibration, test, progress)
     models = [checkpoint.directory, *map(resolve, options.checkpoints[:-1])]
     if options.pruned is not None:
         models.append(resolve(options.pruned))
@@ -103,8 +103,8 @@ def prepare(options: Options, output: Path, talk: Talk) -> Job:
         "data_sha256": [rows and rows.sha256 for rows in (calibration, other, test)],
         "conllu_sha256": conllu,
     }
-    workspace = open_workspace(output / STATE / f"{PREFIX}{options.study}", identity, talk)
-    return Job(options, checkpoint, calibration, other, test, shared, device, workspace, talk)
+    workspace = open_workspace(output / STATE / f"{PREFIX}{options.study}", identity, progress)
+    return Job(options, checkpoint, calibration, other, test, shared, device, workspace, progress)
 
 
 def discard_unused(workspace: Workspace, output: Path) -> None:
@@ -166,7 +166,9 @@ def make_batches(job: Job, checkpoint: Checkpoint, rows: Rows) -> list[Batch]:
     examples = job.task.encode(rows, checkpoint.tokenizer, max_source_tokens(checkpoint))
     cut = count_truncated(examples)
     if cut:
-        job.talk.say(f"{cut} of {len(examples)} rows are longer than the model allows and were cut")
+        job.progress.message(
+            f"{cut} of {len(examples)} rows are longer than the model allows and were cut"
+        )
     batches: list[Batch] = job.task.batches(examples, checkpoint.model)
     return batches
 
@@ -181,22 +183,21 @@ def require_rows(job: Job) -> None:
     require_calibration(job.recipe.method, job.recipe.calibration)
 
 
-def score(job: Job, checkpoint: Checkpoint, rows: Rows | None, name: str, title: str) -> HeadScores:
+def score(job: Job, checkpoint: Checkpoint, rows: Rows | None, name: str, title: str) -> Scores:
     """Scores of all heads by the recipe's method, a stage of its own."""
 
     def compute() -> dict[str, Any]:
         examples = []
         if rows is not None:
             examples = job.task.encode(rows, checkpoint.tokenizer, max_source_tokens(checkpoint))
-        full = HeadMask.full(checkpoint.layers)
+        full = Mask.full(checkpoint.layers)
         references = [] if rows is None else rows.targets
-        return scores_to_json(
-            score_checkpoint_heads(
-                job.recipe, checkpoint, examples, full, job.device, job.talk, references
-            )
+        scores = score_checkpoint_heads(
+            job.recipe, checkpoint, examples, full, job.device, job.progress, references
         )
+        return scores.to_json()
 
-    return scores_from_json(job.workspace.stage(name, title, compute))
+    return Scores.from_json(job.workspace.stage(name, title, compute))
 
 
 def answer(
@@ -204,7 +205,7 @@ def answer(
     checkpoint: Checkpoint,
     batches: Sequence[Batch],
     rows: int,
-    mask: HeadMask | None = None,
+    mask: Mask | None = None,
     model: nn.Module | None = None,
 ) -> list[str]:
     """What a model answers to all rows, in their order.
@@ -228,7 +229,7 @@ def answer(
                 for row, text in zip(batch.rows, answers, strict=True):
                     found[row] = text
                 done += len(batch.rows)
-                job.talk.progress("rows", done, rows)
+                job.progress.update("rows", done, rows)
     finally:
         model.to("cpu")
     return found

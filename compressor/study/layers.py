@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from compressor.errors import UsageError
-from compressor.heads import AttentionLayer, HeadMask
 from compressor.importance import Scoring
 from compressor.importance.ablation import losses_alone
+from compressor.model.sublayers import Mask, Sublayer
 from compressor.report import numbers
 from compressor.report.facts import kind_label, metric_style
 from compressor.study.heads import MARKS, correct, mark, significance_sentences
@@ -41,7 +41,7 @@ def study(job: Job) -> Result:
         found.append(
             job.workspace.stage(
                 f"alone-{layer.name}",
-                f"leaving {layer.name} one of {layer.heads} heads",
+                f"leaving {layer.name} one of {layer.units} heads",
                 partial(_layer, job, batches, dense, layer, best[layer.name]),
             )
         )
@@ -74,11 +74,11 @@ def _losses(job: Job) -> dict[str, list[float]]:
     scoring = Scoring(
         model=checkpoint.model.to(job.device),
         layers=checkpoint.layers,
-        mask=HeadMask.full(checkpoint.layers),
+        mask=Mask.full(checkpoint.layers),
         batches=make_batches(job, checkpoint, job.calibration),
         task=job.task,
         device=job.device,
-        progress=lambda done, total: job.talk.progress("passes", done, total),
+        progress=lambda done, total: job.progress.update("passes", done, total),
     )
     try:
         return losses_alone(scoring)
@@ -87,12 +87,12 @@ def _losses(job: Job) -> dict[str, list[float]]:
 
 
 def _layer(
-    job: Job, batches: list[Batch], dense: list[str], layer: AttentionLayer, head: int
+    job: Job, batches: list[Batch], dense: list[str], layer: Sublayer, head: int
 ) -> dict[str, Any]:
-    others = [(layer.name, other) for other in range(layer.heads) if other != head]
-    mask = HeadMask.full(job.checkpoint.layers).without(others)
+    others = [(layer.name, other) for other in range(layer.units) if other != head]
+    mask = Mask.full(job.checkpoint.layers).without(others)
     answers = answer(job, job.checkpoint, batches, len(dense), mask)
-    return {"layer": layer.name, "heads": layer.heads, "head": head} | judge(job, dense, answers)
+    return {"layer": layer.name, "heads": layer.units, "head": head} | judge(job, dense, answers)
 
 
 def _result(job: Job, data: dict[str, Any], found: list[dict[str, Any]]) -> Result:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
-from compressor.outputs import require_directory
-from compressor.report import words
+from compressor.files import require_directory, write_json
+from compressor.pipeline.workspace import STATE
+from compressor.report import sentences
 from compressor.report.markdown import bullets, escape, render_table
 from compressor.report.tables import Column, Table
-from compressor.workspace import STATE, write_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,7 +67,7 @@ def with_shared_rows(result: Result, job: Job) -> Result:
     """The result with a sentence more if test rows are calibration rows too."""
     if not job.shared_rows or job.test is None:
         return result
-    sentence = f"{words.shared_rows(job.shared_rows, len(job.test.sources))}."
+    sentence = f"{sentences.shared_rows(job.shared_rows, len(job.test.sources))}."
     return replace(result, sentences=[*result.sentences, sentence])
 
 

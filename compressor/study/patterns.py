@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compressor.heads import AttentionLayer
 from compressor.importance import Scoring
 from compressor.importance.confidence import visit_attention
-from compressor.study.words import NO_WORD, Tokens
+from compressor.model.sublayers import Sublayer
+from compressor.study.word_alignment import NO_WORD, Tokens
 from compressor.tasks import Batch
 from compressor.tasks.batching import pad
 
@@ -66,7 +66,7 @@ def count_positions(scoring: Scoring, rare: Rarity) -> dict[str, dict[str, Any]]
     counts, common = rare.counts.to(scoring.device), rare.common.to(scoring.device)
     found = {x.name: _Counter(x) for x in scoring.layers if x.kind != "cross"}
 
-    def visit(layer: AttentionLayer, weights: Tensor, seen: Tensor, batch: Batch) -> None:
+    def visit(layer: Sublayer, weights: Tensor, seen: Tensor, batch: Batch) -> None:
         if layer.kind == "cross":
             return
         ids = batch["input_ids" if layer.kind == "encoder_self" else "decoder_input_ids"]
@@ -86,13 +86,13 @@ def count_positions(scoring: Scoring, rare: Rarity) -> dict[str, dict[str, Any]]
 class _Counter:
     """Sums over batches for one layer."""
 
-    def __init__(self, layer: AttentionLayer) -> None:
+    def __init__(self, layer: Sublayer) -> None:
         self.tokens = self.rare_tokens = 0
         self.chance = 0.0
-        self.special = torch.zeros(layer.heads, dtype=torch.float64)
-        self.hits = torch.zeros(layer.heads, 2 * WINDOW + 1, dtype=torch.long)
+        self.special = torch.zeros(layer.units, dtype=torch.float64)
+        self.hits = torch.zeros(layer.units, 2 * WINDOW + 1, dtype=torch.long)
         self.possible = torch.zeros(2 * WINDOW + 1, dtype=torch.long)
-        self.rare = torch.zeros(layer.heads, dtype=torch.long)
+        self.rare = torch.zeros(layer.units, dtype=torch.long)
 
     def add_positions(
         self, weights: Tensor, admitted: Tensor, looks: Tensor, largest: Tensor
@@ -166,12 +166,12 @@ def count_arcs(
         scoring: its batches' rows are numbers of `sentences`.
     """
     found = {
-        layer.name: torch.zeros(len(arcs.groups), layer.heads, dtype=torch.long)
+        layer.name: torch.zeros(len(arcs.groups), layer.units, dtype=torch.long)
         for layer in scoring.layers
     }
     prepared: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
 
-    def visit(layer: AttentionLayer, weights: Tensor, seen: Tensor, batch: Batch) -> None:
+    def visit(layer: Sublayer, weights: Tensor, seen: Tensor, batch: Batch) -> None:
         if batch.rows not in prepared:
             prepared.clear()  # the layers of a batch come one after the other
             prepared[batch.rows] = _prepare(sentences, arcs, batch, weights.device)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compressor.heads import KINDS, kind_of
+from compressor.model.sublayers import KINDS, kind_of
 from compressor.report.facts import kind_label, metric_style
 from compressor.report.plots import COLOURS, DENSE, INK
 

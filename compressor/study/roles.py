@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from compressor.checkpoint import Checkpoint, open_checkpoint
 from compressor.errors import InputError, UsageError
 from compressor.evaluation.binomial import binomial_tail
 from compressor.export.metadata import max_source_tokens
-from compressor.heads import AttentionLayer, HeadMask, kind_of
 from compressor.importance import Scoring
+from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.sublayers import Mask, Sublayer, kind_of
 from compressor.study.conllu import read_conllu
 from compressor.study.job import Job, make_batches
 from compressor.study.output import Result
 from compressor.study.patterns import Arcs, arcs_of, count_arcs, count_positions, rarity
 from compressor.study.statistics import ALPHA, holm, hypergeometric_tail
-from compressor.study.words import Tokens, tokenize
+from compressor.study.word_alignment import Tokens, tokenize
 from compressor.tasks import Batch, Example
 
 ROLES = ("positional", "syntactic", "rare-word")
@@ -82,7 +82,7 @@ def study(job: Job) -> Result:
     if pruned is not None:
         kept = {name: pruned.mask.kept(name) for name in found["heads_roles"]}
         layers = [
-            replace(layer, heads=len(kept[layer.name]))
+            replace(layer, units=len(kept[layer.name]))
             for layer in model.layers
             if kept.get(layer.name)
         ]
@@ -127,7 +127,9 @@ def _material(job: Job) -> Material:
             )
         parsed = source_batches(job, sentences)
     if left_out:
-        job.talk.say(f"{left_out} sentences of {job.options.conllu} are left out (not aligned)")
+        job.progress.message(
+            f"{left_out} sentences of {job.options.conllu} are left out (not aligned)"
+        )
     if job.calibration is None:
         return Material(parsed, ("encoder_self",), parsed, sentences, left_out)
     batches = make_batches(job, checkpoint, job.calibration)
@@ -154,7 +156,7 @@ def special_ids(checkpoint: Checkpoint) -> frozenset[int]:
 
 
 def watch(
-    job: Job, name: str, model: nn.Module, layers: Sequence[AttentionLayer], material: Material
+    job: Job, name: str, model: nn.Module, layers: Sequence[Sublayer], material: Material
 ) -> Facts:
     """Count where the heads of a model look, and which roles that makes.
 
@@ -169,7 +171,7 @@ def watch(
     watched = [layer for layer in layers if layer.kind in material.kinds]
     positions: Facts = job.workspace.stage(
         f"positions-{name}",
-        f"{name}: where {sum(layer.heads for layer in watched)} heads look",
+        f"{name}: where {sum(layer.units for layer in watched)} heads look",
         lambda: _positions(job, model, watched, material),
     )
     encoder = [layer for layer in layers if layer.kind == "encoder_self"]
@@ -188,23 +190,21 @@ def watch(
 
 
 def _scoring(
-    job: Job, model: nn.Module, layers: Sequence[AttentionLayer], batches: Sequence[Batch]
+    job: Job, model: nn.Module, layers: Sequence[Sublayer], batches: Sequence[Batch]
 ) -> Scoring:
     return Scoring(
         model=model.to(job.device),
         layers=layers,
-        mask=HeadMask.full(layers),
+        mask=Mask.full(layers),
         batches=batches,
         task=job.task,
         device=job.device,
         special_ids=special_ids(job.checkpoint),
-        progress=lambda done, total: job.talk.progress("batches", done, total),
+        progress=lambda done, total: job.progress.update("batches", done, total),
     )
 
 
-def _positions(
-    job: Job, model: nn.Module, layers: Sequence[AttentionLayer], material: Material
-) -> Facts:
+def _positions(job: Job, model: nn.Module, layers: Sequence[Sublayer], material: Material) -> Facts:
     vocabulary = int(model.config.vocab_size)  # type: ignore[union-attr,arg-type]
     try:
         scoring = _scoring(job, model, layers, material.batches)
@@ -215,7 +215,7 @@ def _positions(
 
 
 def _relations(
-    job: Job, model: nn.Module, layers: Sequence[AttentionLayer], material: Material
+    job: Job, model: nn.Module, layers: Sequence[Sublayer], material: Material
 ) -> list[Facts]:
     sentences = material.sentences
     names = [name for name, count in relation_counts(sentences).items() if count >= MINIMUM_ARCS]

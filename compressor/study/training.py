@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compressor.budget import ALL
-from compressor.checkpoint import Checkpoint
+from compressor.budgets.counts import ALL
 from compressor.errors import InputError, UsageError
-from compressor.heads import HeadMask, HeadScores
 from compressor.importance.compare import TIED, shared_heads, spearman
+from compressor.model.checkpoint import Checkpoint
+from compressor.model.sublayers import Mask, Scores
 from compressor.report import numbers
 from compressor.report.facts import kind_label, metric_style
 from compressor.study.agreement import flat, overlap_p
@@ -76,7 +76,7 @@ def _open(job: Job, directory: str) -> Checkpoint:
 
 def _checkpoint(
     job: Job, number: int, directory: str, name: str
-) -> tuple[HeadScores, list[dict[str, Any]]]:
+) -> tuple[Scores, list[dict[str, Any]]]:
     last = number == len(job.options.checkpoints) - 1
     checkpoint = job.checkpoint if last else _open(job, directory)
     scores = score(job, checkpoint, job.calibration, f"scores-{number}", f"scoring {name}")
@@ -85,7 +85,7 @@ def _checkpoint(
         assert job.test is not None
         batches, rows = make_batches(job, checkpoint, job.test), len(job.test.targets)
         dense = answer(job, checkpoint, batches, rows)
-        full = HeadMask.full(checkpoint.layers)
+        full = Mask.full(checkpoint.layers)
         points = []
         for removed, mask in removals(scores, full, ALL, job.options.points or POINTS):
             answers = answer(job, checkpoint, batches, rows, mask)
@@ -96,7 +96,7 @@ def _checkpoint(
     return scores, job.workspace.stage(f"levels-{number}", title, compute)
 
 
-def ranking(scores: HeadScores, last: HeadScores) -> dict[str, Any]:
+def ranking(scores: Scores, last: Scores) -> dict[str, Any]:
     """How near a checkpoint's order of heads is to the last one's.
 
     Returns:
@@ -107,7 +107,7 @@ def ranking(scores: HeadScores, last: HeadScores) -> dict[str, Any]:
     total = len(flat(scores))
     top = max(1, int(TOP * total + 0.5))
     shared = shared_heads(scores, last, top, highest=True)
-    full = HeadMask({name: (True,) * len(values) for name, values in scores.values.items()})
+    full = Mask({name: (True,) * len(values) for name, values in scores.values.items()})
     return {
         "spearman": spearman(flat(scores), flat(last)),
         "kinds": {kind: spearman(flat(scores, kind), flat(last, kind)) for kind in full.kinds()},

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from compressor.architectures import architecture
 from compressor.errors import InputError, UsageError
-from compressor.heads import Kind
+from compressor.model.architectures import architecture
+from compressor.model.sublayers import Kind
 from compressor.tasks.batching import (
     BATCH_TOKENS,
     Batch,

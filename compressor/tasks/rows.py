@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from compressor.architectures import Task
 from compressor.errors import InputError, UsageError
+from compressor.model.architectures import Task
 from compressor.tasks.tables import FORMATS, Record, Table, quoted, read_lines, read_table
 
 _TEXT_COLUMNS = ("text", "sentence")

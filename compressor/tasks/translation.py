@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
-from compressor.heads import Kind
+from compressor.model.sublayers import Kind
 from compressor.tasks.batching import (
     BATCH_TOKENS,
     IGNORED,

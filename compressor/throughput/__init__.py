@@ -1,7 +1,7 @@
 """How fast artifacts are, side by side, and how fast they could be at most.
 
 - `benchmark`: the whole measurement of several artifacts
-- `measure`, `summarise`: interleaved timing and its statistics, for anything callable
+- `measure`, `summarize`: interleaved timing and its statistics, for anything callable
 - `limit_of`, `shape_of`: the theoretical limit of a speed-up
 - `peak_memory`: of an artifact, in a fresh process
 """
@@ -12,7 +12,7 @@ from compressor.throughput.machine import Machine, measure_machine
 from compressor.throughput.measure import measure
 from compressor.throughput.memory import measure_memory, peak_memory
 from compressor.throughput.shapes import ModelShape, shape_of
-from compressor.throughput.statistics import summarise
+from compressor.throughput.statistics import summarize
 from compressor.throughput.workloads import Workload, make_workloads
 
 __all__ = [
@@ -30,5 +30,5 @@ __all__ = [
     "measure_memory",
     "peak_memory",
     "shape_of",
-    "summarise",
+    "summarize",
 ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from compressor.errors import EnvironmentProblem, UsageError
-from compressor.report.schema import Throughput, Timing
+from compressor.results import Throughput, Timing
 from compressor.runtime.artifact import TranslationArtifact
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.throughput.hardware import cores
@@ -21,7 +21,7 @@ from compressor.throughput.machine import measure_machine
 from compressor.throughput.measure import Run, Samples, measure
 from compressor.throughput.memory import peak_memory
 from compressor.throughput.shapes import head_dim_of, shape_of
-from compressor.throughput.statistics import summarise
+from compressor.throughput.statistics import summarize
 from compressor.throughput.workloads import Lengths, Workload, make_workloads
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def benchmark(
     samples = measure(runs, workloads, min_seconds=seconds, progress=progress)
     if samples_file is not None:
         _write_samples(samples, workloads, samples_file)
-    timings = summarise(
+    timings = summarize(
         samples,
         workloads,
         limits,

@@ -6,7 +6,7 @@ Every operation of the exported graphs is counted in multiply-adds and in bytes 
 - each operation reads its inputs and writes its outputs, 4 bytes a value in float32;
 - attention is counted as the graphs do it (see `compressor/export/attention.py`), not fused:
   one product for query, key and value, copies into and out of heads, scores written, masked,
-  normalised and read again, the grown key/value cache copied in every decoding step;
+  normalized and read again, the grown key/value cache copied in every decoding step;
 - residual addition and normalisation, which no pruning removes, are counted at their least.
 
 A translator runs the encoder graph once (it also makes the cross-attention's keys and values),

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from compressor.architectures import Task, architecture
 from compressor.errors import InputError
+from compressor.model.architectures import Task, architecture
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import UsageError
-from compressor.report.schema import Timing
+from compressor.results import Timing
 from compressor.throughput.limits import Limit
 from compressor.throughput.measure import Samples
 from compressor.throughput.workloads import Workload
@@ -37,7 +37,7 @@ RESAMPLES = 1000
 _DRAWS_PER_CHUNK = 2_000_000  # bounds the memory of very long runs
 
 
-def summarise(
+def summarize(
     samples: Samples,
     workloads: Sequence[Workload],
     limits: Mapping[tuple[str, int], Limit] | None = None,

@@ -40,7 +40,7 @@ def read_pairs(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def known_sentences(data: Path) -> dict[str, list[dict[str, str]]]:
-    """Per file and language: normalised sentence -> `file:line` of its first occurrence."""
+    """Per file and language: normalized sentence -> `file:line` of its first occurrence."""
     known: dict[str, list[dict[str, str]]] = {}
     for name in TATOEBA:
         known[name] = [{}, {}]

@@ -6,9 +6,9 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from compressor.measuring import evaluate_artifacts
-from compressor.recipe import Recipe
-from compressor.steps import export_checkpoint
+from compressor.pipeline.compare_artifacts import evaluate_artifacts
+from compressor.pipeline.recipe import Recipe
+from compressor.pipeline.single_steps import export_checkpoint
 
 
 def main() -> None:

@@ -1,0 +1,163 @@
+"""Learned masks: a gate per head, trained until it is open or closed.
+
+One file per method, one line each in `LEARNED`; `learn` is the only entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal
+
+from compressor.budgets.counts import ALL, Budget, check_possible
+from compressor.errors import UsageError
+from compressor.model.sublayers import Mask, Scores, Sublayer
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from compressor.tasks import Example
+
+LEARNED: dict[str, str] = {
+    "hard-concrete": "compressor.learned_masks.hard_concrete:HardConcrete",
+    "subset": "compressor.learned_masks.subset:Subset",
+}
+
+Weights = Literal["none", "encoder", "all"]
+Estimator = Literal["gumbel", "straight-through"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """Everything that learning a mask may use.
+
+    Args:
+        model: dense; never changed, a copy is trained where weights are.
+        examples: calibration rows; a tenth is held out to validate on.
+        keep: heads to keep per kind, or of all kinds together (`{"all": n}`); heads of kinds that
+            are not named stay and get no gate. None with a penalty.
+        floors: least number of heads in each layer of a kind.
+        penalty: Voita et al.'s lambda, in units of the loss (nats) per open head; the head count
+            is then what comes out.
+        weights: which weights are trained along with the gates: none; those of the encoder alone
+            (a classifier's are all but its classification head); or all.
+        estimator: of `subset`: relaxed gates, or hard ones with the gradient of relaxed ones.
+        epochs: over the calibration rows, in all.
+        learning_rate: of the weights.
+        gate_learning_rate: of the gates; None is the method's own.
+        patience: epochs without a lower held-out loss after which training stops; counted once
+            the wanted number of heads is reached.
+        state: file to go on from if it is there, and to save to; with trained weights there is a
+            second one beside it.
+        report: called with a line after every epoch.
+        progress: called with (steps done, steps in all).
+    """
+
+    model: nn.Module
+    layers: Sequence[Sublayer]
+    examples: Sequence[Example]
+    task: ModuleType
+    keep: Mapping[str, int] | None
+    floors: Mapping[str, int]
+    penalty: float | None = None
+    weights: Weights = "none"
+    estimator: Estimator = "gumbel"
+    epochs: int = 20
+    batch_size: int = 32
+    learning_rate: float = 1e-4
+    gate_learning_rate: float | None = None
+    patience: int = 2
+    seed: int = 0
+    device: str = "cpu"
+    state: Path | None = None
+    report: Callable[[str], None] = field(default=lambda line: None)
+    progress: Callable[[int, int], None] = field(default=lambda done, total: None)
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A mask that was learned.
+
+    Args:
+        scores: what the gates learned per head, higher is kept; heads without a gate have the
+            largest score.
+        model: the weights that belong to the mask: `Learning.model` itself if none were trained.
+        text: what was done and how far the gates were from open or closed, for the report.
+    """
+
+    mask: Mask
+    scores: Scores
+    model: nn.Module
+    text: str
+
+
+def check_learning(
+    method: str,
+    *,
+    counted: bool,
+    penalty: float | None = None,
+    estimator: Estimator = "gumbel",
+    weights: Weights = "none",
+    epochs: int = 20,
+) -> None:
+    """Refuse options that do not go together, before anything is run.
+
+    Args:
+        counted: whether a number of heads is wanted.
+
+    Raises:
+        UsageError: there is no such method (the message lists those there are), an option that
+            the method does not have, both or neither of a count and a penalty, or too few epochs.
+    """
+    if method not in LEARNED:
+        raise UsageError(f"there is no learned mask {method!r}; there are {', '.join(LEARNED)}")
+    if penalty is not None and method != "hard-concrete":
+        raise UsageError(
+            f"--penalty {penalty:g} is for --method hard-concrete; {method} keeps exactly as many "
+            "heads as --keep says"
+        )
+    if penalty is not None and counted:
+        raise UsageError(
+            f"--penalty {penalty:g} decides how many heads are left; drop it, or drop the budget"
+        )
+    if penalty is None and not counted:
+        raise UsageError(f"--method {method} needs to know how many heads to keep; give --keep")
+    if estimator != "gumbel" and method != "subset":
+        raise UsageError(f"--estimator {estimator} is for --method subset, not for {method}")
+    if weights != "none" and epochs < 2:
+        raise UsageError(
+            f"--gate-epochs {epochs} is too short with trained weights: the last epoch trains them "
+            "on the final mask; give at least 2"
+        )
+
+
+def learn(method: str, learning: Learning) -> Learned:
+    """Learn a mask with one of `LEARNED`.
+
+    Returns:
+        The mask, which keeps exactly as many heads as were asked for (unless a penalty decides),
+        and the weights that belong to it.
+
+    Raises:
+        UsageError: see `check_learning`; or the floors make the head count impossible.
+        InputError: too few rows, a loss that is not finite, or a state of another training.
+    """
+    check_learning(
+        method,
+        counted=learning.keep is not None,
+        penalty=learning.penalty,
+        estimator=learning.estimator,
+        weights=learning.weights,
+        epochs=learning.epochs,
+    )
+    if learning.keep is not None:
+        text = ",".join(str(n) if k == ALL else f"{k}={n}" for k, n in learning.keep.items())
+        full = Mask.full(learning.layers)
+        check_possible(Budget(f"keep {text}", learning.keep), learning.floors, full)
+    module, _, name = LEARNED[method].partition(":")
+    from compressor.learned_masks.learning import run
+
+    return run(method, getattr(import_module(module), name), learning)

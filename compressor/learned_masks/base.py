@@ -1,0 +1,75 @@
+"""What a method of learning masks has to provide: relaxed gates that harden."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from torch import Tensor
+
+from compressor.learned_masks import Learning
+from compressor.learned_masks.layout import Layout
+from compressor.model.sublayers import Mask
+
+
+class Gates(ABC):
+    """Gates of the heads of a layout, with parameters that are learned.
+
+    `progress` is the share of the training steps that are done.
+    """
+
+    def __init__(self, layout: Layout, learning: Learning) -> None:
+        self.layout = layout
+        self.learning = learning
+
+    @abstractmethod
+    def groups(self) -> list[dict[str, Any]]:
+        """Parameter groups, see `compressor.training.Problem.groups`."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """All that changes."""
+
+    @abstractmethod
+    def draw(self, progress: float) -> Tensor:
+        """Random gates for one batch, [n]; noise from torch's generator of the CPU."""
+
+    @abstractmethod
+    def soft(self, progress: float) -> Tensor:
+        """The gates without their noise, [n]: what the model was trained with, on average."""
+
+    def penalty(self, progress: float) -> Tensor | None:
+        """What is added to the loss; None for nothing."""
+        return None
+
+    def take_step(self) -> None:
+        """Called when the gradients of a whole batch are there."""
+        return
+
+    @abstractmethod
+    def scores(self) -> Tensor:
+        """[n], higher is kept."""
+
+    @abstractmethod
+    def mask(self) -> Mask:
+        """The hard mask as of now."""
+
+    @abstractmethod
+    def settled(self, progress: float) -> bool:
+        """Whether the gates are near enough to a mask of the wanted size to be judged by it."""
+
+    @abstractmethod
+    def status(self, progress: float) -> str:
+        """The gates' state in a few words, for the line after every epoch."""
+
+    @abstractmethod
+    def signature(self) -> str:
+        """The settings of the method that change what is learned."""
+
+
+def distance_from_hard(gates: Tensor) -> tuple[float, float]:
+    """Largest and mean distance of gates from the nearer of 0 and 1; 0 and 0 of none."""
+    if not len(gates):
+        return 0.0, 0.0
+    distance = (gates - gates.round().clamp(0, 1)).detach().abs()
+    return float(distance.max()), float(distance.mean())

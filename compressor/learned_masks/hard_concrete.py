@@ -1,0 +1,127 @@
+"""Hard concrete gates with an expected-L0 penalty (Louizos et al. 2018; Voita et al. 2019).
+
+One gate per head and one draw of the noise per batch, as in Voita et al. The loss gets
+
+    lambda * sum of P(g != 0)        with a penalty: the head count is what comes out, or
+    CoFi's Lagrangian                with a head count, see `compressor.learned_masks.lagrangian`.
+
+Closing heads of a layer beyond its floor earns nothing: the layer then counts with its floor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from compressor.learned_masks import Learning
+from compressor.learned_masks.base import Gates
+from compressor.learned_masks.hard_concrete_distribution import (
+    expected_gate,
+    open_probability,
+    sample,
+)
+from compressor.learned_masks.lagrangian import RATE, Lagrangian
+from compressor.learned_masks.layout import Layout
+from compressor.model.sublayers import Mask
+
+START = 2.0  # log alpha: gates are 0 in 6 % of the draws, so that the model starts as it was
+LEARNING_RATE = 0.1
+# With a penalty nothing says when the head count is final; masks are judged from here on.
+JUDGED_FROM = 0.5
+
+
+class HardConcrete(Gates):
+    """Gates with a parameter log alpha each, [n]."""
+
+    def __init__(self, layout: Layout, learning: Learning) -> None:
+        super().__init__(layout, learning)
+        device = learning.device
+        self.log_alpha = torch.full((layout.total,), START, device=device, requires_grad=True)
+        self.lagrangian: Lagrangian | None = None
+        if learning.penalty is None:
+            self.lagrangian = Lagrangian(list(layout.pools.values()), device)
+        self.rate = learning.gate_learning_rate or LEARNING_RATE
+
+    def groups(self) -> list[dict[str, Any]]:
+        constant = {"decay": False, "weight_decay": 0.0, "clip": float("inf")}
+        groups = [{"params": [self.log_alpha], "lr": self.rate, **constant}]
+        if self.lagrangian is not None:
+            multipliers = [self.lagrangian.multipliers]
+            groups.append({"params": multipliers, "lr": RATE, **constant})
+        return groups
+
+    def tensors(self) -> dict[str, Tensor]:
+        tensors = {"log_alpha": self.log_alpha}
+        if self.lagrangian is not None:
+            tensors["multipliers"] = self.lagrangian.multipliers
+            tensors["sensitivity"] = self.lagrangian.sensitivity
+        return tensors
+
+    def draw(self, progress: float) -> Tensor:
+        uniform = torch.rand(self.layout.total).to(self.log_alpha.device)
+        gates = sample(self.log_alpha, uniform)
+        if self.lagrangian is not None:
+            gates.register_hook(self.lagrangian.observe)
+        return gates
+
+    def take_step(self) -> None:
+        if self.lagrangian is not None:
+            self.lagrangian.take_step()
+
+    def soft(self, progress: float) -> Tensor:
+        return expected_gate(self.log_alpha)
+
+    def expected(self) -> Tensor:
+        """Expected number of open heads of each pool, [pools]; no layer counts below its floor."""
+        probability = open_probability(self.log_alpha)
+        counts = {
+            layer.members: probability[list(layer.members)].sum().clamp_min(layer.count)
+            for layer in self.layout.layer_groups
+        }
+        return torch.stack(
+            [
+                torch.stack([c for m, c in counts.items() if set(m) <= set(pool.members)]).sum()
+                for pool in self.layout.pools.values()
+            ]
+        )
+
+    def penalty(self, progress: float) -> Tensor:
+        if self.lagrangian is None:
+            assert self.learning.penalty is not None
+            return self.learning.penalty * self.expected().sum()
+        return self.lagrangian.penalty(self.expected(), progress)
+
+    def scores(self) -> Tensor:
+        return self.log_alpha
+
+    def mask(self) -> Mask:
+        if self.lagrangian is not None:
+            return self.layout.exact_mask(self.log_alpha)
+        log_alpha = self.log_alpha.detach().cpu()
+        return self.layout.mask_of(log_alpha, log_alpha > 0)  # 1 is then more probable than 0
+
+    def settled(self, progress: float) -> bool:
+        if self.lagrangian is None:
+            return progress >= JUDGED_FROM
+        return self.lagrangian.reached(self.expected().detach(), progress)
+
+    def status(self, progress: float) -> str:
+        expected = self.expected().tolist()
+        if self.lagrangian is None:
+            return f"{expected[0]:.1f} of {self.layout.total} heads expected"
+        targets = self.lagrangian.target(progress).tolist()
+        multipliers = self.lagrangian.multipliers.tolist()
+        return "; ".join(
+            f"{found:.1f} heads expected{'' if name == 'all' else f' of {name}'} "
+            f"(target {target:.1f}, lambda {linear:.3f} and {square:.3f})"
+            for name, found, target, (linear, square) in zip(
+                self.layout.pools, expected, targets, multipliers, strict=True
+            )
+        )
+
+    def signature(self) -> str:
+        penalty = self.learning.penalty
+        goal = "lagrangian" if penalty is None else f"penalty:{penalty:g}"
+        return f"{goal}|start:{START:g}|gate-learning-rate:{self.rate:g}"

@@ -1,0 +1,84 @@
+"""Reaching a wanted number of heads: Lagrange multipliers that rise while there are too many.
+
+CoFi (Xia, Zhong & Chen 2022, "Structured Pruning Learns Compact and Accurate Models", section on
+the sparsity objective). With s the expected number of open heads of a pool and t its target, both
+in shares of the pool,
+
+    loss + a (s - t) + b (s - t)^2,    gradient descent on the gates, ascent on a and b,
+
+and t falls linearly from 1 to the wanted share while training warms up. The multipliers are in
+units of how much the loss cares for a gate (the running mean of |dL/dg|, times the pool's size):
+what a head is worth differs a hundredfold between models, and so would the multipliers' rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from compressor.learned_masks.relaxation import Group
+
+WARMUP = 0.5  # share of the training over which the target falls to the wanted head count
+RATE = 0.02  # of the multipliers, per step of Adam; faster ones overshoot the target
+# The square's multiplier at the start: five heads too many in two hundred are then answered at
+# once, with a pull as strong as the loss's mean pull on a gate, and not after the linear multiplier
+# has grown.
+SQUARE = 20.0
+_MEMORY = 0.9  # of the running mean
+# Share of a pool by which its expected number of heads may miss the wanted one.
+_TOLERANCE = 0.02
+
+
+class Lagrangian:
+    """One pair of multipliers per pool.
+
+    Args:
+        pools: the heads that are counted together, and how many of them to keep.
+    """
+
+    def __init__(self, pools: Sequence[Group], device: str) -> None:
+        start = torch.tensor([[0.0, SQUARE]], device=device)
+        self.multipliers = start.repeat(len(pools), 1).requires_grad_()
+        self.sensitivity = torch.zeros((), device=device)  # nats per gate
+        self._gradient: Tensor | None = None  # of the batch, as far as it has been observed
+        self._sizes = torch.tensor([float(len(pool.members)) for pool in pools], device=device)
+        self._wanted = torch.tensor([float(pool.count) for pool in pools], device=device)
+
+    def target(self, progress: float) -> Tensor:
+        """Heads that each pool should have by now, [pools]."""
+        share = min(1.0, progress / WARMUP)
+        return self._sizes + (self._wanted - self._sizes) * share
+
+    def observe(self, gradient: Tensor) -> None:
+        """Take note of dL/dg of all gates, [n], or of what a part of a batch adds to it."""
+        part = gradient.detach()
+        self._gradient = part if self._gradient is None else self._gradient + part
+
+    def take_step(self) -> None:
+        """All parts of a batch were observed."""
+        if self._gradient is None:
+            return
+        now = self._gradient.abs().mean()
+        memory = _MEMORY if float(self.sensitivity) > 0 else 0.0
+        self.sensitivity.mul_(memory).add_(now, alpha=1 - memory)
+        self._gradient = None
+
+    def penalty(self, expected: Tensor, progress: float) -> Tensor:
+        """A term whose value is zero and whose gradient does both, descent and ascent.
+
+        Args:
+            expected: expected number of open heads of each pool, [pools].
+        """
+        excess = (expected - self.target(progress)) / self._sizes
+        linear, square = self.multipliers.unbind(1)
+        down = linear.detach() * excess + square.detach() * excess**2
+        up = linear * excess.detach() + square * excess.detach() ** 2
+        unit = self.sensitivity * self._sizes
+        return (unit * (down - up)).sum()
+
+    def reached(self, expected: Tensor, progress: float) -> bool:
+        """Whether the target is the wanted count by now and every pool is there, within 2 %."""
+        close = (expected - self._wanted).abs() <= (_TOLERANCE * self._sizes).clamp_min(0.5)
+        return progress >= WARMUP and bool(close.all())

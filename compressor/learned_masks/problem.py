@@ -1,0 +1,146 @@
+"""The two problems that are trained: gates (with weights or without), then weights alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from compressor.learned_masks import Learning, Weights
+from compressor.learned_masks.base import Gates, distance_from_hard
+from compressor.learned_masks.layout import Layout
+from compressor.model.sublayers import Mask
+from compressor.model.surgery import gated
+from compressor.tasks import Batch
+from compressor.training import Problem
+
+
+def trained_parameters(model: nn.Module, which: Weights) -> dict[str, nn.Parameter]:
+    """The weights that are trained, by name.
+
+    `encoder` is a translator's encoder without what the decoder shares with it (embeddings), so
+    that the decoder stays as it is; of a classifier it is all but the classification head.
+    """
+    if which == "none":
+        return {}
+    found = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if which == "all":
+        return found
+    translator = bool(model.config.is_encoder_decoder)  # type: ignore[union-attr]
+    part: nn.Module = model.get_encoder() if translator else model.base_model  # type: ignore[operator,assignment]
+    inside = set(part.modules())
+    elsewhere = {
+        id(parameter)
+        for module in model.modules()
+        if module not in inside
+        for parameter in module.parameters(recurse=False)
+    }
+    own = {id(parameter) for parameter in part.parameters()} - elsewhere
+    return {name: parameter for name, parameter in found.items() if id(parameter) in own}
+
+
+class Trial:
+    """The model that is trained, and the loss it has with some gates."""
+
+    def __init__(
+        self, model: nn.Module, layout: Layout, learning: Learning, held: Sequence[Batch]
+    ) -> None:
+        self.model, self.layout, self.learning, self.held = model, layout, learning, held
+        self.parameters = trained_parameters(model, learning.weights)
+        kept = {id(parameter) for parameter in self.parameters.values()}
+        for parameter in model.parameters():
+            parameter.requires_grad_(id(parameter) in kept)
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Weight matrices with weight decay, biases and normalisation without."""
+        rate = {"lr": self.learning.learning_rate}
+        matrices = [p for p in self.parameters.values() if p.dim() > 1]
+        vectors = [p for p in self.parameters.values() if p.dim() <= 1]
+        groups = [{"params": matrices, **rate}, {"params": vectors, **rate, "weight_decay": 0.0}]
+        return [group for group in groups if group["params"]]
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {f"weights.{name}": parameter for name, parameter in self.parameters.items()}
+
+    def loss(self, batch: Batch, gates: Tensor) -> Tensor:
+        """Mean loss of a batch; with dropout if weights are trained, as in fine-tuning."""
+        task = self.learning.task
+        self.model.train(bool(self.parameters))
+        with gated(self.model, self.layout.gated, self.layout.split(gates)):
+            loss: Tensor = task.loss(self.model, batch) / task.loss_terms(batch)
+        return loss
+
+    @torch.no_grad()
+    def held_out_loss(self, gates: Tensor) -> float:
+        """Mean loss on the held-out rows, without dropout."""
+        task, total, terms = self.learning.task, 0.0, 0
+        self.model.eval()
+        with gated(self.model, self.layout.gated, self.layout.split(gates)):
+            for batch in self.held:
+                moved = batch.to(self.learning.device)
+                total += float(task.loss(self.model, moved))
+                terms += task.loss_terms(batch)
+        return total / terms
+
+
+class LearnGates(Problem):
+    """Gates, and weights along with them. Judged by the hard mask that the gates stand for."""
+
+    def __init__(self, trial: Trial, gates: Gates) -> None:
+        self.trial, self.gates = trial, gates
+        self._progress = 0.0
+
+    def groups(self) -> list[dict[str, Any]]:
+        return self.gates.groups() + self.trial.groups()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.gates.tensors() | self.trial.tensors()
+
+    def loss(self, batch: Batch, progress: float) -> Tensor:
+        loss = self.trial.loss(batch, self.gates.draw(progress))
+        penalty = self.gates.penalty(progress)
+        return loss if penalty is None else loss + penalty
+
+    def take_step(self) -> None:
+        self.gates.take_step()
+
+    def validate(self, progress: float) -> float | None:
+        self._progress = progress
+        if not self.gates.settled(progress):
+            return None
+        mask = self.gates.mask()
+        value = self.trial.held_out_loss(self.trial.layout.flat(mask))
+        penalty = self.trial.learning.penalty
+        return value if penalty is None else value + penalty * mask.count()
+
+    @torch.no_grad()
+    def status(self) -> str:
+        largest, mean = distance_from_hard(self.gates.soft(self._progress))
+        return (
+            f"{self.gates.status(self._progress)}, gates {mean:.3f} from open or closed "
+            f"({largest:.3f} at most)"
+        )
+
+
+class FitWeights(Problem):
+    """The weights alone, with the mask as it is decided."""
+
+    def __init__(self, trial: Trial, mask: Mask) -> None:
+        self.trial, self._gates = trial, trial.layout.flat(mask)
+
+    def groups(self) -> list[dict[str, Any]]:
+        return self.trial.groups()
+
+    def tensors(self) -> dict[str, Tensor]:
+        return self.trial.tensors()
+
+    def loss(self, batch: Batch, progress: float) -> Tensor:
+        return self.trial.loss(batch, self._gates)
+
+    def validate(self, progress: float) -> float:
+        return self.trial.held_out_loss(self._gates)
+
+    def status(self) -> str:
+        return "weights on the final mask"

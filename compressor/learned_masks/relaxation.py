@@ -1,0 +1,106 @@
+"""The K largest of n scores, relaxed: gates that sum to K and have a gradient.
+
+Li, Cotterell & Sachan 2021, "Differentiable Subset Pruning of Transformer Heads", section on
+Gumbel top-K (after Xie & Ermon 2019). One softmax takes one element; then what it took is taken
+out of the scores r, as far as it took it, and the next softmax follows:
+
+    p = softmax(r / T),   r <- r + log(max(1 - p, tiny)),   gates = sum of all p
+
+A round may be several softmaxes side by side, over groups that do not overlap: one per pool of
+heads that are counted separately, or one per layer that must keep a head (`rounds`). As the
+temperature T goes to zero the gates become 1 for the first of each group in each round, and 0 for
+the rest: with floors, the same heads that `compressor.budgets.counts.select` keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+LOG_TINY = -87.0  # about the log of the smallest normal number of float32
+_OUTSIDE = -1e30  # a score that no softmax gives any share; infinite ones would make NaN gradients
+
+
+@dataclass(frozen=True)
+class Group:
+    """Positions of heads, and how many of them are taken."""
+
+    members: tuple[int, ...]
+    count: int
+
+
+def rounds(layers: Sequence[Group], pools: Sequence[Group], total: int) -> list[Tensor]:
+    """Which groups take one element each, round by round.
+
+    Args:
+        layers: with the least number of heads each keeps; they are served first.
+        pools: each the union of some of the layers, with the number of heads it keeps in all.
+        total: number of heads, n.
+
+    Returns:
+        For each round [groups, n] bool; a group's row is True at its members.
+    """
+    made = []
+    for turn in range(max((layer.count for layer in layers), default=0)):
+        made.append([layer.members for layer in layers if layer.count > turn])
+    taken = [
+        sum(layer.count for layer in layers if set(layer.members) <= set(pool.members))
+        for pool in pools
+    ]
+    left = [pool.count - count for pool, count in zip(pools, taken, strict=True)]
+    for turn in range(max(left, default=0)):
+        made.append([p.members for p, count in zip(pools, left, strict=True) if count > turn])
+    return [_rows(groups, total) for groups in made]
+
+
+def _rows(groups: Sequence[tuple[int, ...]], total: int) -> Tensor:
+    rows = torch.zeros(len(groups), total, dtype=torch.bool)
+    for row, members in zip(rows, groups, strict=True):
+        row[list(members)] = True
+    return rows
+
+
+def relaxed_subset(scores: Tensor, plan: Sequence[Tensor], temperature: float) -> Tensor:
+    """Gates [n] that sum to the number of elements which `plan` takes.
+
+    An entry can exceed 1 while the temperature is high.
+
+    Args:
+        scores: [n], with their noise.
+        plan: from `rounds`; with no round at all the gates are zero.
+        temperature: above zero.
+    """
+    gates = scores * 0  # part of the graph also if nothing is taken
+    for rows in plan:
+        logits = torch.where(rows, scores / temperature, _OUTSIDE)  # [groups, n]
+        share = torch.softmax(logits, -1)
+        gates = gates + share.sum(0)
+        scores = scores + _log_rest(logits, share).sum(0)
+    return gates
+
+
+def _log_rest(logits: Tensor, share: Tensor) -> Tensor:
+    """log(1 - p), [groups, n], at least LOG_TINY, also where p is 1 within rounding.
+
+    Of the largest p in each row, 1 - p is the sum of all others, which has the digits that the
+    subtraction would lose.
+    """
+    largest = torch.zeros_like(logits, dtype=torch.bool)
+    largest.scatter_(-1, logits.argmax(-1, keepdim=True), True)
+    others = torch.logsumexp(logits.masked_fill(largest, _OUTSIDE), -1, keepdim=True)
+    total = torch.logsumexp(logits, -1, keepdim=True)
+    small = torch.log1p(-share.masked_fill(largest, 0.0))
+    return torch.where(largest, others - total, small).clamp_min(LOG_TINY)
+
+
+def gumbel_noise(count: int) -> Tensor:
+    """Standard Gumbel noise [count] from torch's generator of the CPU, whatever the device."""
+    return torch.empty(count).exponential_().log().neg()
+
+
+def straight_through(hard: Tensor, relaxed: Tensor) -> Tensor:
+    """`hard` in the forward pass, exactly; the gradient of `relaxed` in the backward pass."""
+    return hard + (relaxed - relaxed.detach())

@@ -1,0 +1,183 @@
+"""Where each supported architecture keeps the projections of its sublayers: one literal table.
+
+To add an architecture, add a line to `ARCHITECTURES` and a tiny configuration of it to
+`tests/helpers/tiny.py`; every surgery, export and scoring test then runs on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from compressor.errors import InputError
+from compressor.model.sublayers import Kind, Sublayer
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Task = Literal["translation", "classification"]
+
+
+@dataclass(frozen=True)
+class SublayerPaths:
+    """Paths of one kind of sublayer; `{i}` stands for the layer number.
+
+    Args:
+        layer: the module that holds the sublayer; all other paths are relative to it.
+        block: the module that reshapes into units and calls the attention.
+        inputs: role -> path of each projection whose rows belong to units.
+        output: the projection whose columns belong to units.
+        unit_count: attribute of the block that holds the number of units.
+        width: attribute of the block that holds units x unit width, if it has one.
+    """
+
+    kind: Kind
+    layer: str
+    block: str
+    inputs: Mapping[str, str]
+    output: str
+    unit_count: str
+    width: str | None = None
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What the project must know about one `config.model_type`.
+
+    Args:
+        feed_forward: path of the projection that ends the feed-forward part, from a Transformer
+            layer (`model.decoder.layers.2`).
+    """
+
+    task: Task
+    auto_class: str
+    sublayers: tuple[SublayerPaths, ...]
+    feed_forward: str
+    token_type_ids: bool = False
+
+
+def _encoder(prefix: str, token_type_ids: bool) -> Architecture:
+    """BERT and its descendants that kept its module names."""
+    paths = SublayerPaths(
+        kind="encoder_self",
+        layer=f"{prefix}.encoder.layer.{{i}}.attention",
+        block="self",
+        inputs={"query": "self.query", "key": "self.key", "value": "self.value"},
+        output="output.dense",
+        unit_count="num_attention_heads",
+        width="all_head_size",
+    )
+    return Architecture(
+        task="classification",
+        auto_class="AutoModelForSequenceClassification",
+        sublayers=(paths,),
+        feed_forward="output.dense",
+        token_type_ids=token_type_ids,
+    )
+
+
+def _bart_paths(kind: Kind, stack: str, block: str) -> SublayerPaths:
+    return SublayerPaths(
+        kind=kind,
+        layer=f"model.{stack}.layers.{{i}}",
+        block=block,
+        inputs={"query": f"{block}.q_proj", "key": f"{block}.k_proj", "value": f"{block}.v_proj"},
+        output=f"{block}.out_proj",
+        unit_count="num_heads",
+    )
+
+
+_BART = Architecture(
+    task="translation",
+    auto_class="AutoModelForSeq2SeqLM",
+    sublayers=(
+        _bart_paths("encoder_self", "encoder", "self_attn"),
+        _bart_paths("decoder_self", "decoder", "self_attn"),
+        _bart_paths("cross", "decoder", "encoder_attn"),
+    ),
+    feed_forward="fc2",
+)
+
+_DISTILBERT = Architecture(
+    task="classification",
+    auto_class="AutoModelForSequenceClassification",
+    sublayers=(
+        SublayerPaths(
+            kind="encoder_self",
+            layer="distilbert.transformer.layer.{i}",
+            block="attention",
+            inputs={
+                "query": "attention.q_lin",
+                "key": "attention.k_lin",
+                "value": "attention.v_lin",
+            },
+            output="attention.out_lin",
+            unit_count="n_heads",
+        ),
+    ),
+    feed_forward="ffn.lin2",
+)
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "marian": _BART,
+    "bart": _BART,
+    "mbart": _BART,
+    "bert": _encoder("bert", token_type_ids=True),
+    "roberta": _encoder("roberta", token_type_ids=False),
+    "distilbert": _DISTILBERT,
+    "electra": _encoder("electra", token_type_ids=True),
+}
+
+
+def architecture(model_type: str, where: str = "the checkpoint") -> Architecture:
+    """The table's entry for `config.model_type`.
+
+    Raises:
+        InputError: the architecture is not supported; the message lists those that are.
+    """
+    if model_type not in ARCHITECTURES:
+        supported = ", ".join(sorted(ARCHITECTURES))
+        raise InputError(
+            f"architecture {model_type!r} of {where} is not supported; supported are {supported}"
+        )
+    return ARCHITECTURES[model_type]
+
+
+def find_sublayers(model: nn.Module) -> list[Sublayer]:
+    """All sublayers of a dense model whose units can be removed, by kind, then by layer number.
+
+    The unit width is that of the dense model's projections over the unit count, so the model must
+    not have been pruned yet; use `compressor.model.checkpoint` for pruned ones.
+
+    Raises:
+        InputError: none are found; the model was loaded with another head.
+    """
+    entry = architecture(model.config.model_type)  # type: ignore[union-attr,arg-type]
+    modules = dict(model.named_modules())
+    found = []
+    for paths in entry.sublayers:
+        first = next(iter(paths.inputs.values()))
+        index = 0
+        while f"{paths.layer.format(i=index)}.{first}" in modules:
+            root = paths.layer.format(i=index)
+            units = int(getattr(modules[f"{root}.{paths.block}"], paths.unit_count))
+            width = int(modules[f"{root}.{first}"].out_features)
+            found.append(
+                Sublayer(
+                    kind=paths.kind,
+                    index=index,
+                    units=units,
+                    unit_width=width // units,
+                    block=f"{root}.{paths.block}",
+                    inputs={role: f"{root}.{path}" for role, path in paths.inputs.items()},
+                    output=f"{root}.{paths.output}",
+                )
+            )
+            index += 1
+    if not found:
+        raise InputError(
+            f"no attention layers found in {type(model).__name__}; load the checkpoint with "
+            f"{entry.auto_class} (task {entry.task})"
+        )
+    return found

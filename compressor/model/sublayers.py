@@ -1,0 +1,171 @@
+"""The project's vocabulary: sublayers, scores of their units, and which units are kept.
+
+One idea carries everything: a unit is a slice of the input of a sublayer's output projection. An
+attention head is a slice of `head_dim` columns of the attention's output projection. Gating a unit
+multiplies that slice, scoring it looks at the slice and its gradient, removing it deletes the slice
+with the matching rows of the projections that feed it.
+
+Nothing here imports torch, so masks and scores can be read wherever an artifact is deployed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from compressor.errors import InputError
+
+Kind = Literal["encoder_self", "decoder_self", "cross"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+HEADS = "heads.json"
+SCORES_SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Sublayer:
+    """One attention (or feed-forward) module of a model, as `find_sublayers` found it.
+
+    Args:
+        kind: which sublayers it is counted with.
+        index: number of the Transformer layer in its stack.
+        units: how many units the dense model has here.
+        unit_width: columns of the output projection that belong to one unit; `head_dim` of a head.
+        block: path of the module that reshapes into units.
+        inputs: role (`query`, `key`, `value`) -> path of a projection whose rows belong to units.
+        output: path of the projection whose columns belong to units.
+
+    Paths are dotted module paths from the model's root.
+    """
+
+    kind: Kind
+    index: int
+    units: int
+    unit_width: int
+    block: str
+    inputs: Mapping[str, str] = field(hash=False)
+    output: str
+
+    @property
+    def name(self) -> str:
+        """Stable name used in masks, scores and reports, for example `cross.2`."""
+        return f"{self.kind}.{self.index}"
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A score per unit per sublayer; higher means more important.
+
+    Args:
+        values: sublayer name -> one score per unit, in unit order.
+        method: name of the scoring method, as on the command line.
+        signature: everything that changes the numbers, for example
+            `taylor|per:token|normalized:layer|rows:400`.
+        cost: measured cost, with units in the key names (`seconds`, `forward_passes`, …).
+    """
+
+    values: Mapping[str, tuple[float, ...]]
+    method: str
+    signature: str
+    cost: Mapping[str, float]
+
+    def ascending(self) -> list[tuple[str, int]]:
+        """All units as (sublayer name, unit), least important first; ties by position."""
+        ranked = [
+            (score, position, (name, unit))
+            for position, (name, scores) in enumerate(self.values.items())
+            for unit, score in enumerate(scores)
+        ]
+        return [unit for _, _, unit in sorted(ranked)]
+
+    def to_json(self) -> dict[str, Any]:
+        """The scores as a JSON object: the file that `compress score` writes."""
+        return {
+            "schema": SCORES_SCHEMA,
+            "method": self.method,
+            "signature": self.signature,
+            "cost": dict(self.cost),
+            "scores": {name: list(values) for name, values in self.values.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Scores:
+        """Inverse of `to_json`.
+
+        Raises:
+            KeyError, TypeError, AttributeError: `data` is something else.
+        """
+        values = {name: tuple(scores) for name, scores in data["scores"].items()}
+        return cls(values, data["method"], data["signature"], data["cost"])
+
+
+@dataclass(frozen=True)
+class Mask:
+    """Keep (True) or remove (False) for every unit of every sublayer."""
+
+    keep: Mapping[str, tuple[bool, ...]]
+
+    @classmethod
+    def full(cls, layers: Iterable[Sublayer]) -> Mask:
+        """The mask that keeps every unit of `layers`."""
+        return cls({layer.name: (True,) * layer.units for layer in layers})
+
+    def without(self, units: Iterable[tuple[str, int]]) -> Mask:
+        """A copy with the given (sublayer name, unit) pairs removed as well."""
+        keep = {name: list(flags) for name, flags in self.keep.items()}
+        for name, unit in units:
+            keep[name][unit] = False
+        return Mask({name: tuple(flags) for name, flags in keep.items()})
+
+    def kept(self, name: str) -> list[int]:
+        """Indices of the kept units of one sublayer, ascending."""
+        return [unit for unit, flag in enumerate(self.keep[name]) if flag]
+
+    def count(self, kind: str | None = None) -> int:
+        """Number of kept units, of one kind or of all."""
+        return sum(sum(flags) for name, flags in self.keep.items() if kind in (None, kind_of(name)))
+
+    def total(self, kind: str | None = None) -> int:
+        """Number of units before any removal, of one kind or of all."""
+        return sum(len(flags) for name, flags in self.keep.items() if kind in (None, kind_of(name)))
+
+    def counts(self) -> dict[str, int]:
+        """Kept units per sublayer name."""
+        return {name: sum(flags) for name, flags in self.keep.items()}
+
+    def totals(self) -> dict[str, int]:
+        """Units before any removal per sublayer name."""
+        return {name: len(flags) for name, flags in self.keep.items()}
+
+    def kinds(self) -> list[str]:
+        """Kinds of sublayers that occur, in the canonical order."""
+        present = {kind_of(name) for name in self.keep}
+        return [kind for kind in KINDS if kind in present]
+
+    def to_json(self) -> dict[str, list[int]]:
+        """Sublayer name -> kept units; the dense unit counts stand beside it, see `totals`."""
+        return {name: self.kept(name) for name in self.keep}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, list[int]], totals: Mapping[str, int]) -> Mask:
+        """Inverse of `to_json`, given each sublayer's dense unit count."""
+        return cls({n: tuple(u in set(kept[n]) for u in range(totals[n])) for n in totals})
+
+
+def kind_of(name: str) -> str:
+    """`cross` of `cross.2`."""
+    return name.rpartition(".")[0]
+
+
+def read_heads(directory: Path) -> dict[str, Any]:
+    """The contents of `heads.json`: `kept` and `heads` per layer, scores, method, budget, seed."""
+    path = directory / HEADS
+    try:
+        heads = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(heads["kept"], dict) or set(heads["kept"]) != set(heads["heads"]):
+            raise ValueError("`kept` and `heads` must name the same layers")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is not a list of kept heads: {error}") from error
+    return heads

@@ -1,0 +1,203 @@
+"""Measuring artifacts that are there already: `compress evaluate` and `compress bench`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from compressor.errors import InputError, UsageError
+from compressor.evaluation import compare, score_classification, score_translation
+from compressor.evaluation.answers import answers
+from compressor.model.sublayers import HEADS, read_heads
+from compressor.progress import SILENT, Progress
+from compressor.results import Comparison, Quality, Throughput
+from compressor.runtime.artifact import Artifact, ClassificationArtifact, read_artifact
+from compressor.runtime.session import choose_device
+from compressor.tasks import Rows, read_rows
+from compressor.throughput import Subject, benchmark
+
+
+class Evaluated(BaseModel):
+    """Quality of one artifact, and its difference from the first one."""
+
+    directory: str
+    precision: str
+    quality: Quality
+    comparisons: list[Comparison] = []
+
+
+def evaluate_artifacts(
+    directories: Sequence[Path],
+    test: str,
+    columns: Mapping[str, Any],
+    *,
+    precisions: Sequence[str] | None = None,
+    device: str = "auto",
+    num_beams: int | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
+    progress: Progress = SILENT,
+) -> list[Evaluated]:
+    """Quality of every artifact on the same rows, each compared with the first.
+
+    Args:
+        precisions: run every artifact in each of them; None takes each artifact's default.
+
+    Raises:
+        UsageError: a precision that an artifact was not exported in.
+        InputError: not an artifact, artifacts of different tasks, or malformed rows.
+        EnvironmentProblem: the device is not usable.
+    """
+    first, rows = _open(directories, test, columns)
+    builds = _builds(directories, precisions)
+    device = choose_device(device, [precision for _, precision in builds])
+    found: list[Evaluated] = []
+    reference: list[str] = []
+    for directory, precision in builds:
+        progress.message(f"evaluating {directory} ({precision}) on {len(rows.sources)} rows …")
+        outputs = answers(directory, rows, device, num_beams, progress, precision)
+        if rows.task == "translation":
+            quality = score_translation(outputs, rows.targets)
+        else:
+            quality = score_classification(outputs, rows.targets, _labels(first) or [])
+        result = Evaluated(directory=str(directory), precision=precision, quality=quality)
+        if found:
+            result.comparisons = compare(
+                rows.task, reference, outputs, rows.targets, resamples=resamples, seed=seed
+            )
+        else:
+            reference = outputs
+        found.append(result)
+    return found
+
+
+def bench_artifacts(
+    directories: Sequence[Path],
+    test: str,
+    columns: Mapping[str, Any],
+    *,
+    precisions: Sequence[str] | None = None,
+    device: str = "auto",
+    progress: Progress = SILENT,
+    **settings: Any,
+) -> Throughput:
+    """Interleaved throughput of artifacts, speed-ups against the first.
+
+    Args:
+        precisions: time every artifact in each of them; None takes the artifacts' default, which
+            must be the same.
+        settings: as for `compressor.throughput.benchmark`.
+
+    Raises:
+        InputError: not an artifact, artifacts of different tasks, or malformed rows.
+        EnvironmentProblem: the device is not usable.
+    """
+    _, rows = _open(directories, test, columns)
+    builds = _builds(directories, precisions)
+    device = choose_device(device, [precision for _, precision in builds])
+    subjects, config = _subjects(directories)
+    if precisions is not None:
+        subjects = [
+            replace(
+                subject,
+                name=subject.name if len(precisions) == 1 else f"{subject.name}-{precision}",
+                precision=precision,
+            )
+            for subject in subjects
+            for precision in precisions
+        ]
+    return benchmark(
+        subjects, rows=rows, config=config, device=device, progress=progress.message, **settings
+    )
+
+
+def _builds(
+    directories: Sequence[Path], precisions: Sequence[str] | None
+) -> list[tuple[Path, str]]:
+    """What to measure: every artifact in every precision, or in its default.
+
+    Raises:
+        UsageError: an artifact lacks one of them.
+    """
+    found = []
+    for directory in directories:
+        artifact = read_artifact(directory)
+        for precision in precisions or [artifact.default_precision]:
+            if precision not in artifact.precisions:
+                raise UsageError(
+                    f"{directory} has no precision {precision!r}, only "
+                    f"{', '.join(sorted(artifact.precisions))}; choose one of those, or export it"
+                )
+            found.append((directory, precision))
+    return found
+
+
+def _open(
+    directories: Sequence[Path], test: str, columns: Mapping[str, Any]
+) -> tuple[Artifact, Rows]:
+    artifacts = [read_artifact(directory) for directory in directories]
+    first = artifacts[0]
+    for artifact, directory in zip(artifacts, directories, strict=True):
+        if (artifact.task, _labels(artifact)) != (first.task, _labels(first)):
+            raise InputError(
+                f"{directory} cannot be compared with {directories[0]}: task or labels differ"
+            )
+    return first, read_rows(first.task, test, labels=_labels(first), minimum=2, **columns)
+
+
+def _labels(artifact: Artifact) -> list[str] | None:
+    return artifact.labels if isinstance(artifact, ClassificationArtifact) else None
+
+
+def _subjects(directories: Sequence[Path]) -> tuple[list[Subject], dict[str, Any] | None]:
+    """Head counts per artifact and the configuration, for the theoretical limit.
+
+    A directory without heads.json holds the dense model, whose head counts the others know;
+    where nothing tells them, there is no limit to show.
+    """
+    heads = {d: read_heads(d) for d in directories if (d / HEADS).exists()}
+    dense = next(iter(heads.values()))["heads"] if heads else {}
+    counts = [
+        {name: len(kept) for name, kept in heads[d]["kept"].items()} if d in heads else dense
+        for d in directories
+    ]
+    names = [
+        "dense" if d not in heads and len(heads) < len(directories) else d.name for d in directories
+    ]
+    if len(set(names)) < len(names):
+        names = [d.as_posix() for d in directories]
+    config = None
+    if heads:
+        path = next(iter(heads)) / "config.json"
+        config = json.loads(path.read_text(encoding="utf-8"))
+    subjects = [Subject(n, d, c) for n, d, c in zip(names, directories, counts, strict=True)]
+    return subjects, config
+
+
+def timing_lines(throughput: Throughput) -> list[str]:
+    """A plain table, a line per artifact and batch size."""
+    lines = [
+        f"{throughput.provider}, {throughput.precision}, {throughput.threads} threads, "
+        f"lengths: {throughput.lengths}",
+        f"{'batch':>5} {'model':<24}{'sent/s':>10}{'tok/s':>10}{'p50 ms':>9}{'p90':>8}{'p99':>8}"
+        f"{'MiB':>7}  speed-up (limit)",
+    ]
+    for row in throughput.rows:
+        ms = row.latency_ms
+        memory = "" if row.peak_memory_mib is None else f"{row.peak_memory_mib:.0f}"
+        speed = ""
+        if row.speedup is not None and row.speedup_interval is not None:
+            low, high = row.speedup_interval
+            limit = "" if row.limit is None else f" ({row.limit:.2f})"
+            speed = f"{row.speedup:.2f} [{low:.2f}, {high:.2f}]{limit}"
+        lines.append(
+            f"{row.batch_size:>5} {row.variant[-23:]:<24}{row.sentences_per_second:>10.1f}"
+            f"{row.tokens_per_second:>10.0f}{ms['p50']:>9.1f}{ms['p90']:>8.1f}{ms['p99']:>8.1f}"
+            f"{memory:>7}  {speed}"
+        )
+    return lines

@@ -1,0 +1,160 @@
+"""A forward pass over all batches in pieces, going on where the last piece stopped.
+
+Reconstruction changes a model layer by layer from the bottom up and each time needs to see what
+the next attention layer now gets. Here every finished block of the encoder or decoder stack is
+skipped by handing back what it returned, which is kept for each batch: one hidden state per token
+and stack. The rest, embeddings, masks and the arguments of each block, is the model's own code,
+so nothing about an architecture has to be known but where its blocks are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from compressor.model.sublayers import Kind, Sublayer
+from compressor.tasks import Batch
+
+
+class _Reached(Exception):
+    """What was looked for has been seen; the rest of the forward pass is not needed."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A linear map whose output is added to the residual stream: attention's, or feed-forward's.
+
+    Args:
+        name: for messages.
+        path: of the module.
+        kind: of the attention whose query tokens it works on.
+    """
+
+    name: str
+    path: str
+    kind: Kind
+
+
+class LayerwiseForward:
+    """One model in evaluation mode and the batches it runs on.
+
+    Args:
+        batches: on the device of the model.
+    """
+
+    def __init__(self, model: nn.Module, batches: Sequence[Batch], task: ModuleType) -> None:
+        self.model = model.eval()
+        self.batches = batches
+        self.task = task
+        self._returned: dict[str, list[Any]] = {}  # stack -> what its last finished block returned
+        self._finished: list[str] = []
+
+    def observe(self, projection: Projection, number: int) -> tuple[Tensor, Tensor]:
+        """Run batch `number` up to a projection.
+
+        Returns:
+            Its input [batch, tokens, its input width], and the residual stream with its output
+            added [batch, tokens, width]. The latter is what the next layer normalisation gets,
+            wherever an architecture has it.
+        """
+        seen: dict[str, Tensor] = {}
+
+        def before_projection(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            seen["input"] = inputs[0]
+
+        def before_norm(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            if seen:
+                seen["stream"] = inputs[0]
+                raise _Reached
+
+        hooks = [
+            self.model.get_submodule(projection.path).register_forward_pre_hook(before_projection)
+        ]
+        hooks += [
+            module.register_forward_pre_hook(before_norm)
+            for module in self.model.modules()
+            if isinstance(module, nn.LayerNorm)
+        ]
+        self._run(number, hooks)
+        return seen["input"], seen["stream"]
+
+    def finish(self, block: str) -> None:
+        """Run all batches through a block of a stack; from now on it is skipped."""
+        returned: list[Any] = []
+
+        def after(module: nn.Module, inputs: Any, output: Any) -> None:
+            returned.append(output)
+            raise _Reached
+
+        for number in range(len(self.batches)):
+            self._run(number, [self.model.get_submodule(block).register_forward_hook(after)])
+        self._returned[_stack(block)] = returned
+        self._finished.append(block)
+
+    @torch.no_grad()
+    def _run(self, number: int, hooks: Sequence[torch.utils.hooks.RemovableHandle]) -> None:
+        with ExitStack() as stack:
+            for hook in hooks:
+                stack.callback(hook.remove)
+            for block in self._finished:
+                result = self._returned[_stack(block)][number]
+                stack.enter_context(_skipped(self.model.get_submodule(block), result))
+            try:
+                self.task.logits(self.model, self.batches[number])
+            except _Reached:
+                return
+        raise RuntimeError("the forward pass never came to what was looked for")
+
+
+@contextmanager
+def _skipped(module: nn.Module, result: Any) -> Iterator[None]:
+    own = module.__dict__.get("forward")
+    module.forward = lambda *args, **kwargs: result
+    try:
+        yield
+    finally:
+        del module.forward
+        if own is not None:
+            module.forward = own
+
+
+def blocks_in_order(
+    layers: Sequence[Sublayer], feed_forward: str
+) -> list[tuple[str, list[Projection]]]:
+    """The blocks of the stacks in execution order, each with its projections in that order.
+
+    The encoder comes before the decoder, and within a decoder block self-attention before
+    cross-attention before the feed-forward part.
+
+    Args:
+        feed_forward: see `compressor.model.architectures.Architecture`.
+    """
+    blocks: dict[str, list[Sublayer]] = {}
+    for layer in sorted(layers, key=lambda x: (x.kind != "encoder_self", x.index)):
+        blocks.setdefault(_block(layer), []).append(layer)
+    return [
+        (
+            block,
+            [
+                *(Projection(layer.name, layer.output, layer.kind) for layer in members),
+                Projection(f"{block}.{feed_forward}", f"{block}.{feed_forward}", members[0].kind),
+            ],
+        )
+        for block, members in blocks.items()
+    ]
+
+
+def _block(layer: Sublayer) -> str:
+    """`model.decoder.layers.2` of a layer whose projection is somewhere in that module."""
+    parts = layer.output.split(".")
+    return ".".join(parts[: parts.index(str(layer.index)) + 1])
+
+
+def _stack(block: str) -> str:
+    return block.rpartition(".")[0]

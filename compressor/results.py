@@ -1,0 +1,208 @@
+"""The typed results of a run's stages, which reports, gates and manifests read.
+
+Each can be written to JSON and read back. Units are in the field names; ratios are pruned over
+dense where larger is better for pruned. Results never change: a stage that adds something returns
+a copy.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+# Name of the check of fp16 graphs that is a share of what float16 can hold, not of a logit.
+HALF_RANGE = "values within float16's range"
+
+
+class Model(BaseModel):
+    """Base: unknown keys are errors, so that a typo cannot pass as data."""
+
+    # JSON has no NaN; as the string "NaN" it survives the way to a file and back.
+    model_config = ConfigDict(extra="forbid", protected_namespaces=(), ser_json_inf_nan="strings")
+
+
+class Quality(Model):
+    """Metric values of one model on the test rows, on the metric's own scale (BLEU 0-100)."""
+
+    metrics: dict[str, float]
+    signatures: dict[str, str]
+    rows: int
+
+
+class Comparison(Model):
+    """Pruned minus dense for one metric, paired over the test rows."""
+
+    metric: str
+    dense: float
+    pruned: float
+    difference: float
+    interval: tuple[float, float]  # 95 % percentile interval of the difference
+    p_value: float  # two-sided
+    resamples: int
+
+
+class Check(Model):
+    """One verification: the largest deviation seen and the tolerance it had to meet."""
+
+    name: str
+    largest_difference: float
+    tolerance: float
+    detail: str = ""
+
+
+class Scoring(Model):
+    """How heads were ranked."""
+
+    method: str
+    signature: str
+    cost: dict[str, float]
+    values: dict[str, list[float]]
+
+
+class Variant(Model):
+    """One model: the dense one (`name="dense"`) or one that lost heads."""
+
+    name: str
+    directory: str
+    budget: str
+    kept: dict[str, list[int]]  # layer name -> kept heads
+    heads: dict[str, int]  # layer name -> heads before removal
+    parameters: int
+    checkpoint_bytes: int
+    onnx_bytes: int
+    output_tokens: int | None = None  # how many a translator's decoder scores
+    precision: str
+    base: str = ""  # name of the float32 model that this is another precision of
+    default: bool = True  # whether the runtime takes this precision where none is named
+    selection: str = ""  # how the heads were found, in words, where scores alone do not tell
+    scoring: Scoring | None = None  # where it is not the report's
+    recovery: str = ""  # how the kept weights were repaired, in words; empty if they were not
+    quality: Quality | None = None
+    comparisons: list[Comparison] = []
+    base_comparisons: list[Comparison] = []  # with `base` (as `dense`), where that is not dense
+    checks: list[Check] = []
+
+    @model_validator(mode="after")
+    def _heads_exist(self) -> Variant:
+        if self.kept.keys() != self.heads.keys():
+            odd = sorted(self.kept.keys() ^ self.heads.keys())
+            raise ValueError(f"variant {self.name!r}: kept and heads differ in the layers {odd}")
+        for name, kept in self.kept.items():
+            if len(set(kept)) != len(kept) or not set(kept) <= set(range(self.heads[name])):
+                raise ValueError(
+                    f"variant {self.name!r}: kept heads {kept} of {name} are not distinct numbers "
+                    f"below {self.heads[name]}"
+                )
+        return self
+
+
+class Timing(Model):
+    """One model at one batch size."""
+
+    variant: str
+    batch_size: int
+    source_tokens: float  # mean real tokens per row
+    padded_source_tokens: float  # mean tokens per row with padding
+    target_tokens: float  # mean generated tokens per row; 0 for classifiers
+    runs: int
+    sentences_per_second: float
+    tokens_per_second: float  # generated tokens, or real source tokens for classifiers
+    latency_ms: dict[Literal["p50", "p90", "p99"], float]  # of one batch
+    peak_memory_mib: float | None = None
+    speedup: float | None = None  # sentences per second over dense, from the same run
+    speedup_interval: tuple[float, float] | None = None
+    limit: float | None = None  # what the speed-up cannot exceed at this shape
+    limit_macs: float | None = None
+    limit_bytes: float | None = None
+    provider: str | None = None  # what ran it; None where only the whole measurement tells
+    precision: str | None = None
+
+
+class Throughput(Model):
+    """All timings of one interleaved run."""
+
+    provider: str
+    device: str
+    precision: str
+    threads: int
+    lengths: str  # how lengths were chosen, in words
+    rows: list[Timing]
+
+
+class Source(Model):
+    """A data file: where, how many rows, and a fingerprint of what was used."""
+
+    files: list[str]
+    rows: int
+    sha256: str
+
+
+class LayerCost(Model):
+    """What reducing one attention layer of a kind to `heads` heads saves of a batch's time.
+
+    Measured on the model with all layers of the kind at `heads` and all others dense.
+    """
+
+    kind: str
+    heads: int
+    layers: int  # of that kind, all reduced at once
+    speedup: float  # of that model over dense
+    speedup_interval: tuple[float, float]
+    saved_share: float  # of the dense time, per layer; never falls as heads go
+
+
+class CostTable(Model):
+    """Measured cost of attention heads at one batch size on one machine."""
+
+    batch_size: int
+    dense_seconds: float  # of a batch
+    lengths: str  # how lengths were chosen, in words
+    rows: list[LayerCost]
+
+
+class SpeedTry(Model):
+    """A choice of heads that was timed to see whether it reaches the wanted speed-up."""
+
+    aim: float  # the speed-up that was asked of the cost table
+    predicted: float  # by the cost table for the heads chosen
+    kept: int
+    speedup: float  # measured
+    speedup_interval: tuple[float, float]
+    met: bool
+
+
+class SpeedSearch(Model):
+    """How heads were chosen for a speed-up: what heads cost, and the choices that were timed."""
+
+    wanted: float
+    costs: CostTable
+    tries: list[SpeedTry]
+
+
+class QualityProbe(Model):
+    """A smaller model that was built and answered the test rows during a search."""
+
+    kept: int
+    comparison: Comparison
+    accepted: bool
+
+
+class QualitySearch(Model):
+    """How many heads could go before the main metric on the test rows fell by more than `drop`.
+
+    A probe is accepted unless the whole 95 % interval of its difference lies below -`drop`.
+    """
+
+    drop: float
+    metric: str
+    probes: list[QualityProbe]  # in the order they were made
+
+
+class Outcome(Model):
+    """One gate rule and whether it is met."""
+
+    rule: str
+    variant: str
+    met: bool
+    message: str

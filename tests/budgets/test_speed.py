@@ -1,0 +1,307 @@
+"""`--speedup`: cost table, choice of heads against brute force, and the tries that follow."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.optimize import isotonic_regression
+
+from compressor.budgets.counts import parse_floors
+from compressor.budgets.speed import (
+    RETRIES,
+    cheapest,
+    choose,
+    counts_to_measure,
+    fewest,
+    layer_costs,
+    reach,
+    savings,
+    trial_mask,
+)
+from compressor.errors import UsageError
+from compressor.model.sublayers import Mask, Scores
+from compressor.report import render
+from compressor.report.schema import Report
+from compressor.results import CostTable, LayerCost, SpeedSearch, Timing
+from tests.helpers.report_samples import translator_report
+
+HEADS = {"encoder_self.0": 4, "encoder_self.1": 4, "decoder_self.0": 4, "cross.0": 4}
+FULL = Mask({name: (True,) * count for name, count in HEADS.items()})
+NO_FLOOR = parse_floors("0", FULL)
+
+
+def scores(seed: int = 0) -> Scores:
+    rng = np.random.default_rng(seed)
+    values = {name: tuple(rng.exponential(size=count).tolist()) for name, count in HEADS.items()}
+    return Scores(values, "random", "random", {"seconds": 0.0})
+
+
+def timing(speedup: float, variant: str = "trial") -> Timing:
+    return Timing(
+        variant=variant,
+        batch_size=16,
+        source_tokens=10,
+        padded_source_tokens=12,
+        target_tokens=0,
+        runs=20,
+        sentences_per_second=100 * speedup,
+        tokens_per_second=1000 * speedup,
+        latency_ms={"p50": 1.0, "p90": 1.0, "p99": 1.0},
+        speedup=speedup,
+        speedup_interval=(speedup - 0.01, speedup + 0.01),
+    )
+
+
+def table(shares: dict[str, list[float]]) -> CostTable:
+    """Shares of the dense time saved per layer at 0, 1, 2 and 3 heads, by kind."""
+    layers = {"encoder_self": 2, "decoder_self": 1, "cross": 1}
+    rows = [
+        LayerCost(
+            kind=kind,
+            heads=heads,
+            layers=layers[kind],
+            speedup=1 / (1 - layers[kind] * share),
+            speedup_interval=(0.9, 1.1),
+            saved_share=share,
+        )
+        for kind, found in shares.items()
+        for heads, share in enumerate(found)
+    ]
+    return CostTable(batch_size=16, dense_seconds=0.5, lengths="made up", rows=rows)
+
+
+COSTS = table(
+    {
+        "encoder_self": [0.11, 0.07, 0.04, 0.01],
+        "decoder_self": [0.19, 0.12, 0.10, 0.05],
+        "cross": [0.15, 0.13, 0.06, 0.03],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("heads", "floor", "counts"),
+    [
+        (8, 0, [0, 1, 2, 4, 6]),
+        (8, 1, [1, 2, 4, 6]),
+        (16, 3, [3, 4, 8, 12]),
+        (4, 0, [0, 1, 2, 3]),
+        (3, 1, [1, 2]),
+        (2, 2, []),
+        (2, 5, []),
+        (6, 5, [5]),
+    ],
+)
+def test_head_counts_that_are_timed(heads, floor, counts):
+    assert counts_to_measure(heads, floor) == counts
+
+
+def test_trial_masks_touch_one_kind():
+    mask = trial_mask(FULL, "encoder_self", 1)
+    assert mask.counts() == HEADS | {"encoder_self.0": 1, "encoder_self.1": 1}
+
+
+def test_costs_are_monotone_and_follow_the_timings():
+    """Against SciPy's isotonic regression of the saved shares of the time."""
+    speedups = {6: 0.98, 4: 1.10, 2: 1.06, 1: 1.25, 0: 1.20}
+    rows = layer_costs("cross", 3, {n: timing(s) for n, s in speedups.items()})
+    assert [row.heads for row in rows] == [6, 4, 2, 1, 0]
+    assert {row.heads: row.speedup for row in rows} == speedups
+    shares = [(1 - 1 / speedup) / 3 for speedup in speedups.values()]
+    expected = np.maximum(isotonic_regression(shares).x, 0)
+    np.testing.assert_allclose([row.saved_share for row in rows], expected, rtol=1e-12)
+    assert rows[0].saved_share == 0  # slower with fewer heads can only be noise
+
+
+def test_savings_are_linear_between_the_rows():
+    full = Mask({"cross.0": (True,) * 8})
+    rows = [
+        LayerCost(
+            kind="cross", heads=n, layers=1, speedup=1.1, speedup_interval=(1, 2), saved_share=share
+        )
+        for n, share in ((1, 0.3), (4, 0.24), (6, 0.1))
+    ]
+    found = savings(CostTable(batch_size=1, dense_seconds=1, lengths="", rows=rows), full)
+    expected = [0.3, 0.3, 0.28, 0.26, 0.24, 0.17, 0.1, 0.05, 0.0]
+    np.testing.assert_allclose(found["cross.0"], expected, atol=1e-15)
+
+
+def brute_force(losses, gains, wanted: float) -> float:
+    """The least loss over all combinations of options."""
+    best = np.inf
+    for options in itertools.product(*(range(len(loss)) for loss in losses)):
+        gain = sum(g[o] for g, o in zip(gains, options, strict=True))
+        if gain >= wanted - 1e-12:
+            best = min(best, sum(x[o] for x, o in zip(losses, options, strict=True)))
+    return best
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_knapsack_is_optimal(seed):
+    """Gains on the grid of the dynamic program: exactly what trying everything finds."""
+    rng = np.random.default_rng(seed)
+    options = rng.integers(1, 6, size=5)
+    gains = [np.sort(rng.integers(0, 50, n)).astype(float) for n in options]
+    losses = [rng.normal(0.5, 1, n) for n in options]
+    for loss, gain in zip(losses, gains, strict=True):
+        loss[0] = gain[0] = 0.0
+    gains = [2 * gain for gain in gains]
+    wanted = 64.0  # in 20,000 steps: even numbers are multiples of a step
+    expected = brute_force(losses, gains, wanted)
+    chosen = cheapest(losses, gains, wanted)
+    if chosen is None:
+        assert expected == np.inf
+        return
+    assert sum(g[o] for g, o in zip(gains, chosen, strict=True)) >= wanted
+    assert sum(x[o] for x, o in zip(losses, chosen, strict=True)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_choice_reaches_the_speedup_at_least_loss(seed):
+    """Against all 5^4 combinations of head counts, with arbitrary speed-ups wanted."""
+    found = scores(seed)
+    wanted = 1 + np.random.default_rng(seed).uniform(0.02, 1.0)
+    saved = savings(COSTS, FULL)
+    losses = [
+        np.concatenate([[0], np.cumsum(np.sort(found.values[name]))]) for name in HEADS
+    ]  # by heads removed
+    gains = [saved[name][::-1] for name in HEADS]
+    candidate = choose(found, FULL, NO_FLOOR, COSTS, wanted)
+    assert candidate is not None
+    assert candidate.predicted >= wanted
+    removed = sum(
+        score
+        for name in HEADS
+        for score, keep in zip(found.values[name], candidate.mask.keep[name], strict=True)
+        if not keep
+    )
+    saving = 1 - 1 / wanted
+    assert removed >= brute_force(losses, gains, saving) - 1e-9
+    # Rounding can cost at most one step of time per layer.
+    assert removed <= brute_force(losses, gains, saving * (1 + len(HEADS) / 20_000)) + 1e-9
+
+
+def test_each_layer_loses_its_least_important_heads():
+    mask = choose(scores(1), FULL, NO_FLOOR, COSTS, 1.4).mask
+    assert 0 < mask.count() < 16
+    for name, flags in mask.keep.items():
+        values = np.array(scores(1).values[name])
+        kept = np.array(flags)
+        if kept.any() and not kept.all():
+            assert values[kept].min() > values[~kept].max()
+
+
+def test_floors_hold_and_what_they_forbid_is_not_reachable():
+    floors = parse_floors("cross=2,decoder_self=4", FULL)
+    most = fewest(scores(), FULL, floors, COSTS)
+    assert most.mask.counts() == {
+        "encoder_self.0": 1, "encoder_self.1": 1, "decoder_self.0": 4, "cross.0": 2,
+    }  # fmt: skip
+    assert most.predicted == pytest.approx(1 / (1 - 2 * 0.07 - 0.06))
+    assert choose(scores(), FULL, floors, COSTS, most.predicted + 1e-6) is None
+    reached = choose(scores(), FULL, floors, COSTS, most.predicted - 1e-9)
+    assert reached.mask.counts() == most.mask.counts()
+
+
+def test_heads_that_save_nothing_stay():
+    costs = table(
+        {"encoder_self": [0.2, 0.1, 0.05, 0.02], "decoder_self": [0] * 4, "cross": [0] * 4}
+    )
+    mask = choose(scores(), FULL, NO_FLOOR, costs, 1.3).mask
+    assert mask.count("decoder_self") == mask.count("cross") == 4
+    assert mask.count("encoder_self") < 8
+
+
+class Machine:
+    """A machine on which only a share of what the table promises comes true."""
+
+    def __init__(self, share: float, ceiling: float = np.inf) -> None:
+        self.share, self.ceiling = share, ceiling
+        self.saved = savings(COSTS, FULL)
+        self.seen: list[Mask] = []
+
+    def measure(self, mask: Mask, number: int) -> Timing:
+        self.seen.append(mask)
+        assert number == len(self.seen)
+        gain = sum(self.saved[name][count] for name, count in mask.counts().items())
+        return timing(min(1 / (1 - self.share * gain), self.ceiling))
+
+
+def try_to_reach(wanted: float, machine: Machine, floor: str = "0"):
+    found, floors = scores(), parse_floors(floor, FULL)
+    return reach(
+        wanted,
+        lambda aim: choose(found, FULL, floors, COSTS, aim),
+        fewest(found, FULL, floors, COSTS),
+        machine.measure,
+    )
+
+
+def test_a_choice_that_is_fast_enough_is_taken_at_once():
+    machine = Machine(1.0)
+    mask, tries = try_to_reach(1.3, machine)
+    assert machine.seen == [mask]
+    assert [found.met for found in tries] == [True]
+    assert tries[0].aim == 1.3
+    assert tries[0].kept == mask.count()
+
+
+def test_a_miss_is_followed_by_a_tighter_choice():
+    machine = Machine(0.85)
+    mask, tries = try_to_reach(1.3, machine)
+    assert [found.met for found in tries] == [False] * (len(tries) - 1) + [True]
+    assert 2 <= len(tries) <= RETRIES + 1
+    assert mask == machine.seen[-1]
+    aims = [found.aim for found in tries]
+    assert aims == sorted(aims)
+    for before, after in itertools.pairwise(tries):
+        assert after.aim == pytest.approx(before.predicted * 1.3 / before.speedup)
+
+
+def test_after_the_last_retry_the_fastest_choice_is_taken():
+    machine = Machine(1.0, ceiling=1.29)
+    mask, tries = try_to_reach(1.3, machine)
+    assert len(tries) == RETRIES + 1
+    assert not any(found.met for found in tries)
+    assert mask in machine.seen
+
+
+def test_what_the_floors_do_not_allow_is_an_error_that_says_how_much_is_possible():
+    with pytest.raises(UsageError, match=r"is 1\.639, with 4 of 16.*or lower --floor"):
+        try_to_reach(3.0, Machine(1.0), floor="1")  # 1 / (1 - 2 x 0.07 - 0.12 - 0.13)
+    with pytest.raises(UsageError, match="ask for less$"):
+        try_to_reach(30.0, Machine(1.0))
+
+
+def test_the_table_does_not_forbid_what_can_be_measured():
+    """Savings that do not add up: together the layers save more than one by one."""
+    machine = Machine(1.3)
+    mask, tries = try_to_reach(2.5, machine)
+    assert mask.count() == 0
+    assert tries[0].predicted < 2.5 <= tries[0].speedup
+
+
+def test_the_report_shows_the_cost_table_and_every_try():
+    """In Markdown, HTML and JSON; two tries of which the second reached 1.3."""
+    _, tries = try_to_reach(1.3, Machine(0.85))
+    search = SpeedSearch(wanted=1.3, costs=COSTS, tries=tries)
+    report = translator_report().model_copy(update={"search": search})
+    markdown, page = render(report, "markdown"), render(report, "html")
+    for text in (markdown, page):
+        assert "1.3 times as fast at batch 16" in text
+        assert "missed" in text
+        assert "reached" in text
+        for row in search.costs.rows:
+            assert f"{500 * row.saved_share:.1f}"[:3] in text
+    assert f"| 1 | 1.300 | {tries[0].kept} |" in markdown
+    assert markdown.count("| cross-attention |") == 4
+    assert Report.model_validate_json(render(report, "json")).search == search
+
+
+def test_the_report_says_that_the_wanted_speedup_was_missed():
+    _, tries = try_to_reach(1.3, Machine(1.0, ceiling=1.29))
+    search = SpeedSearch(wanted=1.3, costs=COSTS, tries=tries)
+    report = translator_report().model_copy(update={"search": search})
+    assert "was not reached in 4 tries" in render(report, "markdown")

@@ -1,0 +1,310 @@
+"""The command line as a user meets it: real processes, exit statuses, stdout and stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from compressor.commands import run
+from compressor.model.sublayers import Scores
+from tests.helpers import toy
+
+ROOT = Path(__file__).parents[2]
+
+
+def compress(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "compressor", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def inputs(once) -> dict[str, Path]:
+    def make(directory: Path) -> None:
+        toy.classifier(directory / "bert")
+        toy.labels_file(directory / "calibration.tsv")
+        toy.labels_file(directory / "test.tsv", seed=1)
+
+    made = once("cli-inputs", make)
+    return {
+        "model": made / "bert",
+        "calibration": made / "calibration.tsv",
+        "test": made / "test.tsv",
+    }
+
+
+def run_options(inputs: dict[str, Path]) -> list[object]:
+    return [
+        "run", "-m", inputs["model"], "--calibration", inputs["calibration"],
+        "--test", inputs["test"], "-b", "1,4", "--bench-seconds", "0.05", "--device", "cpu",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(inputs, once, tmp_path_factory) -> Path:
+    def make(directory: Path) -> None:
+        done = compress(*run_options(inputs), "--keep", "0.5", "-o", directory)
+        assert done.returncode == 0, done.stderr
+        assert "6/12" in done.stdout
+        assert "removing 6 of 12 heads" in done.stderr
+
+    own = tmp_path_factory.mktemp("finished") / "out"
+    return shutil.copytree(once("cli-finished", make), own)
+
+
+def test_help_names_every_command_and_needs_no_torch():
+    code = (
+        "import sys; from compressor.commands import run; run(['--help']);"
+        "sys.exit(any(m in sys.modules for m in ('torch', 'transformers', 'onnxruntime')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("run", "inspect", "prune", "export", "gate", "translate", "classify", "doctor"):
+        assert f"\n  {name} " in done.stdout
+
+
+def test_checkout_script_and_module_are_the_same_command():
+    version = compress("--version").stdout
+    script = subprocess.run(
+        [sys.executable, ROOT / "cli.py", "--version"], capture_output=True, text=True
+    )
+    assert script.stdout == version != ""
+
+
+def test_stdout_is_the_result_alone(inputs, finished):
+    """The same command again: everything is done; -q leaves stderr empty."""
+    done = compress(*run_options(inputs), "--keep", "0.5", "-o", finished, "-q")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("dense") >= 1
+
+
+def test_verbose_tells_how_long_it_took(finished):
+    arguments = ("gate", finished / "report.json", "--max-drop", "accuracy=100")
+    assert " s\n" not in compress(*arguments).stderr
+    assert compress(*arguments, "-v").stderr.startswith("took ")
+
+
+def test_json_is_one_object(inputs, finished):
+    done = compress(*run_options(inputs), "--keep", "0.5", "-o", finished, "--json")
+    data = json.loads(done.stdout)
+    assert data["ok"] is True
+    assert data["output"] == str(finished)
+
+
+def test_the_gate_exits_with_1_exactly_when_a_rule_is_not_met(finished):
+    report = finished / "report.json"
+    assert run(["gate", str(report), "--max-drop", "accuracy=100"]) == 0
+    missed = compress("gate", report, "--min-speedup", "1000@4")
+    assert missed.returncode == 1
+    assert "NOT MET" in missed.stdout
+    assert run(["gate", str(report), "--max-drop", "bleu=1"]) == 4
+    assert run(["gate", str(report), "--max-drop", "accuracy"]) == 2
+    assert run(["gate", str(report)]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["run", "-o", "x", "--keep", "0.5"], 2, "--model"),
+        (["run", "-o", "x", "-m", "nowhere/at/all", "--keep", "0.5"], 4, "no directory"),
+        (["run", "-o", "x", "--frobnicate"], 2, "--frobnicate"),
+        (["inspect", "."], 4, "config.json"),
+        (["gate", "nothing.json", "--max-drop", "bleu=1"], 4, "nothing.json"),
+        (["evaluate", "nothing", "--test", "x.tsv"], 4, "nothing"),
+        (["report", "nothing.json", "-o", "x"], 4, "nothing.json"),
+    ],
+)
+def test_errors_have_a_status_and_one_sentence(
+    arguments, status, message, tmp_path, monkeypatch, capsys
+):
+    done = compress(*arguments, cwd=tmp_path)
+    assert done.returncode == status
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+    monkeypatch.chdir(tmp_path)
+    assert run([*arguments, "--json"]) == status
+    assert json.loads(capsys.readouterr().out)["exit_status"] == status
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["run", "score", "prune", "study", "evaluate"])
+@pytest.mark.parametrize("seed", ["-1", "4294967296"])
+def test_a_seed_that_generators_refuse_is_refused_first(command, seed, capsys):
+    needed = {
+        "run": ["-o", "x"], "score": ["-o", "x"], "prune": ["-o", "x", "--scores", "x"],
+        "study": ["heads", "-o", "x"], "evaluate": ["x", "--test", "x"],
+    }  # fmt: skip
+    assert run([command, *needed[command], "--seed", seed]) == 2
+    assert "--seed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["score", "--method", "magnitude", "--compare", "taylor"], "taylor needs --calibration"),
+        (["score", "--method", "magnitude", "--text-column", "a"], "--text-column a is for --cal"),
+        (["prune", "--scores", "s", "--keep", "1", "--calibration-rows", "9"], "-rows 9 is for"),
+        # A default that is typed is a wish too.
+        (
+            ["score", "--calibration", "x", "--normalize", "layer"],
+            "--normalize layer is for --method taylor or",
+        ),
+        (
+            ["score", "--calibration", "x", "--method", "fisher", "--per", "token"],
+            "--per token is for --method taylor or relevance, not for fisher; leave it out",
+        ),
+        (["run", "--keep", "1", "--method", "subset", "--per", "token"], "not for subset;"),
+        (["study", "heads", "--test", "x", "--normalize", "layer"], "--normalize makes no sense"),
+        (["study", "curve", "--test", "x", "--ablate", "loss"], "--ablate loss is for"),
+        (["score", "--method", "hardconcrete"], "'hardconcrete'; there are taylor"),
+        (["score", "--method", "random", "--compare", "subset"], "use it with `compress run`"),
+    ],
+)
+def test_what_would_do_nothing_is_refused_first(arguments, message, tmp_path, monkeypatch, capsys):
+    """The directory of the model is not even looked for."""
+    monkeypatch.chdir(tmp_path)
+    scores = Scores({}, "random", "random", {})
+    Path("s").write_text(json.dumps(scores.to_json()), encoding="utf-8")
+    assert run([*arguments, "-m", "nowhere", "-o", "x"]) == 2
+    assert message in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+MALFORMED = [
+    ("text\tlabel\nw5\tLABEL_1\nw6\n", ":3"),
+    ("text\tlabel\nw5\tLABEL_1\n\tLABEL_2\n", ":3"),
+    ("text\tlabel\nw5\tLABEL_9\n", ":2"),
+    ("text\tlabel\nw5\tLABEL_1\n", "too few rows"),
+    (b"text\tlabel\nw5 \xff\tLABEL_1\n", ":2"),
+]
+
+
+def with_bad_data(inputs, content: str | bytes, tmp_path: Path) -> list[object]:
+    bad = tmp_path / "bad.tsv"
+    bad.write_bytes(content if isinstance(content, bytes) else content.encode())
+    options = [bad if o == inputs["calibration"] else o for o in run_options(inputs)]
+    return [*options, "--keep", "0.5", "-o", tmp_path / "out"]
+
+
+def test_malformed_data_exits_with_4(inputs, tmp_path):
+    done = compress(*with_bad_data(inputs, MALFORMED[0][0], tmp_path))
+    assert done.returncode == 4
+    assert "bad.tsv:3" in done.stderr
+    assert done.stdout == ""
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("content", "place"), MALFORMED)
+def test_malformed_data_is_told_with_file_and_line(inputs, content, place, tmp_path, capsys):
+    """In this process: starting five others takes most of a minute."""
+    assert run([*map(str, with_bad_data(inputs, content, tmp_path))]) == 4
+    told = capsys.readouterr()
+    assert "bad.tsv" in told.err
+    assert place in told.err
+    assert told.err.startswith("error: ")
+    assert told.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_requested_device_that_is_not_there_is_an_error(inputs, tmp_path):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a CUDA device")
+    options = ["cuda" if o == "cpu" else o for o in run_options(inputs)]
+    done = compress(*options, "--keep", "0.5", "-o", tmp_path / "out")
+    assert done.returncode == 3
+    assert "cuda" in done.stderr.lower()
+    assert not (tmp_path / "out").exists()
+
+
+def test_single_steps_do_what_run_does(inputs, finished, tmp_path):
+    scores = tmp_path / "scores.json"
+    model = ["-m", inputs["model"]]
+    done = compress("score", *model, "--calibration", inputs["calibration"], "-o", scores,
+                    "--device", "cpu")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "second-order|" in done.stdout
+    pruned = tmp_path / "pruned"
+    done = compress("prune", *model, "--scores", scores, "--keep", "0.5", "-o", pruned,
+                    "--recover", "reconstruct", "--calibration", inputs["calibration"],
+                    "--device", "cpu")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    heads = [json.loads((d / "heads.json").read_text())["kept"] for d in (pruned, finished)]
+    assert heads[0] == heads[1]
+    done = compress("export", "-m", pruned, "-o", pruned)
+    assert done.returncode == 0, done.stderr
+    assert (pruned / "onnx" / "model.onnx").read_bytes() == (
+        finished / "onnx" / "model.onnx"
+    ).read_bytes()
+    done = compress("evaluate", pruned, finished, "--test", inputs["test"], "--json")
+    first, second = json.loads(done.stdout)["artifacts"]
+    assert first["quality"] == second["quality"]
+    assert all(c["difference"] == 0 for c in second["comparisons"])
+    dense = finished / ".compress" / "dense"
+    done = compress("bench", dense, finished, "--test", inputs["test"], "-b", "2",
+                    "--bench-seconds", "0.05")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "CPUExecutionProvider" in done.stdout
+
+
+def test_inspect_counts_what_heads_own(inputs):
+    done = compress("inspect", inputs["model"], "--json")
+    data = json.loads(done.stdout)
+    (kind,) = data["kinds"]
+    assert (kind["kind"], kind["heads"], kind["head_dim"]) == ("encoder_self", [4, 4, 4], 8)
+    assert kind["parameters"] == 3 * (4 * 32 * 32 + 3 * 32)
+    assert all(row["most_speedup"] > 1 for row in data["macs"])
+
+
+def test_reports_can_be_written_again(finished, tmp_path):
+    done = compress("report", finished / "report.json", "-o", tmp_path, "--plots",
+                    "--format", "html", "--format", "junit")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert {"report.html", "junit.xml", "throughput.png"} <= {p.name for p in tmp_path.iterdir()}
+
+
+def test_doctor_knows_this_environment():
+    done = compress("doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    data = json.loads(done.stdout)
+    assert data["providers"]["cpu"].startswith("works")
+    assert data["versions"]["torch"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals as on a terminal need POSIX")
+def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(inputs, tmp_path):
+    """To the end, where a gate is not met, which still leaves the artifact."""
+    out = tmp_path / "out"
+    options = [*run_options(inputs), "--keep", "0.5", "-o", out, "--min-speedup", "1000", "--json"]
+    command = [sys.executable, "-m", "compressor", *map(str, options)]
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        # Where the suite itself runs in the background, children inherit that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    deadline = time.monotonic() + 120
+    while not (out / ".compress" / "dense.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "the same command goes on from what is saved" in stderr
+    again = compress(*options)
+    assert again.returncode == 1, again.stderr
+    assert "done before" in again.stderr
+    assert json.loads(again.stdout)["ok"] is True
+    assert (out / "manifest.json").exists()

@@ -1,0 +1,200 @@
+"""ONNX equals PyTorch for every architecture, with uneven and with empty layers."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from unittest import mock
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch.export import ExportedProgram
+
+from compressor.errors import InputError, VerificationError
+from compressor.export import export_model
+from compressor.export.graphs import OPSET, export_graphs
+from compressor.export.metadata import generation_settings
+from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.sublayers import Mask
+from compressor.model.surgery import prune
+from compressor.pipeline.build import synthetic_probe
+from compressor.pipeline.recipe import build_recipe
+from compressor.pipeline.single_steps import export_checkpoint
+from compressor.results import Check
+from compressor.tasks import task_module
+from tests.helpers import toy
+from tests.helpers.tiny import (
+    BUILDERS,
+    TRANSLATORS,
+    empty_first_mask,
+    nothing_left_mask,
+    ragged_batch,
+    tiny_model,
+    uneven_mask,
+)
+
+MASKS = {"uneven": uneven_mask, "first": empty_first_mask, "nothing": nothing_left_mask}
+# Exporting takes seconds, so each architecture gets the masks that can break it differently.
+CASES = [(name, "uneven") for name in BUILDERS]
+CASES += [("marian", "first"), ("bert", "nothing")]
+
+
+def open_toy(name: str, tmp_path) -> Checkpoint:
+    build = toy.translator if name in TRANSLATORS else toy.classifier
+    return open_checkpoint(str(build(tmp_path / "dense", name)))
+
+
+@pytest.mark.parametrize(("name", "mask_name"), CASES)
+def test_exported_answers_are_pytorchs(name: str, mask_name: str, tmp_path):
+    """Once by the program's own check, once here through a plain onnxruntime session."""
+    checkpoint = open_toy(name, tmp_path)
+    mask = MASKS[mask_name](checkpoint.layers)
+    model = prune(checkpoint.model, checkpoint.layers, mask)
+    task = task_module(checkpoint.entry.task)
+    probe = synthetic_probe(checkpoint, task)
+    texts = ["w5 w7 w9", "w40", "", "  w8   w8 "]
+    with mock.patch.object(ExportedProgram, "run_decompositions") as decompose:
+        checks = export_model(checkpoint, model, mask, probe.batches, texts, tmp_path / "out", None)
+    decompose.assert_not_called()  # a second tracing, which would take as long as all the rest
+    assert all(check.largest_difference <= check.tolerance for check in checks)
+    batch = ragged_batch(model, rows=5)
+    with torch.no_grad():
+        expected = model(**batch).logits.numpy()
+    actual = _run_plainly(tmp_path / "out" / "onnx", batch)
+    np.testing.assert_allclose(actual, expected, atol=2e-4 * np.abs(expected).max())
+
+
+def _run_plainly(directory, batch) -> np.ndarray:
+    """Logits through sessions opened here: one graph, or encoder and step by step decoder."""
+    arrays = {name: value.numpy() for name, value in batch.items()}
+    if (directory / "model.onnx").exists():
+        session = _session(directory / "model.onnx")
+        feeds = {i.name: arrays.get(i.name, np.zeros_like(arrays["input_ids"]))
+                 for i in session.get_inputs()}  # fmt: skip
+        return session.run(["logits"], feeds)[0]
+    encoder, decoder = _session(directory / "encoder.onnx"), _session(directory / "decoder.onnx")
+    source = {"input_ids": arrays["input_ids"], "attention_mask": arrays["attention_mask"]}
+    names = [output.name for output in encoder.get_outputs()]
+    state = dict(zip(names, encoder.run(None, source), strict=True))
+    state["attention_mask"] = arrays["attention_mask"]
+    rows = len(arrays["input_ids"])
+    for value in decoder.get_inputs():
+        if value.name.startswith("past"):
+            state[value.name] = np.zeros((rows, value.shape[1], 0, value.shape[3]), np.float32)
+    logits = []
+    for position, tokens in enumerate(arrays["decoder_input_ids"].T):
+        state |= {"input_ids": tokens[:, None], "position": np.array([position])}
+        feeds = {i.name: state[i.name] for i in decoder.get_inputs()}
+        outputs = zip(decoder.get_outputs(), decoder.run(None, feeds), strict=True)
+        for output, value in outputs:
+            state[output.name.replace("present", "past")] = value
+        logits.append(state["logits"])
+    return np.stack(logits, axis=1)
+
+
+def _session(path):
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+def test_graphs_are_valid_and_the_model_is_given_back_unchanged(tmp_path):
+    checkpoint = open_toy("marian", tmp_path)
+    mask = uneven_mask(checkpoint.layers)
+    model = prune(checkpoint.model, checkpoint.layers, mask)
+    batch = ragged_batch(model)
+    before = model(**batch).logits
+    export_graphs(model, checkpoint.layers, mask, tmp_path / "onnx")
+    assert torch.equal(model(**batch).logits, before)
+    for name in ("encoder", "decoder"):
+        path = tmp_path / "onnx" / f"{name}.onnx"
+        onnx.checker.check_model(path, full_check=True)
+        proto = onnx.load(path)
+        assert [(o.domain, o.version) for o in proto.opset_import] == [("", OPSET)]
+        assert b"site-packages" not in path.read_bytes()
+        # Heads are split and joined without computing a size in every run.
+        constant = {tensor.name for tensor in proto.graph.initializer}
+        shapes = [node.input[1] for node in proto.graph.node if node.op_type == "Reshape"]
+        assert len(shapes) >= 4 * 2  # of two layers
+        assert set(shapes) <= constant
+
+
+def test_the_same_model_exports_to_the_same_bytes(tmp_path):
+    checkpoint = open_toy("bert", tmp_path)
+    full = Mask.full(checkpoint.layers)
+    for name in ("a", "b"):
+        export_graphs(checkpoint.model, checkpoint.layers, full, tmp_path / name)
+    first, second = ((tmp_path / n / "model.onnx").read_bytes() for n in ("a", "b"))
+    assert first == second
+
+
+def test_a_graph_of_another_model_is_caught(tmp_path):
+    """Verification compares with the model at hand, so a swapped graph must fail it."""
+    from compressor.export.verify import verify_classifier
+
+    checkpoint = open_toy("bert", tmp_path)
+    full = Mask.full(checkpoint.layers)
+    probe = synthetic_probe(checkpoint, task_module("classification"))
+    export_model(
+        checkpoint, checkpoint.model, full, probe.batches, probe.texts, tmp_path / "out", None
+    )
+    mask = full.without([("encoder_self.0", 0)])
+    other = prune(checkpoint.model, checkpoint.layers, mask)
+    with pytest.raises(VerificationError, match="differ from PyTorch"):
+        verify_classifier(other, tmp_path / "out", [b.inputs() for b in probe.batches])
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_an_export_that_fails_leaves_nothing(is_new: bool, tmp_path):
+    """Graphs that were not found to be right are not there to be deployed, or in the way."""
+    out = tmp_path / "out"
+    if not is_new:
+        out.mkdir()
+    recipe = build_recipe({"model": str(toy.classifier(tmp_path / "dense", "bert"))})
+
+    def write(*arguments: object, then: Exception | None) -> list[Check]:
+        graphs = arguments[5] / "onnx"
+        graphs.mkdir()
+        (graphs / "model.onnx").write_bytes(b"a graph")
+        if then:
+            raise then
+        return []
+
+    refused = partial(write, then=VerificationError("they differ"))
+    with (
+        mock.patch("compressor.pipeline.single_steps.export_model", refused),
+        pytest.raises(VerificationError, match="they differ"),
+    ):
+        export_checkpoint(recipe, out)
+    assert out.exists() != is_new
+    assert is_new or not list(out.iterdir())
+    with mock.patch("compressor.pipeline.single_steps.export_model", partial(write, then=None)):
+        export_checkpoint(recipe, out)
+    assert [path.name for path in out.rglob("*")] == ["onnx", "model.onnx"]
+    with pytest.raises(InputError, match="is there already"):
+        export_checkpoint(recipe, out)
+
+
+def test_generation_settings_that_cannot_be_followed_are_refused():
+    model = tiny_model("marian")
+    model.generation_config.repetition_penalty = 1.3
+    with pytest.raises(InputError, match="repetition_penalty=1.3"):
+        generation_settings(model)
+    model.generation_config.repetition_penalty = None
+    model.generation_config.bad_words_ids = [[3, 4]]
+    with pytest.raises(InputError, match="several tokens"):
+        generation_settings(model)
+
+
+def test_a_real_marian_directory_with_pieces(tmp_path):
+    """The hub's own format: source.spm, target.spm, vocab.json; tokens checked on texts."""
+    directory = toy.marian_with_pieces(tmp_path / "dense")
+    checkpoint = open_checkpoint(str(directory))
+    full = Mask.full(checkpoint.layers)
+    probe = synthetic_probe(checkpoint, task_module("translation"))
+    texts = ["w5 und w7.", "unbekannt äöü", "", "w3"]
+    export_model(checkpoint, checkpoint.model, full, probe.batches, texts, tmp_path / "out", None)
+    graphs = json.loads((tmp_path / "out" / "onnx" / "graphs.json").read_text())
+    assert graphs["generation"]["suppress_tokens"] == [59]
+    assert graphs["max_source_tokens"] == 32

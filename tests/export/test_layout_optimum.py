@@ -1,0 +1,309 @@
+"""`compress export --layout optimum`: graphs run as optimum runs them, against PyTorch.
+
+optimum itself needs transformers 4, so what its loaders do with the graphs is written out here
+(optimum-onnx 0.1, `ORTDecoderForSeq2Seq.forward`): caches travel by position within the names that
+hold `.key` or `.value`, the first step runs `decoder_model.onnx`, all others
+`decoder_with_past_model.onnx`. What to expect comes from transformers' forward and `generate`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+import transformers
+
+from compressor.errors import InputError, UsageError, VerificationError
+from compressor.export import optimum
+from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
+from compressor.model.sublayers import Mask, Sublayer
+from compressor.model.surgery import prune
+from compressor.pipeline.recipe import build_recipe
+from compressor.pipeline.single_steps import export_checkpoint
+from tests.commands.test_cli import compress
+from tests.helpers import toy
+from tests.helpers.tiny import TRANSLATORS, ragged_batch, uneven_mask
+
+
+def cached_mask(layers: list[Sublayer]) -> Mask:
+    """The uneven mask, with caches in every decoder layer: 1 and 4 heads where it has none."""
+    keep = dict(uneven_mask(layers).keep)
+    last = max(layer.index for layer in layers if layer.kind == "cross")
+    keep[f"decoder_self.{last}"] = (False, True, False, False)
+    keep[f"cross.{last}"] = (True,) * 4
+    return Mask(keep)
+
+
+def save_pruned(name: str, root: Path, mask_name: str = "cached") -> Path:
+    """A checkpoint as `compress prune` writes it."""
+    build = toy.translator if name in TRANSLATORS else toy.classifier
+    dense = open_checkpoint(str(build(root / "dense", name)))
+    chosen = cached_mask if mask_name == "cached" and name in TRANSLATORS else uneven_mask
+    mask = chosen(dense.layers)
+    heads = {"kept": mask.to_json(), "heads": {x.name: x.units for x in dense.layers}}
+    save_checkpoint(dense, prune(dense.model, dense.layers, mask), heads, root / "pruned")
+    return root / "pruned"
+
+
+@dataclass(frozen=True)
+class Exported:
+    checkpoint: Checkpoint
+    directory: Path
+    said: str
+
+
+def export_pruned(name: str, root: Path) -> None:
+    """marian's export comes from the shell."""
+    pruned, out, said = save_pruned(name, root), root / "out", ""
+    if name == "marian":
+        done = compress("export", "-m", pruned, "-o", out, "--layout", "optimum")
+        assert done.returncode == 0, done.stderr
+        said = done.stdout
+    else:
+        checks = export_checkpoint(build_recipe({"model": str(pruned)}), out, "optimum")
+        assert all(check.largest_difference <= check.tolerance for check in checks)
+    (root / "said").write_text(said, encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def exported(once) -> Callable[[str], Exported]:
+    """Exports take seconds a graph, so all tests share them."""
+
+    @functools.cache
+    def shared(name: str) -> Exported:
+        root = once(f"optimum-{name}", functools.partial(export_pruned, name))
+        checkpoint = open_checkpoint(str(root / "pruned"))
+        return Exported(checkpoint, root / "out", (root / "said").read_text(encoding="utf-8"))
+
+    return shared
+
+
+def session(path: Path) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+
+class Loader:
+    """What `ORTModelForSeq2SeqLM` does with the three files, in its own order."""
+
+    def __init__(self, directory: Path) -> None:
+        self.encoder = session(directory / "encoder_model.onnx")
+        self.first = session(directory / "decoder_model.onnx")
+        self.next = session(directory / "decoder_with_past_model.onnx")
+
+    def encode(self, input_ids, attention_mask) -> dict[str, np.ndarray]:
+        feeds = {"input_ids": input_ids, "attention_mask": attention_mask}
+        (hidden,) = self.encoder.run(["last_hidden_state"], feeds)
+        return {"encoder_hidden_states": hidden, "encoder_attention_mask": attention_mask}
+
+    def decode(self, source, tokens, past):
+        """Logits and the past of the next call: a (key, value, key, value) per layer."""
+        run = self.first if past is None else self.next
+        values = {**source, "input_ids": tokens}
+        if past is not None:
+            names = [i.name for i in run.get_inputs() if ".key" in i.name or ".value" in i.name]
+            values |= zip(names, sum(past, ()), strict=True)
+        outputs = [output.name for output in run.get_outputs()]
+        feeds = {i.name: values[i.name] for i in run.get_inputs()}
+        results = dict(zip(outputs, run.run(outputs, feeds), strict=True))
+        caches = [name for name in outputs if ".key" in name or ".value" in name]
+        own = [results[name] for name in caches if "encoder" not in name]
+        cross = [results[name] for name in caches if "encoder" in name]
+        if past is not None:
+            cross = [value for layer in past for value in layer[2:]]
+        present = tuple((*own[i : i + 2], *cross[i : i + 2]) for i in range(0, len(own), 2))
+        return results["logits"], present
+
+
+def arrays(batch) -> tuple[np.ndarray, np.ndarray]:
+    return batch["input_ids"].numpy(), batch["attention_mask"].numpy()
+
+
+def assert_close(actual: np.ndarray, expected: torch.Tensor) -> None:
+    want = expected.detach().numpy()
+    assert actual.shape == want.shape
+    np.testing.assert_allclose(actual, want, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("name", ["marian", "mbart"])
+@pytest.mark.parametrize("rows", [5, 1])
+def test_greedy_search_over_caches_is_generates(exported, name: str, rows: int):
+    it = exported(name)
+    model = it.checkpoint.model
+    batch = ragged_batch(model, rows=rows, seed=rows)
+    source = {key: batch[key] for key in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        expected = model.generate(**source, num_beams=1, do_sample=False)
+        logits = model(**source, decoder_input_ids=expected[:, :-1]).logits
+    loader = Loader(it.directory)
+    encoded, past, steps = loader.encode(*arrays(batch)), None, []
+    tokens = expected[:, :1].numpy()
+    for position in range(expected.shape[1] - 1):
+        made, past = loader.decode(encoded, tokens, past)
+        steps.append(made)
+        assert past[0][0].shape[2] == position + 1  # where optimum reads the length of the past
+        tokens = expected[:, position + 1 : position + 2].numpy()
+    chosen = np.concatenate(steps, axis=1)
+    assert_close(chosen, logits)
+    for row, best in zip(expected.numpy(), chosen.argmax(-1), strict=True):
+        length = list(row).index(2) if 2 in row else len(row) - 1  # to the end token
+        assert length > 2  # or nothing would be compared
+        assert list(best[:length]) == list(row[1 : length + 1])
+
+
+@pytest.mark.parametrize("name", ["marian", "mbart"])
+def test_several_tokens_at_once_do_not_see_the_ones_behind_them(exported, name: str):
+    """4 tokens through the first graph, then 2 through the other; PyTorch takes all 6."""
+    it = exported(name)
+    batch = ragged_batch(it.checkpoint.model, rows=3, seed=4)
+    with torch.no_grad():
+        expected = it.checkpoint.model(**batch).logits
+    loader = Loader(it.directory)
+    encoded, tokens = loader.encode(*arrays(batch)), batch["decoder_input_ids"].numpy()
+    before, past = loader.decode(encoded, tokens[:, :4], None)
+    after, past = loader.decode(encoded, tokens[:, 4:], past)
+    assert_close(np.concatenate([before, after], axis=1), expected)
+    heads = [[cache.shape[1] for cache in layer] for layer in past]
+    counts = it.checkpoint.mask.counts()
+    assert heads == [
+        [counts[f"decoder_self.{i}"]] * 2 + [counts[f"cross.{i}"]] * 2 for i in (0, 1, 2)
+    ]
+    assert heads[2] == [1, 1, 4, 4]
+
+
+def test_names_and_files_are_optimums(exported):
+    """Written out from optimum-onnx 0.1: `constants.py`, and what its exporter names inputs."""
+    directory = exported("marian").directory
+    graphs = {path.name: session(path) for path in directory.glob("*.onnx")}
+    inputs = {name: [i.name for i in s.get_inputs()] for name, s in graphs.items()}
+    outputs = {name: [o.name for o in s.get_outputs()] for name, s in graphs.items()}
+    kinds = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")
+    caches = [f"{i}.{kind}" for i in range(3) for kind in kinds]
+    assert inputs == {
+        "encoder_model.onnx": ["input_ids", "attention_mask"],
+        "decoder_model.onnx": ["encoder_attention_mask", "input_ids", "encoder_hidden_states"],
+        "decoder_with_past_model.onnx": [
+            "encoder_attention_mask", "input_ids", *(f"past_key_values.{c}" for c in caches)
+        ],
+    }  # fmt: skip
+    assert outputs == {
+        "encoder_model.onnx": ["last_hidden_state"],
+        "decoder_model.onnx": ["logits", *(f"present.{c}" for c in caches)],
+        "decoder_with_past_model.onnx": [
+            "logits", *(f"present.{c}" for c in caches if "decoder" in c)
+        ],
+    }  # fmt: skip
+    for path in directory.glob("*.onnx"):
+        onnx.checker.check_model(path, full_check=True)
+        assert b"site-packages" not in path.read_bytes()
+    beside = {path.name for path in directory.iterdir() if path.suffix == ".json"}
+    assert {"config.json", "generation_config.json", "tokenizer_config.json"} <= beside
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert"])
+def test_a_classifier_is_one_graph_at_the_root(exported, name: str):
+    it = exported(name)
+    graph = session(it.directory / "model.onnx")
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if name == "bert" else [])]
+    assert [i.name for i in graph.get_inputs()] == names
+    for rows in (5, 1):
+        batch = ragged_batch(it.checkpoint.model, rows=rows)
+        feeds = {key: value.numpy() for key, value in batch.items()}
+        if name == "bert":
+            types = torch.arange(batch["input_ids"].numel()).view_as(batch["input_ids"]) % 2
+            batch["token_type_ids"], feeds["token_type_ids"] = types, types.numpy()
+        with torch.no_grad():
+            expected = it.checkpoint.model(**batch).logits
+        assert_close(graph.run(["logits"], feeds)[0], expected)
+
+
+def test_the_shell_lists_the_checks(exported):
+    it = exported("marian")
+    assert it.said.startswith(f"wrote {it.directory}\n")
+    assert "ONNX equals PyTorch" in it.said
+    assert "256 greedy tokens of 16 sentences" in it.said
+
+
+def test_graphs_of_another_model_are_caught(exported):
+    """The pruned model's own graphs must fail beside a model with other heads."""
+    it = exported("marian")
+    mask = it.checkpoint.mask
+    dense = open_checkpoint(str(it.directory.parent / "dense"))
+    batches = [ragged_batch(dense.model, rows=3)]
+    optimum.verify_translator(it.checkpoint.model, it.directory, batches)
+    with pytest.raises(VerificationError, match="differ"):
+        optimum.verify_translator(dense.model, it.directory, batches)
+    assert mask.count() < mask.total()
+
+
+def test_what_fails_its_check_gets_no_configuration(tmp_path, monkeypatch):
+    def differ(*_: object) -> list:
+        raise VerificationError("differs")
+
+    monkeypatch.setattr(optimum, "export_graphs", lambda *_: {})
+    monkeypatch.setattr(optimum, "verify_classifier", differ)
+    checkpoint = open_checkpoint(str(toy.classifier(tmp_path / "bert")))
+    with pytest.raises(VerificationError):
+        optimum.export_optimum(checkpoint, checkpoint.mask, [], tmp_path / "out")
+    assert not (tmp_path / "out" / "config.json").exists()
+
+
+@pytest.mark.parametrize("kind", ["decoder_self", "cross"])
+def test_a_decoder_layer_without_caches_is_refused(kind: str, tmp_path):
+    checkpoint = open_checkpoint(str(toy.translator(tmp_path / "dense")))
+    mask = checkpoint.mask.without((f"{kind}.1", head) for head in range(4))
+    pruned = replace(checkpoint, model=prune(checkpoint.model, checkpoint.layers, mask), mask=mask)
+    with pytest.raises(InputError, match=rf"{kind}\.1.*--floor 1.*--layout compress"):
+        optimum.export_optimum(pruned, mask, [], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_shell_tells_a_refusal_in_one_sentence(tmp_path):
+    pruned = save_pruned("marian", tmp_path, "uneven")
+    done = compress("export", "-m", pruned, "-o", tmp_path / "out", "--layout", "optimum")
+    assert done.returncode == 4
+    assert "decoder_self.2, cross.2" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("precision", ["fp32,int8", "auto"])
+def test_other_precisions_are_refused(precision: str, tmp_path):
+    recipe = build_recipe({"model": str(tmp_path), "precision": [precision]})
+    with pytest.raises(UsageError, match=f"--precision {precision} .*--layout optimum"):
+        export_checkpoint(recipe, tmp_path / "out", "optimum")
+
+
+def test_an_unknown_layout_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="'openvino' is unknown; use compress or optimum"):
+        export_checkpoint(build_recipe({"model": str(tmp_path)}), tmp_path / "out", "openvino")
+
+
+def test_nothing_is_overwritten(tmp_path):
+    """Not even in the checkpoint's own directory, whose config.json would be replaced."""
+    directory = toy.classifier(tmp_path / "bert")
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    with pytest.raises(InputError, match="not empty"):
+        export_checkpoint(build_recipe({"model": str(directory)}), directory, "optimum")
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+
+
+def test_tokenizers_bear_the_names_that_transformers_4_knows(exported, tmp_path):
+    directory = exported("bert").directory
+    config = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
+    ids = transformers.AutoTokenizer.from_pretrained(directory)("w5 w7")["input_ids"]
+    assert ids == exported("bert").checkpoint.tokenizer("w5 w7")["input_ids"]
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text('{"tokenizer_class": "MBartTokenizer", "extra_special_tokens": ["de_DE"]}')
+    optimum.name_as_before(path)
+    assert json.loads(path.read_text(encoding="utf-8")) == {
+        "tokenizer_class": "MBartTokenizer", "additional_special_tokens": ["de_DE"],
+    }  # fmt: skip

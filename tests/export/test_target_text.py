@@ -1,0 +1,170 @@
+"""--target-text: decoders score what occurs in a text, or what anything can be spelt with."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from compressor.errors import InputError, UsageError
+from compressor.export.target_text import CHUNK, count_lines, tokens_of_text
+from compressor.export.vocabulary import output_tokens
+from compressor.model.checkpoint import open_checkpoint
+from compressor.pipeline.recipe import build_recipe
+from compressor.pipeline.run import run
+from compressor.pipeline.single_steps import export_checkpoint
+from compressor.report.schema import load_report
+from compressor.runtime import Translator
+from compressor.runtime.vocabulary import count_output_tokens
+from tests.helpers import toy
+
+FEW = ["w3 w4 w5", "", "  w7 w4.", "w11"]
+
+
+def compress(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "compressor", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def text_file(path: Path, lines: list[str] = FEW) -> Path:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", ["marian", "bart", "mbart"])
+@torch.no_grad()
+def test_it_translates_with_these_tokens_alone(name, tmp_path):
+    """Token for token as `generate` of PyTorch when the other tokens are given no probability."""
+    if name == "marian":
+        model = toy.marian_with_pieces(tmp_path / "dense", own_target=True)
+        lines = [line.replace("w", "v") for line in FEW]
+    else:
+        model, lines = toy.translator(tmp_path / "dense", name), FEW
+    text, out = text_file(tmp_path / "text", lines), tmp_path / "out"
+    if name == "marian":
+        done = compress("export", "-m", model, "--target-text", text, "-o", out)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        told = done.stdout
+    else:
+        recipe = build_recipe({"model": str(model), "target_text": str(text)})
+        told = " ".join(check.detail for check in export_checkpoint(recipe, out))
+    checkpoint = open_checkpoint(str(model))
+    kept = json.loads((out / "onnx/output_tokens.json").read_text(encoding="utf-8"))
+    said = {i for line in lines for i in checkpoint.tokenizer(text_target=line.strip()).input_ids}
+    vocabulary = checkpoint.tokenizer.get_vocab()
+    assert said < set(kept) < set(vocabulary.values())
+    assert set(checkpoint.tokenizer.all_special_ids) <= set(kept)
+    assert f"the decoder scores {len(kept)} of {len(vocabulary)} tokens" in told
+
+    network, translator = checkpoint.model, Translator(out, threads=1)
+    texts = [toy.sentence(random.Random(seed)) for seed in range(12)]
+    batch = checkpoint.tokenizer(texts, return_tensors="pt", padding=True)
+    gone = sorted(set(range(network.lm_head.out_features)) - set(kept))
+    plain = network.generate(**batch, num_beams=2)
+    network.final_logits_bias[:, gone] = -torch.inf
+    expected = network.generate(**batch, num_beams=2)
+    assert set(plain.flatten().tolist()) & set(gone)  # these random weights would use others
+    rows = translator.generate({k: v.numpy() for k, v in batch.items()}, num_beams=2)
+    assert rows == [ids[1 : 1 + len(row)] for row, ids in zip(rows, expected.tolist(), strict=True)]
+    assert {token for row in rows for token in row} <= set(kept)
+
+
+@pytest.mark.parametrize("own_target", [False, True])
+def test_any_text_can_still_be_spelt(own_target, tmp_path):
+    """Each character that the target's model knows is a token by itself."""
+    checkpoint = open_checkpoint(
+        str(toy.marian_with_pieces(tmp_path / "dense", own_target=own_target))
+    )
+    kept = set(output_tokens(checkpoint, seen={0}))
+    ids = checkpoint.tokenizer.get_vocab()
+    letters = set("".join(piece for piece in ids if not piece.startswith(("<", "unused"))))
+    alone = {ids[letter] for letter in letters if letter in ids}
+    assert len(alone) > 10
+    if own_target:
+        lossless = set(output_tokens(checkpoint))
+        assert kept < lossless
+        alone &= lossless
+    assert alone <= kept
+
+
+def test_bytes_and_marked_letters_are_spelling():
+    from compressor.export.vocabulary import _is_short
+
+    assert all(map(_is_short, ["a", "▁", "▁a", "Ġa", "a</w>", "<0x0A>", "漢", "Ġ"]))
+    assert not any(map(_is_short, ["ab", "▁ab", "<0x0A", "<x>", "Ġab", "ab</w>"]))
+
+
+def test_tokens_are_those_of_all_lines(tmp_path):
+    """Across chunks; empty lines do not count."""
+    tokenizer = open_checkpoint(str(toy.marian_with_pieces(tmp_path / "dense"))).tokenizer
+    lines = ["w3"] * CHUNK + ["", "w4 w5"] + ["w3"] * CHUNK + ["w59"]
+    told: list[int] = []
+    path = text_file(tmp_path / "text", lines)
+    seen = tokens_of_text(path, tokenizer, told.append)
+    assert count_lines(path) == 2 * CHUNK + 2
+    assert told == [CHUNK, 2 * CHUNK, 2 * CHUNK + 2]
+    assert seen == {i for t in ("w3", "w4 w5", "w59") for i in tokenizer(text_target=t).input_ids}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"\n \n", "holds no text"), (b"\xff\xfe\n", "is not UTF-8"), (None, "No such file")],
+)
+def test_what_is_no_text_is_refused(content, message, tmp_path):
+    model = toy.translator(tmp_path / "bart", "bart")
+    path = tmp_path / "text"
+    if content is not None:
+        path.write_bytes(content)
+    flags = {"model": str(model), "target_text": str(path)}
+    with pytest.raises(InputError, match=message):
+        export_checkpoint(build_recipe(flags), tmp_path / "out")
+    flags |= {"calibration": str(toy.pairs_file(tmp_path / "rows.tsv")), "keep": ["0.5"]}
+    with pytest.raises(InputError, match=message):
+        run(build_recipe(flags), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_where_it_can_do_nothing_it_is_refused(tmp_path):
+    text, rows = text_file(tmp_path / "text"), toy.labels_file(tmp_path / "rows.tsv")
+    classifier, out = toy.classifier(tmp_path / "bert"), tmp_path / "out"
+    done = compress(
+        "run", "-m", classifier, "--calibration", rows, "--keep", "0.5", "--target-text", text,
+        "-o", out,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "is for translators" in done.stderr
+    base = {"model": str(classifier), "target_text": str(text), "calibration": str(rows)}
+    with pytest.raises(UsageError, match="not possible with --layout optimum"):
+        export_checkpoint(build_recipe(base), out, "optimum")
+    with pytest.raises(UsageError, match=r"does not go with --speedup 1\.2.*compress export"):
+        run(build_recipe(base | {"speedup": 1.2}), out)
+    assert not out.exists()
+
+
+@pytest.mark.usefixtures("shared_exports")
+def test_a_run_restricts_what_it_delivers_and_not_what_it_compares_with(tmp_path):
+    model, text = toy.marian_with_pieces(tmp_path / "dense"), text_file(tmp_path / "text")
+    flags = {
+        "model": str(model), "calibration": str(toy.pairs_file(tmp_path / "rows.tsv")),
+        "test": str(toy.pairs_file(tmp_path / "test.tsv", seed=1)), "keep": ["0.5"],
+        "target_text": str(text), "bench": False, "resamples": 100,
+    }  # fmt: skip
+    out = tmp_path / "out"
+    report = run(build_recipe(flags), out)
+    kept = count_output_tokens(out)
+    assert kept < 60
+    assert (report.dense.output_tokens, report.variants[0].output_tokens) == (60, kept)
+    assert count_output_tokens(out / ".compress/dense") == 60
+    assert (report.target_text.rows, report.target_text.files) == (3, [str(text)])
+    assert load_report(out / "report.json") == report
+    for name in ("report.md", "report.html", "README.md"):
+        page = (out / name).read_text(encoding="utf-8")
+        assert f"dense 60; keep-0.5 {kept}" in page, name
+    text_file(text, ["w9"])
+    with pytest.raises(UsageError, match="target_text_sha256"):
+        run(build_recipe(flags), out)

@@ -1,0 +1,266 @@
+"""Two made-up but consistent reports: a translator with three variants, a bare classifier."""
+
+from __future__ import annotations
+
+import random
+
+from compressor.report.schema import Report
+from compressor.results import (
+    Check,
+    Comparison,
+    Outcome,
+    Quality,
+    Scoring,
+    Source,
+    Throughput,
+    Timing,
+    Variant,
+)
+
+KINDS = ("encoder_self", "decoder_self", "cross")
+HOSTILE = "<script>alert(1)</script>\"'&amp;|`*_$x$_*`](http://example.invalid)"
+BATCHES = (1, 8, 32, 64)
+# variant -> kept heads per kind (of 48 each), BLEU, chrF, interval and p of BLEU, speed-up by batch
+VARIANTS = {
+    "heads-75": ((32, 36, 40), 34.1378, 58.8121, (-0.2519, 0.1034), 0.4126),
+    "heads-50": ((16, 26, 30), 33.9032, 58.6543, (-0.6187, 0.0081), 0.0599),
+    "heads-25": ((6, 12, 18), 31.2049, 56.0127, (-3.6012, -2.4101), 0.000999),
+}
+SPEEDUPS = {"heads-75": (0.987, 1.021, 1.061, 1.072), "heads-50": (0.993, 1.04, 1.151, 1.163)}
+SPEEDUPS["heads-25"] = (1.049, 1.112, 1.283, 1.338)
+SIGNATURES = {
+    "bleu": "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0",
+    "chrf": "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.6.0",
+}
+
+
+def _kept(counts: dict[str, int], layers: int, heads: int, seed: int) -> dict[str, list[int]]:
+    """Random kept heads with the given count per kind; a kind that keeps less than a quarter of its
+    heads loses the whole first layer."""
+    draw = random.Random(seed)
+    kept: dict[str, list[int]] = {}
+    for kind, count in counts.items():
+        places = [(layer, head) for layer in range(layers) for head in range(heads)]
+        if count < layers * heads / 4:
+            places = [(layer, head) for layer, head in places if layer > 0]
+        chosen = draw.sample(places, count)
+        for layer in range(layers):
+            kept[f"{kind}.{layer}"] = sorted(head for at, head in chosen if at == layer)
+    return kept
+
+
+def _scores(heads: dict[str, int]) -> dict[str, list[float]]:
+    draw = random.Random(7)
+    return {name: [draw.lognormvariate(-3, 1.5) for _ in range(n)] for name, n in heads.items()}
+
+
+def _timing(name: str, batch: int, speedup: float | None) -> Timing:
+    base = {1: 9.05, 8: 54.21, 32: 100.34, 64: 121.37}[batch]
+    rate = base * (speedup or 1.0)
+    gain = {"dense": 0.0, "heads-75": 0.13, "heads-50": 0.28, "heads-25": 0.47}[name]
+    limit = None if speedup is None else 1 + gain * (1 - 3 / (batch + 4))
+    return Timing(
+        variant=name,
+        batch_size=batch,
+        source_tokens=19.84,
+        padded_source_tokens=24.51,
+        target_tokens=24.0,
+        runs=40,
+        sentences_per_second=rate,
+        tokens_per_second=24 * rate,
+        latency_ms={
+            name: factor * 1e3 * batch / rate
+            for name, factor in (("p50", 1.0), ("p90", 1.1), ("p99", 1.23))
+        },
+        peak_memory_mib=412.75 + batch,
+        speedup=speedup,
+        speedup_interval=None if speedup is None else (speedup - 0.02, speedup + 0.0194),
+        limit=limit,
+        limit_macs=None if limit is None else limit + 0.11 * gain,
+        limit_bytes=limit,
+    )
+
+
+def _translator_variant(name: str, heads: dict[str, int]) -> Variant:
+    counts, bleu, chrf, interval, p_value = VARIANTS[name]
+    removed = 144 - sum(counts)
+    return Variant(
+        name=name,
+        directory=f"out/{name}",
+        budget=f"--keep {name.removeprefix('heads-')}%",
+        kept=_kept(dict(zip(KINDS, counts, strict=True)), 6, 8, seed=removed),
+        heads=heads,
+        parameters=44_121_600 - removed * 131_264,
+        checkpoint_bytes=176_512_340 - removed * 525_056,
+        onnx_bytes=178_330_112 - removed * 525_056,
+        precision="fp32",
+        recovery="least squares on 2,000 calibration rows",
+        quality=Quality(metrics={"bleu": bleu, "chrf": chrf}, signatures=SIGNATURES, rows=1000),
+        comparisons=[
+            Comparison(
+                metric="bleu",
+                dense=34.2134,
+                pruned=bleu,
+                difference=bleu - 34.2134,
+                interval=interval,
+                p_value=p_value,
+                resamples=1000,
+            ),
+            Comparison(
+                metric="chrf",
+                dense=58.9001,
+                pruned=chrf,
+                difference=chrf - 58.9001,
+                interval=(chrf - 58.9001 - 0.21, chrf - 58.9001 + 0.19),
+                p_value=0.3 if bleu > 33 else 0.000999,
+                resamples=1000,
+            ),
+        ],
+        checks=[
+            Check(name="pruned equals masked", largest_difference=3.1e-6, tolerance=1e-4),
+            Check(
+                name="ONNX equals PyTorch",
+                largest_difference=1.7e-5,
+                tolerance=1e-4,
+                detail="ragged batches of 1, 3 and 8",
+            ),
+        ],
+    )
+
+
+def translator_report() -> Report:
+    """A 6+6 layer translator pruned to three head counts, with everything measured."""
+    heads = {f"{kind}.{layer}": 8 for kind in KINDS for layer in range(6)}
+    dense = Variant(
+        name="dense",
+        directory="out/dense",
+        budget="all heads",
+        kept={name: list(range(8)) for name in heads},
+        heads=heads,
+        parameters=44_121_600,
+        checkpoint_bytes=176_512_340,
+        onnx_bytes=178_330_112,
+        precision="fp32",
+        quality=Quality(
+            metrics={"bleu": 34.2134, "chrf": 58.9001}, signatures=SIGNATURES, rows=1000
+        ),
+    )
+    rows = [_timing("dense", batch, None) for batch in BATCHES]
+    for name, speedups in SPEEDUPS.items():
+        rows += [_timing(name, b, s) for b, s in zip(BATCHES, speedups, strict=True)]
+    return Report(
+        tool_version="0.1.0",
+        created="2026-11-21T08:00:00+00:00",
+        command="compress run -m acme/opus-en-de --keep 50%",
+        task="translation",
+        model="acme/opus-en-de",
+        revision="0123456789abcdef0123456789abcdef01234567",
+        model_type="marian",
+        seed=17,
+        calibration=Source(files=["calibration.tsv"], rows=2000, sha256="ab" * 32),
+        test=Source(files=["test.en", "test.de"], rows=1000, sha256="cd" * 32),
+        scoring=Scoring(
+            method="taylor",
+            signature="taylor|per:token|normalized:layer|rows:400",
+            cost={"seconds": 12.345, "forward_passes": 50},
+            values=_scores(heads),
+        ),
+        dense=dense,
+        variants=[_translator_variant(name, heads) for name in VARIANTS],
+        throughput=Throughput(
+            provider="CPUExecutionProvider",
+            device="cpu",
+            precision="fp32",
+            threads=2,
+            lengths="lengths of the test rows, 24 forced output tokens",
+            rows=rows,
+        ),
+        hardware={"cpu": "Example CPU @ 2.5 GHz", "cores": "2", "memory": "16 GiB"},
+        versions={"python": "3.11.9", "onnxruntime": "1.31.1", "torch": "2.13.0"},
+        gate=[
+            Outcome(rule=rule, variant=name, met=met, message=f"measured on {name}")
+            for name, fast, good in (
+                ("heads-75", False, True),
+                ("heads-50", False, True),
+                ("heads-25", True, False),
+            )
+            for rule, met in (("max-drop bleu=0.5", good), ("min-speedup 1.1@8", fast))
+        ],
+    )
+
+
+def classifier_report() -> Report:
+    """A 4-layer classifier that lost a whole layer; no test rows, no timings, no scores."""
+    heads = {f"encoder_self.{layer}": 4 for layer in range(4)}
+    base = Variant(
+        name="dense",
+        directory="runs/dense",
+        budget="all heads",
+        kept={name: [0, 1, 2, 3] for name in heads},
+        heads=heads,
+        parameters=812_345,
+        checkpoint_bytes=3_251_000,
+        onnx_bytes=3_270_123,
+        precision="fp32",
+    )
+    pruned = base.model_copy(
+        update={
+            "name": "half",
+            "directory": "runs/half",
+            "budget": "--keep 8",
+            "kept": {
+                "encoder_self.0": [1, 3],
+                "encoder_self.1": [],
+                "encoder_self.2": [0, 1, 2],
+                "encoder_self.3": [0, 2, 3],
+            },
+            "parameters": 746_297,
+            "checkpoint_bytes": 2_986_808,
+            "onnx_bytes": 3_004_321,
+        }
+    )
+    return Report(
+        tool_version="0.1.0",
+        created="2026-11-21T08:00:00+00:00",
+        command="compress prune -m ./local-bert",
+        task="classification",
+        model="./local-bert",
+        revision=None,
+        model_type="bert",
+        seed=1,
+        calibration=None,
+        test=None,
+        scoring=None,
+        dense=base,
+        variants=[pruned],
+        throughput=None,
+        hardware={"cpu": "Example CPU"},
+        versions={"python": "3.12.1"},
+    )
+
+
+def hostile_report() -> Report:
+    """The translator's report with markup in every text a user or a model can influence."""
+    data = translator_report().model_dump()
+    old_name, new_name = "heads-50", f"v {HOSTILE}"
+    for model in (data["dense"], *data["variants"]):
+        model["name"] = new_name if model["name"] == old_name else model["name"]
+        model["quality"]["metrics"][HOSTILE] = 1.0
+        for key in ("directory", "budget", "precision", "recovery"):
+            model[key] = HOSTILE
+        model["quality"]["signatures"] = dict.fromkeys(("bleu", "chrf"), HOSTILE)
+        for check in model["checks"]:
+            check["name"] = check["detail"] = HOSTILE
+    for row in data["throughput"]["rows"]:
+        row["variant"] = new_name if row["variant"] == old_name else row["variant"]
+    for key in ("model", "command", "model_type", "revision", "created", "tool_version"):
+        data[key] = HOSTILE
+    for key in ("provider", "device", "precision", "lengths"):
+        data["throughput"][key] = HOSTILE
+    data["calibration"]["files"] = data["test"]["files"] = [HOSTILE]
+    data["scoring"]["method"] = data["scoring"]["signature"] = HOSTILE
+    data["scoring"]["cost"] = {HOSTILE: 1.0}
+    data["hardware"] = data["versions"] = {HOSTILE: HOSTILE}
+    for outcome in data["gate"]:
+        outcome["rule"] = outcome["variant"] = outcome["message"] = HOSTILE
+    return Report.model_validate(data)

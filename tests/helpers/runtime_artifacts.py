@@ -1,0 +1,87 @@
+"""Small artifacts for the runtime's tests, with the PyTorch models they were made from."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from compressor.export.graphs import export_graphs
+from compressor.export.metadata import write_metadata
+from compressor.export.tokenizer import write_tokenizer
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.sublayers import Mask, Sublayer
+from compressor.model.surgery import prune
+from tests.helpers import toy
+from tests.helpers.tiny import uneven_mask
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What is in `directory`, and what it must answer like."""
+
+    directory: Path
+    model: Any
+    tokenizer: Any
+
+
+def export(
+    checkpoint: Path,
+    mask_of: Callable[[list[Sublayer]], Mask],
+    directory: Path,
+    change: Callable[[Any], None] = lambda model: None,
+) -> Exported:
+    """Prune and export a checkpoint without the program's own checks.
+
+    Args:
+        change: applied to the pruned model before it is exported.
+    """
+    opened = open_checkpoint(str(checkpoint))
+    mask = mask_of(opened.layers)
+    model = prune(opened.model, opened.layers, mask)
+    change(model)
+    graphs = directory / "onnx"
+    files = export_graphs(model, opened.layers, mask, graphs)
+    write_tokenizer(opened.tokenizer, graphs / "tokenizer.json")
+    write_metadata(opened, model, mask, files, graphs)
+    return Exported(directory, model, opened.tokenizer)
+
+
+def vary(model: Any) -> None:
+    """Give a translator an output layer of its own, so that it does not repeat its input.
+
+    With the bias sentences end at various lengths within the limit.
+    """
+    rows, width = model.lm_head.weight.shape
+    generator = torch.Generator().manual_seed(4)
+    model.lm_head.weight = torch.nn.Parameter(0.5 * torch.randn(rows, width, generator=generator))
+    model.final_logits_bias[0, model.generation_config.eos_token_id] = 2.5
+
+
+# Exporting takes seconds, so tests of several files share what comes out.
+@cache
+def translator() -> Exported:
+    """A Marian model with SentencePiece vocabularies and a different head count in every layer."""
+    directory = _directory()
+    dense = toy.marian_with_pieces(directory / "dense")
+    return export(dense, uneven_mask, directory / "out", vary)
+
+
+@cache
+def classifier(name: str) -> Exported:
+    """A classifier of the architecture with a different head count in every layer."""
+    directory = _directory()
+    return export(toy.classifier(directory / "dense", name), uneven_mask, directory / "out")
+
+
+def _directory() -> Path:
+    path = Path(tempfile.mkdtemp(prefix="compress-tests-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path

@@ -1,0 +1,133 @@
+"""Tiny models of every supported architecture, with weights of realistic scale.
+
+Default initialisation (0.02) makes attention nearly uniform and logits nearly zero, which hides a
+wrong head count below any tolerance; these weights give sharp attention and logits of order one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import transformers as t
+from torch import nn
+
+from compressor.model.sublayers import Mask, Sublayer
+
+LABELS = 5
+_ENCODER = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 40,
+    "num_labels": LABELS,
+    "pad_token_id": 0,
+}
+_TRANSLATOR = {
+    "vocab_size": 60,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 40,
+    "max_position_embeddings": 40,
+    "pad_token_id": 1,
+    "eos_token_id": 2,
+    "bos_token_id": 0,
+    "forced_eos_token_id": None,
+    "num_beams": None,
+}
+
+BUILDERS: dict[str, Callable[[], nn.Module]] = {
+    "marian": lambda: t.MarianMTModel(
+        t.MarianConfig(**_TRANSLATOR, decoder_start_token_id=1, scale_embedding=True)
+    ),
+    "bart": lambda: t.BartForConditionalGeneration(
+        t.BartConfig(**_TRANSLATOR, decoder_start_token_id=2)
+    ),
+    "mbart": lambda: t.MBartForConditionalGeneration(t.MBartConfig(**_TRANSLATOR)),
+    "bert": lambda: t.BertForSequenceClassification(t.BertConfig(**_ENCODER)),
+    "roberta": lambda: t.RobertaForSequenceClassification(
+        t.RobertaConfig(**_ENCODER | {"type_vocab_size": 1})
+    ),
+    "distilbert": lambda: t.DistilBertForSequenceClassification(
+        t.DistilBertConfig(
+            vocab_size=60,
+            dim=32,
+            n_layers=3,
+            n_heads=4,
+            hidden_dim=48,
+            max_position_embeddings=40,
+            num_labels=LABELS,
+            pad_token_id=0,
+        )
+    ),
+    "electra": lambda: t.ElectraForSequenceClassification(
+        t.ElectraConfig(**_ENCODER | {"embedding_size": 24})
+    ),
+}
+TRANSLATORS = ("marian", "bart", "mbart")
+
+
+def tiny_model(architecture: str, seed: int = 0) -> nn.Module:
+    """A model of the architecture in evaluation mode, with weights of realistic scale."""
+    torch.manual_seed(seed)
+    model = BUILDERS[architecture]()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name.lower():
+                parameter.add_(0.2 * torch.randn_like(parameter))
+            elif parameter.dim() == 1:
+                parameter.normal_(0, 0.3)
+            elif "embed" in name or "shared" in name:
+                parameter.normal_(0, 1 / parameter.shape[1] ** 0.5)
+            else:
+                parameter.normal_(0, 1.5 / parameter.shape[1] ** 0.5)
+    generation = getattr(model, "generation_config", None)
+    if generation is not None:
+        generation.max_length = 24
+        if architecture == "mbart":
+            generation.decoder_start_token_id = 5
+    return model.eval()
+
+
+def ragged_batch(model: nn.Module, rows: int = 3, seed: int = 0) -> dict[str, torch.Tensor]:
+    """Model inputs with rows of very different length: 9, 2, 5, … tokens, padded on the right."""
+    generator = torch.Generator().manual_seed(seed)
+    config = model.config
+    pad = config.pad_token_id
+    lengths = [(9, 2, 5, 1, 7)[row % 5] for row in range(rows)]
+    ids = torch.full((rows, max(lengths)), pad)
+    for row, length in enumerate(lengths):
+        ids[row, :length] = torch.randint(6, 60, (length,), generator=generator)
+    batch = {"input_ids": ids, "attention_mask": (ids != pad).long()}
+    if config.is_encoder_decoder:
+        batch["decoder_input_ids"] = torch.randint(6, 60, (rows, 6), generator=generator)
+    return batch
+
+
+def uneven_mask(layers: list[Sublayer]) -> Mask:
+    """A different number of heads in every layer; the last layer of each kind loses all."""
+    removed = []
+    for kind in {layer.kind for layer in layers}:
+        of_kind = [layer for layer in layers if layer.kind == kind]
+        for position, layer in enumerate(of_kind):
+            last = position == len(of_kind) - 1
+            count = layer.units if last else position + 1
+            removed += [(layer.name, (head + position) % layer.units) for head in range(count)]
+    return Mask.full(layers).without(removed)
+
+
+def empty_first_mask(layers: list[Sublayer]) -> Mask:
+    """The first layer of every kind loses all its heads (generate reads its cache's length)."""
+    first = [layer for layer in layers if layer.index == 0]
+    return Mask.full(layers).without((x.name, h) for x in first for h in range(x.units))
+
+
+def nothing_left_mask(layers: list[Sublayer]) -> Mask:
+    """No heads at all."""
+    return Mask.full(layers).without((x.name, h) for x in layers for h in range(x.units))

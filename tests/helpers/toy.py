@@ -1,0 +1,113 @@
+"""Checkpoints and data that a user could have, small enough to build in a test."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+import torch
+from transformers import MarianTokenizer
+
+from tests.helpers.tiny import LABELS, TRANSLATORS, tiny_model
+from tests.model.test_checkpoint import word_tokenizer
+
+WORDS = [f"w{i}" for i in range(3, 60)]
+
+
+def sentence(rng: random.Random) -> str:
+    return " ".join(rng.choices(WORDS, k=rng.choice([1, 2, 3, 5, 8, 12])))
+
+
+def classifier(directory: Path, name: str = "bert") -> Path:
+    """A classifier of the architecture with labels LABEL_0 …, a word per token."""
+    tiny_model(name).save_pretrained(directory)
+    word_tokenizer().save_pretrained(directory)
+    return directory
+
+
+def translator(directory: Path, name: str = "marian") -> Path:
+    """A translator of the architecture whose tokens are the words w3 … w59."""
+    assert name in TRANSLATORS
+    model = tiny_model(name)
+    if name == "mbart":
+        model.config.decoder_start_token_id = 5
+    model.save_pretrained(directory)
+    word_tokenizer().save_pretrained(directory)
+    return directory
+
+
+def marian_with_pieces(directory: Path, *, own_target: bool = False) -> Path:
+    """A Marian checkpoint in the hub's own format, with trained SentencePiece vocabularies.
+
+    Args:
+        own_target: the target's pieces come from another language, whose words start with v where
+            the source's start with w; else the two vocabularies are the same.
+    """
+    from tests.helpers import tiny
+
+    directory.mkdir(parents=True)
+    rng = random.Random(3)
+    corpus = [f"{sentence(rng)} und {sentence(rng)}." for _ in range(400)]
+    target = corpus
+    if own_target:
+        letters = [line.translate(str.maketrans("0123456789", "abcdefghij")) for line in corpus]
+        corpus = corpus + letters
+        target = [line.replace("w", "v") for line in corpus]
+    vocab = {"</s>": 0, "<unk>": 1}
+    for name, lines in (("source", corpus), ("target", target)):
+        for piece in _train_pieces(directory / f"{name}.spm", lines, 100 if own_target else 57):
+            vocab.setdefault(piece, len(vocab))
+    size = 200 if own_target else 60
+    pad = size - 1
+    while len(vocab) < pad:
+        vocab[f"unused{len(vocab)}"] = len(vocab)
+    vocab["<pad>"] = pad
+    (directory / "vocab.json").write_text(json.dumps(vocab), encoding="utf-8")
+    model: Any = tiny.tiny_model("marian")
+    if own_target:
+        torch.manual_seed(1)
+        table = torch.nn.Embedding(size, model.config.d_model)
+        table.weight.data.normal_(0, model.config.d_model**-0.5)
+        model.resize_token_embeddings(size)
+        model.model.shared.weight.data.copy_(table.weight.data)
+        model.final_logits_bias.normal_(0, 0.3)
+    for settings in (model.config, model.generation_config):
+        settings.pad_token_id = settings.decoder_start_token_id = pad
+        settings.eos_token_id = 0
+    model.generation_config.bad_words_ids = [[pad]]
+    model.save_pretrained(directory)
+    MarianTokenizer.from_pretrained(directory, model_max_length=32).save_pretrained(directory)
+    return directory
+
+
+def _train_pieces(path: Path, lines: list[str], pieces: int) -> list[str]:
+    """Write a SentencePiece model; its pieces."""
+    prefix = path.with_suffix("")
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_prefix=str(prefix), vocab_size=pieces,
+        minloglevel=2, hard_vocab_limit=False,
+    )  # fmt: skip
+    prefix.with_suffix(".model").rename(path)
+    prefix.with_suffix(".vocab").unlink()
+    found = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    return [found.id_to_piece(i) for i in range(3, found.get_piece_size())]
+
+
+def pairs_file(path: Path, rows: int = 24, seed: int = 0) -> Path:
+    """Sentence pairs of the words that the toy translators know."""
+    rng = random.Random(seed)
+    lines = ["src\ttgt", *(f"{sentence(rng)}\t{sentence(rng)}" for _ in range(rows))]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def labels_file(path: Path, rows: int = 24, seed: int = 0) -> Path:
+    """Texts and labels that the toy classifiers know."""
+    rng = random.Random(seed)
+    lines = ["text\tlabel"]
+    lines += [f"{sentence(rng)}\tLABEL_{rng.randrange(LABELS)}" for _ in range(rows)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path

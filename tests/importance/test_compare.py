@@ -1,0 +1,186 @@
+"""Agreement of scores against SciPy, and what the table and the plot show of it."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from compressor.errors import UsageError
+from compressor.importance import compare
+from compressor.importance.compare import (
+    compare_scores,
+    comparison_figure,
+    comparison_plot,
+    comparison_table,
+)
+from compressor.model.sublayers import Scores
+
+LAYERS = {"encoder_self.0": 8, "encoder_self.1": 8, "decoder_self.0": 6, "cross.0": 8}
+
+
+def sample(seed: int, method: str, *, levels: int | None = None, signature: str = "") -> Scores:
+    """Random scores; with `levels`, only so many different ones, so that there are ties."""
+    rng = np.random.default_rng(seed)
+    draw = rng.random if levels is None else (lambda n: rng.integers(0, levels, n) / 4)
+    values = {name: tuple(float(v) for v in draw(n)) for name, n in LAYERS.items()}
+    return Scores(values, method, signature or f"{method}|seed:{seed}", {})
+
+
+def flat(scores: Scores, kind: str) -> np.ndarray:
+    return np.concatenate(
+        [v for name, v in scores.values.items() if kind == "all" or name.startswith(kind + ".")]
+    )
+
+
+@pytest.mark.parametrize("levels", [None, 3])
+def test_correlations_are_scipys_over_all_heads_and_per_kind(levels: int | None):
+    first, second = sample(0, "taylor", levels=levels), sample(1, "fisher", levels=levels)
+    (pair,) = compare_scores([first, second])["pairs"]
+    assert [row["kind"] for row in pair["correlations"]] == [
+        "all", "encoder_self", "decoder_self", "cross",
+    ]  # fmt: skip
+    for row in pair["correlations"]:
+        x, y = flat(first, row["kind"]), flat(second, row["kind"])
+        assert row["heads"] == len(x)
+        assert row["spearman"] == pytest.approx(stats.spearmanr(x, y).statistic)
+        assert row["kendall"] == pytest.approx(stats.kendalltau(x, y).statistic)
+
+
+def test_ranks_are_scipys():
+    values = np.array([3.0, 1.0, 3.0, 2.0, 3.0, -1.0, 2.0])
+    np.testing.assert_array_equal(compare.ranks(values), stats.rankdata(values))
+
+
+def test_the_order_of_layers_in_a_file_does_not_matter():
+    first, second = sample(0, "taylor"), sample(1, "fisher")
+    turned = Scores(dict(reversed(second.values.items())), "fisher", second.signature, {})
+    straight, other = compare_scores([first, second]), compare_scores([first, turned])
+    assert straight["pairs"][0]["correlations"] == other["pairs"][0]["correlations"]
+
+
+def test_equal_and_opposite_orders_are_one_and_minus_one():
+    scores = sample(0, "taylor")
+    opposite = Scores(
+        {name: tuple(-v for v in values) for name, values in scores.values.items()},
+        "fisher", "fisher", {},
+    )  # fmt: skip
+    same = compare_scores([scores, Scores(scores.values, "copy", "copy", {})])["pairs"][0]
+    turned = compare_scores([scores, opposite])["pairs"][0]
+    for row, against in zip(same["correlations"], turned["correlations"], strict=True):
+        assert (row["spearman"], row["kendall"]) == (pytest.approx(1), pytest.approx(1))
+        assert (against["spearman"], against["kendall"]) == (pytest.approx(-1), pytest.approx(-1))
+    assert all(row["shared"] == row["heads"] for row in same["lowest"])
+    assert turned["lowest"][-1] == {"heads": 15, "shared": 0, "by_chance": 7.5}
+
+
+def test_correlation_with_scores_that_are_all_the_same_is_undefined():
+    constant = Scores({name: (0.0,) * n for name, n in LAYERS.items()}, "zero", "zero", {})
+    comparison = compare_scores([sample(0, "taylor"), constant])
+    row = comparison["pairs"][0]["correlations"][0]
+    assert (row["spearman"], row["kendall"]) == (None, None)
+    assert "n/a" in comparison_table(comparison)
+
+
+def test_lowest_heads_are_those_that_pruning_would_take():
+    first, second = sample(0, "taylor"), sample(1, "fisher")
+    (pair,) = compare_scores([first, second])["pairs"]
+    assert [row["heads"] for row in pair["lowest"]] == [3, 6, 9, 12, 15]  # 10 ... 50 % of 30
+    for row in pair["lowest"]:
+        shared = set(np.argsort(flat(first, "all"))[: row["heads"]]) & set(
+            np.argsort(flat(second, "all"))[: row["heads"]]
+        )
+        assert row["shared"] == len(shared)
+        # The mean of the hypergeometric distribution.
+        assert row["by_chance"] == pytest.approx(
+            stats.hypergeom(30, row["heads"], row["heads"]).mean()
+        )
+
+
+def test_a_cut_between_equal_scores_has_no_shared_heads():
+    tied = Scores({name: (0.0,) * n for name, n in LAYERS.items()}, "zero", "zero", {})
+    comparison = compare_scores([sample(0, "taylor"), tied])
+    assert [row["shared"] for row in comparison["pairs"][0]["lowest"]] == [None] * 5
+    assert "  n/a: the cut falls between equal scores" in comparison_table(comparison).splitlines()
+
+
+def test_scores_of_one_method_are_told_apart_by_signature_and_number():
+    scores = [
+        sample(0, "taylor", signature="taylor|per:token"),
+        sample(1, "taylor", signature="taylor|per:example"),
+        sample(2, "random", signature="random|seed:0"),
+        sample(3, "magnitude", signature="m"),
+        sample(4, "magnitude", signature="m"),
+    ]
+    comparison = compare_scores(scores)
+    assert [found["name"] for found in comparison["scores"]] == [
+        "taylor|per:token", "taylor|per:example", "random", "m (1)", "m (2)",
+    ]  # fmt: skip
+    assert len(comparison["pairs"]) == 10
+
+
+def test_one_score_and_scores_of_another_model_are_refused():
+    with pytest.raises(UsageError, match="two methods or more, not 1"):
+        compare_scores([sample(0, "taylor")])
+    other = Scores({"encoder_self.0": (1.0, 2.0)}, "fisher", "fisher", {})
+    with pytest.raises(UsageError, match="the scores fisher are of another model than taylor"):
+        compare_scores([sample(0, "taylor"), other])
+
+
+def test_table_holds_every_number():
+    comparison = compare_scores([sample(0, "taylor"), sample(1, "fisher")])
+    table = comparison_table(comparison)
+    lines = [line.split() for line in table.splitlines()]
+    assert lines[0] == ["taylor", "and", "fisher"]
+    (pair,) = comparison["pairs"]
+    for label, row in zip(
+        ("all heads", "encoder self-attention", "decoder self-attention", "cross-attention"),
+        pair["correlations"],
+        strict=True,
+    ):
+        cells = [f"{row['heads']}", f"{row['spearman']:+.3f}", f"{row['kendall']:+.3f}"]
+        assert [*label.split(), *cells] in lines
+    for row in pair["lowest"]:
+        assert [f"{row['heads']}", f"{row['shared']}", f"{row['by_chance']:.1f}"] in lines
+
+
+def test_plot_has_a_point_per_head_at_its_ranks():
+    first, second = sample(0, "taylor", levels=5), sample(1, "fisher")
+    figure = comparison_figure([first, second])
+    (axes,) = figure.axes
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("rank by taylor", "rank by fisher")
+    drawn = {
+        points.get_label(): np.asarray(points.get_offsets()).tolist() for points in axes.collections
+    }
+    assert list(drawn) == ["encoder self-attention", "decoder self-attention", "cross-attention"]
+    expected = np.stack(
+        [stats.rankdata(flat(first, "all")), stats.rankdata(flat(second, "all"))], axis=1
+    ).tolist()
+    assert sorted(point for points in drawn.values() for point in points) == sorted(expected)
+    assert drawn["cross-attention"] == expected[-8:]
+
+
+def test_plot_has_a_panel_per_pair():
+    scores = [sample(seed, f"method{seed}") for seed in range(4)]
+    labels = {(a.get_xlabel(), a.get_ylabel()) for a in comparison_figure(scores).axes}
+    assert labels == {
+        (f"rank by method{i}", f"rank by method{j}") for j in range(4) for i in range(j)
+    }
+
+
+def test_plot_is_written_as_png_or_svg_and_the_same_each_time(tmp_path):
+    scores = [sample(0, "taylor"), sample(1, "fisher")]
+    png, svg = tmp_path / "deep" / "a.png", tmp_path / "a.svg"
+    comparison_plot(scores, png)
+    comparison_plot(scores, svg)
+    assert png.read_bytes().startswith(b"\x89PNG")
+    text = " ".join(ElementTree.parse(svg).getroot().itertext())
+    assert "rank by taylor" in text
+    assert "Spearman" in text
+    before = svg.read_bytes()
+    comparison_plot(scores, svg)
+    assert svg.read_bytes() == before
+    with pytest.raises(UsageError, match=r"a\.gif: its name must end in \.png or \.svg"):
+        comparison_plot(scores, tmp_path / "a.gif")

@@ -1,0 +1,199 @@
+"""Scores against independent computations: finite differences of gates, and NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from compressor.errors import InputError, UsageError
+from compressor.importance import METHODS, Scoring, score_heads
+from compressor.model.architectures import find_sublayers
+from compressor.model.sublayers import Mask
+from compressor.model.surgery import gated
+from compressor.tasks import Batch, task_module
+from tests.helpers.tiny import BUILDERS, TRANSLATORS, ragged_batch, tiny_model, uneven_mask
+
+
+def labelled_batch(model, rows: int = 3, seed: int = 0) -> Batch:
+    batch = ragged_batch(model, rows, seed)
+    generator = torch.Generator().manual_seed(seed + 1)
+    if model.config.is_encoder_decoder:
+        labels = torch.randint(6, 60, (rows, 6), generator=generator)
+        for row in range(rows):
+            labels[row, 6 - row % 3 :] = -100  # ragged targets
+        batch["labels"] = labels
+    else:
+        batch["labels"] = torch.randint(0, 5, (rows,), generator=generator)
+    return Batch(batch, range(rows))
+
+
+def scoring(name: str, batches=None, **options) -> Scoring:
+    model = tiny_model(name)
+    layers = find_sublayers(model)
+    task = task_module("translation" if name in TRANSLATORS else "classification")
+    return Scoring(
+        model=model,
+        layers=layers,
+        mask=options.pop("mask", Mask.full(layers)),
+        batches=batches or [labelled_batch(model)],
+        task=task,
+        **options,
+    )
+
+
+def one_row(batch: Batch, row: int) -> Batch:
+    """A single row without its padding."""
+    length = int(batch["attention_mask"][row].sum())
+    single = {}
+    for name, value in batch.items():
+        if name in ("input_ids", "attention_mask"):
+            single[name] = value[row : row + 1, :length]
+        elif name in ("labels", "decoder_input_ids") and value.dim() == 2:
+            real = int((batch["labels"][row] != -100).sum())
+            single[name] = value[row : row + 1, :real]
+        else:
+            single[name] = value[row : row + 1]
+    return Batch(single, [row])
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_taylor_per_example_is_the_gates_derivative(name: str):
+    """d loss / d gate at 1 is sum a_h . dL/da_h: central differences in float64, row by row."""
+    setup = scoring(name, per="example", normalize="none")
+    found = score_heads("taylor", setup)
+    model = setup.model.double()
+    step = 1e-5
+    for layer in setup.layers[:: max(1, len(setup.layers) // 4)]:
+        for head in (0, layer.units - 1):
+            total = 0.0
+            for row in range(3):
+                batch = one_row(setup.batches[0], row)
+                losses = []
+                for sign in (1, -1):
+                    gate = torch.ones(layer.units, dtype=torch.float64)
+                    gate[head] += sign * step
+                    with gated(model, setup.layers, {layer.name: gate}), torch.no_grad():
+                        losses.append(_loss64(setup.task, model, batch))
+                total += abs(losses[0] - losses[1]) / (2 * step)
+            assert found.values[layer.name][head] == pytest.approx(total / 3, rel=2e-3, abs=1e-5)
+
+
+def _loss64(task, model, batch) -> float:
+    logits = task.logits(model, batch).flatten(0, -2)
+    return float(
+        torch.nn.functional.cross_entropy(
+            logits, batch["labels"].flatten(), ignore_index=-100, reduction="sum"
+        )
+    )
+
+
+@pytest.mark.parametrize("name", ["marian", "bert"])
+def test_taylor_per_token_against_autograd_row_by_row(name: str):
+    """Each row alone, without padding, through retained gradients instead of hooks on them."""
+    setup = scoring(name, per="token", normalize="none")
+    found = score_heads("taylor", setup)
+    sums = {layer.name: np.zeros(layer.units) for layer in setup.layers}
+    tokens = dict.fromkeys(sums, 0)
+    for row in range(3):
+        batch = one_row(setup.batches[0], row)
+        kept = {}
+
+        def keep(layer, module, inputs, kept=kept):
+            inputs[0].retain_grad()
+            kept[layer.name] = inputs[0]
+
+        handles = [
+            setup.model.get_submodule(x.output).register_forward_pre_hook(
+                lambda m, i, x=x, keep=keep: keep(x, m, i)
+            )
+            for x in setup.layers
+        ]
+        setup.task.loss(setup.model, batch).backward()
+        for handle in handles:
+            handle.remove()
+        for layer in setup.layers:
+            a, g = kept[layer.name].detach(), kept[layer.name].grad
+            product = (a * g).numpy().reshape(-1, layer.units, layer.unit_width).sum(-1)
+            sums[layer.name] += np.abs(product).sum(0)
+            tokens[layer.name] += len(product)
+    for layer in setup.layers:
+        np.testing.assert_allclose(
+            found.values[layer.name], sums[layer.name] / tokens[layer.name], rtol=1e-3, atol=1e-6
+        )
+
+
+def test_batching_does_not_change_scores():
+    model = tiny_model("marian")
+    batch = labelled_batch(model, rows=5)
+    together = score_heads("taylor", scoring("marian", [batch]))
+    apart = score_heads("taylor", scoring("marian", [one_row(batch, row) for row in range(5)]))
+    for name, values in together.values.items():
+        np.testing.assert_allclose(values, apart.values[name], rtol=1e-3)
+
+
+def test_layer_normalisation_divides_by_the_l2_norm():
+    plain = score_heads("taylor", scoring("bert", normalize="none"))
+    scaled = score_heads("taylor", scoring("bert", normalize="layer"))
+    for name, values in plain.values.items():
+        np.testing.assert_allclose(scaled.values[name], np.array(values) / np.linalg.norm(values))
+
+
+def test_one_pass_forward_and_one_back_whatever_the_number_of_heads():
+    setup = scoring("bert")
+    calls = {"forward": 0, "backward": 0}
+    setup.model.register_forward_hook(lambda *_: calls.update(forward=calls["forward"] + 1))
+    setup.model.classifier.register_full_backward_hook(
+        lambda *_: calls.update(backward=calls["backward"] + 1)
+    )
+    cost = score_heads("taylor", setup).cost
+    assert calls == {"forward": 1, "backward": 1}
+    assert (cost["forward_passes"], cost["backward_passes"]) == (1, 1)
+
+
+def test_scoring_leaves_the_model_as_it_was():
+    setup = scoring("marian")
+    before = {n: (p.clone(), p.requires_grad) for n, p in setup.model.named_parameters()}
+    score_heads("taylor", setup)
+    for name, parameter in setup.model.named_parameters():
+        assert torch.equal(parameter, before[name][0])
+        assert parameter.requires_grad == before[name][1]
+        assert parameter.grad is None
+    assert all(not m._forward_pre_hooks for m in setup.model.modules())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_removed_heads_do_not_count_when_scored_again(method: str):
+    setup = scoring("marian")
+    mask = uneven_mask(setup.layers)
+    found = score_heads(method, scoring("marian", mask=mask))
+    if method == "random":
+        assert found.values == score_heads(method, scoring("marian", mask=mask)).values
+        return
+    for name, values in found.values.items():
+        removed = [v for v, keep in zip(values, mask.keep[name], strict=True) if not keep]
+        assert all(value == 0 for value in removed)
+
+
+def test_magnitude_is_the_norm_of_the_output_projections_block():
+    setup = scoring("distilbert", normalize="none")
+    found = score_heads("magnitude", setup)
+    for layer in setup.layers:
+        weight = setup.model.get_submodule(layer.output).weight.detach().numpy()
+        expected = [np.linalg.norm(weight[:, h * 8 : (h + 1) * 8]) for h in range(4)]
+        np.testing.assert_allclose(found.values[layer.name], expected, rtol=1e-5)
+
+
+def test_unknown_methods_are_refused_with_those_there_are():
+    with pytest.raises(UsageError, match="no method 'tailor'; there are taylor, .*, random$"):
+        score_heads("tailor", scoring("bert"))
+
+
+@pytest.mark.parametrize("method", ["taylor", "fisher", "confidence", "ablation", "magnitude"])
+def test_scores_that_are_no_numbers_are_refused(method):
+    broken = scoring("bert")
+    with torch.no_grad():
+        broken.model.get_submodule(broken.layers[0].output).weight[0, 0] = float("nan")
+        broken.model.bert.embeddings.word_embeddings.weight.fill_(float("nan"))
+    with pytest.raises(InputError, match=f"{method} scores of layer .* are not finite"):
+        score_heads(method, broken)

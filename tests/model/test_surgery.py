@@ -1,0 +1,123 @@
+"""Removing heads gives the function that masking them gives, for every architecture."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from compressor.errors import InputError, VerificationError
+from compressor.model.architectures import ARCHITECTURES, architecture, find_sublayers
+from compressor.model.sublayers import Mask
+from compressor.model.surgery import gated, mask_gates, prune, verify_surgery
+from tests.helpers.tiny import (
+    BUILDERS,
+    TRANSLATORS,
+    empty_first_mask,
+    nothing_left_mask,
+    ragged_batch,
+    tiny_model,
+    uneven_mask,
+)
+
+MASKS = {"uneven": uneven_mask, "first": empty_first_mask, "nothing": nothing_left_mask}
+
+
+def test_every_architecture_of_the_table_has_a_tiny_model():
+    assert set(BUILDERS) == set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("mask_name", MASKS)
+@pytest.mark.parametrize("name", BUILDERS)
+def test_pruned_equals_zeroed_output_columns(name: str, mask_name: str):
+    """Independent of the gates: zero the removed heads' columns of the output projection."""
+    model = tiny_model(name)
+    layers = find_sublayers(model)
+    mask = MASKS[mask_name](layers)
+    batch = ragged_batch(model)
+    pruned = prune(model, layers, mask)
+    dense = model(**batch).logits
+    for layer in layers:
+        weight = model.get_submodule(layer.output).weight
+        for head, keep in enumerate(mask.keep[layer.name]):
+            if not keep:
+                weight.data[:, head * layer.unit_width : (head + 1) * layer.unit_width] = 0
+    expected = model(**batch).logits
+    actual = pruned(**batch).logits
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+    # The heads mattered, so the comparison above could have failed.
+    assert (dense - expected).abs().max() > 0.05
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_shapes_and_parameters_shrink_by_what_the_heads_own(name: str):
+    model = tiny_model(name)
+    layers = find_sublayers(model)
+    mask = uneven_mask(layers)
+    pruned = prune(model, layers, mask)
+    lost = 0
+    for layer in layers:
+        kept, gone = len(mask.kept(layer.name)), layer.units - len(mask.kept(layer.name))
+        # q, k, v rows with biases and o columns of each head; the output bias stays.
+        lost += gone * layer.unit_width * (4 * 32 + 3)
+        if kept:
+            assert pruned.get_submodule(layer.inputs["query"]).weight.shape == (kept * 8, 32)
+            assert pruned.get_submodule(layer.output).weight.shape == (32, kept * 8)
+            block = pruned.get_submodule(layer.block)
+            entry = architecture(model.config.model_type)
+            assert getattr(block, entry.head_count) == kept
+    before, after = (sum(p.numel() for p in m.parameters()) for m in (model, pruned))
+    assert before - after == lost
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("mask_name", MASKS)
+@pytest.mark.parametrize("name", TRANSLATORS)
+def test_pruned_translators_generate_what_masked_ones_do(name: str, mask_name: str, beams: int):
+    """The key/value cache keeps its numbering and its length without the emptied layers."""
+    model = tiny_model(name)
+    layers = find_sublayers(model)
+    mask = MASKS[mask_name](layers)
+    batch = {k: v for k, v in ragged_batch(model).items() if k != "decoder_input_ids"}
+    pruned = prune(model, layers, mask)
+    options = {"num_beams": beams, "do_sample": False, "max_length": 12}
+    with gated(model, layers, mask_gates(mask)):
+        expected = model.generate(**batch, **options)
+    assert torch.equal(pruned.generate(**batch, **options), expected)
+
+
+def test_a_wrong_removal_is_caught():
+    model = tiny_model("bert")
+    layers = find_sublayers(model)
+    full = Mask.full(layers)
+    pruned = prune(model, layers, full.without([("encoder_self.1", 2)]))
+    wrong = full.without([("encoder_self.1", 1)])
+    with pytest.raises(VerificationError, match="differs from the masked one"):
+        verify_surgery(model, pruned, layers, wrong, [ragged_batch(model)])
+
+
+def test_nan_does_not_pass_verification():
+    model = tiny_model("bert")
+    layers = find_sublayers(model)
+    full = Mask.full(layers)
+    pruned = prune(model, layers, full)
+    pruned.get_submodule(layers[0].inputs["query"]).weight.data[0, 0] = float("nan")
+    with pytest.raises(VerificationError):
+        verify_surgery(model, pruned, layers, full, [ragged_batch(model)])
+
+
+def test_unsupported_architectures_are_listed():
+    with pytest.raises(InputError, match="'t5'.*not supported.*bart, bert, distilbert"):
+        architecture("t5")
+
+
+def test_gates_scale_one_head_alone():
+    model = tiny_model("marian")
+    layers = find_sublayers(model)
+    batch = ragged_batch(model)
+    layer = next(x for x in layers if x.kind == "cross")
+    gates = {layer.name: torch.tensor([1.0, 1.0, 0.5, 1.0])}
+    with gated(model, layers, gates):
+        actual = model(**batch).logits
+    weight = model.get_submodule(layer.output).weight
+    weight.data[:, 16:24] *= 0.5
+    torch.testing.assert_close(actual, model(**batch).logits, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,177 @@
+"""report.md and the model card, read back with markdown-it, an independent CommonMark parser."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import pytest
+import yaml
+
+from compressor.errors import InputError
+from compressor.report import facts, sentences, tables
+from compressor.report.markdown import render_markdown
+from compressor.report.model_card import render_card
+from compressor.report.schema import Report
+from tests.helpers.report_samples import (
+    HOSTILE,
+    classifier_report,
+    hostile_report,
+    translator_report,
+)
+
+
+class MarkdownTables(HTMLParser):
+    """Tables, list items and tags of rendered Markdown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: list[list[list[str]]] = []
+        self.items: list[str] = []
+        self.tags: set[str] = set()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        elif tag == "li":
+            self.items.append("")
+        self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.open and self.open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if {"td", "th"} & set(self.open):
+            self.tables[-1][-1][-1] += data
+        elif "li" in self.open:
+            self.items[-1] += data
+
+
+def read_markdown(text: str) -> MarkdownTables:
+    markdown = pytest.importorskip("markdown_it").MarkdownIt("gfm-like", {"linkify": False})
+    parser = MarkdownTables()
+    parser.feed(markdown.render(text))
+    return parser
+
+
+@pytest.mark.parametrize("make", [translator_report, classifier_report, hostile_report])
+def test_markdown_shows_every_table_cell_and_sentence_literally(make):
+    report = make()
+    parsed = read_markdown(render_markdown(report))
+    wanted = [
+        table
+        for table in (
+            *(tables.gate(report), tables.quality(report), tables.throughput(report)),
+            *(tables.shapes(report), tables.size(report), tables.layers(report)),
+            tables.checks(report),
+        )
+        if table is not None
+    ]
+    assert [table[0] for table in parsed.tables] == [[c.title for c in t.columns] for t in wanted]
+    assert [table[1:] for table in parsed.tables] == [[list(row) for row in t.rows] for t in wanted]
+    shown_sentences = [
+        *sentences.quality_sentences(report),
+        *sentences.speed_sentences(report),
+        *sentences.head_sentences(report),
+    ]
+    pairs = [*tables.signatures(report), *tables.origin(report), *tables.environment(report)]
+    shown = set(parsed.items)
+    assert {" ".join(sentence.split()) for sentence in shown_sentences} <= shown
+    assert {f"{key}: {text}" for key, text in pairs} <= shown
+    assert not parsed.tags & {"script", "a", "code", "em", "img"}
+
+
+@pytest.mark.parametrize("name", ["# heading", "1. item", "- item", "> quote", "a__b__", "+ x"])
+def test_names_that_look_like_markdown_stay_names(name):
+    data = classifier_report().model_dump()
+    data["variants"][0]["name"] = name
+    parsed = read_markdown(render_markdown(Report.model_validate(data)))
+    assert (
+        f"In {name} layer encoder_self.1 has no heads left: only its output bias is still "
+        "applied." in parsed.items
+    )
+    assert not parsed.tags & {"blockquote", "ol", "em"}
+
+
+# --- the model card
+
+
+def front_matter(card: str) -> dict[str, object]:
+    start, fields, _ = card.split("---\n", 2)
+    assert start == ""
+    return yaml.safe_load(fields)
+
+
+def test_card_front_matter_has_only_keys_model_hubs_know():
+    report = translator_report()
+    fields = front_matter(render_card(report, "heads-50"))
+    assert fields == {
+        "base_model": "acme/opus-en-de",
+        "pipeline_tag": "translation",
+        "library_name": "onnx",
+        "tags": ["onnx", "pruned", "attention-head-pruning", "marian"],
+    }
+    given = front_matter(render_card(report, "heads-50", license="mit", base_model="a/b"))
+    assert given == fields | {"license": "mit", "base_model": "a/b"}
+
+
+def test_card_of_a_local_model_names_no_base_model():
+    fields = front_matter(render_card(classifier_report(), "half"))
+    assert "base_model" not in fields
+    assert fields["pipeline_tag"] == "text-classification"
+    # A relative directory looks like a hub id, but has no revision.
+    local = classifier_report().model_copy(update={"model": "models/mine"})
+    assert "base_model" not in front_matter(render_card(local, "half"))
+
+
+def test_card_front_matter_survives_hostile_text():
+    report = hostile_report()
+    fields = front_matter(render_card(report, report.variants[1].name, license=HOSTILE))
+    assert fields["license"] == HOSTILE
+    assert HOSTILE in fields["tags"]
+
+
+def test_card_is_about_one_variant_and_shows_its_numbers():
+    report = translator_report()
+    card = render_card(report, "heads-50")
+    assert "heads-25" not in card
+    assert "heads-75" not in card
+    parsed = read_markdown(card.split("---\n", 2)[2])
+    quality, throughput, size = parsed.tables
+    assert [row[0] for row in quality[1:]] == ["dense", "heads-50"] * 2
+    assert [row[0] for row in throughput[1:]] == ["dense", "heads-50"] * 4
+    assert size[2][:6] == ["heads-50", "fp32", "16/48", "26/48", "30/48", "72/144"]
+    assert "At batch 1 pruning does not pay: speed-up 0.99 [0.97, 1.01]." in parsed.items
+    (data,) = [item for item in parsed.items if item.startswith("Quality was measured on")]
+    assert "1,000 rows of test.en and test.de" in data
+    assert report.test.sha256 in data
+
+
+def test_card_code_runs_the_classes_of_the_runtime():
+    from compressor import runtime
+
+    for make, name in ((translator_report, "heads-50"), (classifier_report, "half")):
+        card = render_card(make(), name)
+        line = next(row for row in card.splitlines() if row.startswith("from compressor.runtime"))
+        cls = line.rpartition(" ")[2]
+        method = "translate" if cls == "Translator" else "classify"
+        assert callable(getattr(getattr(runtime, cls), method))
+        assert f"model.{method}([" in card
+
+
+def test_card_of_an_unknown_variant_lists_the_known_ones():
+    with pytest.raises(InputError, match=r"'heads-33'.*it holds heads-75, heads-50, heads-25"):
+        render_card(translator_report(), "heads-33")
+
+
+def test_card_without_test_rows_says_to_test():
+    text = render_card(classifier_report(), "half")
+    assert "Quality was not measured; test the model on data of your own before using it." in text
+    assert facts.emptied(classifier_report().variants[0]) == ["encoder_self.1"]
+    assert "layer encoder_self.1 has no heads left" in text

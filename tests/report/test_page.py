@@ -1,0 +1,303 @@
+"""report.html: parsed with html.parser, and opened in a browser where there is one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+
+from compressor.report import facts, sentences, tables
+from compressor.report.page import render_html
+from compressor.report.schema import Report
+from tests.helpers.report_samples import (
+    HOSTILE,
+    classifier_report,
+    hostile_report,
+    translator_report,
+)
+
+SECTIONS = ["gate", "quality", "throughput", "heads", "size", "verification", "origin",
+            "environment"]  # fmt: skip
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+
+
+class Element:
+    """A parsed element: tag, attributes, child elements and the text directly in it."""
+
+    def __init__(self, tag: str, attributes: dict[str, str]) -> None:
+        self.tag, self.attributes = tag, attributes
+        self.children: list[Element] = []
+        self.own_text = ""
+
+    def find(self, tag: str, **attributes: str) -> list[Element]:
+        """Descendants with that tag and those attributes (`_` in a name stands for `-`)."""
+        wanted = {key.rstrip("_").replace("_", "-"): text for key, text in attributes.items()}
+        found = [
+            child
+            for child in self.children
+            if child.tag == tag and wanted.items() <= child.attributes.items()
+        ]
+        return found + [hit for child in self.children for hit in child.find(tag, **attributes)]
+
+    @property
+    def text(self) -> str:
+        return " ".join((self.own_text + "".join(" " + c.text for c in self.children)).split())
+
+    def walk(self) -> list[Element]:
+        return [self, *(element for child in self.children for element in child.walk())]
+
+
+class Tree(HTMLParser):
+    """Builds `Element`s and insists that tags are closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.root = Element("document", {})
+        self.stack = [self.root]
+        self.feed(text)
+        self.close()
+        assert self.stack == [self.root]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = [name for name, _ in attrs]
+        assert len(set(names)) == len(names)
+        element = Element(tag, {name: value or "" for name, value in attrs})
+        self.stack[-1].children.append(element)
+        if tag not in VOID:
+            self.stack.append(element)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.stack.pop().tag == tag
+
+    def handle_data(self, data: str) -> None:
+        self.stack[-1].own_text += data
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    makers = (translator_report, classifier_report, hostile_report)
+    return {make.__name__: render_html(make()) for make in makers}
+
+
+def tree(pages: dict[str, str], make) -> Element:
+    return Tree(pages[make.__name__]).root
+
+
+def shown_table(page: Element, key: str) -> list[list[str]]:
+    (table,) = page.find("table", id=f"table-{key}")
+    return [[cell.text for cell in row.children] for row in table.find("tr")]
+
+
+@pytest.mark.parametrize("make", [translator_report, classifier_report, hostile_report])
+def test_tables_show_every_cell_of_the_report(pages, make):
+    page, report = tree(pages, make), make()
+    for table in (
+        *(tables.gate(report), tables.quality(report), tables.throughput(report)),
+        *(tables.shapes(report), tables.size(report), tables.layers(report)),
+        tables.checks(report),
+    ):
+        if table is not None:
+            head, *body = shown_table(page, table.key)
+            assert head == [column.title for column in table.columns]
+            assert body == [list(row) for row in table.rows]
+            (caption,) = page.find("caption", id=f"caption-{table.key}")
+            assert caption.text == table.caption
+    for key, pairs in (("origin", tables.origin(report)), ("environment",
+                       tables.environment(report))):  # fmt: skip
+        assert shown_table(page, key) == [list(pair) for pair in pairs]
+
+
+@pytest.mark.parametrize("make", [translator_report, classifier_report, hostile_report])
+def test_sentences_and_sections_are_there(pages, make):
+    page, report = tree(pages, make), make()
+    items = [item.text for item in page.find("li")]
+    for sentence in (
+        *sentences.quality_sentences(report),
+        *sentences.speed_sentences(report),
+        *sentences.head_sentences(report),
+    ):
+        assert sentence in items
+    assert page.find("p", id="verdict")[0].text == sentences.verdict(report)
+    wanted = SECTIONS if report.gate else SECTIONS[1:]
+    assert [section.attributes["id"] for section in page.find("section")] == wanted
+    linked = [link.attributes["href"] for link in page.find("nav")[0].find("a")]
+    assert linked == [f"#{name}" for name in wanted]
+    assert [len(page.find(tag)) for tag in ("h1", "h2")] == [1, len(wanted)]
+
+
+def test_key_figures_are_of_the_leading_variant(pages):
+    page = tree(pages, translator_report)
+    figures = [[part.text for part in box.children] for box in page.find("dl")[0].children]
+    assert figures == [
+        ["Heads kept", "72 of 144", "50%"],
+        ["BLEU against dense", "-0.31", "[-0.62, +0.01], no significant difference"],
+        ["Speed-up at batch 1", "0.99", "[0.97, 1.01], limit 1.11: does not pay"],
+        # limit 1 + 0.28 * (1 - 3/68) in the sample
+        ["Speed-up at batch 64", "1.16", "[1.14, 1.18], limit 1.27: pays"],
+        ["ONNX size", "140.5 MB", "-21.2% against dense"],
+    ]
+
+
+@pytest.mark.parametrize("make", [translator_report, classifier_report, hostile_report])
+def test_head_maps_have_a_cell_per_head(pages, make):
+    page, report = tree(pages, make), make()
+    maps = page.find("svg", class_="head-map")
+    assert len(maps) == len(report.variants) * len(facts.kinds(report))
+    for variant in report.variants:
+        for kind in facts.kinds(report):
+            (drawn,) = [
+                svg
+                for svg in maps
+                if (svg.attributes["data-variant"], svg.attributes["data-kind"])
+                == (variant.name, kind)
+            ]
+            cells = [g for g in drawn.find("g") if "head" in g.attributes["class"].split()]
+            states = {}
+            for cell in cells:
+                name, head, state = re.match(
+                    r"(\S+) head (\d+): (kept|removed)", cell.find("title")[0].text
+                ).groups()
+                assert state in cell.attributes["class"].split()
+                # Not by colour alone: removed heads are crossed out.
+                assert bool(cell.find("path")) == (state == "removed")
+                states[name, int(head)] = state
+            layers = {n: count for n, count in variant.heads.items() if n.startswith(f"{kind}.")}
+            assert len(cells) == len(states) == sum(layers.values())
+            for name, count in layers.items():
+                kept = [head for head in range(count) if states[name, head] == "kept"]
+                assert kept == variant.kept[name]
+
+
+def test_head_maps_tell_the_exact_score_and_shade_by_fifths(pages):
+    report, page = translator_report(), tree(pages, translator_report)
+    ordered = sorted(score for values in report.scoring.values.values() for score in values)
+    checked = 0
+    for cell in page.find("svg", class_="head-map", data_variant="heads-75"):
+        for group in cell.find("g"):
+            title = group.find("title")[0].text
+            name, head, score = re.match(r"(\S+) head (\d+): \w+, score (\S+)", title).groups()
+            assert float(score) == report.scoring.values[name][int(head)]
+            classes = group.attributes["class"].split()
+            if "kept" in classes:
+                # 144 distinct scores: the fifth a score is in, by its place among all.
+                assert classes[2] == f"shade-{5 * ordered.index(float(score)) // 144}"
+                checked += 1
+    assert checked == 108
+
+
+def test_heads_without_scores_are_not_shaded(pages):
+    cells = tree(pages, classifier_report).find("svg", class_="head-map")[0].find("g")
+    classes = {cell.attributes["class"] for cell in cells}
+    assert classes == {"head kept unscored", "head removed"}
+
+
+def test_scores_that_are_not_finite_are_named_but_not_shaded():
+    data = translator_report().model_dump()
+    data["scoring"]["values"]["cross.5"][0] = float("nan")
+    data["variants"][0]["kept"]["cross.5"] = [0, 1]
+    page = Tree(render_html(Report.model_validate(data))).root
+    titles = {
+        cell.find("title")[0].text: cell.attributes["class"]
+        for cell in page.find("g")
+        if cell.find("title")
+    }
+    assert titles["cross.5 head 0: kept, score nan"] == "head kept unscored"
+    assert "kept, no score" in page.find("svg", class_="legend")[0].text
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [(translator_report, ["quality", "throughput", "speedup"]), (classifier_report, [])],
+)
+def test_plots_are_there_when_there_is_something_to_plot(pages, make, names):
+    plots = tree(pages, make).find("svg", class_="plot")
+    assert [plot.attributes["aria-labelledby"].split("-")[0] for plot in plots] == names
+
+
+@pytest.mark.parametrize("make", [translator_report, classifier_report, hostile_report])
+def test_page_is_one_file_without_scripts_or_outside_references(pages, make):
+    page = tree(pages, make)
+    ids = [e.attributes["id"] for e in page.walk() if "id" in e.attributes]
+    assert len(set(ids)) == len(ids)
+    for element in page.walk():
+        assert element.tag not in {"script", "link", "iframe", "object", "embed", "img", "base"}
+        for name, value in element.attributes.items():
+            assert not name.startswith("on")
+            if name in ("href", "src", "action", "xlink:href"):
+                assert value.removeprefix("#") in ids
+            for reference in re.findall(r"url\(#?([^)]*)\)", value):
+                assert reference in ids
+            if name in ("aria-labelledby", "aria-describedby"):
+                assert set(value.split()) <= set(ids)
+    (style,) = page.find("style")
+    assert not re.search(r"@import|url\(|http", style.own_text)
+    assert "prefers-color-scheme: dark" in style.own_text
+    assert all(svg.attributes["role"] == "img" for svg in page.find("svg"))
+
+
+def test_hostile_text_is_shown_as_it_is(pages):
+    page, report = tree(pages, hostile_report), hostile_report()
+    assert page.find("h1")[0].text == f"Compression report: {HOSTILE}"
+    labels = [svg.attributes["aria-label"] for svg in page.find("svg", class_="head-map")]
+    assert f"cross-attention of {report.variants[1].name}: 30 of 48 heads kept" in labels
+    legends = [text.text for plot in page.find("svg", class_="plot") for text in plot.find("text")]
+    # Shortened to 28 characters, dollar signs and angle brackets as they are.
+    assert legends.count(report.variants[1].name[:25] + "...") == 3
+
+
+# --- in a browser
+
+CHROMIUM = shutil.which("chromium")
+needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+
+def dump_dom(path, profile) -> str:
+    """The document as the browser has it after running what it would run."""
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+               "--disable-background-networking", "--disable-component-update", "--disable-sync",
+               f"--user-data-dir={profile}", "--dump-dom", path.as_uri()]  # fmt: skip
+    done = subprocess.run([CHROMIUM, *options], capture_output=True, timeout=120, check=True)
+    return done.stdout.decode("utf-8")
+
+
+@needs_chromium
+def test_browser_runs_no_script_from_data(pages, tmp_path):
+    probe = "document.documentElement.dataset.ran=1"
+    attack = f"<script>{probe}</script><img src=x onerror={probe}>\"'><svg onload={probe}>"
+    report = hostile_report().model_dump_json().replace("<script>alert(1)</script>", "ATTACK")
+    data = Report.model_validate_json(report)
+    text = render_html(data)
+    assert text.count("ATTACK") > 50
+    # Without the page's own policy, so that only escaping stands between data and script.
+    text, removed = re.subn(r"<meta http-equiv=\"Content-Security-Policy\"[^>]*>", "", text)
+    assert removed == 1
+    escaped = render_html(data_with(data, attack))
+    escaped = re.sub(r"<meta http-equiv=\"Content-Security-Policy\"[^>]*>", "", escaped)
+    for name, page in (("escaped", escaped), ("control", text.replace("ATTACK", attack, 1))):
+        (tmp_path / f"{name}.html").write_text(page, encoding="utf-8")
+    assert "data-ran" not in dump_dom(tmp_path / "escaped.html", tmp_path / "profile")
+    # The attack works where nothing escapes it, so that its absence above means something.
+    control = (tmp_path / "control.html").read_text().replace("<h1>", f"<h1>{attack}")
+    (tmp_path / "control.html").write_text(control)
+    assert "data-ran" in dump_dom(tmp_path / "control.html", tmp_path / "profile")
+
+
+def data_with(report: Report, text: str) -> Report:
+    """The report with the marker ATTACK replaced everywhere."""
+    import json
+
+    return Report.model_validate_json(
+        report.model_dump_json().replace("ATTACK", json.dumps(text)[1:-1])
+    )
+
+
+@needs_chromium
+def test_browser_shows_all_sections_and_figures(pages, tmp_path):
+    (tmp_path / "report.html").write_text(pages["translator_report"], encoding="utf-8")
+    dom = Tree(dump_dom(tmp_path / "report.html", tmp_path / "profile")).root
+    assert [section.attributes["id"] for section in dom.find("section")] == SECTIONS
+    assert len(dom.find("svg", class_="plot")) == 3
+    assert len(dom.find("svg", class_="head-map")) == 9

@@ -1,0 +1,179 @@
+"""Gate rules: what they accept, and that nothing unmeasured ever passes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from compressor.errors import InputError, UsageError
+from compressor.report.rules import MaxDrop, MinSpeedup, check, exit_status, parse_rules
+from compressor.report.schema import Report
+from tests.helpers.report_samples import classifier_report, translator_report
+
+
+def changed(path: tuple[str | int, ...], value: object) -> Report:
+    """The translator's report with one value changed."""
+    data = translator_report().model_dump()
+    *parents, last = path
+    place = data
+    for key in parents:
+        place = place[key]
+    place[last] = value
+    return Report.model_validate(data)
+
+
+def test_rules_are_parsed():
+    rules = parse_rules(["bleu=0.5", " Macro_F1 = 1 ", "mcc=.02"], ["1.1@16", "1", " 1.05 @ 8"])
+    assert rules == [
+        MaxDrop("bleu", 0.5),
+        MaxDrop("macro_f1", 1.0),
+        MaxDrop("mcc", 0.02),
+        MinSpeedup(1.1, 16),
+        MinSpeedup(1.0),
+        MinSpeedup(1.05, 8),
+    ]
+    assert [rule.text for rule in rules] == [
+        "bleu=0.5",
+        "macro_f1=1",
+        "mcc=0.02",
+        "1.1@16",
+        "1",
+        "1.05@8",
+    ]
+    assert (
+        parse_rules([rule.text for rule in rules[:3]], [rule.text for rule in rules[3:]]) == rules
+    )
+    assert [rules[0].name, rules[3].name] == ["max-drop bleu=0.5", "min-speedup 1.1@16"]
+    assert parse_rules([], []) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "bleu", "bleu=", "=0.5", "bleu=-0.5", "bleu=nan", "bleu=inf", "bleu=0,5", "bleu=0.5%",
+     "bleu=1_0", "bleu=0.5 chrf=1", "bleu=\u0665", "bleu:0.5"],
+)  # fmt: skip
+def test_a_malformed_drop_is_a_usage_error_with_an_example(text):
+    with pytest.raises(UsageError) as caught:
+        parse_rules([text], [])
+    assert repr(text) in str(caught.value)
+    example = str(caught.value).rpartition("--max-drop ")[2]
+    assert parse_rules([example], []) == [MaxDrop("bleu", 0.5)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "fast", "1.1@", "@16", "1.1@0", "1.1@-4", "1.1@2.5", "0", "0.0@4", "-1.1", "nan", "inf@4",
+     "1,1@16", "1.1@16@8", "1.1x"],
+)  # fmt: skip
+def test_a_malformed_speedup_is_a_usage_error_with_an_example(text):
+    with pytest.raises(UsageError) as caught:
+        parse_rules([], [text])
+    assert repr(text) in str(caught.value)
+    example = str(caught.value).rpartition("--min-speedup ")[2]
+    assert parse_rules([], [example]) == [MinSpeedup(1.1, 16)]
+
+
+def test_an_unknown_metric_is_a_usage_error_that_lists_the_known_ones():
+    with pytest.raises(UsageError, match=r"'blue=0.5' names no known metric; choose from bleu, "):
+        parse_rules(["blue=0.5"], [])
+
+
+@pytest.mark.parametrize(
+    ("max_drop", "min_speedup"),
+    [(["bleu=0.5", "BLEU=1"], []), ([], ["1.1@8", "1.2@8"]), ([], ["1.1", "1.2"])],
+)
+def test_two_rules_about_the_same_thing_are_a_usage_error(max_drop, min_speedup):
+    with pytest.raises(UsageError, match="are about the same thing"):
+        parse_rules(max_drop, min_speedup)
+
+
+def test_a_general_and_a_particular_speedup_go_together():
+    assert parse_rules([], ["1", "1.1@8"]) == [MinSpeedup(1.0), MinSpeedup(1.1, 8)]
+
+
+def test_drop_is_judged_on_the_point_estimate_of_every_variant():
+    # Drops of BLEU in the sample: 34.2134 less 34.1378, 33.9032 and 31.2049.
+    outcomes = check(translator_report(), parse_rules(["bleu=0.3"], []))
+    assert [(o.variant, o.met) for o in outcomes] == [
+        ("heads-75", True),
+        ("heads-50", False),
+        ("heads-25", False),
+    ]
+    assert outcomes[1].rule == "max-drop bleu=0.3"
+    assert outcomes[1].message == (
+        "BLEU 33.90 against 34.21 dense: a drop of 0.31, at most 0.3 allowed"
+    )
+
+
+def test_a_gain_meets_a_drop_of_nothing():
+    report = changed(("variants", 0, "quality", "metrics", "bleu"), 35.0)
+    first = check(report, [MaxDrop("bleu", 0.0)])[0]
+    assert first.met
+    assert "a drop of -0.79" in first.message
+
+
+def test_exactly_the_allowed_drop_is_met_in_spite_of_binary_rounding():
+    report = changed(("variants", 0, "quality", "metrics", "bleu"), 33.6134)
+    assert 34.2134 - 33.6134 > 0.6  # by 1e-15
+    assert check(report, [MaxDrop("bleu", 0.6)])[0].met
+    report = changed(("variants", 0, "quality", "metrics", "bleu"), 33.6133)
+    assert not check(report, [MaxDrop("bleu", 0.6)])[0].met
+
+
+def test_speedup_at_one_batch_size_and_at_all():
+    # Speed-ups in the sample at batch 8: 1.021, 1.04, 1.112; heads-25 is above 1 everywhere.
+    report = translator_report()
+    at_eight = check(report, [MinSpeedup(1.04, 8)])
+    assert [outcome.met for outcome in at_eight] == [False, True, True]
+    everywhere = check(report, [MinSpeedup(1.0)])
+    assert [outcome.met for outcome in everywhere] == [False, False, True]
+    assert everywhere[1].message == ("speed-up 0.99 [0.97, 1.01] at batch 1, at least 1 required")
+    assert everywhere[2].message.count("at batch") == 4
+
+
+@pytest.mark.parametrize(
+    ("path", "rule"),
+    [
+        (("variants", 0, "quality", "metrics", "bleu"), MaxDrop("bleu", 100.0)),
+        (("dense", "quality", "metrics", "bleu"), MaxDrop("bleu", 100.0)),
+        (("throughput", "rows", 5, "speedup"), MinSpeedup(0.1, 8)),
+        (("throughput", "rows", 5, "speedup"), MinSpeedup(0.1)),
+    ],
+)
+def test_not_a_number_never_passes(path, rule):
+    assert check(translator_report(), [rule])[0].met
+    outcome = check(changed(path, math.nan), [rule])[0]
+    assert not outcome.met
+    assert "NaN" in outcome.message
+
+
+def test_comparisons_serve_where_scores_are_missing():
+    report = changed(("variants", 0, "quality"), None)
+    outcome = check(report, [MaxDrop("bleu", 0.5)])[0]
+    assert outcome.met
+    assert "34.14 against 34.21" in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("report", "rule", "message"),
+    [
+        (translator_report(), MaxDrop("accuracy", 1.0), "holds metrics bleu, chrf;"),
+        (classifier_report(), MaxDrop("accuracy", 1.0), "for half: the report holds metrics none"),
+        (translator_report(), MinSpeedup(1.0, 16), "speed-ups at batch sizes 1, 8, 32, 64;"),
+        (classifier_report(), MinSpeedup(1.0), "speed-ups at batch sizes none;"),
+        (changed(("throughput", "rows", 15, "speedup"), None), MinSpeedup(1.0),
+         "heads-25: the report holds speed-ups at batch sizes 1, 8, 32;"),
+        (classifier_report().model_copy(update={"variants": []}), MaxDrop("bleu", 1.0),
+         "holds no pruned variant"),
+    ],
+)  # fmt: skip
+def test_a_rule_about_what_was_not_measured_is_an_input_error(report, rule, message):
+    with pytest.raises(InputError, match=message):
+        check(report, [rule])
+
+
+def test_exit_status_is_one_exactly_when_a_rule_is_not_met():
+    report = translator_report()
+    assert exit_status(check(report, [MaxDrop("bleu", 5.0)])) == 0
+    assert exit_status(check(report, [MaxDrop("bleu", 5.0), MaxDrop("chrf", 0.1)])) == 1

@@ -1,0 +1,185 @@
+"""Exported classifiers answer as PyTorch, for texts and for pairs of texts."""
+
+from __future__ import annotations
+
+import random
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from compressor.errors import InputError, UsageError
+from compressor.runtime import Classifier, Encoded, Translator, collate
+from compressor.runtime.batching import BATCH_TOKENS, by_length
+from tests.helpers import runtime_artifacts, toy
+from tests.helpers.runtime_artifacts import Exported
+from tests.helpers.tiny import LABELS
+
+
+@pytest.fixture(scope="module", params=["bert", "distilbert"])
+def exported(request: pytest.FixtureRequest) -> Exported:
+    """With token types and without."""
+    return runtime_artifacts.classifier(request.param)
+
+
+def sentences(count: int, seed: int = 0) -> list[str]:
+    rng = random.Random(seed)
+    return [toy.sentence(rng) for _ in range(count)]
+
+
+@torch.no_grad()
+def expected_logits(
+    exported: Exported, texts: list[str], pairs: list[str] | None = None
+) -> np.ndarray:
+    """One row at a time through PyTorch, so that nothing is padded."""
+    rows = []
+    for number, text in enumerate(texts):
+        pair = None if pairs is None else pairs[number]
+        inputs = exported.tokenizer(text, pair, return_tensors="pt")
+        names = ("input_ids", "attention_mask")
+        if exported.model.config.model_type == "bert":
+            names += ("token_type_ids",)
+            encoding = exported.tokenizer.backend_tokenizer.encode(text, pair)
+            inputs["token_type_ids"] = torch.tensor([encoding.type_ids])
+        rows.append(exported.model(**{name: inputs[name] for name in names}).logits[0].numpy())
+    return np.stack(rows)
+
+
+def test_logits_are_pytorchs_in_the_order_of_the_texts(exported: Exported) -> None:
+    texts = [*sentences(9), "", "   "]
+    classifier = Classifier(exported.directory, threads=1)
+    want = expected_logits(exported, texts)
+    for limit in (
+        {},
+        {"batch_size": 1},
+        {"batch_size": 4},
+        {"batch_tokens": 1},
+        {"batch_tokens": 20},
+    ):
+        np.testing.assert_allclose(classifier.logits(texts, **limit), want, atol=1e-4)
+    labels = exported.model.config.id2label
+    assert classifier.classify(texts) == [labels[int(row.argmax())] for row in want]
+    assert len(set(classifier.classify(texts))) > 1
+    assert classifier.labels == [labels[i] for i in range(LABELS)]
+
+
+def test_pairs(exported: Exported) -> None:
+    texts, pairs = sentences(6, seed=1), sentences(6, seed=2)
+    classifier = Classifier(exported.directory, threads=1)
+    want = expected_logits(exported, texts, pairs)
+    np.testing.assert_allclose(classifier.logits(texts, pairs), want, atol=1e-4)
+    assert np.abs(want - expected_logits(exported, texts)).max() > 0.01
+    with pytest.raises(UsageError, match="there are 6 texts but 5 pairs"):
+        classifier.logits(texts, pairs[:5])
+
+
+def test_probabilities_are_the_softmax(exported: Exported) -> None:
+    texts = sentences(5, seed=4)
+    classifier = Classifier(exported.directory, threads=1)
+    want = torch.from_numpy(expected_logits(exported, texts)).softmax(-1).numpy()
+    np.testing.assert_allclose(classifier.probabilities(texts), want, atol=1e-5)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_streams_give_what_the_lists_give(exported: Exported, paired: bool) -> None:
+    texts, pairs = sentences(9, seed=5), sentences(9, seed=6)
+    pairs[4] = ""  # one text of two is enough
+    classifier = Classifier(exported.directory, threads=1)
+    want = classifier.probabilities(texts, pairs if paired else None)
+    labels = classifier.classify(texts, pairs if paired else None)
+    rows = list(zip(texts, pairs, strict=True)) if paired else list(texts)
+    blank = ("", " ") if paired else "\t"
+    rows[3:3] = [blank]
+    for chunk_rows in (1, 4, 100):
+        options = {"chunk_rows": chunk_rows, "batch_tokens": 30}
+        got = list(classifier.probabilities_stream(iter(rows), **options))
+        assert got.pop(3) is None
+        np.testing.assert_allclose(got, want, atol=1e-5)
+        got = list(classifier.classify_stream(iter(rows), **options))
+        assert got.pop(3) == ""
+        assert got == labels
+
+
+def test_a_stream_reads_a_chunk_ahead_and_warns_at_its_end(exported: Exported) -> None:
+    classifier = Classifier(exported.directory, threads=1)
+    source = iter(["w5", "w7 " * 60, "", "w6 " * 70, "w8"])
+    stream = classifier.classify_stream(source, chunk_rows=2)
+    next(stream)
+    next(stream)
+    assert list(source) == ["", "w6 " * 70, "w8"]
+    with pytest.warns(UserWarning, match="^1 of 2 texts were cut"):
+        assert list(stream) == []
+    with pytest.raises(UsageError, match="chunk_rows is 0"):
+        classifier.classify_stream(["w5"], chunk_rows=0)
+
+
+def test_batches_hold_their_limits() -> None:
+    rng = np.random.default_rng(0)
+    rows = [[1] * int(length) for length in rng.integers(1, 40, 300)]
+    for size, tokens in ((None, None), (None, 90), (7, None), (7, 90), (None, 5)):
+        batches = by_length(rows, size, tokens)
+        assert sorted(place for batch in batches for place in batch) == list(range(300))
+        lengths = [[len(rows[place]) for place in batch] for batch in batches]
+        assert list(chain(*lengths)) == sorted(map(len, rows), reverse=True)
+        budget = tokens or (BATCH_TOKENS["cpu"] if size is None else 10**9)
+        for number, batch in enumerate(lengths):
+            assert len(batch) == 1 or len(batch) * batch[0] <= budget
+            assert len(batch) <= (size or 300)
+            if number + 1 < len(lengths):  # full: not a row more would have fitted
+                assert len(batch) == size or (len(batch) + 1) * batch[0] > budget
+    assert len(by_length(rows, device="cuda")) < len(by_length(rows, device="cpu"))
+    with pytest.raises(UsageError, match="batch_tokens is 0, but must be at least 1"):
+        by_length(rows, None, 0)
+
+
+def test_run_takes_one_padded_batch(exported: Exported) -> None:
+    texts = sentences(5, seed=3)
+    classifier = Classifier(exported.directory, threads=1)
+    artifact = classifier.artifact
+    batch = collate(classifier.encode(texts), artifact.pad_token_id, artifact.inputs)
+    got = classifier.run(batch)
+    np.testing.assert_allclose(got, expected_logits(exported, texts), atol=1e-4)
+    assert classifier.provider == "CPUExecutionProvider"
+    assert classifier.precision == "fp32"
+
+
+def test_no_texts(exported: Exported) -> None:
+    classifier = Classifier(exported.directory, threads=1)
+    assert classifier.logits([]).shape == (0, LABELS)
+    assert classifier.classify([]) == []
+
+
+def test_long_texts_are_cut_as_by_transformers(exported: Exported) -> None:
+    classifier = Classifier(exported.directory, threads=1)
+    most = classifier.artifact.max_source_tokens
+    texts, pairs = ["w5 " * 60, "w6"], ["w7 " * 20, "w8"]
+    with pytest.warns(UserWarning, match=rf"1 of 2 texts were cut to the {most} tokens"):
+        rows = classifier.encode(texts, pairs)
+    options = {"truncation": True, "max_length": most}
+    assert rows == exported.tokenizer(texts, pairs, **options)["input_ids"]
+    assert len(rows[0]) == most
+
+
+def test_translator_refuses_a_classifier(exported: Exported) -> None:
+    with pytest.raises(InputError, match="holds a classification model; open it with Classifier"):
+        Translator(exported.directory)
+
+
+def test_collate_pads_on_the_right() -> None:
+    rows = [Encoded([5, 6, 7], [0, 1, 1]), Encoded([8])]
+    batch = collate(rows, 9, ["input_ids", "attention_mask", "token_type_ids"])
+    assert {name: array.tolist() for name, array in batch.items()} == {
+        "input_ids": [[5, 6, 7], [8, 9, 9]],
+        "attention_mask": [[1, 1, 1], [1, 0, 0]],
+        "token_type_ids": [[0, 1, 1], [0, 0, 0]],
+    }
+    assert {array.dtype for array in batch.values()} == {np.dtype(np.int64)}
+    assert collate([[1, 2]], 0, ["input_ids"])["input_ids"].tolist() == [[1, 2]]
+    assert collate([], 0, ["input_ids"])["input_ids"].shape == (0, 0)
+
+
+def test_no_artifact(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot read .*graphs\.json: No such file"):
+        Classifier(tmp_path)

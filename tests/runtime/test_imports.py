@@ -1,0 +1,95 @@
+"""The runtime works where torch and transformers are not installed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import compressor
+from compressor.runtime import Classifier, Translator
+from tests.helpers import runtime_artifacts
+
+SCRIPT = """
+import json, sys
+
+BLOCKED = ("torch", "transformers", "onnx", "sentencepiece", "scipy", "sklearn", "matplotlib")
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ImportError(f"{name} is blocked")
+
+sys.meta_path.insert(0, Blocker())
+from compressor.runtime import Classifier, Translator
+
+classifier, translator, texts = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+answers = [
+    Classifier(classifier).classify(texts),
+    Translator(translator).translate(texts),
+    Translator(translator).translate(texts, num_beams=3),
+]
+loaded = sorted({name.partition(".")[0] for name in sys.modules} & set(BLOCKED))
+print(json.dumps([answers, loaded]))
+"""
+
+
+def test_classifying_and_translating_load_neither_torch_nor_transformers() -> None:
+    classifier = runtime_artifacts.classifier("distilbert")
+    translator = runtime_artifacts.translator()
+    texts = ["w3 w9 w40", "", "w5 e\u0301"]
+    arguments = [str(classifier.directory), str(translator.directory), json.dumps(texts)]
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=Path(compressor.__file__).parents[1],
+    )
+    assert done.returncode == 0, done.stderr
+    answers, loaded = json.loads(done.stdout)
+    assert loaded == []
+    assert answers == [
+        Classifier(classifier.directory).classify(texts),
+        Translator(translator.directory).translate(texts),
+        Translator(translator.directory).translate(texts, num_beams=3),
+    ]
+
+
+COMMANDS = (
+    SCRIPT.partition("from compressor")[0]
+    + """
+from compressor.commands import run
+
+classifier, translator, source = sys.argv[1:]
+statuses = [run(["classify", classifier, source]), run(["translate", translator, source])]
+print(statuses, sorted({name.partition(".")[0] for name in sys.modules} & set(BLOCKED)))
+"""
+)
+
+
+def test_the_commands_load_neither_torch_nor_transformers(tmp_path: Path) -> None:
+    classifier = runtime_artifacts.classifier("distilbert").directory
+    translator = runtime_artifacts.translator().directory
+    texts = ["w3 w9 w40", "", "w5 e\u0301"]
+    (tmp_path / "in.txt").write_text("\n".join(texts), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS, classifier, translator, tmp_path / "in.txt"],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=Path(compressor.__file__).parents[1],
+    )
+    labels = Classifier(classifier).classify(texts)
+    translations = Translator(translator).translate(texts)
+    want = [labels[0], "", labels[2], *translations, "[0, 0] []"]
+    assert done.stdout.splitlines() == want, done.stderr
+
+
+def test_the_block_of_the_test_works() -> None:
+    """Otherwise the test above would prove nothing."""
+    blocked = SCRIPT.partition("from compressor")[0] + "import transformers"
+    done = subprocess.run([sys.executable, "-c", blocked], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "transformers is blocked" in done.stderr

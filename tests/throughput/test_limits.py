@@ -1,0 +1,409 @@
+"""Counted work, compared with torch's own counter on real models and with hand calculations."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    BertConfig,
+    BertForSequenceClassification,
+    DistilBertConfig,
+    DistilBertForSequenceClassification,
+    ElectraConfig,
+    ElectraForSequenceClassification,
+    MarianConfig,
+    MarianMTModel,
+    MBartConfig,
+    MBartForConditionalGeneration,
+    RobertaConfig,
+    RobertaForSequenceClassification,
+)
+
+from compressor.errors import EnvironmentProblem, InputError, UsageError
+from compressor.model.architectures import find_sublayers
+from compressor.model.sublayers import Mask
+from compressor.model.surgery import remove_heads
+from compressor.throughput import machine as machine_module
+from compressor.throughput.limits import (
+    Limit,
+    Operation,
+    WorkSize,
+    limit_of,
+    operations,
+    roofline_seconds,
+    total_bytes,
+    total_macs,
+)
+from compressor.throughput.machine import Machine, measure_machine
+from compressor.throughput.shapes import ModelShape, head_dim_of, shape_of
+
+BERT_SIZES = {
+    "vocab_size": 50,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "num_labels": 5,
+    "max_position_embeddings": 32,
+    "attn_implementation": "eager",  # the counter sees its plain matrix products
+}
+BART_SIZES = {
+    "vocab_size": 61,
+    "d_model": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 3,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 3,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 56,
+    "max_position_embeddings": 32,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+    "attn_implementation": "eager",
+}
+
+# A machine on which each bound matters somewhere.
+MACHINE = Machine(stored_rate=1e9, value_rate=5e8, bandwidth=1e9, launch=1e-6)
+
+
+def classifiers() -> list[tuple[type, object]]:
+    electra = ElectraConfig(**BERT_SIZES, embedding_size=16)
+    distilbert = DistilBertConfig(
+        vocab_size=50, dim=24, hidden_dim=40, n_layers=2, n_heads=3, num_labels=5,
+        max_position_embeddings=32, attn_implementation="eager",
+    )  # fmt: skip
+    return [
+        (BertForSequenceClassification, BertConfig(**BERT_SIZES)),
+        (RobertaForSequenceClassification, RobertaConfig(**BERT_SIZES)),
+        (ElectraForSequenceClassification, electra),
+        (DistilBertForSequenceClassification, distilbert),
+    ]
+
+
+def translators() -> list[tuple[type, object]]:
+    return [
+        (MarianMTModel, MarianConfig(**BART_SIZES)),
+        (BartForConditionalGeneration, BartConfig(**BART_SIZES)),
+        (MBartForConditionalGeneration, MBartConfig(**BART_SIZES)),
+    ]
+
+
+def uneven(model: torch.nn.Module) -> Mask:
+    """Remove 0, 1, 2, 3, 0, … heads of the layers; the removal is done in place."""
+    layers = find_sublayers(model)
+    gone = [(x.name, h) for n, x in enumerate(layers) for h in range(n % 4)]
+    mask = Mask.full(layers).without(gone)
+    remove_heads(model, layers, mask)
+    return mask
+
+
+def counted_macs(run) -> float:
+    """Multiply-adds of a function, by torch's counter, which counts two operations for each."""
+    with FlopCounterMode(display=False) as counter:
+        run()
+    return counter.get_total_flops() / 2
+
+
+def generate(model, steps: int) -> None:
+    """Encoder, then `steps` decoder steps with a cache, three rows of seven source tokens."""
+    encoded = model.get_encoder()(input_ids=torch.full((3, 7), 5))
+    past = None
+    for _ in range(steps):
+        outputs = model(
+            encoder_outputs=encoded,
+            decoder_input_ids=torch.full((3, 1), 4),
+            past_key_values=past,
+            use_cache=True,
+        )
+        past = outputs.past_key_values
+
+
+@pytest.mark.parametrize("prune", [False, True])
+@pytest.mark.parametrize(("kind", "config"), classifiers())
+def test_classifier_macs_equal_torchs(kind, config, prune: bool) -> None:
+    model = kind(config).eval().requires_grad_(False)
+    layers = find_sublayers(model)
+    mask = uneven(model) if prune else Mask.full(layers)
+
+    shape = shape_of(model.config.to_dict(), mask.counts(), layers[0].unit_width)
+    ours = total_macs(operations(shape, WorkSize(batch=3, source=7)))
+
+    assert ours == counted_macs(lambda: model(input_ids=torch.full((3, 7), 5)))
+
+
+@pytest.mark.parametrize("prune", [False, True])
+@pytest.mark.parametrize(("kind", "config"), translators())
+def test_translator_macs_equal_torchs(kind, config, prune: bool) -> None:
+    model = kind(config).eval().requires_grad_(False)
+    layers = find_sublayers(model)
+    mask = uneven(model) if prune else Mask.full(layers)
+
+    shape = shape_of(model.config.to_dict(), mask.counts(), layers[0].unit_width)
+    ours = total_macs(operations(shape, WorkSize(batch=3, source=7, target=4)))
+
+    assert ours == counted_macs(lambda: generate(model, 4))
+
+
+def tiny(heads: int) -> ModelShape:
+    """One layer of width 4, feed-forward 6, heads of size 2, three labels."""
+    return ModelShape(
+        task="classification",
+        width=4,
+        head_dim=2,
+        embedding=4,
+        encoder_ffn=6,
+        encoder_heads=(heads,),
+        classifier=((4, 3),),
+    )
+
+
+def test_classifier_counts_by_hand() -> None:
+    work = {x.name: x for x in operations(tiny(heads=1), WorkSize(batch=5, source=3))}
+
+    macs = {name: float(x.macs.sum()) for name, x in work.items() if x.macs.any()}
+    moved = {name: float(x.bytes.sum()) / 4 for name, x in work.items()}
+    # 15 tokens; one head of size 2; 5 x 3 x 3 = 45 attention scores.
+    assert macs == {
+        "encoder_self.0.qkv": 15 * 4 * 6,
+        "encoder_self.0.scores": 45 * 2,
+        "encoder_self.0.values": 45 * 2,
+        "encoder_self.0.output": 15 * 2 * 4,
+        "encoder_ffn.0.up": 15 * 4 * 6,
+        "encoder_ffn.0.down": 15 * 6 * 4,
+        "classifier.0": 5 * 4 * 3,
+    }
+    assert moved == {
+        "embedding": 2 * 15 * 4,
+        "encoder_self.0.qkv": 15 * (4 + 6) + 5 * 6,  # in, out; weights and bias
+        "encoder_self.0.split": 2 * 15 * 6,
+        "encoder_self.0.scores": 15 * 2 + 15 * 2 + 45,  # query, key; scores
+        "encoder_self.0.mask": 2 * 45,
+        "encoder_self.0.softmax": 2 * 45,
+        "encoder_self.0.values": 45 + 15 * 2 + 15 * 2,
+        "encoder_self.0.merge": 2 * 15 * 2,
+        "encoder_self.0.output": 15 * (2 + 4) + 3 * 4,
+        "encoder_self.0.norm": 3 * 15 * 4,
+        "encoder_ffn.0.up": 15 * (4 + 6) + 5 * 6,
+        "encoder_ffn.0.activation": 2 * 15 * 6,
+        "encoder_ffn.0.down": 15 * (6 + 4) + 7 * 4,
+        "encoder_ffn.0.norm": 3 * 15 * 4,
+        "classifier.0": 5 * (4 + 3) + 5 * 3,
+    }
+    assert {name for name, x in work.items() if x.stored} == {
+        "encoder_self.0.qkv", "encoder_self.0.output", "encoder_ffn.0.up", "encoder_ffn.0.down",
+        "classifier.0",
+    }  # fmt: skip
+
+
+def test_decoder_work_grows_with_the_cache() -> None:
+    shape = ModelShape(
+        task="translation", width=4, head_dim=2, embedding=4, encoder_ffn=6, encoder_heads=(0,),
+        decoder_ffn=6, decoder_heads=(2,), cross_heads=(1,), vocabulary=9,
+    )  # fmt: skip
+
+    work = {x.name: x for x in operations(shape, WorkSize(batch=5, source=3, target=4, beams=2))}
+
+    # 5 x 2 decoder rows, 2 own heads of size 2; step t attends to t + 1 tokens.
+    assert work["decoder_self.0.scores"].macs.tolist() == [40, 80, 120, 160]
+    # Keys and values of 4 numbers per row: t read, t + 1 written.
+    assert work["decoder_self.0.cache"].bytes.tolist() == [4 * 2 * 40 * x for x in (1, 3, 5, 7)]
+    assert work["decoder_self.0.qkv"].bytes.tolist() == [4 * (10 * (4 + 12) + 5 * 12)] * 4
+    assert work["cross.0.scores"].macs.tolist() == [10 * 3 * 2] * 4
+    assert work["cross.keys_values"].macs.tolist() == [5 * 3 * 4 * 4]  # once, not per beam
+    assert work["vocabulary"].macs.tolist() == [10 * 4 * 9] * 4
+    assert "encoder_self.0.qkv" not in work
+
+
+def test_precision_changes_bytes_alone() -> None:
+    size = WorkSize(batch=5, source=3)
+    full = operations(tiny(2), size)
+    low = operations(tiny(2), size, weight_bytes=1, value_bytes=4)
+    half = operations(tiny(2), size, weight_bytes=2, value_bytes=2)
+
+    weights = (4 + 1) * 12 + (4 + 1) * 4 + (4 + 1) * 6 + (6 + 1) * 4 + (4 + 1) * 3
+    assert total_bytes(full) - total_bytes(low) == 3 * weights
+    assert total_bytes(half) == total_bytes(full) / 2
+    assert total_macs(low) == total_macs(half) == total_macs(full)
+
+
+def test_roofline_takes_the_slowest_bound_of_each_run() -> None:
+    macs, moved = np.array([2e3, 2e3, 1.0]), np.array([1e3, 4e3, 1.0])
+    work = [
+        Operation("model", "stored", macs, moved, stored=True),  # 2, 4 and 0.001 microseconds
+        Operation("model", "values", macs[:1], moved[:1], stored=False, nodes=5),  # 4, half rate
+    ]
+    ahead = dataclasses.replace(MACHINE, runs_ahead=True)
+
+    # On a CPU each of three runs starts one node in a microsecond, and the last five nodes.
+    assert roofline_seconds(work, MACHINE) == pytest.approx(1e-6 * (6.001 + 3 + 4 + 5))
+    assert roofline_seconds(work, ahead) == pytest.approx(1e-6 * (2 + 4 + 1 + 5))
+
+
+def test_limits_are_quotients_of_dense_and_pruned() -> None:
+    sizes = [WorkSize(5, 3), WorkSize(5, 8)]
+
+    limit = limit_of(tiny(2), tiny(1), MACHINE, sizes)
+
+    dense = [x for size in sizes for x in operations(tiny(2), size)]
+    pruned = [x for size in sizes for x in operations(tiny(1), size)]
+    assert limit.macs == pytest.approx(total_macs(dense) / total_macs(pruned))
+    assert limit.bytes == pytest.approx(total_bytes(dense) / total_bytes(pruned))
+    expected = roofline_seconds(dense, MACHINE) / roofline_seconds(pruned, MACHINE)
+    assert limit.time == pytest.approx(expected)
+    assert limit.time > 1
+
+
+def test_nothing_removed_means_nothing_to_gain() -> None:
+    assert limit_of(tiny(2), tiny(2), MACHINE, [WorkSize(1, 9)]) == Limit(1.0, 1.0, 1.0)
+
+
+def test_shorter_outputs_of_the_pruned_model_count_as_less_work() -> None:
+    shape = ModelShape(
+        task="translation", width=4, head_dim=2, embedding=4, encoder_ffn=6, encoder_heads=(2,),
+        decoder_ffn=6, decoder_heads=(2,), cross_heads=(2,), vocabulary=9,
+    )  # fmt: skip
+
+    limit = limit_of(shape, shape, MACHINE, [WorkSize(1, 3, 8)], [WorkSize(1, 3, 4)])
+
+    assert 1.5 < limit.time < 2
+
+
+def test_launches_bound_small_work_so_removing_part_of_a_layer_gains_little() -> None:
+    dense = dataclasses.replace(tiny(2), encoder_heads=(2, 2))
+    thinner = dataclasses.replace(dense, encoder_heads=(1, 1))
+    shorter = dataclasses.replace(dense, encoder_heads=(2, 0))
+    slow_start = dataclasses.replace(MACHINE, launch=1.0)
+
+    assert limit_of(dense, thinner, slow_start, [WorkSize(1, 3)]).time == pytest.approx(1)
+    # Nodes of a layer: 2 + 7 + 4 + 2 + 1 of attention, which go, and 1 + 4 + 1 others.
+    expected = (1 + 2 * 22 + 1) / (1 + 2 * 22 + 1 - 16)
+    assert limit_of(dense, shorter, slow_start, [WorkSize(1, 3)]).time == pytest.approx(expected)
+
+
+def test_source_is_not_read_without_cross_attention() -> None:
+    shape = ModelShape(
+        task="translation", width=4, head_dim=2, embedding=4, encoder_ffn=6, encoder_heads=(2,),
+        decoder_ffn=6, decoder_heads=(2,), cross_heads=(2,), vocabulary=9,
+    )  # fmt: skip
+    blind = dataclasses.replace(shape, cross_heads=(0,))
+    size = WorkSize(2, 5, 3)
+
+    decoder = [x for x in operations(blind, size) if x.macs.size == 3]
+
+    expected = total_macs(operations(shape, size)) / total_macs(decoder)
+    assert limit_of(shape, blind, MACHINE, [size]).macs == pytest.approx(expected)
+    assert total_macs(operations(blind, size)) > total_macs(decoder)
+
+
+@pytest.mark.parametrize(
+    ("task", "size"),
+    [
+        ("classification", WorkSize(0, 3)),
+        ("classification", WorkSize(1, 0)),
+        ("translation", WorkSize(1, 3)),
+    ],
+)
+def test_impossible_sizes_are_refused(task, size: WorkSize) -> None:
+    with pytest.raises(InputError, match="cannot be counted"):
+        operations(dataclasses.replace(tiny(1), task=task), size)
+    with pytest.raises(InputError, match="no batches"):
+        limit_of(tiny(1), tiny(1), MACHINE, [])
+
+
+@pytest.mark.parametrize(("kind", "config"), classifiers() + translators())
+def test_head_size_is_that_of_the_model(kind, config) -> None:
+    model = kind(config)
+
+    assert head_dim_of(model.config.to_dict()) == find_sublayers(model)[0].unit_width
+
+
+def test_shape_survives_the_way_through_config_json(tmp_path) -> None:
+    config = BertConfig(**{**BERT_SIZES, "num_labels": 2})  # two labels are not written
+    config.save_pretrained(tmp_path)
+    counts = {"encoder_self.0": 3, "encoder_self.1": 1}
+
+    stored = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    shape = shape_of(stored, counts, 8)
+
+    assert shape == shape_of(config.to_dict(), counts, 8)
+    assert shape.encoder_heads == (3, 1)
+    assert shape.classifier[-1] == (24, 2)
+
+
+def test_missing_facts_are_named() -> None:
+    config = BertConfig(**BERT_SIZES).to_dict()
+    with pytest.raises(InputError, match=r"no head count for encoder_self\.1"):
+        shape_of(config, {"encoder_self.0": 3}, 8)
+    with pytest.raises(InputError, match="'intermediate_size' is missing from the bert"):
+        shape_of(
+            {k: v for k, v in config.items() if k != "intermediate_size"},
+            {"encoder_self.0": 3, "encoder_self.1": 3},
+            8,
+        )
+    with pytest.raises(InputError, match=r"'gpt2'.*not supported"):
+        shape_of({"model_type": "gpt2"}, {}, 8)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure on tiny operands: what comes out is not looked at."""
+    monkeypatch.setattr(machine_module, "_SIZES", {"cpu": (16, 1), "cuda": (16, 1)})
+    monkeypatch.setattr(machine_module, "_SECONDS", 0.0)
+    measure_machine.cache_clear()
+    yield
+    measure_machine.cache_clear()
+
+
+@pytest.mark.parametrize(("precision", "weights"), [("fp32", 4), ("fp16", 2), ("int8", 1)])
+def test_machine_is_measured_once_in_each_precision(
+    quick: None, precision: str, weights: int
+) -> None:
+    machine = measure_machine("cpu", 1, precision)
+
+    assert machine.weight_bytes == weights
+    assert min(machine.stored_rate, machine.value_rate, machine.bandwidth, machine.launch) > 0
+    assert all(map(np.isfinite, dataclasses.astuple(machine)))
+    assert measure_machine("cpu", 1, precision) is machine
+
+
+def test_a_gpus_rates_are_free_of_the_start_of_a_run(
+    quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of runs that take a while to start, then some time per node, the rates are the nodes'."""
+    seconds = {"MatMul": 2e-6, "Abs": 3e-6}
+
+    def run(
+        operator: str, inputs: list[np.ndarray], chain: int, device: str, threads: int
+    ) -> float:
+        return 50e-6 + chain * seconds[operator]
+
+    monkeypatch.setattr(machine_module, "_best_seconds", run)
+    machine = measure_machine("cuda", 1, "fp16")
+    assert machine.value_rate == pytest.approx(16**3 / 2e-6)
+    assert machine.bandwidth == pytest.approx(2 * 2**20 / 3e-6)
+
+
+def test_chains_of_products_stay_of_their_size(quick: None) -> None:
+    """What overflows on the way would not be the work that is meant."""
+    square = np.random.default_rng(0).standard_normal((256, 256), np.float32) / 16
+    value = square
+    for _ in range(machine_module._MORE + 1):
+        value = value @ square
+    assert 0.2 < np.abs(value).mean() / np.abs(square).mean() < 5
+
+
+def test_machine_that_cannot_be_measured_is_refused(quick: None) -> None:
+    with pytest.raises(UsageError, match=r"'fp4'.*fp32"):
+        measure_machine("cpu", 1, "fp4")
+    if not torch.cuda.is_available():
+        with pytest.raises(EnvironmentProblem, match="device 'cuda' was requested"):
+            measure_machine("cuda", 1, "fp32")

@@ -1,0 +1,353 @@
+"""Timing with an injected clock, its statistics, and workloads.
+
+No test looks at a real time.
+"""
+
+from __future__ import annotations
+
+import gc
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from compressor.errors import InputError, UsageError
+from compressor.runtime.text import Encoded
+from compressor.throughput.limits import Limit
+from compressor.throughput.measure import measure
+from compressor.throughput.statistics import speedup_of, summarize
+from compressor.throughput.workloads import Batch, Workload, make_workloads
+
+
+class Stage:
+    """A clock that stands still unless a subject runs; subjects take the seconds they are given."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.calls: list[tuple[str, int]] = []  # (subject, batch number)
+
+    def clock(self) -> float:
+        return self.now
+
+    def subject(self, name: str, seconds: float):
+        def run(batch: Batch) -> None:
+            number = int(batch["input_ids"][0, 0])
+            self.calls.append((name, number))
+            self.now += seconds * (1 + number)
+
+        return run
+
+
+def workload(batches: int, size: int = 2, **tokens: float) -> Workload:
+    """Batch number n holds the number n everywhere."""
+    return Workload(
+        batch_size=size,
+        batches=[
+            {"input_ids": np.full((size, 3), n), "attention_mask": np.ones((size, 3), int)}
+            for n in range(batches)
+        ],
+        **{"source_tokens": 3.0, "padded_source_tokens": 3.0, "target_tokens": 0.0, **tokens},
+    )
+
+
+def test_all_models_run_the_same_batch_in_each_round_in_rotating_order() -> None:
+    stage = Stage()
+    subjects = {name: stage.subject(name, 1.0) for name in "abc"}
+
+    samples = measure(subjects, [workload(3)], warmup=4, min_runs=6, min_passes=2,
+                      min_seconds=0, clock=stage.clock)  # fmt: skip
+
+    warm, timed = stage.calls[: 3 * 4], stage.calls[3 * 4 :]
+    assert [number for _, number in warm] == [n for n in (0, 1, 2, 0) for _ in range(3)]
+    rounds = [timed[i : i + 3] for i in range(0, len(timed), 3)]
+    assert [{number for _, number in turn} for turn in rounds] == [{0}, {1}, {2}] * 2
+    assert all({name for name, _ in turn} == set("abc") for turn in rounds)
+    first = [turn[0][0] for turn in rounds]
+    assert first == ["a", "b", "c", "b", "c", "a"]  # batch 0 meets a first, then b first
+    assert samples == {(name, 2): [1.0, 2.0, 3.0] * 2 for name in "abc"}
+
+
+def test_every_batch_is_seen_before_timing_however_short_the_warm_up() -> None:
+    stage = Stage()
+
+    measure({"a": stage.subject("a", 1.0)}, [workload(4)], warmup=1, min_runs=1, min_passes=1,
+            min_seconds=0, clock=stage.clock)  # fmt: skip
+
+    assert stage.calls[:4] == [("a", number) for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("runs", "seconds", "passes", "expected"),
+    [
+        (7, 0.0, 1, 8),  # whole passes over two batches
+        (1, 20.0, 1, 14),  # the faster model needs 7 passes of 3 s for its 20 s
+        (1, 0.0, 5, 10),
+    ],
+)
+def test_rounds_go_on_until_everything_asked_for_is_reached(
+    runs: int, seconds: float, passes: int, expected: int
+) -> None:
+    stage = Stage()
+    subjects = {"slow": stage.subject("slow", 10.0), "fast": stage.subject("fast", 1.0)}
+
+    samples = measure(subjects, [workload(2)], min_runs=runs, min_seconds=seconds,
+                      min_passes=passes, clock=stage.clock)  # fmt: skip
+
+    assert {len(values) for values in samples.values()} == {expected}
+
+
+def test_garbage_collector_rests_while_timing_and_works_again_afterwards() -> None:
+    states = []
+
+    def run(batch: Batch) -> None:
+        states.append(gc.isenabled())
+        if len(states) == 4:
+            raise KeyboardInterrupt
+
+    assert gc.isenabled()
+    with pytest.raises(KeyboardInterrupt):
+        measure({"a": run}, [workload(1)], warmup=2, min_passes=9)
+
+    assert states == [True, True, False, False]
+    assert gc.isenabled()
+
+
+def test_progress_is_told_once_per_workload() -> None:
+    stage, lines = Stage(), []
+    subjects = {"dense": stage.subject("dense", 0.2), "small": stage.subject("small", 0.1)}
+
+    measure(subjects, [workload(1, size=1), workload(1, size=4)], min_runs=5, min_seconds=0,
+            clock=stage.clock, progress=lines.append)  # fmt: skip
+
+    assert lines == [
+        f"batch size {size}: dense 200.0 ms, small 100.0 ms (medians of 5 runs)" for size in (1, 4)
+    ]
+
+
+def test_senseless_measurements_are_refused() -> None:
+    stage = Stage()
+    with pytest.raises(UsageError, match="0 models"):
+        measure({}, [workload(1)])
+    with pytest.raises(UsageError, match=r"batch sizes \[2, 2\]"):
+        measure({"a": stage.subject("a", 1)}, [workload(1), workload(2)])
+    with pytest.raises(UsageError, match="0 runs"):
+        measure({"a": stage.subject("a", 1)}, [workload(1)], min_runs=0)
+
+
+def samples_of(dense: np.ndarray, pruned: np.ndarray) -> dict[tuple[str, int], list[float]]:
+    return {("dense", 2): dense.ravel().tolist(), ("half", 2): pruned.ravel().tolist()}
+
+
+def test_timings_by_hand() -> None:
+    # Three passes over batches that take 2 s and 4 s; the smaller model takes 1 s and 4 s.
+    dense = np.array([[2.0, 4.0]] * 3)
+    pruned = np.array([[1.0, 4.0]] * 3)
+    load = workload(2, source_tokens=6.0, padded_source_tokens=8.0, target_tokens=5.0)
+    limits = {("half", 2): Limit(time=1.5, macs=1.6, bytes=1.4)}
+
+    first, second = summarize(
+        samples_of(dense, pruned), [load], limits, peak_memory_mib={("half", 2): 100.0}
+    )
+
+    assert (first.variant, first.batch_size, first.runs) == ("dense", 2, 6)
+    assert first.sentences_per_second == pytest.approx(4 / 6)  # 2 batches of 2 in 6 s
+    assert first.tokens_per_second == pytest.approx(20 / 6)
+    assert (first.speedup, first.speedup_interval, first.limit) == (None, None, None)
+    assert second.sentences_per_second == pytest.approx(4 / 5)
+    assert second.tokens_per_second == pytest.approx(20 / 5)
+    assert second.speedup == pytest.approx(6 / 5)
+    assert second.speedup_interval == pytest.approx((6 / 5, 6 / 5))
+    assert (second.limit, second.limit_macs, second.limit_bytes) == (1.5, 1.6, 1.4)
+    assert (second.source_tokens, second.padded_source_tokens) == (6.0, 8.0)
+    assert (first.peak_memory_mib, second.peak_memory_mib) == (None, 100.0)
+
+
+def test_latency_percentiles_are_of_all_raw_times() -> None:
+    seconds = np.random.default_rng(0).random((10, 3))
+
+    (row,) = summarize({("dense", 2): seconds.ravel().tolist()}, [workload(3)])
+
+    expected = np.quantile(seconds * 1000, [0.5, 0.9, 0.99])
+    assert [row.latency_ms[name] for name in ("p50", "p90", "p99")] == pytest.approx(expected)
+
+
+def test_classifiers_are_rated_by_source_tokens() -> None:
+    (row,) = summarize(
+        {("dense", 2): [0.5] * 5}, [workload(1, source_tokens=7.0, padded_source_tokens=9.0)]
+    )
+
+    assert row.tokens_per_second == pytest.approx(2 * 7 / 0.5)
+    assert row.target_tokens == 0
+
+
+def test_generated_tokens_can_differ_between_models() -> None:
+    ones = np.ones((5, 1))
+
+    rows = summarize(
+        samples_of(ones, ones), [workload(1)],
+        target_tokens={("dense", 2): 10.0, ("half", 2): 4.0},
+    )  # fmt: skip
+
+    assert [row.target_tokens for row in rows] == [10.0, 4.0]
+    assert [row.tokens_per_second for row in rows] == pytest.approx([20.0, 8.0])
+
+
+def noisy(passes: int, batches: int, speedup: float) -> tuple[np.ndarray, np.ndarray]:
+    """Times with noise of 3 %, a common drift over a factor of two, and stalls in 6 % of them."""
+    rng = np.random.default_rng(passes * batches)
+    weight = np.linspace(1.0, 3.0, batches)
+    drift = np.geomspace(1.0, 2.0, passes * batches).reshape(passes, batches)
+    times = []
+    for factor in (1.0, 1 / speedup):
+        noise = np.exp(rng.normal(0, 0.03, (passes, batches)))
+        stalls = 1 + 5 * (rng.random((passes, batches)) < 0.06)
+        times.append(factor * weight * drift * noise * stalls)
+    return times[0], times[1]
+
+
+def test_speedup_is_found_under_noise_drift_and_stalls() -> None:
+    dense, pruned = noisy(12, 6, speedup=1.25)
+
+    speedup, (low, high) = speedup_of(dense, pruned)
+
+    # Known by construction; the plain quotient of total times is far off on the same data.
+    assert speedup == pytest.approx(1.25, rel=0.02)
+    assert low < 1.25 < high
+    assert high - low < 0.1
+    assert abs(dense.sum() / pruned.sum() / 1.25 - 1) > 0.02
+
+
+def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+    covered = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        dense, pruned = np.exp(rng.normal(0, 0.05, (2, 10, 4)))
+        low, high = speedup_of(dense, pruned, resamples=300)[1]
+        covered += low <= 1.0 <= high
+
+    assert covered >= 54  # 57 expected; fewer than 54 has a probability below 4 %
+
+
+def test_speedup_weighs_batches_by_their_time() -> None:
+    dense = np.array([[1.0, 9.0]] * 5)
+    pruned = np.array([[0.5, 9.0]] * 5)
+
+    assert speedup_of(dense, pruned)[0] == pytest.approx(10 / 9.5)
+
+
+def test_speedup_equals_the_quotient_of_sentences_per_second() -> None:
+    dense, pruned = noisy(7, 4, speedup=1.4)
+
+    first, second = summarize(samples_of(dense, pruned), [workload(4)])
+
+    quotient = second.sentences_per_second / first.sentences_per_second
+    assert second.speedup == pytest.approx(quotient, rel=1e-12)
+
+
+def test_without_the_reference_there_is_no_speedup() -> None:
+    (row,) = summarize({("half", 2): [1.0] * 5}, [workload(1)], {("half", 2): Limit(2, 2, 2)})
+
+    assert row.sentences_per_second == pytest.approx(2.0)
+    assert (row.speedup, row.limit) == (None, None)
+
+
+def test_rows_come_by_model_and_then_by_batch_size() -> None:
+    loads = [workload(1, size=8), workload(1, size=1)]
+    samples = {(name, size): [1.0] * 5 for size in (8, 1) for name in ("dense", "half")}
+
+    rows = summarize(samples, loads)
+
+    assert [(row.variant, row.batch_size) for row in rows] == [
+        ("dense", 1), ("dense", 8), ("half", 1), ("half", 8),
+    ]  # fmt: skip
+
+
+def test_samples_of_another_workload_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"5 times of 'dense'.*2 batches"):
+        summarize({("dense", 2): [1.0] * 5}, [workload(2)])
+
+
+def pad(rows: list[Encoded]) -> Batch:
+    longest = max(map(len, rows))
+    return {
+        "input_ids": np.array([[*row, *[0] * (longest - len(row))] for row in rows]),
+        "token_type_ids": np.array([[*r.type_ids, *[0] * (longest - len(r))] for r in rows]),
+        "attention_mask": np.array([[1] * len(r) + [0] * (longest - len(r)) for r in rows]),
+    }
+
+
+def rows_of(lengths: list[int]) -> list[Encoded]:
+    """Row n holds 100 n + 1, 100 n + 2, …; its second half has type 1."""
+    return [
+        Encoded(
+            [100 * n + i + 1 for i in range(length)], [int(2 * i >= length) for i in range(length)]
+        )
+        for n, length in enumerate(lengths, start=1)
+    ]
+
+
+def first_tokens(load: Workload) -> list[int]:
+    return [int(token) for batch in load.batches for token in batch["input_ids"][:, 0]]
+
+
+def test_real_and_padded_tokens_are_counted_apart() -> None:
+    (load,) = make_workloads(rows_of([2, 6, 4, 4]), [2], pad, target_tokens=9)
+
+    # 16 batches of 2: rows 1 and 2 (2 + 6 tokens, padded to 12), rows 3 and 4 (8 of 8), …
+    assert len(load.batches) == 16
+    assert load.source_tokens == pytest.approx((8 + 8) / 4)
+    assert load.padded_source_tokens == pytest.approx((12 + 8) / 4)
+    assert load.target_tokens == 9
+
+
+def test_few_rows_are_repeated_in_order() -> None:
+    (load,) = make_workloads(rows_of([3] * 5), [16], pad)
+
+    assert [batch["input_ids"].shape for batch in load.batches] == [(16, 3)] * 4
+    assert first_tokens(load) == [100 * (n % 5 + 1) + 1 for n in range(64)]
+
+
+def test_many_rows_are_sampled_in_order() -> None:
+    rows = rows_of([3] * 500)
+
+    (load,) = make_workloads(rows, [4], pad, seed=1)
+    (other,) = make_workloads(rows, [4], pad, seed=2)
+
+    found = first_tokens(load)
+    assert len(found) == 8 * 4
+    assert all(a < b for a, b in pairwise(found))
+    assert found == first_tokens(make_workloads(rows, [4], pad, seed=1)[0])
+    assert found != first_tokens(other)
+
+
+@pytest.mark.parametrize(("size", "batches"), [(1, 16), (4, 8), (8, 4), (200, 4)])
+def test_number_of_batches_follows_their_size(size: int, batches: int) -> None:
+    (load,) = make_workloads(rows_of([3] * 9), [size], pad)
+
+    assert len(load.batches) == batches
+
+
+def test_forced_lengths_cut_or_fill_every_row_before_its_last_token() -> None:
+    (load,) = make_workloads(rows_of([3, 9]), [2], pad, lengths=6)
+
+    batch = load.batches[0]
+    assert batch["input_ids"].tolist() == [
+        [101, 102, 101, 102, 101, 103],
+        [201, 202, 203, 204, 205, 209],
+    ]
+    assert batch["token_type_ids"].tolist() == [[0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 0, 1]]
+    assert load.source_tokens == load.padded_source_tokens == 6
+
+
+def test_impossible_workloads_are_refused() -> None:
+    rows = rows_of([3])
+    with pytest.raises(InputError, match="no rows"):
+        make_workloads([], [1], pad)
+    with pytest.raises(InputError, match="no tokens"):
+        make_workloads([Encoded([])], [1], pad, lengths=3)
+    with pytest.raises(UsageError, match=r"\[4, 4\]"):
+        make_workloads(rows, [4, 4], pad)
+    with pytest.raises(UsageError, match=r"\[0\]"):
+        make_workloads(rows, [0], pad)
+    with pytest.raises(UsageError, match="0 tokens"):
+        make_workloads(rows, [1], pad, lengths=0)
