@@ -1,16 +1,29 @@
 """The errors a user can cause or meet, each with the exit status the command line gives it.
 
-A message is one sentence: what is wrong (with the value), where, and what to do about it.
+A message is one sentence: what is wrong (with the value), where, and what to do about it. The id
+names the problem, whatever the wording; `--json` shows it, and tests ask for it.
 Anything that is not a `CompressError` is a bug (exit status 70).
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class CompressError(Exception):
-    """Base of all expected errors; never raised itself."""
+    """Base of all expected errors; never raised itself.
+
+    Args:
+        message: one sentence for the user.
+        id: what is wrong, in kebab-case, for example `tokenizer-unreadable`.
+    """
 
     exit_code = 70
+
+    def __init__(self, message: str, *, id: str = "unnamed") -> None:
+        super().__init__(message)
+        self.id = id
 
 
 class UsageError(CompressError):
@@ -35,3 +48,9 @@ class VerificationError(CompressError):
     """The smaller model does not do what it must: pruned != masked, or ONNX != PyTorch."""
 
     exit_code = 5
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'taylor'?` for a mistyped name, empty where none of `known` is close."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
