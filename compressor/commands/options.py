@@ -55,7 +55,7 @@ def parse_precisions(values: list[str] | None) -> list[str] | None:
     """
     if not values:
         return None
-    from compressor.pipeline.precisions import AUTO, split_precisions
+    from compressor.export.precision_names import AUTO, split_precisions
 
     names = split_precisions(values)
     if names == [AUTO]:

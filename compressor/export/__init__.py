@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compressor.model.memory import trim_memory
-from compressor.model.sublayers import Mask
-from compressor.pipeline.precisions import BASE
-from compressor.results import Check
-from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
+from compressor.export.precision_names import BASE
 
+# What needs torch or numpy is imported where it is used: the recipe and the help of the commands read
+# `precision_names` of this package, and must not wait for them.
 if TYPE_CHECKING:
     from torch import nn
 
     from compressor.model.checkpoint import Checkpoint
+    from compressor.model.sublayers import Mask
+    from compressor.results import Check
     from compressor.tasks import Batch
 
 
@@ -45,6 +45,8 @@ def export_model(
     from compressor.export.metadata import write_metadata
     from compressor.export.tokenizer import check_tokenizer, write_tokenizer
     from compressor.export.verify import verify_classifier, verify_translator
+    from compressor.model.memory import trim_memory
+    from compressor.runtime.artifact import GRAPH_DIRECTORY
 
     graphs = directory / GRAPH_DIRECTORY
     graphs.mkdir(parents=True, exist_ok=True)
@@ -62,6 +64,8 @@ def export_model(
 
 def graph_bytes(directory: Path, precision: str = BASE) -> int:
     """Size of the graphs of an artifact in one precision, external weights included."""
+    from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
+
     graphs = directory / GRAPH_DIRECTORY
     names = read_artifact(directory).precisions[precision].values()
     return sum(path.stat().st_size for name in names for path in graphs.glob(f"{name}*"))

@@ -17,11 +17,11 @@ from compressor.export.fp16 import to_fp16
 from compressor.export.half_range import LargestValue, range_check
 from compressor.export.int8 import quantized
 from compressor.export.metadata import GRAPHS
+from compressor.export.precision_names import BASE
 from compressor.export.verify import relative_difference
 from compressor.export.vocabulary import restricted
 from compressor.export.writing import MOST_BYTES, read_model, tensor_bytes, write_proto
 from compressor.model.memory import trim_memory
-from compressor.pipeline.precisions import BASE
 from compressor.results import HALF_RANGE, Check
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact

@@ -13,6 +13,7 @@ import torch
 from compressor.budgets.counts import Budget
 from compressor.errors import VerificationError
 from compressor.export import export_model, graph_bytes
+from compressor.export.precision_names import BASE
 from compressor.export.precisions import compare_precision, write_precision
 from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import (
@@ -25,7 +26,6 @@ from compressor.model.checkpoint import (
 from compressor.model.memory import release, trim_memory
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune, verify_surgery
-from compressor.pipeline.precisions import BASE
 from compressor.results import Check, QualitySearch, SpeedSearch, Variant
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.tasks import Batch, Example, Rows

@@ -12,6 +12,7 @@ from compressor import __version__
 from compressor.budgets.counts import check_possible, parse_floors
 from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.export.metadata import label_names, max_source_tokens
+from compressor.export.precision_names import precisions_to_export
 from compressor.export.target_text import count_lines, tokens_of_text
 from compressor.export.vocabulary import output_tokens
 from compressor.files import fingerprint, require_directory, sha256_of
@@ -27,7 +28,6 @@ from compressor.learned_masks import LEARNED
 from compressor.model.checkpoint import Checkpoint, checkpoint_files, open_checkpoint
 from compressor.model.sublayers import Mask, Scores
 from compressor.pipeline.plan import Plan, plan_budgets
-from compressor.pipeline.precisions import made_precisions
 from compressor.pipeline.recipe import MINIMUM_ROWS, Recipe
 from compressor.pipeline.validate import COLUMNS, refuse_unused
 from compressor.pipeline.workspace import Workspace, open_workspace
@@ -152,7 +152,7 @@ def prepare(
     """
     require_directory(output)
     device = pick_device(recipe.device, progress)
-    precisions = made_precisions(recipe.precision, device)
+    precisions = precisions_to_export(recipe.precision, device)
     checkpoint = open_checkpoint(
         recipe.model,
         revision=recipe.revision,

@@ -22,7 +22,7 @@ from pydantic import (
 
 from compressor.budgets.counts import split_max_drop
 from compressor.errors import InputError, UsageError
-from compressor.pipeline.precisions import split_precisions
+from compressor.export.precision_names import split_precisions
 
 MINIMUM_ROWS = 8  # of calibration and of test data
 # Options that say how far to go, beside the plain numbers of `max_drop`.

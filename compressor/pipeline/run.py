@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compressor import __version__
+from compressor.export.precision_names import BASE
 from compressor.export.precisions import set_default
 from compressor.model.sublayers import Scores
 from compressor.pipeline.build import (
@@ -27,9 +28,9 @@ from compressor.pipeline.context import (
     prepare,
     require_measurements,
 )
+from compressor.pipeline.default_precision import choose_default
 from compressor.pipeline.evaluate import evaluate
 from compressor.pipeline.plan import Plan
-from compressor.pipeline.precisions import BASE, choose_default
 from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.search import search_heads
 from compressor.pipeline.select import choose_heads, forget, repair

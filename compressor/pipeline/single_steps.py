@@ -14,6 +14,7 @@ from compressor.errors import InputError, UsageError
 from compressor.export import export_model
 from compressor.export.metadata import max_source_tokens
 from compressor.export.optimum import export_optimum
+from compressor.export.precision_names import AUTO, BASE, precisions_to_export
 from compressor.export.precisions import add_precision, require_within
 from compressor.export.target_text import tokens_of_text
 from compressor.export.vocabulary import output_tokens
@@ -31,7 +32,6 @@ from compressor.pipeline.context import (
     score_checkpoint_heads,
 )
 from compressor.pipeline.plan import plan_budgets
-from compressor.pipeline.precisions import AUTO, BASE, made_precisions
 from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.select import repair_checkpoint
 from compressor.pipeline.validate import refuse_unused_rows, refuse_unused_training
@@ -169,7 +169,7 @@ def export_checkpoint(recipe: Recipe, output: Path, layout: str = "compress") ->
         return _export_optimum(recipe, output)
     # Nothing is timed here, so every precision that is named can be made on every machine.
     device = choose_device(recipe.device) if recipe.precision == [AUTO] else "cpu"
-    precisions = made_precisions(recipe.precision, device)
+    precisions = precisions_to_export(recipe.precision, device)
     require_directory(output)
     if (output / "onnx").exists():
         raise InputError(f"{output / 'onnx'} is there already; choose another --output")

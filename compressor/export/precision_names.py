@@ -1,0 +1,66 @@
+"""Names of the precisions that graphs are exported in; imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compressor.errors import UsageError, did_you_mean
+
+BASE = "fp32"  # what every other precision is made from and compared with
+PRECISIONS = (BASE, "fp16", "int8")
+AUTO = "auto"
+# What `auto` exports: the precisions that a device computes faster than, or as, float32.
+ON_DEVICE = {"cpu": (BASE, "int8"), "cuda": (BASE, "fp16")}
+
+
+def split_precisions(values: str | Sequence[str]) -> list[str]:
+    """Names from a comma list, or from several.
+
+    Raises:
+        UsageError: an unknown name, one given twice, or `auto` beside others.
+    """
+    texts = [values] if isinstance(values, str) else values
+    names = [name.strip() for text in texts for name in str(text).split(",")]
+    given = ",".join(names)
+    for name in names:
+        if name not in (*PRECISIONS, AUTO):
+            raise UsageError(
+                f"--precision {given}: {name!r} is unknown; use {', '.join(PRECISIONS)} or {AUTO}{did_you_mean(name, (*PRECISIONS, AUTO))}",
+                id="unknown-precision",
+            )
+    if len(set(names)) < len(names):
+        raise UsageError(
+            f"--precision {given} names one twice; give each once", id="precision-given-twice"
+        )
+    if AUTO in names and len(names) > 1:
+        raise UsageError(
+            f"--precision {given}: {AUTO} stands alone; leave out the others",
+            id="precision-auto-with-others",
+        )
+    return names
+
+
+def precisions_to_export(names: Sequence[str], device: str) -> tuple[str, ...]:
+    """The precisions to export, float32 first.
+
+    Args:
+        names: as `split_precisions` returns them.
+        device: `cpu` or `cuda`, where the run measures.
+
+    Raises:
+        UsageError: float32 is not among them, or one that the device has no kernels for.
+    """
+    wanted = ON_DEVICE[device] if list(names) == [AUTO] else tuple(names)
+    text = ",".join(wanted)
+    if BASE not in wanted:
+        raise UsageError(
+            f"--precision {text} lacks {BASE}, which the others are made from and compared with; "
+            f"write --precision {BASE},{text}",
+            id="precision-without-fp32",
+        )
+    if "int8" in wanted and device == "cuda":
+        raise UsageError(
+            f"--precision {text}: int8 graphs are for the CPU; leave int8 out, or use --device cpu",
+            id="precision-not-on-device",
+        )
+    return (BASE, *(name for name in wanted if name != BASE))
