@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from compressor.export.precision_names import BASE
 
-# What needs torch or numpy is imported where it is used: the recipe and the help of the commands read
+# What needs torch or numpy is imported where it is used: the recipe and the commands' help read
 # `precision_names` of this package, and must not wait for them.
 if TYPE_CHECKING:
     from torch import nn

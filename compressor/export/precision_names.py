@@ -24,8 +24,10 @@ def split_precisions(values: str | Sequence[str]) -> list[str]:
     given = ",".join(names)
     for name in names:
         if name not in (*PRECISIONS, AUTO):
+            known = (*PRECISIONS, AUTO)
             raise UsageError(
-                f"--precision {given}: {name!r} is unknown; use {', '.join(PRECISIONS)} or {AUTO}{did_you_mean(name, (*PRECISIONS, AUTO))}",
+                f"--precision {given}: {name!r} is unknown; use one of {', '.join(known)}"
+                + did_you_mean(name, known),
                 id="unknown-precision",
             )
     if len(set(names)) < len(names):

@@ -1,4 +1,4 @@
-"""What `compressor.pipeline.run` does to one model: build it, prove it, and let it answer the test."""
+"""What a run does to one model: build it, verify it, and evaluate it on the test rows."""
 
 from __future__ import annotations
 

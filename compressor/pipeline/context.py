@@ -202,7 +202,8 @@ def prepare(
     workspace = open_workspace(output, identity, progress)
     return Context(
         recipe, checkpoint, full, floors, plans, calibration, test, shared, examples, task,
-        device, precisions, *_output_tokens(recipe, checkpoint, workspace, progress), workspace, progress,
+        device, precisions, *_output_tokens(recipe, checkpoint, workspace, progress), workspace,
+        progress,
     )  # fmt: skip
 
 

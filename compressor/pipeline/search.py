@@ -1,7 +1,7 @@
 """Heads for a budget that must be measured: a wanted speed-up, an allowed drop in quality.
 
-The choice itself is in `compressor.budgets.speed` and `compressor.budgets.quality`; here it meets the
-checkpoint, the machine and the test rows. Every timing and every probe is a stage of its own, from
+The choice itself is in `compressor.budgets.speed` and `compressor.budgets.quality`; here it meets
+the checkpoint, the machine and the test rows. Every timing and every probe is a stage of its own, from
 which a stopped run goes on.
 """
 

@@ -137,8 +137,8 @@ def _limitations(report: Report) -> list[str]:
         data = "Quality was not measured; test the model on data of your own before using it."
     else:
         data = (
-            f"Quality was measured on {report.test.rows:,} rows of {sentences.join(report.test.files)} "
-            f"(SHA-256 {report.test.sha256}); other domains, lengths and languages can lose more, "
+            f"Quality was measured on {report.test.rows:,} rows of "
+            f"{sentences.join(report.test.files)} (SHA-256 {report.test.sha256}); other domains, lengths and languages can lose more, "
             "and the intervals cover the choice of these rows only."
         )
     lines = [data]

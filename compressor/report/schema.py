@@ -65,10 +65,11 @@ class Report(Model):
     throughput: Throughput | None
     hardware: dict[str, str]
     versions: dict[str, str]
-    gate: list[Outcome] = []
+    gate: list[Outcome] = []  # noqa: RUF012 (pydantic copies it)
     search: SpeedSearch | QualitySearch | None = None
     target_text: Source | None = None  # what says which tokens the decoders score
-    runs: list[Run] = []  # that the variants come from, if they come from several
+    # that the variants come from, if they come from several
+    runs: list[Run] = []  # noqa: RUF012
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Report:
