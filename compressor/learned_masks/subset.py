@@ -2,7 +2,8 @@
 
 Each head has a weight w. Every batch gets gates for w + Gumbel noise, relaxed by iterated softmax
 (`compressor.learned_masks.relaxation`), so that K heads' worth of gates is open from the first step
-to the last. The temperature falls geometrically and the gates harden; at the end the K largest w stay.
+to the last. The temperature falls geometrically and the gates harden; at the end the K largest w
+stay.
 With `straight-through` the forward pass uses the hard K largest from the start, and only the
 gradient is the relaxed one. Floors hold in training as well: each layer's best heads go first.
 """

@@ -1,8 +1,8 @@
 """Heads for a budget that must be measured: a wanted speed-up, an allowed drop in quality.
 
 The choice itself is in `compressor.budgets.speed` and `compressor.budgets.quality`; here it meets
-the checkpoint, the machine and the test rows. Every timing and every probe is a stage of its own, from
-which a stopped run goes on.
+the checkpoint, the machine and the test rows. Every timing and every probe is a stage of its own,
+from which a stopped run goes on.
 """
 
 from __future__ import annotations
