@@ -139,7 +139,8 @@ def _limitations(report: Report) -> list[str]:
         data = (
             f"Quality was measured on {report.test.rows:,} rows of "
             f"{sentences.join(report.test.files)} (SHA-256 {report.test.sha256}); other domains, "
-            "lengths and languages can lose more, and the intervals cover the choice of these rows only."
+            "lengths and languages can lose more, and the intervals cover the choice of these rows "
+            "only."
         )
     lines = [data]
     if isinstance(report.search, QualitySearch):
