@@ -15,7 +15,7 @@ from compressor.files import write_at_once, write_json
 from compressor.importance.compare import comparison_plot
 from tests.helpers import toy
 from tests.helpers.report_samples import translator_report
-from tests.importance.test_compare import sample
+from tests.helpers.scores import sample
 
 
 @pytest.fixture(scope="module")

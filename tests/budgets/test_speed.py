@@ -26,6 +26,7 @@ from compressor.report import render
 from compressor.report.schema import Report
 from compressor.results import CostTable, LayerCost, SpeedSearch, Timing
 from tests.helpers.report_samples import translator_report
+from tests.helpers.scores import timing
 
 HEADS = {"encoder_self.0": 4, "encoder_self.1": 4, "decoder_self.0": 4, "cross.0": 4}
 FULL = Mask({name: (True,) * count for name, count in HEADS.items()})
@@ -36,22 +37,6 @@ def scores(seed: int = 0) -> Scores:
     rng = np.random.default_rng(seed)
     values = {name: tuple(rng.exponential(size=count).tolist()) for name, count in HEADS.items()}
     return Scores(values, "random", "random", {"seconds": 0.0})
-
-
-def timing(speedup: float, variant: str = "trial") -> Timing:
-    return Timing(
-        variant=variant,
-        batch_size=16,
-        source_tokens=10,
-        padded_source_tokens=12,
-        target_tokens=0,
-        runs=20,
-        sentences_per_second=100 * speedup,
-        tokens_per_second=1000 * speedup,
-        latency_ms={"p50": 1.0, "p90": 1.0, "p99": 1.0},
-        speedup=speedup,
-        speedup_interval=(speedup - 0.01, speedup + 0.01),
-    )
 
 
 def table(shares: dict[str, list[float]]) -> CostTable:

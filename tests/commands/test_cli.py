@@ -16,13 +16,9 @@ import pytest
 from compressor.commands import run
 from compressor.model.sublayers import Scores
 from tests.helpers import toy
+from tests.helpers.command_line import compress
 
 ROOT = Path(__file__).parents[2]
-
-
-def compress(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "compressor", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
 
 
 @pytest.fixture(scope="module")

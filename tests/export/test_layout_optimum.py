@@ -28,8 +28,8 @@ from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import prune
 from compressor.pipeline.recipe import build_recipe
 from compressor.pipeline.single_steps import export_checkpoint
-from tests.commands.test_cli import compress
 from tests.helpers import toy
+from tests.helpers.command_line import compress
 from tests.helpers.tiny import TRANSLATORS, ragged_batch, uneven_mask
 
 

@@ -37,7 +37,7 @@ class NumpyTransformer:
     """One model and one row.
 
     Args:
-        row: model inputs of one row without padding, as `one_row` makes them.
+        row: model inputs of one row without padding, as `helpers.batches.one_row` makes them.
 
     Attributes:
         probabilities: attention layer name -> [heads, queries, keys], of the last `logits` call.

@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 import torch
 import transformers as t
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
+from transformers import PreTrainedTokenizerFast
 
 from compressor.model.sublayers import Mask, Sublayer
 
@@ -131,3 +133,23 @@ def empty_first_mask(layers: list[Sublayer]) -> Mask:
 def nothing_left_mask(layers: list[Sublayer]) -> Mask:
     """No heads at all."""
     return Mask.full(layers).without((x.name, h) for x in layers for h in range(x.units))
+
+
+def word_tokenizer() -> PreTrainedTokenizerFast:
+    vocab = {"<pad>": 0, "<unk>": 1, "</s>": 2}
+    vocab |= {f"w{i}": i for i in range(3, 60)}
+    backend = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", unk_token="<unk>", eos_token="</s>",
+        model_max_length=32,
+    )  # fmt: skip
+
+
+def facts(layers, mask) -> dict:
+    return {
+        "heads": {layer.name: layer.units for layer in layers},
+        "kept": mask.to_json(),
+        "method": "test",
+    }

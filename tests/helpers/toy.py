@@ -11,8 +11,7 @@ import sentencepiece
 import torch
 from transformers import MarianTokenizer
 
-from tests.helpers.tiny import LABELS, TRANSLATORS, tiny_model
-from tests.model.test_checkpoint import word_tokenizer
+from tests.helpers.tiny import LABELS, TRANSLATORS, tiny_model, word_tokenizer
 
 WORDS = [f"w{i}" for i in range(3, 60)]
 

@@ -17,16 +17,7 @@ from compressor.importance.compare import (
     comparison_table,
 )
 from compressor.model.sublayers import Scores
-
-LAYERS = {"encoder_self.0": 8, "encoder_self.1": 8, "decoder_self.0": 6, "cross.0": 8}
-
-
-def sample(seed: int, method: str, *, levels: int | None = None, signature: str = "") -> Scores:
-    """Random scores; with `levels`, only so many different ones, so that there are ties."""
-    rng = np.random.default_rng(seed)
-    draw = rng.random if levels is None else (lambda n: rng.integers(0, levels, n) / 4)
-    values = {name: tuple(float(v) for v in draw(n)) for name, n in LAYERS.items()}
-    return Scores(values, method, signature or f"{method}|seed:{seed}", {})
+from tests.helpers.scores import LAYERS, sample
 
 
 def flat(scores: Scores, kind: str) -> np.ndarray:

@@ -16,10 +16,10 @@ from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.pipeline.validate import SCORING
 from compressor.tasks import Batch
+from tests.helpers.batches import labelled_batch, one_row
 from tests.helpers.numpy_transformer import NumpyTransformer
-from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model, uneven_mask
-from tests.importance.test_taylor_and_fisher import labelled_batch, one_row, scoring
-from tests.model.test_checkpoint import word_tokenizer
+from tests.helpers.stages import scoring
+from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model, uneven_mask, word_tokenizer
 
 ROWS = 3
 

@@ -17,8 +17,9 @@ from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.tasks import Batch
+from tests.helpers.batches import labelled_batch, one_row
+from tests.helpers.stages import scoring
 from tests.helpers.tiny import BUILDERS, tiny_model, uneven_mask
-from tests.importance.test_taylor_and_fisher import labelled_batch, one_row, scoring
 
 HEADS, HEAD_DIM, WIDTH, TOKENS = 4, 3, 5, 200
 

@@ -7,54 +7,11 @@ import pytest
 import torch
 
 from compressor.errors import InputError, UsageError
-from compressor.importance import METHODS, Scoring, score_heads
-from compressor.model.architectures import find_sublayers
-from compressor.model.sublayers import Mask
+from compressor.importance import METHODS, score_heads
 from compressor.model.surgery import gated
-from compressor.tasks import Batch, task_module
-from tests.helpers.tiny import BUILDERS, TRANSLATORS, ragged_batch, tiny_model, uneven_mask
-
-
-def labelled_batch(model, rows: int = 3, seed: int = 0) -> Batch:
-    batch = ragged_batch(model, rows, seed)
-    generator = torch.Generator().manual_seed(seed + 1)
-    if model.config.is_encoder_decoder:
-        labels = torch.randint(6, 60, (rows, 6), generator=generator)
-        for row in range(rows):
-            labels[row, 6 - row % 3 :] = -100  # ragged targets
-        batch["labels"] = labels
-    else:
-        batch["labels"] = torch.randint(0, 5, (rows,), generator=generator)
-    return Batch(batch, range(rows))
-
-
-def scoring(name: str, batches=None, **options) -> Scoring:
-    model = tiny_model(name)
-    layers = find_sublayers(model)
-    task = task_module("translation" if name in TRANSLATORS else "classification")
-    return Scoring(
-        model=model,
-        layers=layers,
-        mask=options.pop("mask", Mask.full(layers)),
-        batches=batches or [labelled_batch(model)],
-        task=task,
-        **options,
-    )
-
-
-def one_row(batch: Batch, row: int) -> Batch:
-    """A single row without its padding."""
-    length = int(batch["attention_mask"][row].sum())
-    single = {}
-    for name, value in batch.items():
-        if name in ("input_ids", "attention_mask"):
-            single[name] = value[row : row + 1, :length]
-        elif name in ("labels", "decoder_input_ids") and value.dim() == 2:
-            real = int((batch["labels"][row] != -100).sum())
-            single[name] = value[row : row + 1, :real]
-        else:
-            single[name] = value[row : row + 1]
-    return Batch(single, [row])
+from tests.helpers.batches import labelled_batch, one_row
+from tests.helpers.stages import scoring
+from tests.helpers.tiny import BUILDERS, tiny_model, uneven_mask
 
 
 @pytest.mark.parametrize("name", BUILDERS)

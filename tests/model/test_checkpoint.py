@@ -7,8 +7,6 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
 
 import compressor
 from compressor.errors import InputError
@@ -20,19 +18,14 @@ from compressor.model.checkpoint import (
     save_checkpoint,
 )
 from compressor.model.surgery import prune
-from tests.helpers.tiny import BUILDERS, ragged_batch, tiny_model, uneven_mask
-
-
-def word_tokenizer() -> PreTrainedTokenizerFast:
-    vocab = {"<pad>": 0, "<unk>": 1, "</s>": 2}
-    vocab |= {f"w{i}": i for i in range(3, 60)}
-    backend = Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
-    backend.pre_tokenizer = pre_tokenizers.Whitespace()
-    backend.post_processor = processors.TemplateProcessing("$A </s>", special_tokens=[("</s>", 2)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", unk_token="<unk>", eos_token="</s>",
-        model_max_length=32,
-    )  # fmt: skip
+from tests.helpers.tiny import (
+    BUILDERS,
+    facts,
+    ragged_batch,
+    tiny_model,
+    uneven_mask,
+    word_tokenizer,
+)
 
 
 def save_dense(name: str, directory, dtype=torch.float32):
@@ -40,14 +33,6 @@ def save_dense(name: str, directory, dtype=torch.float32):
     model.save_pretrained(directory)
     word_tokenizer().save_pretrained(directory)
     return model
-
-
-def facts(layers, mask) -> dict:
-    return {
-        "heads": {layer.name: layer.units for layer in layers},
-        "kept": mask.to_json(),
-        "method": "test",
-    }
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -28,9 +28,9 @@ from compressor.report.schema import load_report
 from compressor.results import QualitySearch, Throughput, Variant
 from compressor.runtime import Classifier
 from compressor.throughput import Subject
-from tests.budgets.test_speed import timing
 from tests.helpers import toy
-from tests.pipeline.test_run import Progress, recipe_for
+from tests.helpers.runs import Progress, recipe_for
+from tests.helpers.scores import timing
 
 pytestmark = pytest.mark.usefixtures("shared_exports")
 

@@ -22,27 +22,9 @@ from compressor.pipeline.single_steps import score_checkpoint
 from compressor.report.schema import Report, load_report
 from compressor.runtime import Classifier, Translator
 from tests.helpers import toy
+from tests.helpers.runs import SHORT, Progress, hashes, recipe_for
 
 pytestmark = pytest.mark.usefixtures("shared_exports")
-
-
-class Progress:
-    """Keeps what a run says; may stop it at a message, as Ctrl-C would."""
-
-    def __init__(self, stop_at: str | None = None) -> None:
-        self.messages: list[str] = []
-        self.stop_at = stop_at
-
-    def message(self, text: str) -> None:
-        self.messages.append(text)
-        if self.stop_at is not None and self.stop_at in text:
-            raise KeyboardInterrupt
-
-    def detail(self, text: str) -> None:
-        assert text.endswith(" s")
-
-    def update(self, what: str, done: int, total: int) -> None:
-        assert 0 <= done <= total
 
 
 @pytest.fixture(scope="module")
@@ -53,22 +35,6 @@ def translator(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory) -> Path:
     return toy.classifier(tmp_path_factory.mktemp("bert") / "dense")
-
-
-SHORT = {
-    "keep": ["0.5"], "batch_size": [2, 4], "bench_seconds": 0.05, "resamples": 100,
-    "device": "cpu", "threads": 1,
-}  # fmt: skip
-
-
-def recipe_for(model: Path, tmp_path: Path, **options) -> Recipe:
-    write = toy.pairs_file if "marian" in str(model) else toy.labels_file
-    values = {
-        "model": str(model),
-        "calibration": str(write(tmp_path / "calibration.tsv")),
-        "test": str(write(tmp_path / "test.tsv", seed=1)),
-    }
-    return Recipe(**values | SHORT | options)
 
 
 @pytest.fixture(scope="module")
@@ -90,16 +56,6 @@ def finished(inputs, once, tmp_path_factory) -> Path:
     """The output of that recipe; tests may run it again, but must not change it."""
     own = tmp_path_factory.mktemp("finished") / "out"
     return shutil.copytree(once("pipeline-finished", lambda out: run(inputs, out)), own)
-
-
-def hashes(directory: Path) -> dict[str, str]:
-    """The files that decide what is served: weights, heads, graphs, tokenizer."""
-    names = ("*.safetensors", "heads.json", "onnx/*", "recipe.yaml")
-    return {
-        path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-        for name in names
-        for path in directory.glob(name)
-    }
 
 
 def test_a_translator_from_checkpoint_to_artifact(translator, tmp_path):

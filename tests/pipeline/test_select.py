@@ -22,7 +22,7 @@ from compressor.pipeline.run import run
 from compressor.pipeline.validate import refuse_unused
 from compressor.tasks import read_rows, task_module
 from tests.helpers import toy
-from tests.pipeline.test_run import Progress, hashes
+from tests.helpers.runs import Progress, hashes
 
 pytestmark = pytest.mark.usefixtures("shared_exports")
 

@@ -11,45 +11,11 @@ import torch
 from scipy.special import log_softmax
 
 from compressor.errors import InputError, UsageError
-from compressor.model.architectures import find_sublayers
-from compressor.model.surgery import prune
 from compressor.recovery import Recovery, parse_recovery, recover
 from compressor.recovery.distill import _Imitation
-from compressor.tasks import Example, task_module
-from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model, uneven_mask
-
-
-def examples(name: str, count: int = 48, seed: int = 0) -> list[Example]:
-    """Random rows of unequal lengths; token ids that are no special tokens."""
-    rng = np.random.default_rng(seed)
-
-    def tokens() -> tuple[int, ...]:
-        return (*rng.integers(5, 60, size=rng.integers(2, 12)).tolist(), 2)
-
-    translates = name in TRANSLATORS
-    return [
-        Example(row, tokens(), tokens() if translates else (int(rng.integers(5)),))
-        for row in range(count)
-    ]
-
-
-def job(name: str, **options) -> Recovery:
-    model = tiny_model(name)
-    layers = find_sublayers(model)
-    mask = uneven_mask(layers)
-    task = task_module("translation" if name in TRANSLATORS else "classification")
-    rows = examples(name)
-    return Recovery(
-        dense=model,
-        pruned=prune(model, layers, mask),
-        layers=layers,
-        mask=mask,
-        batches=task.batches(rows, model),
-        task=task,
-        examples=rows,
-        learning_rate=1e-3,
-        **options,
-    )
+from compressor.tasks import Example
+from tests.helpers.stages import job
+from tests.helpers.tiny import BUILDERS
 
 
 def divergence(setup: Recovery, rows: list[Example]) -> float:

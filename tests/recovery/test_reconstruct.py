@@ -22,8 +22,8 @@ from compressor.model.surgery import OutputBias, prune, verify_surgery
 from compressor.recovery import RECOVERIES, Recovery, reconstruct, recover
 from compressor.recovery.layerwise_forward import LayerwiseForward, Projection, blocks_in_order
 from compressor.tasks import read_rows, task_module
+from tests.helpers.batches import labelled_batch
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, empty_first_mask, tiny_model, uneven_mask
-from tests.importance.test_taylor_and_fisher import labelled_batch
 
 MANY = (600, 300, 600)  # enough that every repair helps on the rows held out, too
 

@@ -8,8 +8,9 @@ import torch
 from compressor.recovery import recover
 from compressor.recovery.teacher import Teacher
 from compressor.tasks import task_module
+from tests.helpers.batches import examples
+from tests.helpers.stages import job
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model
-from tests.recovery.test_distill import examples, job
 
 
 def batches_of(name: str, count: int, size: int) -> tuple:

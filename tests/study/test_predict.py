@@ -8,9 +8,15 @@ from compressor.errors import UsageError
 from compressor.model.architectures import find_sublayers
 from compressor.model.surgery import gated, mask_gates, prune
 from compressor.tasks import classification, translation
-from tests.helpers.tiny import BUILDERS, TRANSLATORS, empty_first_mask, tiny_model, uneven_mask
-from tests.importance.test_taylor_and_fisher import labelled_batch, one_row
-from tests.model.test_checkpoint import word_tokenizer
+from tests.helpers.batches import labelled_batch, one_row
+from tests.helpers.tiny import (
+    BUILDERS,
+    TRANSLATORS,
+    empty_first_mask,
+    tiny_model,
+    uneven_mask,
+    word_tokenizer,
+)
 
 
 @pytest.mark.parametrize("num_beams", [None, 3])

@@ -17,20 +17,11 @@ from compressor.study.patterns import Arcs, arcs_of, count_arcs, count_positions
 from compressor.study.word_alignment import NO_WORD, Tokens, tokenize
 from compressor.tasks import Batch, Example
 from tests.helpers import toy
+from tests.helpers.batches import labelled_batch, one_row
+from tests.helpers.conllu import conllu
 from tests.helpers.numpy_transformer import NumpyTransformer
-from tests.helpers.tiny import BUILDERS, TRANSLATORS
-from tests.importance.test_taylor_and_fisher import labelled_batch, one_row, scoring
-from tests.model.test_checkpoint import word_tokenizer
-
-
-def conllu(*rows: str) -> str:
-    """`1 form head relation [NoSpace]` as lines of a CoNLL-U file."""
-    lines = []
-    for row in rows:
-        number, form, head, relation, *misc = row.split()
-        cells = [number, form, "_", "_", "_", "_", head, relation, "_"]
-        lines.append("\t".join([*cells, "SpaceAfter=No" if misc else "_"]))
-    return "\n".join(lines) + "\n"
+from tests.helpers.stages import scoring
+from tests.helpers.tiny import BUILDERS, TRANSLATORS, word_tokenizer
 
 
 def written(path: Path, text: str) -> str:

@@ -21,11 +21,10 @@ from compressor.model.surgery import prune
 from compressor.study import agreement, build_options, run_study, training
 from compressor.study.output import PREFIX, SUFFIXES, render_text
 from compressor.tasks import read_rows
-from tests.commands.test_cli import compress
 from tests.helpers import toy
-from tests.helpers.tiny import uneven_mask
-from tests.model.test_checkpoint import facts
-from tests.study.test_roles import conllu
+from tests.helpers.command_line import compress
+from tests.helpers.conllu import conllu
+from tests.helpers.tiny import facts, uneven_mask
 
 RESAMPLES = 200
 

@@ -1,0 +1,54 @@
+"""Shared by tests of whole runs: a short recipe, a record of the messages, hashes of files."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from compressor.pipeline.recipe import Recipe
+from tests.helpers import toy
+
+
+class Progress:
+    """Keeps what a run says; may stop it at a message, as Ctrl-C would."""
+
+    def __init__(self, stop_at: str | None = None) -> None:
+        self.messages: list[str] = []
+        self.stop_at = stop_at
+
+    def message(self, text: str) -> None:
+        self.messages.append(text)
+        if self.stop_at is not None and self.stop_at in text:
+            raise KeyboardInterrupt
+
+    def detail(self, text: str) -> None:
+        assert text.endswith(" s")
+
+    def update(self, what: str, done: int, total: int) -> None:
+        assert 0 <= done <= total
+
+
+SHORT = {
+    "keep": ["0.5"], "batch_size": [2, 4], "bench_seconds": 0.05, "resamples": 100,
+    "device": "cpu", "threads": 1,
+}  # fmt: skip
+
+
+def recipe_for(model: Path, tmp_path: Path, **options) -> Recipe:
+    write = toy.pairs_file if "marian" in str(model) else toy.labels_file
+    values = {
+        "model": str(model),
+        "calibration": str(write(tmp_path / "calibration.tsv")),
+        "test": str(write(tmp_path / "test.tsv", seed=1)),
+    }
+    return Recipe(**values | SHORT | options)
+
+
+def hashes(directory: Path) -> dict[str, str]:
+    """The files that decide what is served: weights, heads, graphs, tokenizer."""
+    names = ("*.safetensors", "heads.json", "onnx/*", "recipe.yaml")
+    return {
+        path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for name in names
+        for path in directory.glob(name)
+    }

@@ -1,0 +1,34 @@
+"""Random scores, and timings that were never measured."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from compressor.model.sublayers import Scores
+from compressor.results import Timing
+
+LAYERS = {"encoder_self.0": 8, "encoder_self.1": 8, "decoder_self.0": 6, "cross.0": 8}
+
+
+def sample(seed: int, method: str, *, levels: int | None = None, signature: str = "") -> Scores:
+    """Random scores; with `levels`, only so many different ones, so that there are ties."""
+    rng = np.random.default_rng(seed)
+    draw = rng.random if levels is None else (lambda n: rng.integers(0, levels, n) / 4)
+    values = {name: tuple(float(v) for v in draw(n)) for name, n in LAYERS.items()}
+    return Scores(values, method, signature or f"{method}|seed:{seed}", {})
+
+
+def timing(speedup: float, variant: str = "trial") -> Timing:
+    return Timing(
+        variant=variant,
+        batch_size=16,
+        source_tokens=10,
+        padded_source_tokens=12,
+        target_tokens=0,
+        runs=20,
+        sentences_per_second=100 * speedup,
+        tokens_per_second=1000 * speedup,
+        latency_ms={"p50": 1.0, "p90": 1.0, "p99": 1.0},
+        speedup=speedup,
+        speedup_interval=(speedup - 0.01, speedup + 0.01),
+    )

@@ -1,0 +1,45 @@
+"""The input of scoring and of recovery, for tiny models with random data."""
+
+from __future__ import annotations
+
+from compressor.importance import Scoring
+from compressor.model.architectures import find_sublayers
+from compressor.model.sublayers import Mask
+from compressor.model.surgery import prune
+from compressor.recovery import Recovery
+from compressor.tasks import task_module
+from tests.helpers.batches import examples, labelled_batch
+from tests.helpers.tiny import TRANSLATORS, tiny_model, uneven_mask
+
+
+def scoring(name: str, batches=None, **options) -> Scoring:
+    model = tiny_model(name)
+    layers = find_sublayers(model)
+    task = task_module("translation" if name in TRANSLATORS else "classification")
+    return Scoring(
+        model=model,
+        layers=layers,
+        mask=options.pop("mask", Mask.full(layers)),
+        batches=batches or [labelled_batch(model)],
+        task=task,
+        **options,
+    )
+
+
+def job(name: str, **options) -> Recovery:
+    model = tiny_model(name)
+    layers = find_sublayers(model)
+    mask = uneven_mask(layers)
+    task = task_module("translation" if name in TRANSLATORS else "classification")
+    rows = examples(name)
+    return Recovery(
+        dense=model,
+        pruned=prune(model, layers, mask),
+        layers=layers,
+        mask=mask,
+        batches=task.batches(rows, model),
+        task=task,
+        examples=rows,
+        learning_rate=1e-3,
+        **options,
+    )
