@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1] / "compressor"
 
-# From the bottom up. A room imports from itself and from the lines above its own, not from its line.
+# From the bottom up. A room imports from itself and from the lines above its own.
 ORDER = (
     ("errors",),
     ("progress", "files"),
