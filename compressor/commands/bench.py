@@ -38,8 +38,9 @@ def bench(
     as_json: o.Json = False,
 ) -> int:
     """Measure sentences and tokens per second, latency and memory across batch sizes."""
-    from compressor.pipeline.compare_artifacts import bench_artifacts, timing_lines
+    from compressor.pipeline.compare_artifacts import bench_artifacts
     from compressor.pipeline.recipe import parse_lengths
+    from compressor.report.summary import timing_table
 
     columns = {
         "source_column": source_column, "target_column": target_column,
@@ -59,5 +60,5 @@ def bench(
         device=device or "auto",
         progress=console,
     )
-    console.result("\n".join(timing_lines(throughput)), throughput.model_dump())
+    console.result(timing_table(throughput), throughput.model_dump())
     return 0

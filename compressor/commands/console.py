@@ -1,91 +1,115 @@
-"""The one place that prints: stdout carries the result, stderr the progress."""
+"""The one place that prints: stdout carries the result, stderr messages and progress."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from compressor.commands.progress_line import ProgressLine
+
+# Seconds between two lines of progress where they are not rewritten in place.
+_PLAIN_SECONDS = 15
 
 
 @dataclass
 class Console:
-    """Where messages and results go.
+    """Where messages and results go; a `compressor.progress.Progress`.
 
     Args:
-        quiet: no messages, only the result.
-        verbose: also what takes less than a line to ignore.
+        quiet: no messages and no progress, only the result and errors.
+        verbose: also details.
         as_json: the result is one JSON object on stdout.
     """
 
     quiet: bool = False
     verbose: bool = False
     as_json: bool = False
-    _line_open: bool = field(default=False, repr=False)
-    _last: float = field(default=0.0, repr=False)
+    _line: ProgressLine | None = field(default=None, repr=False)
+    _last: float = field(default=float("-inf"), repr=False)  # when progress was last printed
 
     def message(self, text: str) -> None:
-        """A message for the person watching."""
+        """Something the user should know."""
         if not self.quiet:
-            self._end_line()
-            print(text, file=sys.stderr, flush=True)
+            self._print(text)
 
-    def detail(self, message: str) -> None:
-        """A message for the person who asked for more (`-v`)."""
+    def detail(self, text: str) -> None:
+        """Something only a user who asked for details (`-v`) wants to know."""
         if self.verbose:
-            self.message(message)
+            self.message(text)
 
     def update(self, what: str, done: int, total: int | None) -> None:
-        """A counter: one line that rewrites itself on a terminal, sparse lines elsewhere.
+        """Progress: one line that is rewritten on a terminal, a plain line now and then elsewhere.
 
         Args:
             total: where it will end; None if nobody knows.
         """
         if self.quiet:
             return
-        now, last = time.monotonic(), total is not None and done >= total
-        terminal = sys.stderr.isatty()
-        if not last and now - self._last < (0.2 if terminal else 15):
+        if _is_terminal(sys.stderr):
+            if self._line is None:
+                from compressor.commands.progress_line import ProgressLine
+
+                self._line = ProgressLine(sys.stderr)
+            _write(self._line.update(what, done, total))
             return
-        self._last = now
-        line = f"  {what} {done}" if total is None else f"  {what} {done}/{total}"
-        if terminal:
-            print(f"\r\033[K{line}", end="\n" if last else "", file=sys.stderr, flush=True)
-            self._line_open = not last
-        else:
-            print(line, file=sys.stderr, flush=True)
+        now, last = time.monotonic(), total is not None and done >= total
+        if last or now - self._last >= _PLAIN_SECONDS:
+            self._last = now
+            self._print(f"  {what} {done}" if total is None else f"  {what} {done}/{total}")
 
     def counts_lines(self, to_stdout: bool) -> bool:
-        """Whether to count the lines that a command streams: for someone who watches, or `-v`.
+        """Whether to show progress for a command that streams lines: to a terminal, or with `-v`.
 
         Args:
-            to_stdout: they go to stdout. On a terminal the counter would stand between them.
+            to_stdout: the lines go to stdout. If that is a terminal, progress would stand between
+                them, so there is none.
         """
-        if to_stdout and sys.stdout is not None and sys.stdout.isatty():
+        if to_stdout and _is_terminal(sys.stdout):
             return False
-        return self.verbose or sys.stderr.isatty()
+        return self.verbose or _is_terminal(sys.stderr)
 
     def result(self, text: str, data: Mapping[str, Any]) -> None:
         """The answer, once per command: `text`, or `data` with `--json`."""
-        self._end_line()
+        self._clear_line()
         if self.as_json:
             print(json.dumps({"ok": True, **data}, ensure_ascii=False, allow_nan=False))
         else:
             print(text)
 
-    def error(self, message: str, status: int) -> None:
+    def error(self, message: str, status: int, id: str = "unnamed") -> None:
         """A failure in one sentence on stderr, and as the JSON object with `--json`."""
-        self._end_line()
-        print(f"error: {message}", file=sys.stderr, flush=True)
+        self._print(f"error: {message}")
         if self.as_json:
-            print(json.dumps({"ok": False, "error": message, "exit_status": status}))
+            failure = {"ok": False, "error": message, "id": id, "exit_status": status}
+            print(json.dumps(failure))
 
-    def _end_line(self) -> None:
-        if self._line_open:
-            print(file=sys.stderr)
-            self._line_open = False
+    def _print(self, text: str) -> None:
+        self._clear_line()
+        _write(text + "\n")
+
+    def _clear_line(self) -> None:
+        if self._line is not None and self._line.visible:
+            _write(self._line.clear())
+
+
+def _is_terminal(stream: Any) -> bool:
+    return stream is not None and stream.isatty()  # None where the process was started without it
+
+
+def _write(text: str) -> None:
+    """Write to stderr. That nobody reads it changes neither the work nor the exit status."""
+    if sys.stderr is None:
+        return
+    try:
+        print(text, end="", file=sys.stderr, flush=True)
+    except (OSError, ValueError):  # the reader went away, or the stream is closed
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end
 
 
 console = Console()

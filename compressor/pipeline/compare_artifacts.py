@@ -177,27 +177,3 @@ def _subjects(directories: Sequence[Path]) -> tuple[list[Subject], dict[str, Any
         config = json.loads(path.read_text(encoding="utf-8"))
     subjects = [Subject(n, d, c) for n, d, c in zip(names, directories, counts, strict=True)]
     return subjects, config
-
-
-def timing_lines(throughput: Throughput) -> list[str]:
-    """A plain table, a line per artifact and batch size."""
-    lines = [
-        f"{throughput.provider}, {throughput.precision}, {throughput.threads} threads, "
-        f"lengths: {throughput.lengths}",
-        f"{'batch':>5} {'model':<24}{'sent/s':>10}{'tok/s':>10}{'p50 ms':>9}{'p90':>8}{'p99':>8}"
-        f"{'MiB':>7}  speed-up (limit)",
-    ]
-    for row in throughput.rows:
-        ms = row.latency_ms
-        memory = "" if row.peak_memory_mib is None else f"{row.peak_memory_mib:.0f}"
-        speed = ""
-        if row.speedup is not None and row.speedup_interval is not None:
-            low, high = row.speedup_interval
-            limit = "" if row.limit is None else f" ({row.limit:.2f})"
-            speed = f"{row.speedup:.2f} [{low:.2f}, {high:.2f}]{limit}"
-        lines.append(
-            f"{row.batch_size:>5} {row.variant[-23:]:<24}{row.sentences_per_second:>10.1f}"
-            f"{row.tokens_per_second:>10.0f}{ms['p50']:>9.1f}{ms['p90']:>8.1f}{ms['p99']:>8.1f}"
-            f"{memory:>7}  {speed}"
-        )
-    return lines

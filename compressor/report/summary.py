@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 import textwrap
-import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from compressor.report import facts, numbers, sentences
 from compressor.report.schema import Report
-from compressor.results import Comparison, Timing, Variant
+from compressor.report.text_table import render_table
+from compressor.results import Comparison, Throughput, Timing, Variant
 
 WIDTH = 100
 _NAME_WIDTH = 24
-_GAP = "  "
 
 
 def short_table(report: Report) -> str:
@@ -22,29 +21,29 @@ def short_table(report: Report) -> str:
 
     Ends without a newline.
     """
-    blocks = [_lines(_size_rows(report)), *_speed_blocks(report)]
+    blocks = [_size_table(report), *_speed_tables(report)]
     verdict = textwrap.wrap(numbers.printable(sentences.verdict(report)), WIDTH)
     unmet = [sentences.outcome_line(outcome) for outcome in report.gate if not outcome.met]
     for line in unmet:
         verdict += textwrap.wrap(numbers.printable(line), WIDTH, subsequent_indent=" " * 9)
-    return "\n\n".join("\n".join(block) for block in [*blocks, verdict])
+    return "\n\n".join([*blocks, "\n".join(verdict)])
 
 
-def _size_rows(report: Report) -> list[list[str]]:
+def _size_table(report: Report) -> str:
     metric = facts.primary_metric(report)
     title = facts.metric_style(metric).label if metric else "quality"
-    rows = [["model", "heads", f"{title} (difference, 95% interval)", "parameters", "ONNX MB"]]
-    for model in facts.models(report):
-        rows.append(
-            [
-                model.name,
-                f"{facts.kept_heads(model)}/{facts.total_heads(model)}",
-                _quality_cell(model, metric),
-                numbers.compact(model.parameters),
-                numbers.megabytes(model.onnx_bytes),
-            ]
-        )
-    return rows
+    columns = ["model", "heads", f"{title} (difference, 95% interval)", "parameters", "ONNX MB"]
+    rows = [
+        [
+            _shorten(model.name),
+            f"{facts.kept_heads(model)}/{facts.total_heads(model)}",
+            _quality_cell(model, metric),
+            numbers.compact(model.parameters),
+            numbers.megabytes(model.onnx_bytes),
+        ]
+        for model in facts.models(report)
+    ]
+    return render_table(columns, rows)
 
 
 def _quality_cell(model: Variant, metric: str | None) -> str:
@@ -59,24 +58,26 @@ def _quality_cell(model: Variant, metric: str | None) -> str:
     return f"{score} ({difference} {numbers.interval(found.interval, digits, sign=True)})"
 
 
-def _speed_blocks(report: Report) -> Iterator[list[str]]:
+def _speed_tables(report: Report) -> Iterator[str]:
     """Tables of sentences per second, with as many batch sizes side by side as fit."""
+    from rich.cells import cell_len
+
     sizes = facts.batch_sizes(report)
     by_model = {
         model.name: {row.batch_size: row for row in facts.timings(report, model.name)}
         for model in facts.models(report)
     }
     while sizes:
-        count = len(sizes)
-        while True:
-            rows = [["sentences/s (speed-up)", *(f"batch {size}" for size in sizes[:count])]]
-            for name, timings in by_model.items():
-                rows.append([name, *(_speed_cell(timings.get(size)) for size in sizes[:count])])
-            lines = _lines(rows)
-            if count == 1 or max(map(_width, lines)) <= WIDTH:
+        for count in range(len(sizes), 0, -1):
+            columns = ["sentences/s (speed-up)", *(f"batch {size}" for size in sizes[:count])]
+            rows = [
+                [_shorten(name), *(_speed_cell(timings.get(size)) for size in sizes[:count])]
+                for name, timings in by_model.items()
+            ]
+            table = render_table(columns, rows)
+            if max(map(cell_len, table.splitlines())) <= WIDTH:
                 break
-            count -= 1
-        yield lines
+        yield table
         sizes = sizes[count:]
 
 
@@ -87,39 +88,41 @@ def _speed_cell(row: Timing | None) -> str:
     return speed if row.speedup is None else f"{speed} ({sentences.speedup(row)})"
 
 
-def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as aligned columns: names flush left and shortened, the rest flush right."""
-    cells = [[_shorten(row[0]), *map(numbers.printable, row[1:])] for row in rows]
-    widths = [max(map(_width, column)) for column in zip(*cells, strict=True)]
-    return [
-        _GAP.join(
-            _pad(cell, width, left=i == 0)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in cells
-    ]
+def _shorten(name: str) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    name = numbers.printable(name)
+    if cell_len(name) <= _NAME_WIDTH:
+        return name
+    return set_cell_size(name, _NAME_WIDTH - 3).rstrip() + "..."
 
 
-def _pad(text: str, width: int, *, left: bool) -> str:
-    space = " " * (width - _width(text))
-    return text + space if left else space + text
-
-
-def _width(text: str) -> int:
-    """Terminal columns of `text`; East Asian wide characters take two, combining ones none."""
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
-        for c in text
+def timing_table(throughput: Throughput) -> str:
+    """What `compress bench` shows: the conditions, then a line per model and batch size."""
+    rows = []
+    for row in throughput.rows:
+        memory = "" if row.peak_memory_mib is None else f"{row.peak_memory_mib:.0f}"
+        speedup = ""
+        if row.speedup is not None:
+            speedup = f"{row.speedup:.2f} {numbers.interval(row.speedup_interval, 2)}"
+            speedup += "" if row.limit is None else f" ({row.limit:.2f})"
+        rows.append(
+            [
+                str(row.batch_size),
+                row.variant,
+                f"{row.sentences_per_second:.1f}",
+                f"{row.tokens_per_second:.0f}",
+                *(f"{row.latency_ms[name]:.1f}" for name in ("p50", "p90", "p99")),
+                memory,
+                speedup,
+            ]
+        )
+    columns = ["batch", "model", "sent/s", "tok/s", "p50 ms", "p90", "p99", "MiB"]
+    table = render_table([*columns, "speed-up (limit)"], rows, align="rlrrrrrrl")
+    return (
+        f"{throughput.provider}, {throughput.precision}, {throughput.threads} threads, "
+        f"lengths: {throughput.lengths}\n{table}"
     )
-
-
-def _shorten(text: str) -> str:
-    text = numbers.printable(text)
-    if _width(text) <= _NAME_WIDTH:
-        return text
-    while _width(text) > _NAME_WIDTH - 3:
-        text = text[:-1]
-    return text + "..."
 
 
 def summary(report: Report) -> dict[str, Any]:
