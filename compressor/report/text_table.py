@@ -39,7 +39,9 @@ def render_table(
     for cells in lines:
         table.add_row(*(Text(printable(cell)) for cell in cells))
     # As wide as the table wants to be, whatever the terminal and its variables say.
-    console = Console(width=1_000_000, color_system=None, force_terminal=False, legacy_windows=False)
+    console = Console(
+        width=1_000_000, color_system=None, force_terminal=False, legacy_windows=False
+    )
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
