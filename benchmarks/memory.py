@@ -30,12 +30,12 @@ RUN = "import sys; from compressor.commands import main; sys.argv[0] = 'compress
 BATCH = """
 import sys
 from compressor.model.checkpoint import open_checkpoint
-from compressor.tasks import read_rows, task_module
+from compressor.tasks import read_rows, get_task
 from compressor.throughput.memory_process import host_peak_mib
 
 checkpoint = open_checkpoint(sys.argv[1])
 model, name = checkpoint.model.requires_grad_(False), checkpoint.entry.task
-task = task_module(name)
+task = get_task(name)
 labels = list(model.config.id2label.values()) if name == "classification" else None
 rows = read_rows(name, sys.argv[2], labels=labels, limit=int(sys.argv[3]), minimum=1)
 examples = task.encode(rows, checkpoint.tokenizer, model.config.max_position_embeddings)

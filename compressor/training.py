@@ -16,7 +16,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -105,7 +104,7 @@ class Data:
     """
 
     examples: Sequence[Example]
-    task: ModuleType
+    task: Task
     model: nn.Module
     device: str = "cpu"
 

@@ -26,7 +26,7 @@ from compressor.pipeline.context import read_data, score_checkpoint_heads
 from compressor.pipeline.recipe import Recipe
 from compressor.progress import Progress
 from compressor.recovery import Recovery, recover
-from compressor.tasks import Batch, task_module
+from compressor.tasks import Batch, get_task
 from compressor.training import LEARNING_RATES
 
 SHARES = (90, 80, 70, 60, 50, 40, 30, 20)  # percent of heads kept
@@ -78,7 +78,7 @@ class Laboratory:
         self.model, self.layers = self.checkpoint.model, self.checkpoint.layers
         self.full = Mask.full(self.layers)
         self.floors = parse_floors(recipe.floor, self.full)
-        self.task = task_module(self.checkpoint.entry.task)
+        self.task = get_task(self.checkpoint.entry.task)
         self.metric = METRIC[self.checkpoint.entry.task]
         calibration, test = read_data(recipe, self.checkpoint)
         assert calibration is not None

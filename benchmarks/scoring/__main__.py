@@ -73,9 +73,9 @@ def make_work(task: str, size: tuple[int, int, int], rows: int) -> dict[str, Cal
     from compressor.importance import Scoring, score_heads
     from compressor.model.architectures import find_sublayers
     from compressor.model.sublayers import Mask
-    from compressor.tasks import Example, task_module
+    from compressor.tasks import Example, get_task
 
-    model, module, rng = build(task, size), task_module(task), random.Random(0)
+    model, module, rng = build(task, size), get_task(task), random.Random(0)
 
     def tokens() -> tuple[int, ...]:
         return tuple(rng.randrange(5, VOCABULARY - 1) for _ in range(rng.randint(5, 35)))

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from compressor.errors import InputError, UsageError
@@ -64,7 +63,7 @@ class Scoring:
     layers: Sequence[Sublayer]
     mask: Mask
     batches: Sequence[Batch]
-    task: ModuleType
+    task: Task
     per: Per = "token"
     normalize: Normalize = "layer"
     ablate: Ablate = "loss"

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Literal
 
 from compressor.budgets.counts import ALL, Budget, check_possible
@@ -59,7 +58,7 @@ class Learning:
     model: nn.Module
     layers: Sequence[Sublayer]
     examples: Sequence[Example]
-    task: ModuleType
+    task: Task
     keep: Mapping[str, int] | None
     floors: Mapping[str, int]
     penalty: float | None = None

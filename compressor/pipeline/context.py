@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from compressor import __version__
@@ -43,7 +42,7 @@ from compressor.tasks import (
     count_shared,
     count_truncated,
     read_rows,
-    task_module,
+    get_task,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ class Context:
     test: Rows | None
     shared_rows: int  # test rows whose texts are calibration rows too
     examples: list[Example]  # of the calibration rows, or of the test rows without those
-    task: ModuleType
+    task: Task
     device: str
     precisions: Sequence[str]  # float32 first
     target_text: Source | None
@@ -179,7 +178,7 @@ def prepare(
     calibration, test = read_data(recipe, checkpoint)
     shared = warn_of_shared_rows(calibration, test, progress)
     refuse_unused(recipe, checkpoint.entry.task)
-    task = task_module(checkpoint.entry.task)
+    task = get_task(checkpoint.entry.task)
     rows = calibration or test
     assert rows is not None
     examples = task.encode(rows, checkpoint.tokenizer, max_source_tokens(checkpoint))
@@ -307,7 +306,7 @@ def score_checkpoint_heads(
         model: one of the checkpoint's shape, to be scored in its place.
         references: the right answer to every row that `examples` were made from.
     """
-    task, model = task_module(checkpoint.entry.task), model or checkpoint.model
+    task, model = get_task(checkpoint.entry.task), model or checkpoint.model
     free = recipe.method in DATA_FREE
     scoring = Scoring(
         model=model.to(device),

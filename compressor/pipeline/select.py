@@ -27,7 +27,7 @@ from compressor.pipeline.plan import Plan
 from compressor.pipeline.recipe import Recipe
 from compressor.progress import Progress
 from compressor.recovery import Recovery, parse_recovery, recover
-from compressor.tasks import Example, task_module
+from compressor.tasks import Example, get_task
 from compressor.training import LEARNING_RATES
 
 
@@ -165,7 +165,7 @@ def repair_checkpoint(
     state: Path | None = None,
 ) -> str:
     """Run a recipe's recovery, with a checkpoint's model as what to come close to."""
-    task = task_module(checkpoint.entry.task)
+    task = get_task(checkpoint.entry.task)
     job = Recovery(
         dense=checkpoint.model,
         pruned=pruned,

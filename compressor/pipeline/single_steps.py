@@ -39,7 +39,7 @@ from compressor.progress import SILENT, Progress
 from compressor.recovery import NONE, check_recovery, parse_recovery
 from compressor.results import Check
 from compressor.runtime.session import choose_device
-from compressor.tasks import Example, task_module
+from compressor.tasks import Example, get_task
 
 LAYOUTS = ("compress", "optimum")
 
@@ -83,7 +83,7 @@ def _calibration(recipe: Recipe, checkpoint: Checkpoint) -> tuple[list[Example],
     """The calibration rows, encoded, and the right answer to each of them."""
     rows, _ = read_data(recipe.model_copy(update={"test": None, "recover": NONE}), checkpoint)
     assert rows is not None
-    task = task_module(checkpoint.entry.task)
+    task = get_task(checkpoint.entry.task)
     examples = task.encode(rows, checkpoint.tokenizer, max_source_tokens(checkpoint))
     return examples, rows.targets
 
@@ -136,7 +136,7 @@ def prune_checkpoint(
     check_possible(plan.budget, floors, full)
     mask = select(scores, full, plan.budget.keep, floors)
     model = prune(checkpoint.model, checkpoint.layers, mask)
-    probe = synthetic_probe(checkpoint, task_module(checkpoint.entry.task))
+    probe = synthetic_probe(checkpoint, get_task(checkpoint.entry.task))
     inputs = [batch.inputs() for batch in probe.batches]
     check = verify_surgery(checkpoint.model, model, checkpoint.layers, mask, inputs)
     done = repair_checkpoint(recipe, checkpoint, examples, model, mask, device, progress)
@@ -181,7 +181,7 @@ def export_checkpoint(recipe: Recipe, output: Path, layout: str = "compress") ->
         require_target(checkpoint, recipe.target_text)
         seen = tokens_of_text(Path(recipe.target_text), checkpoint.tokenizer)
     tokens = output_tokens(checkpoint, seen)
-    probe = synthetic_probe(checkpoint, task_module(checkpoint.entry.task))
+    probe = synthetic_probe(checkpoint, get_task(checkpoint.entry.task))
     inputs = [batch.inputs() for batch in probe.batches]
     with _made_whole(output) as making:
         checks = export_model(
@@ -227,6 +227,6 @@ def _export_optimum(recipe: Recipe, output: Path) -> list[Check]:
     # Also where the output is the checkpoint's own directory: both have a config.json.
     _require_new(output)
     checkpoint = _open(recipe)
-    probe = synthetic_probe(checkpoint, task_module(checkpoint.entry.task))
+    probe = synthetic_probe(checkpoint, get_task(checkpoint.entry.task))
     with _made_whole(output) as making:
         return export_optimum(checkpoint, checkpoint.mask, probe.batches, making)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from compressor.errors import UsageError
@@ -51,7 +50,7 @@ class Recovery:
     layers: Sequence[Sublayer]
     mask: Mask
     batches: Sequence[Batch]
-    task: ModuleType
+    task: Task
     examples: Sequence[Example] = ()
     seed: int = 0
     device: str = "cpu"

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -48,7 +47,7 @@ class LayerwiseForward:
         batches: on the device of the model.
     """
 
-    def __init__(self, model: nn.Module, batches: Sequence[Batch], task: ModuleType) -> None:
+    def __init__(self, model: nn.Module, batches: Sequence[Batch], task: Task) -> None:
         self.model = model.eval()
         self.batches = batches
         self.task = task

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +25,7 @@ class Teacher:
     """
 
     @torch.no_grad()
-    def __init__(self, dense: nn.Module, task: ModuleType, batches: Iterable[Batch]) -> None:
+    def __init__(self, dense: nn.Module, task: Task, batches: Iterable[Batch]) -> None:
         self.dense, self.task = dense, task
         self.projection: nn.Module | None = dense.get_output_embeddings()  # type: ignore[operator]
         self.known: dict[int, Tensor] = {}  # row -> [its loss terms, width]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -26,7 +25,7 @@ from compressor.pipeline.workspace import STATE, Workspace, open_workspace
 from compressor.progress import Progress
 from compressor.study import Options
 from compressor.study.output import PREFIX, require_ours
-from compressor.tasks import Batch, Rows, count_truncated, read_rows, task_module
+from compressor.tasks import Batch, Rows, count_truncated, read_rows, get_task
 from compressor.tasks.tables import read_text
 
 RECORD = "run.json"  # the file in which a workspace keeps whose it is
@@ -51,8 +50,8 @@ class Job:
         return self.options.recipe
 
     @property
-    def task(self) -> ModuleType:
-        return task_module(self.checkpoint.entry.task)
+    def task(self) -> Task:
+        return get_task(self.checkpoint.entry.task)
 
     @property
     def metric(self) -> str:

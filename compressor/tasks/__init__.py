@@ -1,41 +1,45 @@
 """The tasks: reading rows, turning them into batches, and the loss of a model on a batch.
 
-- `read_rows`: data files to `Rows`, checked; needs no torch
-- `task_module`: the module of a task, with the same functions for every task:
-  `encode(rows, tokenizer, max_source_tokens)`, `batches(examples, model)`,
-  `logits(model, batch)`, `loss(model, batch)`, `loss_terms(batch)`, `term_mask(batch)`,
-  `token_mask(batch, kind)`,
-  `predict(model, batch, tokenizer)`
+- `read_rows`: data files to `Rows`, checked
+- `get_task`: the `Task` of a name, with the same attributes and methods for every task
 
-To add a task, write such a module, add a line to `TASKS` and say in `rows.py` how its rows read.
+To add a task, write a module with a subclass of `Task` and add a line to `TASKS`. Nothing here
+imports torch until tensors are made.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
-from types import ModuleType
 
-from compressor.errors import UsageError
+from compressor.errors import UsageError, did_you_mean
+from compressor.tasks.base import Task
 from compressor.tasks.batching import Batch, Example, count_truncated
 from compressor.tasks.rows import Rows, count_shared, read_rows
 
 __all__ = [
-    "TASKS", "Batch", "Example", "Rows", "count_shared", "count_truncated", "read_rows",
-    "task_module",
+    "TASKS", "Batch", "Example", "Rows", "Task", "count_shared", "count_truncated", "get_task",
+    "read_rows",
 ]  # fmt: skip
 
 TASKS: dict[str, str] = {
-    "translation": "compressor.tasks.translation",
-    "classification": "compressor.tasks.classification",
+    "translation": "compressor.tasks.translation:Translation",
+    "classification": "compressor.tasks.classification:Classification",
 }
 
 
-def task_module(task: str) -> ModuleType:
-    """The module of a task, imported on first use.
+@cache
+def get_task(name: str) -> Task:
+    """The task of this name, imported on first use.
 
     Raises:
-        UsageError: there is no such task; the message lists those there are.
+        UsageError: an unknown name; the message lists the known ones.
     """
-    if task not in TASKS:
-        raise UsageError(f"there is no task {task!r}; there are {', '.join(TASKS)}")
-    return import_module(TASKS[task])
+    if name not in TASKS:
+        raise UsageError(
+            f"there is no task {name!r}; there are {', '.join(TASKS)}{did_you_mean(name, TASKS)}",
+            id="task-unknown",
+        )
+    module, _, class_name = TASKS[name].partition(":")
+    task: Task = getattr(import_module(module), class_name)()
+    return task

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from compressor.errors import InputError, UsageError
 from compressor.model.architectures import architecture
 from compressor.model.sublayers import Kind
+from compressor.tasks.base import Task
 from compressor.tasks.batching import (
     BATCH_TOKENS,
     Batch,
@@ -24,125 +25,124 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-def encode(rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
-    """Token ids and class id of every row, in the order of `rows`, special tokens included.
+class Classification(Task):
+    """Classification of texts, or pairs of texts, into one of several classes."""
 
-    Args:
-        rows: read with the checkpoint's `labels`, whose order gives the class ids.
-        max_source_tokens: longer rows are cut (see `count_truncated`), of a pair the longer text.
+    name = "classification"
+    metrics = ("accuracy", "macro_f1", "mcc")
+    columns = ("text_column", "text_pair_column", "label_column")
+    generates = False
+    learning_rate = 5e-5
 
-    Raises:
-        InputError: the rows were read without the checkpoint's labels.
-    """
-    if rows.labels is None:
-        raise InputError(
-            f"the labels of {', '.join(rows.files)} were read without the checkpoint's label names"
+    def label_names(self, config: Any) -> list[str]:
+        return [str(config.id2label[index]) for index in range(config.num_labels)]
+
+    def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
+        """As in `Task`; of a pair that is too long, the longer text is cut.
+
+        Args:
+            rows: read with the checkpoint's `labels`, whose order gives the class ids.
+
+        Raises:
+            InputError: the rows were read without the checkpoint's labels.
+        """
+        if rows.labels is None:
+            raise InputError(
+                f"the labels of {', '.join(rows.files)} were read without the checkpoint's label "
+                "names",
+                id="label-names-missing",
+            )
+        ids = {name: index for index, name in enumerate(rows.labels)}
+        encoded, cut = encode_texts(
+            tokenizer, max_source_tokens, types=True, text=rows.sources, text_pair=rows.pairs
         )
-    ids = {name: index for index, name in enumerate(rows.labels)}
-    encoded, cut = encode_texts(
-        tokenizer, max_source_tokens, types=True, text=rows.sources, text_pair=rows.pairs
-    )
-    return [
-        Example(
-            row=row,
-            source=tuple(encoded["input_ids"][row]),
-            target=(ids[rows.targets[row]],),
-            types=tuple(encoded["token_type_ids"][row]),
-            truncated=cut[row],
-        )
-        for row in range(len(rows.sources))
-    ]
+        return [
+            Example(
+                row=row,
+                source=tuple(encoded["input_ids"][row]),
+                target=(ids[rows.targets[row]],),
+                types=tuple(encoded["token_type_ids"][row]),
+                truncated=cut[row],
+            )
+            for row in range(len(rows.sources))
+        ]
 
+    def batches(
+        self,
+        examples: Sequence[Example],
+        model: nn.Module,
+        *,
+        batch_tokens: int | None = BATCH_TOKENS,
+        batch_size: int | None = None,
+    ) -> list[Batch]:
+        """As in `Task`: `input_ids` and `attention_mask` [batch, tokens], `labels` [batch].
 
-def batches(
-    examples: Sequence[Example],
-    model: nn.Module,
-    *,
-    batch_tokens: int | None = BATCH_TOKENS,
-    batch_size: int | None = None,
-) -> list[Batch]:
-    """Batches of rows of similar length, longest first.
+        And `token_type_ids` [batch, tokens] where the architecture takes them.
+        """
+        import torch
 
-    Each holds `input_ids` and `attention_mask` [batch, tokens], `token_type_ids` of the same shape
-    where the architecture takes them, and `labels` [batch], all int64.
+        takes_types = architecture(str(model.config.model_type)).token_type_ids  # type: ignore[union-attr]
+        lengths = [(len(example.source),) for example in examples]
+        batches = []
+        for members in group(lengths, batch_tokens, batch_size):
+            chosen = [examples[index] for index in members]
+            tensors = source_tensors(chosen, model)
+            if takes_types:
+                types = [example.types or (0,) * len(example.source) for example in chosen]
+                tensors["token_type_ids"] = pad(types, 0)
+            tensors["labels"] = torch.tensor([example.target[0] for example in chosen])
+            batches.append(Batch(tensors, [example.row for example in chosen]))
+        return batches
 
-    Args:
-        model: says what padding is and what inputs there are; it is not run.
-        batch_tokens, batch_size: see `compressor.tasks.batching.group`.
+    def logits(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Class logits, [batch, labels]."""
+        return model(**model_inputs(batch)).logits
 
-    Raises:
-        InputError: the model's configuration lacks the padding id.
-    """
-    import torch
+    def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Cross-entropy of the right classes in nats, summed over the rows of the batch."""
+        from torch.nn.functional import cross_entropy
 
-    takes_types = architecture(str(model.config.model_type)).token_type_ids  # type: ignore[union-attr]
-    lengths = [(len(example.source),) for example in examples]
-    made = []
-    for members in group(lengths, batch_tokens, batch_size):
-        chosen = [examples[index] for index in members]
-        tensors = source_tensors(chosen, model)
-        if takes_types:
-            types = [example.types or (0,) * len(example.source) for example in chosen]
-            tensors["token_type_ids"] = pad(types, 0)
-        tensors["labels"] = torch.tensor([example.target[0] for example in chosen])
-        made.append(Batch(tensors, [example.row for example in chosen]))
-    return made
+        return cross_entropy(self.logits(model, batch).float(), batch["labels"], reduction="sum")
 
+    def loss_terms(self, batch: Mapping[str, Tensor]) -> int:
+        """The number of rows."""
+        return len(batch["labels"])
 
-def logits(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Class logits, [batch, labels]."""
-    return model(**model_inputs(batch)).logits
+    def term_mask(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Every row, [batch] bool."""
+        import torch
 
+        return torch.ones_like(batch["labels"], dtype=torch.bool)
 
-def loss(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Cross-entropy of the right classes in nats, summed over the rows of the batch.
+    def token_mask(self, batch: Mapping[str, Tensor], kind: Kind) -> Tensor:
+        """As in `Task`; there is only `encoder_self`."""
+        if kind != "encoder_self":
+            raise ValueError(f"a classifier has no sublayer of kind {kind!r}")
+        return batch["attention_mask"].bool()
 
-    A sum, computed from the logits alone: what a row contributes depends neither on the rows it
-    is batched with nor on a loss inside the model. Divide by `loss_terms` for the mean.
-    """
-    from torch.nn.functional import cross_entropy
+    def predict(
+        self,
+        model: nn.Module,
+        batch: Mapping[str, Tensor],
+        tokenizer: Any,
+        num_beams: int | None = None,
+    ) -> list[str]:
+        """Names of the most probable classes, one for each line of the batch.
 
-    return cross_entropy(logits(model, batch).float(), batch["labels"], reduction="sum")
+        Args:
+            tokenizer: not used.
+            num_beams: must be None; there is nothing to search.
 
+        Raises:
+            UsageError: a beam width.
+        """
+        import torch
 
-def loss_terms(batch: Mapping[str, Tensor]) -> int:
-    """Number of terms in the sum `loss`: the rows."""
-    return len(batch["labels"])
-
-
-def predict(
-    model: nn.Module, batch: Mapping[str, Tensor], tokenizer: Any, num_beams: int | None = None
-) -> list[str]:
-    """Names of the most probable classes, one for each line of the batch.
-
-    Args:
-        batch: on the model's device; the labels are not looked at.
-        tokenizer: not used; a translator needs it.
-        num_beams: must be None; there is nothing to search.
-
-    Raises:
-        UsageError: a beam width.
-    """
-    import torch
-
-    from compressor.export.metadata import label_names
-
-    if num_beams is not None:
-        raise UsageError(f"--num-beams {num_beams} makes no sense for a classifier; leave it out")
-    names = label_names(model.config)
-    with torch.no_grad():
-        return [names[label] for label in logits(model, batch).argmax(-1).tolist()]
-
-
-def term_mask(batch: Mapping[str, Tensor]) -> Tensor:
-    """Which logits the loss looks at: those of every row, [batch] bool."""
-    import torch
-
-    return torch.ones_like(batch["labels"], dtype=torch.bool)
-
-
-def token_mask(batch: Mapping[str, Tensor], kind: Kind) -> Tensor:
-    """Which positions are real tokens, [batch, tokens] bool; there is only `encoder_self`."""
-    if kind != "encoder_self":
-        raise ValueError(f"a classifier has no attention of kind {kind!r}")
-    return batch["attention_mask"].bool()
+        if num_beams is not None:
+            raise UsageError(
+                f"--num-beams {num_beams} makes no sense for a classifier; leave it out",
+                id="option-of-another-task",
+            )
+        names = self.label_names(model.config)
+        with torch.no_grad():
+            return [names[label] for label in self.logits(model, batch).argmax(-1).tolist()]

@@ -24,7 +24,7 @@ from compressor.pipeline.build import synthetic_probe
 from compressor.pipeline.recipe import build_recipe
 from compressor.pipeline.single_steps import export_checkpoint
 from compressor.results import Check
-from compressor.tasks import task_module
+from compressor.tasks import get_task
 from tests.helpers import toy
 from tests.helpers.tiny import (
     BUILDERS,
@@ -53,7 +53,7 @@ def test_exported_answers_are_pytorchs(name: str, mask_name: str, tmp_path):
     checkpoint = open_toy(name, tmp_path)
     mask = MASKS[mask_name](checkpoint.layers)
     model = prune(checkpoint.model, checkpoint.layers, mask)
-    task = task_module(checkpoint.entry.task)
+    task = get_task(checkpoint.entry.task)
     probe = synthetic_probe(checkpoint, task)
     texts = ["w5 w7 w9", "w40", "", "  w8   w8 "]
     with mock.patch.object(ExportedProgram, "run_decompositions") as decompose:
@@ -135,7 +135,7 @@ def test_a_graph_of_another_model_is_caught(tmp_path):
 
     checkpoint = open_toy("bert", tmp_path)
     full = Mask.full(checkpoint.layers)
-    probe = synthetic_probe(checkpoint, task_module("classification"))
+    probe = synthetic_probe(checkpoint, get_task("classification"))
     export_model(
         checkpoint, checkpoint.model, full, probe.batches, probe.texts, tmp_path / "out", None
     )
@@ -192,7 +192,7 @@ def test_a_real_marian_directory_with_pieces(tmp_path):
     directory = toy.marian_with_pieces(tmp_path / "dense")
     checkpoint = open_checkpoint(str(directory))
     full = Mask.full(checkpoint.layers)
-    probe = synthetic_probe(checkpoint, task_module("translation"))
+    probe = synthetic_probe(checkpoint, get_task("translation"))
     texts = ["w5 und w7.", "unbekannt äöü", "", "w3"]
     export_model(checkpoint, checkpoint.model, full, probe.batches, texts, tmp_path / "out", None)
     graphs = json.loads((tmp_path / "out" / "onnx" / "graphs.json").read_text())

@@ -24,7 +24,7 @@ from compressor.pipeline.build import make_probe
 from compressor.runtime import Translator
 from compressor.runtime.artifact import Generation
 from compressor.runtime.vocabulary import OutputTokens, count_output_tokens
-from compressor.tasks import read_rows, task_module
+from compressor.tasks import read_rows, get_task
 from tests.helpers import toy
 from tests.helpers.tiny import uneven_mask
 
@@ -36,7 +36,7 @@ def made(tmp_path_factory):
     checkpoint = open_checkpoint(str(toy.marian_with_pieces(root / "dense", own_target=True)))
     mask = uneven_mask(checkpoint.layers)
     model = prune(checkpoint.model, checkpoint.layers, mask)
-    task = task_module("translation")
+    task = get_task("translation")
     rows = read_rows("translation", toy.pairs_file(root / "rows.tsv"), minimum=1)
     examples = task.encode(rows, checkpoint.tokenizer, 32)
     probe = make_probe(rows, examples, model, task)

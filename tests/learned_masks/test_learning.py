@@ -24,7 +24,7 @@ from compressor.learned_masks.subset import Subset
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import gated, mask_gates
-from compressor.tasks import Example, task_module
+from compressor.tasks import Example, get_task
 from compressor.training import hold_out
 from tests.helpers.tiny import BUILDERS, LABELS, TRANSLATORS, tiny_model
 
@@ -62,7 +62,7 @@ def learning(name: str, **options) -> Learning:
         "model": model,
         "layers": layers,
         "examples": options.pop("examples", None) or examples(name),
-        "task": task_module("translation" if name in TRANSLATORS else "classification"),
+        "task": get_task("translation" if name in TRANSLATORS else "classification"),
         "keep": {"all": 5},
         "floors": dict.fromkeys(Mask.full(layers).kinds(), 0),
         "epochs": 2,
@@ -183,7 +183,7 @@ def test_heads_that_do_nothing_go_first(method: str):
             for name, head in useless:
                 if name == layer.name:
                     weight[:, head] = 0
-    task = task_module("classification")
+    task = get_task("classification")
     rows = own_answers(model, task, examples("distilbert", 160))
     job = learning(
         "distilbert", model=model, examples=rows, keep={"all": 6}, epochs=15, batch_size=16

@@ -20,7 +20,7 @@ from compressor.pipeline import select as choosing
 from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.run import run
 from compressor.pipeline.validate import refuse_unused
-from compressor.tasks import read_rows, task_module
+from compressor.tasks import read_rows, get_task
 from tests.helpers import toy
 from tests.helpers.runs import Progress, hashes
 
@@ -72,7 +72,7 @@ def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_p
     checkpoint.model.load_state_dict(
         load_file(tmp_path / "out/.compress/weights-keep-0.5.safetensors")
     )
-    task = task_module("classification")
+    task = get_task("classification")
     labels = [f"LABEL_{i}" for i in range(5)]
     rows = read_rows("classification", options.calibration, labels=labels, minimum=1)
     batches = task.batches(task.encode(rows, checkpoint.tokenizer, 512), checkpoint.model)

@@ -21,7 +21,7 @@ from compressor.model.sublayers import Mask
 from compressor.model.surgery import OutputBias, prune, verify_surgery
 from compressor.recovery import RECOVERIES, Recovery, reconstruct, recover
 from compressor.recovery.layerwise_forward import LayerwiseForward, Projection, blocks_in_order
-from compressor.tasks import read_rows, task_module
+from compressor.tasks import read_rows, get_task
 from tests.helpers.batches import labelled_batch
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, empty_first_mask, tiny_model, uneven_mask
 
@@ -41,7 +41,7 @@ def job(
         layers=layers,
         mask=made,
         batches=[labelled_batch(model, count, seed=seed) for seed, count in enumerate(rows)],
-        task=task_module("translation" if name in TRANSLATORS else "classification"),
+        task=get_task("translation" if name in TRANSLATORS else "classification"),
     )
 
 
@@ -164,7 +164,7 @@ def test_a_feed_forward_part_makes_up_for_what_attention_left(name: str):
 def test_few_rows_do_no_harm_on_others(monkeypatch):
     """Fitted to eight sentences as if they were many, a model would get worse at all others."""
     checkpoint = open_checkpoint(str(example.model()))
-    task, layers = task_module("translation"), checkpoint.layers
+    task, layers = get_task("translation"), checkpoint.layers
     few, others = (
         task.batches(
             task.encode(read_rows("translation", file, limit=limit), checkpoint.tokenizer, 128),

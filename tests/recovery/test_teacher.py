@@ -7,7 +7,7 @@ import torch
 
 from compressor.recovery import recover
 from compressor.recovery.teacher import Teacher
-from compressor.tasks import task_module
+from compressor.tasks import get_task
 from tests.helpers.batches import examples
 from tests.helpers.stages import job
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model
@@ -15,7 +15,7 @@ from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model
 
 def batches_of(name: str, count: int, size: int) -> tuple:
     model = tiny_model(name)
-    task = task_module("translation" if name in TRANSLATORS else "classification")
+    task = get_task("translation" if name in TRANSLATORS else "classification")
     rows = examples(name, count)
     return model, task, task.batches(rows, model, batch_tokens=None, batch_size=size)
 

@@ -20,7 +20,7 @@ from transformers import MarianTokenizer, MBartTokenizer, PreTrainedTokenizerFas
 from compressor import example
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Kind
-from compressor.tasks import Batch, Example, Rows, count_truncated, read_rows, task_module
+from compressor.tasks import Batch, Example, Rows, count_truncated, read_rows, get_task
 from compressor.tasks.batching import most_tokens
 from compressor.training import within_tokens
 from tests.helpers.tiny import TRANSLATORS, tiny_model
@@ -31,8 +31,8 @@ VOCABULARY = {"<none>": 0, "<pad>": PAD, "</s>": END, "<unk>": UNK, "<s>": START
 VOCABULARY |= {word: number for number, word in enumerate(WORDS, len(VOCABULARY))}
 LABELS = ["first", "second", "third", "fourth", "fifth"]
 
-translation = task_module("translation")
-classification = task_module("classification")
+translation = get_task("translation")
+classification = get_task("classification")
 
 
 def word_tokenizer(single: str, pair: str | None = None) -> PreTrainedTokenizerFast:
@@ -370,4 +370,4 @@ def test_token_mask_of_a_classifier() -> None:
 
 def test_unknown_task_lists_the_known_ones() -> None:
     with pytest.raises(UsageError, match="'summarize'; there are translation, classification"):
-        task_module("summarize")
+        get_task("summarize")

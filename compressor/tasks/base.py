@@ -1,0 +1,117 @@
+"""What every task offers: how its rows are read, and what a model of it computes from them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from compressor.model.sublayers import Kind
+from compressor.tasks.batching import BATCH_TOKENS, Batch, Example
+from compressor.tasks.rows import Rows
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class Task(ABC):
+    """One task, for example translation; `compressor.tasks.get_task` gives it by name.
+
+    Args:
+        name: as in a checkpoint's architecture, in reports and on the command line.
+        metrics: names of its quality metrics, the main one first.
+        columns: names of the options that name the columns of its data files.
+        generates: whether answers are generated token by token. Such a model has a decoder, a
+            beam width and target lengths, and its examples have target tokens instead of a class.
+        learning_rate: of trained weights where none is given; measured, see docs/recovery.md.
+    """
+
+    name: ClassVar[str]
+    metrics: ClassVar[tuple[str, ...]]
+    columns: ClassVar[tuple[str, ...]]
+    generates: ClassVar[bool]
+    learning_rate: ClassVar[float]
+
+    @property
+    def main_metric(self) -> str:
+        """The metric that budgets, searches and reports go by."""
+        return self.metrics[0]
+
+    def label_names(self, config: Any) -> list[str] | None:
+        """Names of the classes in the order of the logits; None where there are no classes.
+
+        Args:
+            config: the model's configuration.
+        """
+        return None
+
+    @abstractmethod
+    def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
+        """Token ids of every row, in the order of `rows`, special tokens included.
+
+        Args:
+            tokenizer: the checkpoint's tokenizer.
+            max_source_tokens: longer rows are cut (see `count_truncated`).
+
+        Raises:
+            InputError: rows or tokenizer lack what the task needs.
+        """
+
+    @abstractmethod
+    def batches(
+        self,
+        examples: Sequence[Example],
+        model: nn.Module,
+        *,
+        batch_tokens: int | None = BATCH_TOKENS,
+        batch_size: int | None = None,
+    ) -> list[Batch]:
+        """Batches of rows of similar length, longest first: int64 tensors on the CPU.
+
+        Args:
+            model: tells the padding and which inputs it takes; it is not run.
+            batch_tokens, batch_size: see `compressor.tasks.batching.group`.
+
+        Raises:
+            InputError: the model's configuration lacks the padding id.
+        """
+
+    @abstractmethod
+    def logits(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """The model's logits, the last dimension being vocabulary or classes."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """The loss in nats, summed over the batch; divide by `loss_terms` for the mean.
+
+        A sum, computed from the logits alone: what a row contributes depends neither on the rows it
+        is batched with nor on a loss inside the model.
+        """
+
+    @abstractmethod
+    def loss_terms(self, batch: Mapping[str, Tensor]) -> int:
+        """Number of terms in the sum `loss`."""
+
+    @abstractmethod
+    def term_mask(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Which logits the loss looks at: bool, shaped as `logits` without the last dimension."""
+
+    @abstractmethod
+    def token_mask(self, batch: Mapping[str, Tensor], kind: Kind) -> Tensor:
+        """Which positions in sublayers of a kind are real tokens, [batch, tokens] bool."""
+
+    @abstractmethod
+    def predict(
+        self,
+        model: nn.Module,
+        batch: Mapping[str, Tensor],
+        tokenizer: Any,
+        num_beams: int | None = None,
+    ) -> list[str]:
+        """The model's answers, one for each line of the batch; the labels are not looked at.
+
+        Args:
+            batch: on the model's device.
+            tokenizer: the checkpoint's tokenizer.
+            num_beams: beam width; None is greedy search, whatever the model's settings say.
+        """
