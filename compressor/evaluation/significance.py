@@ -17,7 +17,7 @@ plain percentile interval of d*. All p-values are two-sided:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -27,6 +27,7 @@ from compressor.errors import InputError, UsageError
 from compressor.evaluation.classification import ClassificationPair
 from compressor.evaluation.translation import TranslationPair, check_lengths
 from compressor.results import Comparison
+from compressor.tasks import get_task
 
 DEFAULT_RESAMPLES = 1000
 DEFAULT_SEED = 12345
@@ -108,15 +109,24 @@ def _pair(
     references: Sequence[str],
     tokenize: str | None,
 ) -> Pair:
-    if task == "translation":
-        return TranslationPair.of(dense, pruned, references, tokenize)
-    if task != "classification":
-        raise UsageError(f"task {task!r} has no metrics; choose translation or classification")
+    return _PAIRS[get_task(task).name](dense, pruned, references, tokenize)
+
+
+def _classification_pair(
+    dense: Sequence[str], pruned: Sequence[str], references: Sequence[str], tokenize: str | None
+) -> Pair:
     if tokenize is not None:
         raise UsageError(
-            f"tokenizer {tokenize!r} is for BLEU; classification has none, leave it out"
+            f"tokenizer {tokenize!r} is for BLEU; classification has none, leave it out",
+            id="tokenizer-without-bleu",
         )
     return ClassificationPair.of(dense, pruned, references)
+
+
+_PAIRS: dict[str, Callable[[Sequence[str], Sequence[str], Sequence[str], str | None], Pair]] = {
+    "translation": TranslationPair.of,
+    "classification": _classification_pair,
+}
 
 
 def bootstrap(pair: Pair, resamples: int, seed: int) -> dict[str, tuple[Array, Array]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compressor.export.precision_names import BASE
+from compressor.tasks import get_task
 
 # What needs torch or numpy is imported where it is used: the recipe and the commands' help read
 # `precision_names` of this package, and must not wait for them.
@@ -56,7 +57,8 @@ def export_model(
     trim_memory()
     write_metadata(checkpoint, model, mask, files, graphs, tokens)
     inputs = [batch.inputs() for batch in batches]
-    verify = verify_classifier if checkpoint.entry.task == "classification" else verify_translator
+    generates = get_task(checkpoint.entry.task).generates
+    verify = verify_translator if generates else verify_classifier
     checks = verify(model, directory, inputs)
     trim_memory()
     return checks

@@ -30,6 +30,7 @@ from compressor.export.writing import MOST_BYTES, weight_bytes, write_model
 from compressor.model.architectures import architecture
 from compressor.model.memory import release
 from compressor.model.sublayers import Mask, Sublayer
+from compressor.tasks import get_task
 
 # Gelu is one node from 20 on, normalisation from 17 on; nothing newer is used, so older and more
 # runtimes can read the graphs. Attention is written out: see compressor/export/attention.py.
@@ -125,7 +126,7 @@ def export_graphs(
     directory.mkdir(parents=True, exist_ok=True)
     entry = architecture(model.config.model_type)  # type: ignore[union-attr,arg-type]
     model.eval()
-    if entry.task == "classification":
+    if not get_task(entry.task).generates:
         with graph_attention(model, layers, mask):
             _export_classifier(model, entry.token_type_ids, directory / "model.onnx")
         return {"model": "model.onnx"}

@@ -11,6 +11,7 @@ from torch import nn
 from compressor.errors import InputError
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask
+from compressor.tasks import get_task
 
 GRAPHS = "graphs.json"
 OUTPUT_TOKENS = "output_tokens.json"
@@ -70,10 +71,11 @@ def write_metadata(
         "inputs": ["input_ids", "attention_mask"],
     }
     config = model.config
-    if checkpoint.entry.task == "classification":
+    task = get_task(checkpoint.entry.task)
+    if not task.generates:
         if checkpoint.entry.token_type_ids:
             data["inputs"].append("token_type_ids")
-        data["labels"] = label_names(config)
+        data["labels"] = task.label_names(config)
     else:
         counts = mask.counts()
         layers = range(int(config.decoder_layers))  # type: ignore[union-attr,arg-type]
@@ -88,11 +90,6 @@ def write_metadata(
         data["generation"] = generation_settings(model) | {"positions": positions}
     text = json.dumps(data, indent=1, ensure_ascii=False)
     (directory / GRAPHS).write_text(text + "\n", encoding="utf-8")
-
-
-def label_names(config: Any) -> list[str]:
-    """Names of the classes in the order of the logits."""
-    return [str(config.id2label[i]) for i in range(config.num_labels)]
 
 
 def generation_settings(model: nn.Module) -> dict[str, Any]:

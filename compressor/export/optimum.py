@@ -36,6 +36,7 @@ from compressor.model.checkpoint import Checkpoint, save_settings
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.results import Check
 from compressor.runtime.session import open_session
+from compressor.tasks import get_task
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -183,7 +184,7 @@ def export_optimum(
         InputError: a decoder layer has no heads, see `require_caches`.
         VerificationError: an answer differs from PyTorch's.
     """
-    model, translator = checkpoint.model, checkpoint.entry.task == "translation"
+    model, translator = checkpoint.model, get_task(checkpoint.entry.task).generates
     if translator:
         require_caches(mask, checkpoint.name)
     directory.mkdir(parents=True, exist_ok=True)

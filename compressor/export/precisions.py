@@ -25,6 +25,7 @@ from compressor.model.memory import trim_memory
 from compressor.results import HALF_RANGE, Check
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
+from compressor.tasks import get_task
 
 _CONVERT: dict[str, Callable[[ModelProto, Path], ModelProto]] = {"fp16": to_fp16, "int8": quantized}
 
@@ -81,8 +82,8 @@ def compare_precision(
     device: str = "cpu",
 ) -> list[Check]:
     """The second half of `add_precision`: what the graphs answer beside PyTorch."""
-    translation = read_artifact(directory).task == "translation"
-    compare = _compare_translator if translation else _compare_classifier
+    generates = get_task(read_artifact(directory).task).generates
+    compare = _compare_translator if generates else _compare_classifier
     if precision != "fp16":
         return [compare(model, directory, batches, precision, device)]
     with LargestValue() as largest:

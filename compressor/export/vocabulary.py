@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from compressor.export.metadata import generation_settings
 from compressor.model.memory import release
+from compressor.tasks import get_task
 
 if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
@@ -46,7 +47,7 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
             these every text can be made that could be before.
     """
     tokenizer = checkpoint.tokenizer
-    if checkpoint.entry.task != "translation":
+    if not get_task(checkpoint.entry.task).generates:
         return None
     ids: dict[str, int] = tokenizer.get_vocab()
     kept = set(ids.values()) - {ids[piece] for piece in _source_only(tokenizer) if piece in ids}

@@ -20,7 +20,7 @@ from compressor.model.sublayers import Mask, Scores, Sublayer
 if TYPE_CHECKING:
     from torch import nn
 
-    from compressor.tasks import Batch
+    from compressor.tasks import Batch, Task
 
 Per = Literal["token", "example"]
 Normalize = Literal["layer", "none"]

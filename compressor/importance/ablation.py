@@ -20,15 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from compressor.errors import UsageError
-from compressor.evaluation import score_classification, score_translation
+from compressor.evaluation import score_answers
 from compressor.importance import RawScores, Scoring
-from compressor.model.architectures import Task, architecture
+from compressor.model.architectures import architecture
 from compressor.model.sublayers import Sublayer
 from compressor.model.surgery import gated, mask_gates
-from compressor.tasks import Batch
-
-# The metric that a task is judged by, one of those that `compressor.evaluation` gives.
-PRIMARY: dict[Task, str] = {"translation": "bleu", "classification": "accuracy"}
+from compressor.tasks import Batch, get_task
 
 Head = tuple[str, int]  # layer name, head
 Value = TypeVar("Value")
@@ -114,14 +111,9 @@ def measure(
     model: nn.Module, answers: Sequence[str], references: Sequence[str]
 ) -> tuple[float, str]:
     """BLEU or accuracy (0-100) of a model's answers, and what exactly was measured."""
-    from compressor.export.metadata import label_names
-
-    task = architecture(str(model.config.model_type)).task  # type: ignore[union-attr]
-    if task == "translation":
-        quality = score_translation(answers, references)
-    else:
-        quality = score_classification(answers, references, label_names(model.config))
-    metric = PRIMARY[task]
+    task = get_task(architecture(str(model.config.model_type)).task)  # type: ignore[union-attr]
+    quality = score_answers(task.name, answers, references, task.label_names(model.config))
+    metric = task.main_metric
     return quality.metrics[metric], f"{metric}|{quality.signatures[metric]}"
 
 

@@ -18,7 +18,7 @@ from compressor.model.sublayers import Mask, Scores, Sublayer
 if TYPE_CHECKING:
     from torch import nn
 
-    from compressor.tasks import Example
+    from compressor.tasks import Example, Task
 
 LEARNED: dict[str, str] = {
     "hard-concrete": "compressor.learned_masks.hard_concrete:HardConcrete",

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from compressor.errors import InputError, UsageError
-from compressor.evaluation import compare, score_classification, score_translation
+from compressor.evaluation import compare, score_answers
 from compressor.evaluation.answers import answers
 from compressor.model.sublayers import HEADS, read_heads
 from compressor.progress import SILENT, Progress
@@ -61,10 +61,7 @@ def evaluate_artifacts(
     for directory, precision in builds:
         progress.message(f"evaluating {directory} ({precision}) on {len(rows.sources)} rows …")
         outputs = answers(directory, rows, device, num_beams, progress, precision)
-        if rows.task == "translation":
-            quality = score_translation(outputs, rows.targets)
-        else:
-            quality = score_classification(outputs, rows.targets, _labels(first) or [])
+        quality = score_answers(rows.task, outputs, rows.targets, _labels(first))
         result = Evaluated(directory=str(directory), precision=precision, quality=quality)
         if found:
             result.comparisons = compare(

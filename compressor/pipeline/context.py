@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from compressor import __version__
 from compressor.budgets.counts import check_possible, parse_floors
 from compressor.errors import EnvironmentProblem, InputError, UsageError
-from compressor.export.metadata import label_names, max_source_tokens
+from compressor.export.metadata import max_source_tokens
 from compressor.export.precision_names import precisions_to_export
 from compressor.export.target_text import count_lines, tokens_of_text
 from compressor.export.vocabulary import output_tokens
@@ -32,17 +32,18 @@ from compressor.pipeline.validate import COLUMNS, refuse_unused
 from compressor.pipeline.workspace import Workspace, open_workspace
 from compressor.progress import Progress
 from compressor.recovery import HOLDS_OUT, check_recovery, parse_recovery
-from compressor.report import facts, sentences
 from compressor.report import rules as gate
+from compressor.report import sentences
 from compressor.results import Source
 from compressor.runtime.session import choose_device
 from compressor.tasks import (
     Example,
     Rows,
+    Task,
     count_shared,
     count_truncated,
-    read_rows,
     get_task,
+    read_rows,
 )
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def require_measurements(recipe: Recipe, rules: Sequence[gate.Rule]) -> None:
 
 def _require_metrics(rules: Sequence[gate.Rule], task: str) -> None:
     """Refuse rules about metrics of another task, before anything is computed."""
-    there = facts.TASK_METRICS[task]
+    there = get_task(task).metrics
     for rule in rules:
         if isinstance(rule, gate.MaxDrop) and rule.metric not in there:
             raise UsageError(
@@ -263,7 +264,7 @@ def read_data(recipe: Recipe, checkpoint: Checkpoint) -> tuple[Rows | None, Rows
         raise UsageError("give --calibration FILE or --test FILE: builds are checked on its rows")
     entry = checkpoint.entry
     columns = {name: getattr(recipe, name) for name in COLUMNS}
-    labels = label_names(checkpoint.model.config) if entry.task == "classification" else None
+    labels = get_task(entry.task).label_names(checkpoint.model.config)
 
     def read(spec: str | None, limit: int | None) -> Rows | None:
         if spec is None:

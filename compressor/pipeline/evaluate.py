@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compressor.evaluation import compare, score_classification, score_translation
+from compressor.evaluation import compare, score_answers
 from compressor.evaluation.answers import answers
-from compressor.export.metadata import label_names
 from compressor.pipeline.context import Context
 from compressor.results import Comparison, Variant
 from compressor.tasks import Rows
@@ -15,18 +14,15 @@ from compressor.tasks import Rows
 
 def evaluate(context: Context, dense: Variant, variants: list[Variant]) -> None:
     """Quality of every model on the test rows through the same runtime, with comparisons."""
-    rows, task = context.test, context.checkpoint.entry.task
+    rows = context.test
+    labels = context.task.label_names(context.checkpoint.model.config)
     if rows is None:
         context.progress.message("quality is not measured: no --test FILE was given")
         return
     outputs = {}
     for model in (dense, *variants):
         outputs[model.name] = answer_rows(context, model, rows)
-        if task == "translation":
-            model.quality = score_translation(outputs[model.name], rows.targets)
-        else:
-            labels = label_names(context.checkpoint.model.config)
-            model.quality = score_classification(outputs[model.name], rows.targets, labels)
+        model.quality = score_answers(rows.task, outputs[model.name], rows.targets, labels)
     for model in variants:
         pair = outputs["dense"], outputs[model.name]
         model.comparisons = _compare(context, model.name, "dense", pair, rows)

@@ -13,7 +13,6 @@ from typing import Any
 
 from compressor.budgets.counts import QualityBudget, SpeedBudget, fewest_heads
 from compressor.budgets.quality import (
-    MAIN_METRIC,
     acceptable,
     main_comparison,
     nested_mask,
@@ -121,9 +120,7 @@ def _for_quality(
         return result
 
     kept, probes = search(full.total(), fewest_heads(full, floors), evaluate_candidate)
-    found = QualitySearch(
-        drop=budget.drop, metric=MAIN_METRIC[context.checkpoint.entry.task], probes=probes
-    )
+    found = QualitySearch(drop=budget.drop, metric=context.task.main_metric, probes=probes)
     count = "1 model" if len(probes) == 1 else f"{len(probes)} models"
     text = f"searched on the test rows, {count} built and run"
     return nested_mask(scores, full, floors, kept), found, text

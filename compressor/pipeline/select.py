@@ -28,7 +28,6 @@ from compressor.pipeline.recipe import Recipe
 from compressor.progress import Progress
 from compressor.recovery import Recovery, parse_recovery, recover
 from compressor.tasks import Example, get_task
-from compressor.training import LEARNING_RATES
 
 
 def choose_heads(context: Context, plan: Plan) -> Choice:
@@ -114,7 +113,7 @@ def _learned(context: Context, plan: Plan, weights: Path) -> dict[str, Any]:
             weights=recipe.train_weights,
             estimator=recipe.estimator,
             epochs=recipe.gate_epochs,
-            learning_rate=recipe.learning_rate or LEARNING_RATES[context.checkpoint.entry.task],
+            learning_rate=recipe.learning_rate or context.task.learning_rate,
             gate_learning_rate=recipe.gate_learning_rate,
             patience=recipe.patience,
             seed=recipe.seed,
@@ -179,7 +178,7 @@ def repair_checkpoint(
         progress=lambda done, total: progress.update("repair", done, total),
         report=progress.message,
         epochs=recipe.distill_epochs,
-        learning_rate=recipe.learning_rate or LEARNING_RATES[checkpoint.entry.task],
+        learning_rate=recipe.learning_rate or get_task(checkpoint.entry.task).learning_rate,
         patience=recipe.patience,
         state=state,
     )

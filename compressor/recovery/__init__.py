@@ -17,7 +17,7 @@ from compressor.model.sublayers import Mask, Sublayer
 if TYPE_CHECKING:
     from torch import nn
 
-    from compressor.tasks import Batch, Example
+    from compressor.tasks import Batch, Example, Task
 
 NONE = "none"
 RECOVERIES: dict[str, str] = {

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from compressor.model.sublayers import Kind, Sublayer
-from compressor.tasks import Batch
+from compressor.tasks import Batch, Task
 
 
 class _Reached(Exception):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from compressor.tasks import Batch
+from compressor.tasks import Batch, Task
 
 
 class Teacher:

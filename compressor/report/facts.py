@@ -13,6 +13,7 @@ from typing import Literal
 from compressor.model.sublayers import KINDS, kind_of
 from compressor.report.schema import Report, Run
 from compressor.results import Comparison, Scoring, Timing, Variant
+from compressor.tasks import get_task
 
 SIGNIFICANCE = 0.05
 # A drop of exactly the allowed 0.5 may come out as 0.5000000000000071.
@@ -48,11 +49,6 @@ METRICS: dict[str, MetricStyle] = {
     "accuracy": MetricStyle("accuracy", unit="%"),
     "macro_f1": MetricStyle("macro F1", unit="%"),
     "mcc": MetricStyle("MCC", digits=4),
-}
-
-TASK_METRICS = {
-    "translation": ("bleu", "chrf"),
-    "classification": ("accuracy", "macro_f1", "mcc"),
 }
 
 KIND_LABELS = {
@@ -153,7 +149,7 @@ def metrics(report: Report) -> list[str]:
 def primary_metric(report: Report) -> str | None:
     """The metric the report leads with: BLEU or accuracy if there, else the first."""
     found = metrics(report)
-    usual = "bleu" if report.task == "translation" else "accuracy"
+    usual = get_task(report.task).main_metric
     return usual if usual in found else (found[0] if found else None)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from compressor.report import facts, numbers
 from compressor.report.schema import Report
 from compressor.results import Scoring, Source, Timing, Variant
+from compressor.tasks import get_task
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def throughput(report: Report) -> Table | None:
     """Speed of every model at every batch size; None where nothing was timed."""
     if report.throughput is None:
         return None
-    kind = "generated" if report.task == "translation" else "source"
+    kind = "generated" if get_task(report.task).generates else "source"
     return Table(
         key="throughput",
         caption="Throughput by batch size. Latency is that of one batch; tokens are "

@@ -12,10 +12,10 @@ from torch import nn
 from compressor import __version__
 from compressor.errors import InputError
 from compressor.evaluation import compare
-from compressor.export.metadata import label_names, max_source_tokens
+from compressor.export.metadata import max_source_tokens
 from compressor.files import fingerprint
 from compressor.importance import check_method, require_calibration
-from compressor.importance.ablation import PRIMARY, measure
+from compressor.importance.ablation import measure
 from compressor.model.checkpoint import Checkpoint, checkpoint_files, open_checkpoint, resolve
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import gated, mask_gates
@@ -25,7 +25,7 @@ from compressor.pipeline.workspace import STATE, Workspace, open_workspace
 from compressor.progress import Progress
 from compressor.study import Options
 from compressor.study.output import PREFIX, require_ours
-from compressor.tasks import Batch, Rows, count_truncated, read_rows, get_task
+from compressor.tasks import Batch, Rows, Task, count_truncated, get_task, read_rows
 from compressor.tasks.tables import read_text
 
 RECORD = "run.json"  # the file in which a workspace keeps whose it is
@@ -56,7 +56,7 @@ class Job:
     @property
     def metric(self) -> str:
         """`bleu` or `accuracy`."""
-        return PRIMARY[self.checkpoint.entry.task]
+        return self.task.main_metric
 
     def facts(self) -> dict[str, Any]:
         """What was studied, for the JSON file."""
@@ -154,7 +154,7 @@ def _read(
         text_column=recipe.text_column,
         text_pair_column=recipe.text_pair_column,
         label_column=recipe.label_column,
-        labels=label_names(checkpoint.model.config) if task == "classification" else None,
+        labels=get_task(task).label_names(checkpoint.model.config),
         minimum=MINIMUM_ROWS,
         limit=limit,
     )

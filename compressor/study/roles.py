@@ -140,7 +140,7 @@ def source_batches(job: Job, sentences: Sequence[Tokens]) -> list[Batch]:
     """Batches of sentences without targets, for the encoder alone."""
     tokenizer = job.checkpoint.tokenizer
     # A translator's decoder reads but the end token; nothing looks at what it does.
-    end = int(tokenizer.eos_token_id) if job.checkpoint.entry.task == "translation" else 0
+    end = int(tokenizer.eos_token_id) if job.task.generates else 0
     examples = [Example(row, tokens.ids, (end,)) for row, tokens in enumerate(sentences)]
     batches: list[Batch] = job.task.batches(examples, job.checkpoint.model)
     return batches

@@ -15,6 +15,7 @@ from compressor.errors import EnvironmentProblem, UsageError
 from compressor.results import Throughput, Timing
 from compressor.runtime.artifact import TranslationArtifact
 from compressor.runtime.vocabulary import count_output_tokens
+from compressor.tasks import get_task
 from compressor.throughput.hardware import cores
 from compressor.throughput.limits import Limit, WorkSize, limit_of
 from compressor.throughput.machine import measure_machine
@@ -172,7 +173,7 @@ def _check(
     names = [subject.name for subject in subjects]
     if not names or len(set(names)) < len(names):
         raise UsageError(f"the models to time need distinct names, not {names}")
-    if task == "classification" and (target is not None or natural):
+    if not get_task(task).generates and (target is not None or natural):
         raise UsageError("classifiers generate no tokens; leave the target length out")
     if target is not None and (target < 1 or natural):
         raise UsageError(
@@ -190,7 +191,7 @@ def _open(
 ) -> Classifier | Translator:
     from compressor import runtime
 
-    kind = runtime.Translator if task == "translation" else runtime.Classifier
+    kind = runtime.Translator if get_task(task).generates else runtime.Classifier
     chosen = subject.precision or precision
     return kind(subject.directory, device=device, threads=threads, precision=chosen)
 

@@ -41,6 +41,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import InputError
+from compressor.tasks import get_task
 from compressor.throughput.machine import Machine
 from compressor.throughput.shapes import ModelShape, shape_of
 
@@ -173,7 +174,7 @@ def operations(
     if min(size.batch, size.source, size.beams) < 1:
         raise InputError(f"work of {size} cannot be counted; all its sizes must be at least 1")
     found: list[Operation] = []
-    classifies = shape.task == "classification"
+    classifies = not get_task(shape.task).generates
     graph: Literal["model", "encoder"] = "model" if classifies else "encoder"
     once = _Counter(found, graph, 1, weight_bytes, value_bytes)
     _count_encoder(once, shape, size.batch, size.source)
@@ -292,6 +293,6 @@ def _run(shape: ModelShape, size: WorkSize, machine: Machine) -> list[Operation]
     work = operations(
         shape, size, weight_bytes=machine.weight_bytes, value_bytes=machine.value_bytes
     )
-    if shape.task == "classification" or any(shape.cross_heads):
+    if not get_task(shape.task).generates or any(shape.cross_heads):
         return work
     return [operation for operation in work if operation.graph == "decoder"]

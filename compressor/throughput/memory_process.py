@@ -50,13 +50,29 @@ def _open(
     task: str, directory: Path, options: dict[str, Any]
 ) -> Callable[[Batch, dict[str, Any]], object]:
     """A function that runs one batch of the artifact with the given generation options."""
-    from compressor import runtime
+    return _OPENERS[task](directory, options)
 
-    if task == "translation":
-        translator = runtime.Translator(directory, **options)
-        return lambda batch, how: translator.generate(batch, **how)
-    classifier = runtime.Classifier(directory, **options)
+
+def _open_translator(
+    directory: Path, options: dict[str, Any]
+) -> Callable[[Batch, dict[str, Any]], object]:
+    from compressor.runtime import Translator
+
+    translator = Translator(directory, **options)
+    return lambda batch, how: translator.generate(batch, **how)
+
+
+def _open_classifier(
+    directory: Path, options: dict[str, Any]
+) -> Callable[[Batch, dict[str, Any]], object]:
+    from compressor.runtime import Classifier
+
+    classifier = Classifier(directory, **options)
     return lambda batch, _: classifier.run(batch)
+
+
+# Not asked of `compressor.tasks`, whose import would count as memory of the artifact.
+_OPENERS = {"translation": _open_translator, "classification": _open_classifier}
 
 
 def host_peak_mib() -> float | None:

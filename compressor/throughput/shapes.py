@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from compressor.errors import InputError
-from compressor.model.architectures import Task, architecture
+from compressor.model.architectures import architecture
+from compressor.tasks import get_task
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class ModelShape:
     dense layers that turn the first token's hidden state into logits.
     """
 
-    task: Task
+    task: str
     width: int
     head_dim: int
     embedding: int  # width of the embedding tables; projected to `width` where it differs
@@ -70,7 +71,7 @@ def shape_of(
     task, names = _names(config)
     width = _size(config, names.width)
     encoder = _heads(counts, "encoder_self", _size(config, names.layers))
-    if task == "classification":
+    if not get_task(task).generates:
         # transformers leaves `id2label` out of config.json where it is the default, two labels.
         labels = len(config.get("id2label") or (0, 1))
         return ModelShape(
@@ -108,10 +109,10 @@ def head_dim_of(config: Mapping[str, Any]) -> int:
     return _size(config, names.width) // _size(config, names.heads)
 
 
-def _names(config: Mapping[str, Any]) -> tuple[Task, _Names]:
+def _names(config: Mapping[str, Any]) -> tuple[str, _Names]:
     model_type = str(config.get("model_type", "unknown"))
     task = architecture(model_type).task
-    return task, _OTHERS.get(model_type, _BERT if task == "classification" else _BART)
+    return task, _OTHERS.get(model_type, _BART if get_task(task).generates else _BERT)
 
 
 def _size(config: Mapping[str, Any], name: str) -> int:

@@ -24,7 +24,7 @@ from compressor.pipeline.build import make_probe
 from compressor.runtime import Translator
 from compressor.runtime.artifact import Generation
 from compressor.runtime.vocabulary import OutputTokens, count_output_tokens
-from compressor.tasks import read_rows, get_task
+from compressor.tasks import get_task, read_rows
 from tests.helpers import toy
 from tests.helpers.tiny import uneven_mask
 

@@ -7,7 +7,7 @@ from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.recovery import Recovery
-from compressor.tasks import task_module
+from compressor.tasks import get_task
 from tests.helpers.batches import examples, labelled_batch
 from tests.helpers.tiny import TRANSLATORS, tiny_model, uneven_mask
 
@@ -15,7 +15,7 @@ from tests.helpers.tiny import TRANSLATORS, tiny_model, uneven_mask
 def scoring(name: str, batches=None, **options) -> Scoring:
     model = tiny_model(name)
     layers = find_sublayers(model)
-    task = task_module("translation" if name in TRANSLATORS else "classification")
+    task = get_task("translation" if name in TRANSLATORS else "classification")
     return Scoring(
         model=model,
         layers=layers,
@@ -30,7 +30,7 @@ def job(name: str, **options) -> Recovery:
     model = tiny_model(name)
     layers = find_sublayers(model)
     mask = uneven_mask(layers)
-    task = task_module("translation" if name in TRANSLATORS else "classification")
+    task = get_task("translation" if name in TRANSLATORS else "classification")
     rows = examples(name)
     return Recovery(
         dense=model,

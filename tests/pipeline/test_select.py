@@ -20,7 +20,7 @@ from compressor.pipeline import select as choosing
 from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.run import run
 from compressor.pipeline.validate import refuse_unused
-from compressor.tasks import read_rows, get_task
+from compressor.tasks import get_task, read_rows
 from tests.helpers import toy
 from tests.helpers.runs import Progress, hashes
 

@@ -20,7 +20,7 @@ from transformers import MarianTokenizer, MBartTokenizer, PreTrainedTokenizerFas
 from compressor import example
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Kind
-from compressor.tasks import Batch, Example, Rows, count_truncated, read_rows, get_task
+from compressor.tasks import Batch, Example, Rows, count_truncated, get_task, read_rows
 from compressor.tasks.batching import most_tokens
 from compressor.training import within_tokens
 from tests.helpers.tiny import TRANSLATORS, tiny_model
@@ -98,8 +98,6 @@ def test_long_rows_are_cut_keep_their_end_and_are_counted() -> None:
     assert count_truncated(examples) == 2
     assert examples[0].source == examples[1].source == (*ids(1, 2, 3), END)
     assert examples[2].target == (*ids(7, 8, 9), END)
-    wider = translation.encode(rows, word_tokenizer("$A </s>"), 4, max_target_tokens=6)
-    assert wider[2] == Example(2, (*ids(5), END), (*ids(7, 8, 9, 10, 11), END))
 
 
 def test_targets_are_encoded_as_targets_by_marian(tmp_path: Path) -> None:
@@ -364,7 +362,7 @@ def test_token_mask_of_a_classifier() -> None:
     assert mask.tolist() == [[True, True, True], [True, False, False]]
     kinds: tuple[Kind, ...] = ("decoder_self", "cross")
     for kind in kinds:
-        with pytest.raises(ValueError, match="no attention of kind"):
+        with pytest.raises(ValueError, match=kind):
             classification.token_mask(batch, kind)
 
 
