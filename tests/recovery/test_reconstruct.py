@@ -21,7 +21,7 @@ from compressor.model.sublayers import Mask
 from compressor.model.surgery import OutputBias, prune, verify_surgery
 from compressor.recovery import RECOVERIES, Recovery, reconstruct, recover
 from compressor.recovery.layerwise_forward import LayerwiseForward, Projection, blocks_in_order
-from compressor.tasks import read_rows, get_task
+from compressor.tasks import get_task, read_rows
 from tests.helpers.batches import labelled_batch
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, empty_first_mask, tiny_model, uneven_mask
 
