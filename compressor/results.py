@@ -15,14 +15,14 @@ from pydantic import BaseModel, ConfigDict, model_validator
 HALF_RANGE = "values within float16's range"
 
 
-class Model(BaseModel):
-    """Base: unknown keys are errors, so that a typo cannot pass as data."""
+class Record(BaseModel):
+    """Base of all results; unknown keys are errors, so that a mistyped key is not lost."""
 
-    # JSON has no NaN; as the string "NaN" it survives the way to a file and back.
+    # JSON has no NaN; as the string "NaN" it can be written and read back.
     model_config = ConfigDict(extra="forbid", protected_namespaces=(), ser_json_inf_nan="strings")
 
 
-class Quality(Model):
+class Quality(Record):
     """Metric values of one model on the test rows, on the metric's own scale (BLEU 0-100)."""
 
     metrics: dict[str, float]
@@ -30,7 +30,7 @@ class Quality(Model):
     rows: int
 
 
-class Comparison(Model):
+class Comparison(Record):
     """Pruned minus dense for one metric, paired over the test rows."""
 
     metric: str
@@ -42,7 +42,7 @@ class Comparison(Model):
     resamples: int
 
 
-class Check(Model):
+class Check(Record):
     """One verification: the largest deviation seen and the tolerance it had to meet."""
 
     name: str
@@ -51,7 +51,7 @@ class Check(Model):
     detail: str = ""
 
 
-class Scoring(Model):
+class Scoring(Record):
     """How heads were ranked."""
 
     method: str
@@ -60,7 +60,7 @@ class Scoring(Model):
     values: dict[str, list[float]]
 
 
-class Variant(Model):
+class Variant(Record):
     """One model: the dense one (`name="dense"`) or one that lost heads."""
 
     name: str
@@ -97,7 +97,7 @@ class Variant(Model):
         return self
 
 
-class Timing(Model):
+class Timing(Record):
     """One model at one batch size."""
 
     variant: str
@@ -119,7 +119,7 @@ class Timing(Model):
     precision: str | None = None
 
 
-class Throughput(Model):
+class Throughput(Record):
     """All timings of one interleaved run."""
 
     provider: str
@@ -130,7 +130,7 @@ class Throughput(Model):
     rows: list[Timing]
 
 
-class Source(Model):
+class Source(Record):
     """A data file: where, how many rows, and a fingerprint of what was used."""
 
     files: list[str]
@@ -138,7 +138,7 @@ class Source(Model):
     sha256: str
 
 
-class LayerCost(Model):
+class LayerCost(Record):
     """What reducing one attention layer of a kind to `heads` heads saves of a batch's time.
 
     Measured on the model with all layers of the kind at `heads` and all others dense.
@@ -152,7 +152,7 @@ class LayerCost(Model):
     saved_share: float  # of the dense time, per layer; never falls as heads go
 
 
-class CostTable(Model):
+class CostTable(Record):
     """Measured cost of attention heads at one batch size on one machine."""
 
     batch_size: int
@@ -161,7 +161,7 @@ class CostTable(Model):
     rows: list[LayerCost]
 
 
-class SpeedTry(Model):
+class SpeedTry(Record):
     """A choice of heads that was timed to see whether it reaches the wanted speed-up."""
 
     aim: float  # the speed-up that was asked of the cost table
@@ -172,7 +172,7 @@ class SpeedTry(Model):
     met: bool
 
 
-class SpeedSearch(Model):
+class SpeedSearch(Record):
     """How heads were chosen for a speed-up: what heads cost, and the choices that were timed."""
 
     wanted: float
@@ -180,7 +180,7 @@ class SpeedSearch(Model):
     tries: list[SpeedTry]
 
 
-class QualityProbe(Model):
+class QualityProbe(Record):
     """A smaller model that was built and answered the test rows during a search."""
 
     kept: int
@@ -188,7 +188,7 @@ class QualityProbe(Model):
     accepted: bool
 
 
-class QualitySearch(Model):
+class QualitySearch(Record):
     """How many heads could go before the main metric on the test rows fell by more than `drop`.
 
     A probe is accepted unless the whole 95 % interval of its difference lies below -`drop`.
@@ -199,7 +199,7 @@ class QualitySearch(Model):
     probes: list[QualityProbe]  # in the order they were made
 
 
-class Outcome(Model):
+class Outcome(Record):
     """One gate rule and whether it is met."""
 
     rule: str

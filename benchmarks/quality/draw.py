@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.quality.cells import CHOOSERS, REPAIRS, SHARES
-from compressor.report.plots import COLOURS, DENSE, plot_style
+from compressor.report.plots import COLORS, DENSE, plot_style
 
 UNIT = {"translator": "BLEU", "classifier": "accuracy, %"}
 _MARKERS = "os^DvPX*<>hp"
@@ -134,8 +134,8 @@ def figure(rows: Sequence[Row], name: str, path: Path) -> None:
                     values,
                     label=method,
                     marker=_MARKERS[place % len(_MARKERS)],
-                    color=COLOURS[place % len(COLOURS)],
-                    linestyle="-" if place < len(COLOURS) else "--",
+                    color=COLORS[place % len(COLORS)],
+                    linestyle="-" if place < len(COLORS) else "--",
                 )
             panel.set_title(f"repair: {repair}", loc="left")
             panel.set_xlabel("heads kept, %")

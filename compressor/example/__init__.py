@@ -22,7 +22,8 @@ def directory() -> Path:
     if not isinstance(found, Path):
         raise EnvironmentProblem(
             f"the bundled example needs an unpacked installation, but {__name__} is imported from "
-            f"{found}; install the package with pip"
+            f"{found}; install the package with pip",
+            id="example-in-archive",
         )
     return found
 
@@ -42,6 +43,6 @@ def test() -> Path:
     return directory() / "test.tsv"
 
 
-def licence() -> Path:
-    """Licence and attribution of the model and the sentences."""
+def license_file() -> Path:
+    """License and attribution of the model and the sentences."""
     return directory() / "LICENSE.txt"

@@ -234,16 +234,16 @@ def comparison_figure(scores: Sequence[Scores]) -> Figure:
 
 
 def _scatter(axes: Axes, first: Scores, second: Scores, pair: dict[str, Any]) -> None:
-    from compressor.report.plots import COLOURS, FAINT
+    from compressor.report.plots import COLORS, FAINT
 
     x, y = ranks(_flat(first, first)), ranks(_flat(second, first))
     kinds = np.array([kind_of(name) for name, values in first.values.items() for _ in values])
     axes.axline((0, 0), slope=1, color=FAINT, linewidth=1)
-    for kind, colour, marker in zip(KINDS, COLOURS, _MARKERS, strict=False):
+    for kind, color, marker in zip(KINDS, COLORS, _MARKERS, strict=False):
         chosen = kinds == kind
         if chosen.any():
             axes.scatter(
-                x[chosen], y[chosen], s=14, color=colour, marker=marker, label=kind_label(kind)
+                x[chosen], y[chosen], s=14, color=color, marker=marker, label=kind_label(kind)
             )
     axes.set_xlabel(f"rank by {pair['first']}")
     axes.set_ylabel(f"rank by {pair['second']}")

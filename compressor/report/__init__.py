@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from compressor.errors import UsageError
+from compressor.errors import UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from compressor.report.schema import Report
@@ -36,10 +36,14 @@ def render(report: Report, name: str) -> str:
     """The report's text in the format `name` of `RENDERERS`.
 
     Raises:
-        UsageError: there is no such format; the message lists those there are.
+        UsageError: an unknown format; the message lists the known ones.
     """
     if name not in RENDERERS:
-        raise UsageError(f"no report format {name!r}; choose from {', '.join(RENDERERS)}")
+        raise UsageError(
+            f"no report format {name!r}; choose from {', '.join(RENDERERS)}"
+            f"{did_you_mean(name, RENDERERS)}",
+            id="report-format-unknown",
+        )
     module, _, function = RENDERERS[name].function.partition(":")
     text: str = getattr(import_module(module), function)(report)
     return text
@@ -48,7 +52,7 @@ def render(report: Report, name: str) -> str:
 def write_reports(
     report: Report, directory: Path, names: Sequence[str] = DEFAULT_RENDERERS
 ) -> list[Path]:
-    """Write the report in the given formats into `directory`, which is made if need be.
+    """Write the report in the given formats into `directory`, which is created if missing.
 
     Everything is rendered before the first file is written. Files of earlier reports are replaced.
     """

@@ -1,4 +1,4 @@
-"""What a report says of budgets that were measured: a wanted speed-up, an allowed drop."""
+"""How a report describes searches for a budget: a wanted speed-up, an allowed drop in quality."""
 
 from __future__ import annotations
 
@@ -10,51 +10,53 @@ from compressor.report.tables import Column, Table
 from compressor.results import CostTable, QualitySearch, SpeedSearch
 
 SEARCHED_ON_TEST = (
-    "How many heads go was searched on the test rows themselves, and the intervals do not account "
-    "for that: on other rows the drop can be larger than they say."
+    "The number of heads was searched on the test rows themselves, which the intervals do not "
+    "account for: on other rows the drop can be larger than they say."
 )
 
 
 def budget_sentences(report: Report) -> list[str]:
-    """How the numbers of heads came about; empty where they were given."""
+    """How the number of heads was searched; empty where the budget gave it."""
     lines = []
     for run in facts.runs(report):
-        found: list[str] = []
+        about: list[str] = []
         if isinstance(run.search, SpeedSearch):
-            found = _speed_sentences(report, run, run.search)
+            about = _speed_sentences(report, run, run.search)
         if isinstance(run.search, QualitySearch):
-            found = _quality_sentences(report, run.search)
-        lines += [_whose(report, run) + sentence for sentence in found]
+            about = _quality_sentences(report, run.search)
+        lines += [_variants_prefix(report, run) + sentence for sentence in about]
     return lines
 
 
 def tables(report: Report) -> list[Table]:
-    """What was measured on the way; empty where the numbers of heads were given."""
-    made = []
+    """What the searches measured; empty where the budgets gave the number of heads."""
+    tables = []
     for number, run in enumerate(facts.runs(report), 1):
-        found: list[Table] = []
+        measured: list[Table] = []
         if isinstance(run.search, SpeedSearch):
-            found = [_tries(run.search), _costs(run.search.costs)]
+            measured = [_tries(run.search), _costs(run.search.costs)]
         if isinstance(run.search, QualitySearch) and run.search.probes:
-            found = [_probes(run.search)]
-        for table in found:
+            measured = [_probes(run.search)]
+        for table in measured:
             key = f"{table.key}-{number}" if report.runs else table.key
-            made.append(replace(table, key=key, caption=_whose(report, run) + table.caption))
-    return made
+            caption = _variants_prefix(report, run) + table.caption
+            tables.append(replace(table, key=key, caption=caption))
+    return tables
 
 
-def _whose(report: Report, run: Run) -> str:
-    """Of several runs, which variants a statement is about."""
+def _variants_prefix(report: Report, run: Run) -> str:
+    """`heads-50 and heads-25: ` where the report combines several runs, else nothing."""
     return f"{sentences.join(run.variants)}: " if report.runs else ""
 
 
 def _speed_sentences(report: Report, run: Run, search: SpeedSearch) -> list[str]:
     batch = search.costs.batch_size
     lines = [
-        f"Heads were chosen to make the model {search.wanted:.15g} times as fast at batch {batch} "
-        "with the least summed score of what goes, by the measured cost of attention layers."
+        f"Heads were chosen to make the model {search.wanted:.15g} times as fast at batch {batch}: "
+        "by the measured cost of attention layers, those with the lowest sum of scores were "
+        "removed."
     ]
-    if not any(found.met for found in search.tries):
+    if not any(choice.met for choice in search.tries):
         lines.append(
             f"The wanted speed-up was not reached in {len(search.tries)} tries; the fastest choice "
             "was taken."
@@ -79,13 +81,14 @@ def _quality_sentences(report: Report, search: QualitySearch) -> list[str]:
         where = f"{report.test.rows:,} rows of {sentences.join(report.test.files)}"
     count = len(search.probes)
     lines = [
-        f"The most heads went that {where} did not show to cost more than {allowed} of {label}; a "
-        f"number of heads is refused if the whole 95% interval lies below {bound}.",
+        f"As many heads were removed as possible before {where} showed a drop in {label} of more "
+        f"than {allowed}: a number of heads is refused if the whole 95% interval of the difference "
+        f"lies below {bound}.",
         f"The search built and ran {count} {'model' if count == 1 else 'models'}. "
         f"{SEARCHED_ON_TEST}",
     ]
     if not any(probe.accepted for probe in search.probes):
-        lines.append("Not one head could go.")
+        lines.append("No head could be removed.")
     return lines
 
 
@@ -95,7 +98,7 @@ def _costs(table: CostTable) -> Table:
         caption=f"Cost of attention heads at batch {table.batch_size} ({table.lengths}): the model "
         "with all layers of one kind reduced was timed in turns with dense, which takes "
         f"{numbers.adaptive(1000 * table.dense_seconds)} ms a batch. Saved is per layer, smoothed "
-        "so that it never falls as heads go.",
+        "so that removing more heads never saves less.",
         columns=(
             Column("Attention", numeric=False),
             *map(Column, ("Heads kept", "Layers", "Speed-up", "95% interval", "Saved ms")),
@@ -117,23 +120,23 @@ def _costs(table: CostTable) -> Table:
 def _tries(search: SpeedSearch) -> Table:
     return Table(
         key="tries",
-        caption=f"Choices that were timed against dense, until one reached {search.wanted:.15g}.",
+        caption=f"Choices of heads, timed against dense until one reached {search.wanted:.15g}.",
         columns=(
-            *map(Column, ("Try", "Asked of the table", "Heads kept", "Predicted")),
+            *map(Column, ("Try", "Aimed at", "Heads kept", "Predicted")),
             *map(Column, ("Measured", "95% interval")),
             Column("Result", numeric=False),
         ),
         rows=tuple(
             (
                 str(number),
-                numbers.fixed(found.aim, 3),
-                str(found.kept),
-                numbers.fixed(found.predicted, 3),
-                numbers.fixed(found.speedup, 3),
-                numbers.interval(found.speedup_interval, 3),
-                "reached" if found.met else "missed",
+                numbers.fixed(choice.aim, 3),
+                str(choice.kept),
+                numbers.fixed(choice.predicted, 3),
+                numbers.fixed(choice.speedup, 3),
+                numbers.interval(choice.speedup_interval, 3),
+                "reached" if choice.met else "missed",
             )
-            for number, found in enumerate(search.tries, 1)
+            for number, choice in enumerate(search.tries, 1)
         ),
     )
 
@@ -142,8 +145,8 @@ def _probes(search: QualitySearch) -> Table:
     style = facts.metric_style(search.metric)
     return Table(
         key="probes",
-        caption=f"Models that were built and run to find how many heads can go; {style.label} may "
-        f"fall by {search.drop:.15g}. Difference is pruned minus dense.",
+        caption="Models that were built and run to find how many heads can be removed; "
+        f"{style.label} may fall by {search.drop:.15g}. Difference is pruned minus dense.",
         columns=(
             *map(Column, ("Probe", "Heads kept", style.label, "Difference", "95% interval")),
             Column("Result", numeric=False),

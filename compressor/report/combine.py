@@ -1,4 +1,4 @@
-"""One report from several of the same model: each run's variants side by side."""
+"""Combine reports of several runs on the same model into one, or take one variant out."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from compressor.results import Outcome, Scoring, Variant
 
 
 def combine(reports: Sequence[Report]) -> Report:
-    """The variants and gate outcomes of all reports in one, with the runs they come from.
+    """One report with the variants and gate outcomes of all, and the runs they come from.
 
-    Facts of single runs are left out where they differ; `runs` has them. So are timings: ratios of
-    different runs are not comparable on a machine whose load changes.
+    Facts in which the runs differ are left out; `runs` has them. Timings are left out too: ratios
+    of different runs are not comparable on a machine whose load changes.
 
     Raises:
         InputError: the reports are about different models, tasks, test rows, or dense quality.
@@ -56,7 +56,7 @@ def combine(reports: Sequence[Report]) -> Report:
         "gate": gate,
         "runs": runs,
         "throughput": None,
-        "search": None,  # it is about one run's variants
+        "search": None,  # `runs` has each run's own
     }
     return first.model_copy(update=_common(runs) | found)
 
@@ -70,14 +70,15 @@ def _require_same(first: Report, other: Report) -> None:
     ):
         if mine != its:
             raise InputError(
-                f"the reports cannot stand side by side: their {what} differs ({mine} and {its}); "
-                "give reports of runs on the same model and test rows with the same options for "
-                "answering, such as --num-beams"
+                f"the reports cannot be combined: their {what} differs ({mine} and {its}); give "
+                "reports of runs on the same model and test rows with the same options for "
+                "answering, such as --num-beams",
+                id="reports-differ",
             )
 
 
 def _quality(report: Report) -> str:
-    """Metrics of the dense model with full precision, and their signatures."""
+    """The dense model's metrics in full precision, with their signatures."""
     found = report.dense.quality
     if found is None:
         return "none"
@@ -88,7 +89,7 @@ def _quality(report: Report) -> str:
 
 
 def _new_names(report: Report, dense: str, taken: set[str]) -> dict[str, str]:
-    """Old name -> name that no variant has yet."""
+    """Old name -> name that no other variant has."""
     renamed = {report.dense.name: dense}
     for variant in report.variants:
         name, number = variant.name, 2
@@ -100,7 +101,7 @@ def _new_names(report: Report, dense: str, taken: set[str]) -> dict[str, str]:
 
 
 def _common(runs: Sequence[Run]) -> dict[str, Any]:
-    """What a report of several runs says of all of them."""
+    """The facts in which all runs agree, with a neutral value for the others."""
     first, *others = runs
 
     def shared(name: str, otherwise: Any) -> Any:
@@ -125,7 +126,7 @@ def _common(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def only(report: Report, variant: Variant) -> Report:
-    """The report with the dense model and one variant alone, both in all their precisions."""
+    """The report of the dense model and one variant, each in all its precisions."""
     chosen = {report.dense.name, variant.name, variant.base or variant.name}
     variants = [v for v in report.variants if chosen & {v.name, v.base}]
     names = {report.dense.name, *(v.name for v in variants)}
@@ -145,9 +146,11 @@ def only(report: Report, variant: Variant) -> Report:
 
 
 def share_scoring(variants: Sequence[Variant]) -> tuple[Scoring | None, list[Variant]]:
-    """The scoring that all variants have in common, and the variants without it.
+    """Move a scoring that all variants share out of them, so that a report holds it once.
 
-    None, and the variants as they are, where their heads were ranked by different scores.
+    Returns:
+        The shared scoring and the variants without it; None and the variants as they are, where
+        their heads were ranked by different scores.
     """
     cut = [variant for variant in variants if not variant.base]
     if not cut or any(variant.scoring != cut[0].scoring for variant in cut):

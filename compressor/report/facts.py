@@ -1,6 +1,6 @@
-"""What follows from a report's numbers: head counts, significance, and which variant leads.
+"""What follows from a report's numbers: head counts, significance, the most important variant.
 
-Every renderer asks here, so the table, the page and the closing line cannot disagree.
+All renderers take these from here, so that tables, sentences and plots cannot disagree.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from compressor.results import Comparison, Scoring, Timing, Variant
 from compressor.tasks import get_task
 
 SIGNIFICANCE = 0.05
-# A drop of exactly the allowed 0.5 may come out as 0.5000000000000071.
+# In binary floating point a drop of exactly 0.5 may come out as 0.5000000000000071.
 ROUNDING = 1e-9
 
-# What a run and its report have alike.
+# Fields that `Run` and `Report` have in common.
 RUN_FIELDS = (
     "command", "seed", "created", "tool_version", "calibration", "shared_rows", "target_text",
     "hardware", "versions", "search",
 )  # fmt: skip
 
-Judgement = Literal["worse", "better", "same", "unknown"]
-JUDGEMENT_WORDS: dict[Judgement, str] = {
+Judgment = Literal["worse", "better", "same", "unknown"]
+JUDGMENT_WORDS: dict[Judgment, str] = {
     "worse": "significantly worse",
     "better": "significantly better",
     "same": "no significant difference",
@@ -74,17 +74,17 @@ def models(report: Report) -> list[Variant]:
 
 
 def pruned(report: Report) -> list[Variant]:
-    """The variants in float32: each cut once, however many precisions it comes in."""
+    """The pruned models, each once: its float32 variant, without its other precisions."""
     return [variant for variant in report.variants if not variant.base]
 
 
 def delivered(report: Report) -> list[Variant]:
-    """What the artifacts run unless a precision is named: one variant each."""
+    """The variant that each artifact runs unless a precision is named."""
     return [variant for variant in report.variants if variant.default]
 
 
 def builds(report: Report, variant: Variant) -> list[Variant]:
-    """All precisions of the model that `variant` is one of, float32 first where it is there."""
+    """All precisions of the model that `variant` is one precision of, float32 first."""
     name = variant.base or variant.name
     return [model for model in models(report) if name in (model.name, model.base)]
 
@@ -96,22 +96,22 @@ def default_build(report: Report, variant: Variant) -> Variant:
 
 def scoring(report: Report, variant: Variant) -> Scoring | None:
     """How the heads of a variant were ranked; all precisions of a model share it."""
-    base = next((found for found in report.variants if found.name == variant.base), variant)
+    base = next((other for other in report.variants if other.name == variant.base), variant)
     return base.scoring or report.scoring
 
 
 def runs(report: Report) -> list[Run]:
-    """The runs that the variants come from; one, if the report is not of several."""
-    own = Run(
+    """The runs that the variants come from; a single one unless the report combines several."""
+    only = Run(
         variants=[variant.name for variant in report.variants],
         timed=report.throughput is not None,
         **{name: getattr(report, name) for name in RUN_FIELDS},
     )
-    return report.runs or [own]
+    return report.runs or [only]
 
 
 def kinds(report: Report) -> list[str]:
-    """Kinds of attention that occur, in the canonical order."""
+    """Kinds of sublayers that occur, in the canonical order."""
     present = {kind_of(name) for name in report.dense.heads}
     return [*(k for k in KINDS if k in present), *sorted(present.difference(KINDS))]
 
@@ -139,11 +139,11 @@ def emptied(variant: Variant) -> list[str]:
 
 def metrics(report: Report) -> list[str]:
     """Metrics of any model in the report, in the order of first mention."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for model in models(report):
-        found.update(dict.fromkeys(model.quality.metrics if model.quality else ()))
-        found.update(dict.fromkeys(comparison.metric for comparison in model.comparisons))
-    return list(found)
+        names.update(dict.fromkeys(model.quality.metrics if model.quality else ()))
+        names.update(dict.fromkeys(comparison.metric for comparison in model.comparisons))
+    return list(names)
 
 
 def primary_metric(report: Report) -> str | None:
@@ -160,20 +160,20 @@ def value(model: Variant, metric: str) -> float | None:
 
 def comparison(variant: Variant, metric: str | None) -> Comparison | None:
     """A variant's comparison with the dense model in one metric, if it was made."""
-    return next((found for found in variant.comparisons if found.metric == metric), None)
+    return next((made for made in variant.comparisons if made.metric == metric), None)
 
 
 def significant(p_value: float, interval: Sequence[float]) -> bool:
-    """Whether a difference counts: two-sided p below 5%, and the 95% interval excludes 0.
+    """Whether a difference is significant: two-sided p below 5%, and 0 outside the 95% interval.
 
-    The two need not agree: they come from different tests, or from skewed draws.
+    The two need not agree: they can come from different tests, or from a skewed distribution.
     """
     low, high = interval
     return p_value < SIGNIFICANCE and (low > 0 or high < 0)
 
 
-def judge(found: Comparison | None) -> Judgement:
-    """What the paired comparison says, see `significant`."""
+def judge(found: Comparison | None) -> Judgment:
+    """Whether a variant is better or worse than dense by a paired comparison; see `significant`."""
     if found is None or math.isnan(found.p_value) or math.isnan(found.difference):
         return "unknown"
     if not significant(found.p_value, found.interval):
@@ -196,7 +196,7 @@ def batch_sizes(report: Report) -> list[int]:
 def pays(timing: Timing) -> bool:
     """Whether the speed-up's whole interval is above 1 (without an interval, the speed-up).
 
-    Above 1 as written, with two decimals: what reads `[1.00, 1.04]` does not count.
+    Compared as it is printed, with two decimals: `[1.00, 1.04]` is not above 1.
     """
     if timing.speedup is None:
         return False
@@ -215,18 +215,18 @@ def share_of_gain(timing: Timing) -> float | None:
 
 
 def headline(report: Report) -> Variant | None:
-    """The variant to lead with: gate met, no significant loss, then the fewest heads.
+    """The most important variant: gate met, no significant loss, then the fewest heads.
 
-    Only what artifacts run by default is considered. Among variants that all lose quality
-    significantly it is the one that loses least.
+    Only default precisions are considered. If all variants lose quality significantly, it is the
+    one that loses least.
     """
     metric = primary_metric(report)
     failed = {outcome.variant for outcome in report.gate if not outcome.met}
 
     def rank(variant: Variant) -> tuple[bool, bool, float]:
-        found = comparison(variant, metric)
-        if found is not None and judge(found) == "worse":
-            return variant.name in failed, True, -found.difference
+        compared = comparison(variant, metric)
+        if compared is not None and judge(compared) == "worse":
+            return variant.name in failed, True, -compared.difference
         return variant.name in failed, False, kept_heads(variant)
 
     return min(delivered(report), key=rank, default=None)

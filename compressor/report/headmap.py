@@ -1,7 +1,7 @@
 """Head maps: which heads of which layers are kept, as hand-written SVG.
 
-Colours come from the page's style sheet by class, so that light and dark both work; kept and
-removed also differ in shape (filled cell against crossed outline), never in colour alone.
+Colors come from the page's style sheet by class, so that light and dark both work; kept and
+removed also differ in shape (filled cell against crossed outline), never in color alone.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _TOP = 18  # room for head numbers
 def shade_levels(scoring: Scoring | None) -> dict[tuple[str, int], int]:
     """(layer name, head) -> fifth of all finite scores the head is in, 0 (lowest) to 4.
 
-    By rank over all kinds: scores of most methods span decades, and a linear scale would show two
-    colours. Equal scores share a level. Empty without scores.
+    By rank over all kinds: scores of most methods span orders of magnitude, of which a linear
+    scale would show two shades. Equal scores share a level. Empty without scores.
     """
     if scoring is None:
         return {}
@@ -45,7 +45,7 @@ def shade_levels(scoring: Scoring | None) -> dict[tuple[str, int], int]:
 
 
 def render_head_map(report: Report, variant: Variant, kind: str) -> str:
-    """SVG of one kind of attention: a row per layer, a column per head.
+    """SVG of one kind of sublayer: a row per layer, a column per head.
 
     Each head is a `<g class="head kept">` or `<g class="head removed">` whose `<title>` says which
     head it is and its exact score. All text from the report is escaped.
@@ -113,7 +113,7 @@ def _head(left: int, top: int, title: str, level: int | None, *, kept: bool) -> 
 
 def render_legend(report: Report) -> str:
     """SVG that explains the cells: removed, the shades of kept heads, and kept without a score."""
-    shaded = [shade_levels(facts.scoring(report, found)) for found in facts.pruned(report)]
+    shaded = [shade_levels(facts.scoring(report, variant)) for variant in facts.pruned(report)]
     levels = any(shaded)
     heads = {(n, head) for n, count in report.dense.heads.items() for head in range(count)}
     entries = [_head(0, 0, "removed", None, kept=False), _text(_CELL + 2, "removed")]
@@ -127,7 +127,7 @@ def render_legend(report: Report) -> str:
             left += _CELL
         entries.append(_text(left + 2, "high"))
         left += 44
-    if not all(heads <= found.keys() for found in shaded):
+    if not all(heads <= scored.keys() for scored in shaded):
         name = "kept, no score" if levels else "kept"
         entries += [_head(left, 0, name, None, kept=True), _text(left + _CELL + 2, name)]
     label = "Legend: a crossed outline is a removed head, a filled cell a kept one"

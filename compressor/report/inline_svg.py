@@ -12,14 +12,14 @@ from compressor.report import plots
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Colours a figure is drawn in -> style sheet variables that have a light and a dark value.
+# Colors of a figure -> variables of the style sheet, which have a light and a dark value.
 VARIABLES = {
     plots.INK: "var(--ink)",
     plots.FAINT: "var(--grid)",
     plots.DENSE: "var(--dense)",
-    **{colour: f"var(--series-{i})" for i, colour in enumerate(plots.COLOURS)},
+    **{color: f"var(--series-{i})" for i, color in enumerate(plots.COLORS)},
 }
-_COLOUR = re.compile("|".join(VARIABLES))
+_COLOR = re.compile("|".join(VARIABLES))
 _FONT = re.compile(r"font:\s*([\d.]+)px[^;]*")
 _REFERENCE = re.compile(r"url\(#")
 
@@ -64,7 +64,7 @@ def inline_svg(figure: Figure, name: str, title: str, description: str) -> str:
 
 
 def _attribute(key: str, text: str, name: str) -> str:
-    """One attribute with the page's ids, colours and font."""
+    """One attribute with the page's ids, colors and font."""
     if key == "id":
         return f"{name}-{text}"
     if key == "href" and text.startswith("#"):
@@ -72,5 +72,5 @@ def _attribute(key: str, text: str, name: str) -> str:
     text = _REFERENCE.sub(f"url(#{name}-", text)
     if key == "style":
         text = _FONT.sub(r"font-size: \1px", text)
-        text = _COLOUR.sub(lambda found: VARIABLES[found[0]], text)
+        text = _COLOR.sub(lambda found: VARIABLES[found[0]], text)
     return text

@@ -1,4 +1,4 @@
-"""Gate outcomes as JUnit XML, which continuous integration systems show as test results."""
+"""Gate outcomes as JUnit XML, which continuous integration shows as test results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SUITE = "compress gate"
 
 
 def is_junit(path: Path) -> bool:
-    """Whether a file is one that `render_junit` made."""
+    """Whether `render_junit` wrote this file."""
     try:
         suite = ElementTree.parse(path).find("testsuite")
     except (OSError, ValueError, LookupError, ElementTree.ParseError):

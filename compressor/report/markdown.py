@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from compressor.report import budgets, numbers, sentences, tables
 from compressor.report.schema import Report
 
-# Only what would be read as Markdown, so that the file also reads well unrendered: an underscore
-# inside a word, a lone bracket, `< 0.001` and a minus sign inside a line stay as they are.
+# Escape only what Markdown would interpret, so that the file also reads well as plain text: an
+# underscore inside a word, a lone bracket, `< 0.001` and a minus sign inside a line stay.
 _INLINE = re.compile(r"[\\`*~$]|(?<!\w)_|_(?!\w)|<(?=[\w/!?])|&(?=[#\w])|\](?=[(\[:])")
 # What would start a heading, a quotation or a list inside a list item or a paragraph.
 _LINE_START = re.compile(r"^(?:>|[#+=-](?=[\s#=-]|$)|\d{1,9}[.)](?=\s|$))")
@@ -20,17 +20,17 @@ def _entity(found: re.Match[str]) -> str:
 
 
 def escape(text: str) -> str:
-    """`text` as part of a line that Markdown shows literally."""
+    """`text` as part of a line, shown literally by Markdown."""
     return _INLINE.sub(_entity, numbers.printable(text).strip())
 
 
 def escape_line(text: str) -> str:
-    """`text` as a whole paragraph or list item that Markdown shows literally."""
+    """`text` as a whole paragraph or list item, shown literally by Markdown."""
     return _LINE_START.sub(lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", escape(text))
 
 
 def escape_cell(text: str) -> str:
-    """`text` as a table cell that Markdown shows literally."""
+    """`text` as a table cell, shown literally by Markdown."""
     return escape(text).replace("|", "&#124;")
 
 
@@ -66,7 +66,7 @@ def render_markdown(report: Report) -> str:
 
 
 def _budget(report: Report) -> list[str]:
-    """The section on a measured budget; nothing where the number of heads was given."""
+    """The section on the search for a budget; nothing where there was no search."""
     sentences = budgets.budget_sentences(report)
     if not sentences:
         return []

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from compressor.errors import InputError
+from compressor.errors import InputError, did_you_mean
 from compressor.report import budgets, facts, numbers, sentences, tables
 from compressor.report.combine import only
 from compressor.report.markdown import bullets, escape, escape_line, pair_list, render_table
@@ -27,8 +27,8 @@ def render_card(
     """The card of one variant.
 
     Args:
-        license: the hub's short name of the weights' license, for example `apache-2.0`; left out
-            unless given, since a report does not know it.
+        license: the hub's short name of the weights' license, for example `apache-2.0`; a report
+            does not know it.
         base_model: hub id of the dense model. Without it, the report's model is named if it looks
             like a hub id and has a revision, which only hub models have.
 
@@ -39,7 +39,8 @@ def render_card(
     if variant_name not in names:
         raise InputError(
             f"the report holds no variant {variant_name!r} to write a model card for; it holds "
-            f"{', '.join(names) or 'none'}"
+            f"{', '.join(names) or 'none'}{did_you_mean(variant_name, names)}",
+            id="variant-unknown",
         )
     variant = report.variants[names.index(variant_name)]
     alone = only(report, variant)
@@ -69,7 +70,7 @@ def render_card(
 
 
 def _front_matter(report: Report, license: str | None, base_model: str | None) -> str:
-    """YAML between dashes; JSON strings and lists are YAML, whatever is in them."""
+    """YAML between dashes; values are written as JSON, which is YAML whatever they contain."""
     pipeline = _PIPELINES[report.task]
     fields: dict[str, str | Sequence[str]] = {
         "pipeline_tag": pipeline,
@@ -107,10 +108,10 @@ def _what(report: Report, variant: Variant) -> list[str]:
 
 def _loading(report: Report, variant: Variant) -> str:
     runtime, example = _RUNTIMES[report.task]
-    family = facts.builds(report, variant)
+    builds = facts.builds(report, variant)
     precisions = ""
-    if len(family) > 1:
-        names = sentences.join([f'`precision="{build.precision}"`' for build in family])
+    if len(builds) > 1:
+        names = sentences.join([f'`precision="{build.precision}"`' for build in builds])
         default = facts.default_build(report, variant).precision
         precisions = f"\n\nThe graphs come in {names}; without one it is {default}."
     return f"""\
@@ -139,8 +140,8 @@ def _limitations(report: Report) -> list[str]:
         data = (
             f"Quality was measured on {report.test.rows:,} rows of "
             f"{sentences.join(report.test.files)} (SHA-256 {report.test.sha256}); other domains, "
-            "lengths and languages can lose more, and the intervals cover the choice of these rows "
-            "only."
+            "lengths and languages can lose more, and the intervals account for the choice of these "
+            "rows only."
         )
     lines = [data]
     if isinstance(report.search, QualitySearch):
@@ -148,8 +149,8 @@ def _limitations(report: Report) -> list[str]:
     if report.calibration is not None:
         lines.append(
             f"Heads were chosen on {report.calibration.rows:,} rows of "
-            f"{sentences.join(report.calibration.files)}; what those rows do not exercise may have "
-            "been removed."
+            f"{sentences.join(report.calibration.files)}; abilities that those rows do not need may "
+            "have been lost."
         )
     if report.throughput is not None:
         hardware = ", ".join(f"{key} {text}" for key, text in report.hardware.items())

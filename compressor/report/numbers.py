@@ -22,7 +22,7 @@ def fixed(value: float | None, digits: int, *, sign: bool = False) -> str:
 
 
 def adaptive(value: float | None) -> str:
-    """A positive quantity of unknown size: about three to four significant digits."""
+    """A positive quantity of any size, with about three to four significant digits."""
     if value is None or not math.isfinite(value):
         return fixed(value, 0)
     size = abs(value)
@@ -74,5 +74,5 @@ def compact(count: int) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` on one line and without control characters, which terminals and XML act on."""
+    """`text` on one line, without control characters that terminals or XML would interpret."""
     return "".join(char if char.isprintable() else " " for char in text)

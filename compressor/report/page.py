@@ -1,7 +1,7 @@
 """The report as one self-contained HTML page: `report.html`.
 
-No script, no external file, light and dark. The template escapes every text; what is put in as
-markup is SVG whose own text was escaped where it was made.
+No script, no external file, light and dark. The template escapes every text but SVG, whose text
+is escaped where it is drawn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Figure:
-    """A key number with what it is and a remark."""
+    """A key number with its label and a note."""
 
     label: str
     value: str
@@ -30,7 +30,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class HeadMaps:
-    """One variant's head maps, by kind of attention."""
+    """One variant's head maps, by kind of sublayer."""
 
     variant: str
     summary: str
@@ -123,7 +123,7 @@ def _head_maps(report: Report, variant: Variant) -> HeadMaps:
 
 
 def _figures(report: Report) -> list[Figure]:
-    """Key numbers of the variant that leads."""
+    """Key numbers of the most important variant."""
     variant = facts.headline(report)
     if variant is None:
         return []
@@ -138,11 +138,11 @@ def _figures(report: Report) -> list[Figure]:
             Figure(
                 f"{style.label} against dense",
                 numbers.fixed(found.difference, style.digits, sign=True),
-                f"{bounds}, {facts.JUDGEMENT_WORDS[facts.judge(found)]}",
+                f"{bounds}, {facts.JUDGMENT_WORDS[facts.judge(found)]}",
             )
         )
     rows = [row for row in facts.timings(report, variant.name) if row.speedup is not None]
-    for row in rows[:1] + rows[1:][-1:]:  # smallest and largest batch: both ends of the story
+    for row in rows[:1] + rows[1:][-1:]:  # smallest and largest batch
         paying = "pays" if facts.pays(row) else "does not pay"
         limit = "" if row.limit is None else f", limit {numbers.fixed(row.limit, 2)}"
         figures.append(

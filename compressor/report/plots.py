@@ -1,6 +1,6 @@
 """The report's plots, drawn once with matplotlib: for files and, themed, for the HTML page.
 
-Models differ in marker and line style as well as in colour (Okabe & Ito's colour-blind-safe set).
+Models differ in marker and line style as well as in color (Okabe & Ito's color-blind-safe set).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 INK = "#333333"
 FAINT = "#bbbbbb"
 DENSE = "#666666"
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _DENSE_MARKER = "x"
 _LEGEND_NAME = 28
@@ -57,7 +57,8 @@ _STYLE = {
 def plot_style(hash_salt: str) -> Iterator[None]:
     """matplotlib's defaults with this module's changes, whatever the user has configured.
 
-    `hash_salt` makes the identifiers in SVG files the same in every run.
+    Args:
+        hash_salt: makes the identifiers in SVG files the same in every run.
     """
     import matplotlib.style
 
@@ -69,7 +70,7 @@ def plot_style(hash_salt: str) -> Iterator[None]:
 class Look:
     """How one model is drawn in every plot."""
 
-    colour: str
+    color: str
     marker: str
     name: str
 
@@ -81,9 +82,9 @@ def _looks(report: Report) -> dict[str, Look]:
 
     looks = {report.dense.name: Look(DENSE, _DENSE_MARKER, short(report.dense.name))}
     for i, variant in enumerate(report.variants):
-        # The second round of colours meets other markers, so that no pair repeats early.
-        marker = _MARKERS[(i + i // len(COLOURS)) % len(_MARKERS)]
-        looks[variant.name] = Look(COLOURS[i % len(COLOURS)], marker, short(variant.name))
+        # Shift the markers when the colors start again, so that no pair repeats early.
+        marker = _MARKERS[(i + i // len(COLORS)) % len(_MARKERS)]
+        looks[variant.name] = Look(COLORS[i % len(COLORS)], marker, short(variant.name))
     return looks
 
 
@@ -96,7 +97,10 @@ def _figure(entries: int) -> tuple[Figure, Axes]:
 
 
 def _legend(figure: Figure, axes: Axes, handles: Sequence[Line2D], names: Sequence[str]) -> None:
-    """A legend above the axes; names are set afterwards, as "_x" would be left out otherwise."""
+    """A legend above the axes.
+
+    Names are set afterwards, because matplotlib leaves out entries whose name begins with "_".
+    """
     legend = figure.legend(
         handles, [f"entry {i}" for i in range(len(names))], loc="outside upper left", ncols=2
     )
@@ -120,12 +124,15 @@ def _batch_axis(axes: Axes, sizes: Sequence[int]) -> None:
     axes.set_xlabel("batch size (sentences)")
 
 
-def _error_bar(axes: Axes, x: float, bounds: tuple[float, float] | None, colour: str) -> None:
-    """An interval as a bar with caps. Drawn from its ends, since a percentile interval need not
-    hold the point estimate, which matplotlib's own error bars insist on."""
+def _error_bar(axes: Axes, x: float, bounds: tuple[float, float] | None, color: str) -> None:
+    """An interval as a bar with caps.
+
+    Not `Axes.errorbar`, which wants the point estimate inside the interval: a percentile interval
+    need not contain it.
+    """
     if bounds is None or not all(map(math.isfinite, bounds)):
         return
-    axes.plot([x, x], bounds, color=colour, linewidth=1.2, marker="_", markersize=6)
+    axes.plot([x, x], bounds, color=color, linewidth=1.2, marker="_", markersize=6)
 
 
 def quality_figure(report: Report) -> Figure | None:
@@ -149,8 +156,8 @@ def quality_figure(report: Report) -> Figure | None:
     for variant, found in compared:
         look, x = looks[variant.name], _share_kept(variant)
         ends = (found.dense + found.interval[0], found.dense + found.interval[1])
-        _error_bar(axes, x, ends, look.colour)
-        handles += axes.plot([x], [found.pruned], look.marker, color=look.colour)
+        _error_bar(axes, x, ends, look.color)
+        handles += axes.plot([x], [found.pruned], look.marker, color=look.color)
     unit = f" ({style.unit})" if style.unit else ""
     axes.set_xlabel("heads kept (%)")
     axes.set_ylabel(f"{style.label}{unit}")
@@ -183,7 +190,7 @@ def throughput_figure(report: Report) -> Figure | None:
         handles += axes.plot(
             [row.batch_size for row in rows],
             [row.sentences_per_second for row in rows],
-            color=look.colour,
+            color=look.color,
             marker=look.marker,
             linestyle="--" if name == report.dense.name else "-",
         )
@@ -223,11 +230,11 @@ def _draw_speedups(axes: Axes, rows: Sequence[Timing], look: Look, shift: float)
     """One variant's speed-ups with intervals, and its limits dotted; the line of the former."""
     x = [row.batch_size * shift for row in rows]
     for place, row in zip(x, rows, strict=True):
-        _error_bar(axes, place, row.speedup_interval, look.colour)
+        _error_bar(axes, place, row.speedup_interval, look.color)
     limits = [math.nan if row.limit is None else row.limit for row in rows]
-    axes.plot(x, limits, **_LIMIT_LINE, color=look.colour, marker=look.marker)
+    axes.plot(x, limits, **_LIMIT_LINE, color=look.color, marker=look.marker)
     measured = [math.nan if row.speedup is None else row.speedup for row in rows]
-    return axes.plot(x, measured, color=look.colour, marker=look.marker)[0]
+    return axes.plot(x, measured, color=look.color, marker=look.marker)[0]
 
 
 def _with_speedup(report: Report, variant: Variant) -> list[Timing]:

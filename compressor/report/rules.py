@@ -1,5 +1,5 @@
-"""Rules a smaller model must meet before it ships: how much quality it may lose, how much faster
-it must be. A rule that cannot be checked is an error, never a pass.
+"""The acceptance rules of `compress gate`: how much quality a smaller model may lose, how much
+faster it must be. A rule that cannot be checked is an error, never a pass.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError, UsageError, did_you_mean
 from compressor.report import facts, numbers, sentences
 from compressor.report.schema import Report
 from compressor.results import Outcome, Timing, Variant
@@ -38,14 +38,14 @@ class Rule(ABC):
     @property
     @abstractmethod
     def subject(self) -> object:
-        """What the rule is about; two rules of one kind about the same thing are a mistake."""
+        """The number that the rule limits; two rules of one kind must not limit the same one."""
 
     @abstractmethod
     def check(self, report: Report, variant: Variant) -> Outcome:
         """Whether `variant` meets the rule.
 
         Raises:
-            InputError: the report does not hold what the rule is about.
+            InputError: the report lacks the numbers that the rule needs.
         """
 
 
@@ -125,20 +125,25 @@ def parse_rules(max_drop: Sequence[str], min_speedup: Sequence[str]) -> list[Rul
         first = seen.setdefault((rule.option, rule.subject), rule)
         if first is not rule:
             raise UsageError(
-                f"the gate rules {first.name!r} and {rule.name!r} are about the same thing; "
-                "keep one of them"
+                f"the gate rules {first.name!r} and {rule.name!r} set two limits for the same "
+                "number; keep one of them",
+                id="rule-twice",
             )
     return rules
 
 
 def check(report: Report, rules: Sequence[Rule]) -> list[Outcome]:
-    """Every rule on every artifact in the precision it runs by default, one after the other.
+    """Check every rule on every variant, in the precision that its artifact runs by default.
 
     Raises:
-        InputError: there is no variant, or a rule is about what the report does not hold.
+        InputError: there is no variant, or the report lacks the numbers that a rule needs.
     """
     if rules and not facts.delivered(report):
-        raise InputError("the gate has nothing to check: the report holds no pruned variant")
+        raise InputError(
+            "the gate has nothing to check: the report holds no pruned variant; give the report of "
+            "a run that pruned",
+            id="report-without-variants",
+        )
     return [rule.check(report, variant) for variant in facts.delivered(report) for rule in rules]
 
 
@@ -152,13 +157,15 @@ def _parse_max_drop(text: str) -> MaxDrop:
     if found is None:
         raise UsageError(
             f"--max-drop {text!r} is not METRIC=VALUE with a value of at least 0; "
-            "write for example --max-drop bleu=0.5"
+            "write for example --max-drop bleu=0.5",
+            id="max-drop-malformed",
         )
     metric = found[1].lower()
     if metric not in facts.METRICS:
         raise UsageError(
-            f"--max-drop {text!r} names no known metric; choose from {', '.join(facts.METRICS)}, "
-            "for example --max-drop bleu=0.5"
+            f"--max-drop {text!r}: there is no metric {metric!r}; choose from "
+            f"{', '.join(facts.METRICS)}{did_you_mean(metric, facts.METRICS)}",
+            id="metric-unknown",
         )
     return MaxDrop(metric, float(found[2]))
 
@@ -168,7 +175,8 @@ def _parse_min_speedup(text: str) -> MinSpeedup:
     if found is None or float(found[1]) == 0 or (found[2] and int(found[2]) == 0):
         raise UsageError(
             f"--min-speedup {text!r} is neither RATIO nor RATIO@BATCH with numbers above 0; "
-            "write for example --min-speedup 1.1@16"
+            "write for example --min-speedup 1.1@16",
+            id="min-speedup-malformed",
         )
     return MinSpeedup(float(found[1]), int(found[2]) if found[2] else None)
 
@@ -193,7 +201,7 @@ def _has(report: Report, variant: Variant, metric: str) -> bool:
 
 
 def _speedups(report: Report, variant: Variant, rule: MinSpeedup) -> list[tuple[Timing, float]]:
-    """Timings a rule is about, with their speed-ups; every batch size measured must have one."""
+    """The timings that a rule limits, with their speed-ups; none of them may be missing."""
     rows = [
         (row, row.speedup) for row in facts.timings(report, variant.name) if row.speedup is not None
     ]
@@ -208,5 +216,6 @@ def _speedups(report: Report, variant: Variant, rule: MinSpeedup) -> list[tuple[
 def _not_held(rule: Rule, variant: Variant, what: str, held: Iterable[str]) -> InputError:
     return InputError(
         f"the gate rule {rule.name!r} cannot be checked for {variant.name}: the report holds "
-        f"{what} {', '.join(held) or 'none'}; change the rule or measure what it needs"
+        f"{what} {', '.join(held) or 'none'}; change the rule or measure what it needs",
+        id="rule-not-measured",
     )

@@ -1,6 +1,6 @@
 """The report's data: what `report.json` holds, and all that the renderers read.
 
-Versioned by `SCHEMA_VERSION`; a file of another major version is refused with a clear error.
+Versioned by `SCHEMA_VERSION`; files of another major version cannot be read.
 Units are in the field names; ratios are pruned over dense where larger is better for pruned.
 """
 
@@ -10,13 +10,13 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from compressor.errors import InputError
 from compressor.results import (
-    Model,
     Outcome,
     QualitySearch,
+    Record,
     Scoring,
     Source,
     SpeedSearch,
@@ -27,8 +27,8 @@ from compressor.results import (
 SCHEMA_VERSION = "1.4"
 
 
-class Run(Model):
-    """What is a run's own, of several whose variants stand side by side in one report."""
+class Run(Record):
+    """The facts of one run, in a report that combines the variants of several runs."""
 
     variants: list[str]  # the names they have in the report
     command: str
@@ -44,35 +44,35 @@ class Run(Model):
     search: SpeedSearch | QualitySearch | None = None
 
 
-class Report(Model):
-    """Everything `compress run` found out; of several runs together, what they have in common."""
+class Report(Record):
+    """All results of a run; in a report that combines several runs, what they have in common."""
 
     schema_version: str = SCHEMA_VERSION
     tool_version: str
     created: str  # ISO 8601, UTC
-    command: str  # empty where those of several runs differ
+    command: str  # empty where several runs differ in it
     task: Literal["translation", "classification"]
     model: str
     revision: str | None
     model_type: str
-    seed: int | None  # None where those of several runs differ, as below
-    calibration: Source | None
+    seed: int | None  # None where several runs differ in it
+    calibration: Source | None  # likewise
     test: Source | None
     shared_rows: int = 0  # test rows whose texts are calibration rows too
-    scoring: Scoring | None  # of the variants that have none of their own
+    scoring: Scoring | None  # of the variants whose own `scoring` is None
     dense: Variant
     variants: list[Variant]
     throughput: Throughput | None
     hardware: dict[str, str]
     versions: dict[str, str]
-    gate: list[Outcome] = []  # noqa: RUF012 (pydantic copies it)
+    gate: list[Outcome] = Field(default_factory=list)
     search: SpeedSearch | QualitySearch | None = None
-    target_text: Source | None = None  # what says which tokens the decoders score
-    # that the variants come from, if they come from several
-    runs: list[Run] = []  # noqa: RUF012
+    target_text: Source | None = None  # its tokens are the ones that decoders score
+    # Where the variants come from, if from several runs.
+    runs: list[Run] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _names_are_known(self) -> Report:
+    def _names_are_consistent(self) -> Report:
         names = [self.dense.name, *(variant.name for variant in self.variants)]
         if len(set(names)) != len(names):
             raise ValueError(f"the models' names are not distinct: {names}")
@@ -106,14 +106,19 @@ def load_report(path: Path) -> Report:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"cannot read report {path}: {error.strerror}; {_WANTED}") from error
+        raise InputError(
+            f"cannot read report {path}: {error.strerror}; {_WANTED}", id="report-unreadable"
+        ) from error
     except ValueError as error:
-        raise InputError(f"{path} is not JSON ({error}); {_WANTED}") from error
+        raise InputError(
+            f"{path} is not JSON ({error}); {_WANTED}", id="report-not-json"
+        ) from error
     version = str(data.get("schema_version", "")) if isinstance(data, dict) else ""
     if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
         raise InputError(
             f"{path} has report schema {version or 'none'}, this version reads {SCHEMA_VERSION}; "
-            "write it again with `compress run`"
+            "write it again with `compress run`",
+            id="report-version",
         )
     try:
         return Report.model_validate(data)
@@ -121,5 +126,5 @@ def load_report(path: Path) -> Report:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise InputError(
-            f"{path} is not a valid report: {place}: {first['msg']}; {_WANTED}"
+            f"{path} is not a valid report: {place}: {first['msg']}; {_WANTED}", id="report-invalid"
         ) from error

@@ -1,4 +1,4 @@
-"""The report's sentences: plain text about what was measured, with the awkward results included."""
+"""The report's sentences: plain text about what was measured, unfavorable results included."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from compressor.report import facts, numbers
 from compressor.report.schema import Report
 from compressor.results import HALF_RANGE, Comparison, Outcome, QualitySearch, Timing, Variant
 
-_APART = "timings of different runs do not compare, each run's own report has them"
+_NOT_COMPARABLE = "timings of different runs cannot be compared; each run's own report has them"
 
 
 def join(items: Sequence[str]) -> str:
@@ -49,22 +49,22 @@ def _compared(found: Comparison) -> str:
     difference = numbers.fixed(found.difference, style.digits, sign=True)
     bounds = numbers.interval(found.interval, style.digits, sign=True)
     p_value = numbers.p_equation(found.p_value)
-    verdict = facts.JUDGEMENT_WORDS[facts.judge(found)]
+    verdict = facts.JUDGMENT_WORDS[facts.judge(found)]
     against = f"{pruned}{unit} against {dense}{unit}"
     return f"{style.label} {against} ({difference} {bounds}, {p_value}): {verdict}"
 
 
 def quality_sentences(report: Report) -> list[str]:
     """One sentence per variant about quality, or one that says it was not measured."""
-    found = facts.metrics(report)
-    if not found:
+    metrics = facts.metrics(report)
+    if not metrics:
         return ["Quality was not measured: the run had no test rows."]
     lines = []
     for variant in report.variants:
         if variant.quality is None and not variant.comparisons:
             lines.append(f"Quality of {variant.name} was not measured.")
             continue
-        parts = "; ".join(quality(variant, metric) for metric in found)
+        parts = "; ".join(quality(variant, metric) for metric in metrics)
         lines.append(f"{variant.name}, with {heads(variant)}: {parts}.")
         if variant.base_comparisons:
             parts = "; ".join(map(_compared, variant.base_comparisons))
@@ -73,13 +73,13 @@ def quality_sentences(report: Report) -> list[str]:
 
 
 def shared_rows(shared: int, total: int) -> str:
-    """`3 of 24 test rows are calibration rows too, so …`; not a whole sentence."""
+    """`3 of 24 test rows are calibration rows too, so …`, without the final full stop."""
     are = "is a calibration row" if shared == 1 else "are calibration rows"
-    return f"{shared:,} of {total:,} test rows {are} too, so other text can show a greater loss"
+    return f"{shared:,} of {total:,} test rows {are} too, so the loss on new text can be greater"
 
 
 def data_sentences(report: Report) -> list[str]:
-    """That models were chosen on rows they were tested on; empty if no row is shared."""
+    """A warning where test rows are calibration rows too; empty where none are."""
     runs = facts.runs(report)
     if report.test is None:
         return []
@@ -94,7 +94,7 @@ def data_sentences(report: Report) -> list[str]:
 
 
 def drop_sentences(report: Report) -> list[str]:
-    """Where a delivered model lost more than `--max-drop` asked for; empty where none did."""
+    """A warning for each variant that lost more than the `--max-drop` it was searched for."""
     searches = {
         name: run.search
         for run in facts.runs(report)
@@ -117,25 +117,25 @@ def drop_sentences(report: Report) -> list[str]:
         )
         rows = f"{report.test.rows:,} test rows" if report.test else "the test rows"
         if found.interval[1] >= -search.drop:
-            lines.append(f"{start}, which {rows} cannot tell apart: use more test rows.")
+            lines.append(f"{start}, but {rows} are too few to be sure: use more.")
         else:
-            lines.append(f"{start}, and {rows} show that it is.")
+            lines.append(f"{start}, significantly so on {rows}.")
     return lines
 
 
 def precision_sentences(report: Report) -> list[str]:
-    """What each artifact runs in by default, and why it is not a precision that was made too."""
+    """Each artifact's default precision, and why others that were exported are not the default."""
     lines = []
     for variant in facts.pruned(report):
-        family = facts.builds(report, variant)
-        if len(family) == 1:
+        builds = facts.builds(report, variant)
+        if len(builds) == 1:
             continue
         chosen = facts.default_build(report, variant)
         lines.append(
             f"The artifact of {variant.name} runs in {chosen.precision} unless a precision is "
             "named."
         )
-        lines += _refusals(family)
+        lines += _refusals(builds)
     return lines
 
 
@@ -149,7 +149,7 @@ def _refusals(builds: Sequence[Variant]) -> list[str]:
 
 
 def _refusal(build: Variant) -> str:
-    """Why a precision must not be the default; empty if nothing speaks against it."""
+    """Why a precision must not be the default; empty if it may be."""
     exceeded = [c for c in build.checks if not c.largest_difference <= c.tolerance]
     if exceeded and exceeded[0].name == HALF_RANGE:
         return (
@@ -163,7 +163,7 @@ def _refusal(build: Variant) -> str:
         )
     worse = [c for c in build.base_comparisons if facts.judge(c) == "worse"]
     if worse:
-        labels = join([facts.metric_style(found.metric).label for found in worse])
+        labels = join([facts.metric_style(comparison.metric).label for comparison in worse])
         return f"is significantly worse than {build.base} in {labels}"
     return ""
 
@@ -183,7 +183,7 @@ def head_sentences(report: Report) -> list[str]:
 def speed_sentences(report: Report) -> list[str]:
     """Where pruning pays and where it does not, for every variant and batch size."""
     if any(run.timed for run in report.runs):
-        return [f"Throughput is not shown: {_APART}."]
+        return [f"Throughput is not shown: {_NOT_COMPARABLE}."]
     if report.throughput is None:
         return ["Throughput was not measured."]
     lines = []
@@ -203,7 +203,7 @@ def speed_sentences(report: Report) -> list[str]:
 
 
 def _subject(report: Report, name: str) -> str:
-    """`pruning`, with the variant's name where there are several; another precision by name."""
+    """`pruning`, with the variant's name where there are several; a precision by its own name."""
     variant = next(variant for variant in report.variants if variant.name == name)
     if variant.base:
         return name
@@ -259,7 +259,7 @@ def gate_sentence(report: Report) -> str | None:
 
 
 def verdict(report: Report) -> str:
-    """The report in a few sentences, about the variant that leads (`facts.headline`)."""
+    """The report in a few sentences, about its most important variant (`facts.headline`)."""
     variant = facts.headline(report)
     if variant is None:
         return "The report holds no pruned variant."
@@ -287,7 +287,7 @@ def _lead(report: Report, variant: Variant, metric: str | None) -> str:
     if count == 1:
         return variant.name
     judged = [facts.judge(facts.comparison(other, metric)) for other in variants]
-    if all(judgement == "worse" for judgement in judged):
+    if all(judgment == "worse" for judgment in judged):
         return (
             f"All {count} variants are significantly worse than dense; the mildest, {variant.name},"
         )

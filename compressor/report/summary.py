@@ -126,7 +126,7 @@ def timing_table(throughput: Throughput) -> str:
 
 
 def summary(report: Report) -> dict[str, Any]:
-    """What scripts want of a report, with full precision and only JSON values.
+    """The report for scripts, with full precision and only JSON values.
 
     Numbers that are not finite become None, which JSON can hold.
     """
@@ -171,7 +171,7 @@ def _comparison_summary(found: Comparison) -> dict[str, Any]:
         "difference": _finite(found.difference),
         "interval": _finite_all(found.interval),
         "p_value": _finite(found.p_value),
-        "judgement": facts.JUDGEMENT_WORDS[facts.judge(found)],
+        "judgement": facts.JUDGMENT_WORDS[facts.judge(found)],
     }
 
 

@@ -76,17 +76,17 @@ def _quality_row(report: Report, model: Variant, metric: str) -> tuple[str, ...]
         numbers.fixed(found.difference, style.digits, sign=True),
         numbers.interval(found.interval, style.digits, sign=True),
         numbers.p_value(found.p_value),
-        facts.JUDGEMENT_WORDS[facts.judge(found)],
+        facts.JUDGMENT_WORDS[facts.judge(found)],
     )
 
 
 def size(report: Report) -> Table:
     """Heads per kind, parameters and file sizes of every model."""
-    found = facts.kinds(report)
-    titles = [facts.kind_label(kind).capitalize() for kind in found]
+    kinds = facts.kinds(report)
+    titles = [facts.kind_label(kind).capitalize() for kind in kinds]
 
     def row(model: Variant) -> tuple[str, ...]:
-        kept = [_kept(model, kind) for kind in found]
+        kept = [_kept(model, kind) for kind in kinds]
         same = model is report.dense
         files = [
             (model.checkpoint_bytes, report.dense.checkpoint_bytes),
@@ -138,7 +138,7 @@ def throughput(report: Report) -> Table | None:
         key="throughput",
         caption="Throughput by batch size. Latency is that of one batch; tokens are "
         f"{kind} tokens; the interval is the 95% interval of the speed-up. The limit is what the "
-        "speed-up cannot exceed at this shape, and the share of the gain is "
+        "speed-up cannot exceed in theory at this shape, and the share of the gain is "
         f"(speed-up - 1) / (limit - 1).{_no_limit(report)}",
         columns=_columns(
             "Model",
@@ -153,8 +153,8 @@ def _no_limit(report: Report) -> str:
     if all(model.precision == report.dense.precision for model in report.variants):
         return ""
     return (
-        " There is no limit between precisions: their kernels reach different shares of what the "
-        "machine can do at most."
+        " There is no limit between precisions: their kernels use different shares of the peak "
+        "performance."
     )
 
 
@@ -178,7 +178,7 @@ def _throughput_cells(report: Report, row: Timing) -> tuple[str, ...]:
 
 
 def shapes(report: Report) -> Table | None:
-    """What was run at each batch size, and the two limits it implies; None without timings."""
+    """The shape that was timed at each batch size with its two limits; None without timings."""
     if report.throughput is None:
         return None
     return Table(
@@ -259,8 +259,8 @@ def gate(report: Report) -> Table | None:
         caption="Gate: every rule for every variant.",
         columns=_columns("Model, Rule, Result, Measured"),
         rows=tuple(
-            (found.variant, found.rule, "met" if found.met else "NOT met", found.message)
-            for found in report.gate
+            (outcome.variant, outcome.rule, "met" if outcome.met else "NOT met", outcome.message)
+            for outcome in report.gate
         ),
     )
 
@@ -287,7 +287,11 @@ def _text(title: str) -> Column:
 
 
 def origin(report: Report, *, directories: bool = True) -> Pairs:
-    """What was done to which model, with what data, and (if wanted) where the results are."""
+    """The model, the method, the data and the runs.
+
+    Args:
+        directories: also where the artifacts are.
+    """
     pairs = [
         ("Model", report.model),
         ("Revision", report.revision or "not recorded"),
@@ -317,7 +321,7 @@ def origin(report: Report, *, directories: bool = True) -> Pairs:
 
 
 def _by_run(report: Report, title: str, texts: Sequence[str]) -> Pairs:
-    """One value of all runs; where they differ, one of each, named by the run's variants."""
+    """One value if all runs agree, else one per run, named by the run's variants."""
     if len(set(texts)) == 1:
         return [(title, texts[0])]
     cut = {variant.name for variant in facts.pruned(report)}
@@ -339,7 +343,7 @@ def _scoring(scoring: Scoring | None, of: str) -> Pairs:
 
 
 def _scored_tokens(report: Report) -> Pairs:
-    """How many tokens the decoders score, where that differs between the models."""
+    """The output tokens of each decoder, where the models differ in them."""
     models = [report.dense, *facts.pruned(report)]
     counts = {model.name: model.output_tokens for model in models if model.output_tokens}
     pairs: Pairs = []
@@ -359,24 +363,24 @@ def _source(source: Source | None) -> str:
 
 
 def signatures(report: Report) -> Pairs:
-    """Metric signatures; models are named only where they differ, which makes them incomparable."""
+    """Metric signatures, one per model where they differ: such values cannot be compared."""
     pairs: Pairs = []
     for metric in facts.metrics(report):
-        found = {
+        by_model = {
             model.name: model.quality.signatures[metric]
             for model in facts.models(report)
             if model.quality and metric in model.quality.signatures
         }
         label = facts.metric_style(metric).label
-        if len(set(found.values())) == 1:
-            pairs.append((label, next(iter(found.values()))))
+        if len(set(by_model.values())) == 1:
+            pairs.append((label, next(iter(by_model.values()))))
         else:
-            pairs += [(f"{label} of {name}", text) for name, text in found.items()]
+            pairs += [(f"{label} of {name}", text) for name, text in by_model.items()]
     return pairs
 
 
 def environment(report: Report) -> Pairs:
-    """Where it ran: provider, hardware and versions."""
+    """Provider, hardware and versions of the measurements."""
     pairs: Pairs = []
     if report.throughput is not None:
         run = report.throughput
@@ -389,6 +393,6 @@ def environment(report: Report) -> Pairs:
         ]
     runs = facts.runs(report)
     for settings in ([run.hardware for run in runs], [run.versions for run in runs]):
-        for name in dict.fromkeys(key for found in settings for key in found):
-            pairs += _by_run(report, name, [found.get(name, "none") for found in settings])
+        for name in dict.fromkeys(key for of_run in settings for key in of_run):
+            pairs += _by_run(report, name, [of_run.get(name, "none") for of_run in settings])
     return pairs

@@ -26,7 +26,7 @@ from compressor.study.job import (
     score,
 )
 from compressor.study.output import Result, table
-from compressor.study.plotting import COLOURS, MARKERS, by_kind, metric_label, point_label
+from compressor.study.plotting import COLORS, MARKERS, by_kind, metric_label, point_label
 from compressor.tasks import Batch
 
 
@@ -145,12 +145,12 @@ def _figure(job: Job, found: list[dict[str, Any]]) -> Any:
     for i, (kind, names) in enumerate(kinds.items()):
         shift = 0.12 * (i - (len(kinds) - 1) / 2)
         for x, name in enumerate(names):
-            axes.plot([x + shift] * 2, by_name[name]["interval"], color=COLOURS[i], marker="_")
+            axes.plot([x + shift] * 2, by_name[name]["interval"], color=COLORS[i], marker="_")
         axes.plot(
             [x + shift for x in range(len(names))],
             [by_name[name]["difference"] for name in names],
             MARKERS[i],
-            color=COLOURS[i],
+            color=COLORS[i],
             label=kind_label(kind),
         )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -11,7 +11,7 @@ import numpy as np
 
 from compressor.model.sublayers import KINDS, kind_of
 from compressor.report.facts import kind_label, metric_style
-from compressor.report.plots import COLOURS, DENSE, INK
+from compressor.report.plots import COLORS, DENSE, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,15 +43,15 @@ def point_label(metric: str) -> str:
 
 
 def draw_lines(axes: Axes, lines: Sequence[Line], dense: float | None = None) -> None:
-    """Lines with markers, colours and shaded bands; a dashed one for the whole model."""
+    """Lines with markers, colors and shaded bands; a dashed one for the whole model."""
     if dense is not None:
         axes.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2)
     for i, line in enumerate(lines):
-        colour = COLOURS[i % len(COLOURS)]
-        axes.plot(line.x, line.y, color=colour, marker=MARKERS[i % len(MARKERS)], label=line.name)
+        color = COLORS[i % len(COLORS)]
+        axes.plot(line.x, line.y, color=color, marker=MARKERS[i % len(MARKERS)], label=line.name)
         if line.bands:
             low, high = zip(*line.bands, strict=True)
-            axes.fill_between(line.x, low, high, color=colour, alpha=0.15, linewidth=0)
+            axes.fill_between(line.x, low, high, color=color, alpha=0.15, linewidth=0)
 
 
 def legend(figure: Figure, axes: Axes, columns: int = 2) -> None:

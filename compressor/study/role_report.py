@@ -6,7 +6,7 @@ from typing import Any
 
 from compressor.report import numbers
 from compressor.report.facts import kind_label
-from compressor.report.plots import COLOURS, FAINT
+from compressor.report.plots import COLORS, FAINT
 from compressor.report.tables import Table
 from compressor.study.job import Job
 from compressor.study.output import Result, table
@@ -227,7 +227,7 @@ def _figure(data: Facts) -> Any:
             here = [(head + 0.24 * (i - 1), row) for row, n, head in keys if role in roles[n][head]]
             axes.scatter(
                 [x for x, _ in here], [y for _, y in here],
-                s=22, marker=MARKERS[i], color=COLOURS[i], label=role,
+                s=22, marker=MARKERS[i], color=COLORS[i], label=role,
             )  # fmt: skip
         axes.set_xticks([x + 0.5 for x in range(max(len(roles[n]) for n in names))], minor=True)
         axes.set_yticks([y + 0.5 for y in range(len(names))], minor=True)

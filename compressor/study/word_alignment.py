@@ -1,4 +1,4 @@
-"""Which token belongs to which word, for sentences tokenised as they are written.
+"""Which token belongs to which word, for sentences tokenized as they are written.
 
 Tokens are not made word by word: that would put a space before every comma, which a translator has
 hardly seen. Fast tokenizers say which characters a token covers; of others (Marian) the pieces
@@ -22,7 +22,7 @@ _SPACE = "▁"  # SentencePiece's
 
 @dataclass(frozen=True)
 class Tokens:
-    """A tokenised sentence: ids, and the word of each token (`NO_WORD` for special tokens)."""
+    """A tokenized sentence: ids, and the word of each token (`NO_WORD` for special tokens)."""
 
     sentence: Sentence
     ids: tuple[int, ...]

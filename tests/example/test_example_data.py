@@ -63,8 +63,8 @@ def test_german_is_written_with_umlauts() -> None:
         assert all(letter in text for letter in "äöüß")
 
 
-def test_licence_names_the_licences_and_the_attribution() -> None:
-    text = example.licence().read_text(encoding="utf-8")
+def test_license_names_the_licenses_and_the_attribution() -> None:
+    text = example.license_file().read_text(encoding="utf-8")
     for needed in ("Apache License, Version 2.0", "CC BY 2.0 FR", "tatoeba.org", "manythings.org"):
         assert needed in text
 

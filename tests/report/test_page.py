@@ -161,7 +161,7 @@ def test_head_maps_have_a_cell_per_head(pages, make):
                     r"(\S+) head (\d+): (kept|removed)", cell.find("title")[0].text
                 ).groups()
                 assert state in cell.attributes["class"].split()
-                # Not by colour alone: removed heads are crossed out.
+                # Not by color alone: removed heads are crossed out.
                 assert bool(cell.find("path")) == (state == "removed")
                 states[name, int(head)] = state
             layers = {n: count for n, count in variant.heads.items() if n.startswith(f"{kind}.")}

@@ -70,7 +70,7 @@ def test_throughput_plot_has_a_line_per_model_on_a_base_two_axis():
     assert axes.get_ylabel() == "throughput (sentences/s)"
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names == ["dense", "heads-75", "heads-50", "heads-25"]
-    # Never by colour alone.
+    # Never by color alone.
     assert len({line.get_marker() for line in axes.lines}) == 4
 
 

@@ -197,7 +197,7 @@ def test_a_speedup_above_the_theoretical_limit_is_pointed_out():
     assert not any("above the" in s for s in sentences.speed_sentences(translator_report()))
 
 
-def test_judgement_follows_p_value_interval_and_sign():
+def test_judgment_follows_p_value_interval_and_sign():
     report = translator_report()
     found = {v.name: facts.judge(facts.comparison(v, "bleu")) for v in report.variants}
     assert found == {"heads-75": "same", "heads-50": "same", "heads-25": "worse"}
