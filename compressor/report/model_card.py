@@ -140,8 +140,8 @@ def _limitations(report: Report) -> list[str]:
         data = (
             f"Quality was measured on {report.test.rows:,} rows of "
             f"{sentences.join(report.test.files)} (SHA-256 {report.test.sha256}); other domains, "
-            "lengths and languages can lose more, and the intervals account for the choice of these "
-            "rows only."
+            "lengths and languages can lose more, and the intervals account for the choice of "
+            "these rows only."
         )
     lines = [data]
     if isinstance(report.search, QualitySearch):
@@ -149,8 +149,8 @@ def _limitations(report: Report) -> list[str]:
     if report.calibration is not None:
         lines.append(
             f"Heads were chosen on {report.calibration.rows:,} rows of "
-            f"{sentences.join(report.calibration.files)}; abilities that those rows do not need may "
-            "have been lost."
+            f"{sentences.join(report.calibration.files)}; abilities that those rows do not need "
+            "may have been lost."
         )
     if report.throughput is not None:
         hardware = ", ".join(f"{key} {text}" for key, text in report.hardware.items())

@@ -28,6 +28,7 @@ from compressor.report.markdown import render_markdown
 from compressor.report.model_card import render_card
 from compressor.report.schema import Report, load_report
 from compressor.results import Outcome
+from tests.helpers.errors import raises
 from tests.helpers.report_samples import (
     HOSTILE,
     classifier_report,
@@ -82,17 +83,17 @@ def test_not_a_number_survives_the_way_to_a_file_and_back(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "message"),
+    ("path", "value", "named"),
     [
-        (("variants", 0, "kept", "cross.1"), [0, 8], "below 8"),
-        (("variants", 0, "kept", "cross.1"), [2, 2], "distinct"),
-        (("variants", 0, "kept", "cross.6"), [0], "differ in the layers.*cross.6"),
-        (("variants", 0, "name"), "dense", "names are not distinct"),
-        (("throughput", "rows", 5, "variant"), "heads-33", "timings of unknown models.*heads-33"),
-        (("variants", 0, "nane"), "x", "nane: Extra inputs"),
+        (("variants", 0, "kept", "cross.1"), [0, 8], "cross.1"),
+        (("variants", 0, "kept", "cross.1"), [2, 2], "cross.1"),
+        (("variants", 0, "kept", "cross.6"), [0], "cross.6"),
+        (("variants", 0, "name"), "dense", "'dense', 'dense'"),
+        (("throughput", "rows", 5, "variant"), "heads-33", "heads-33"),
+        (("variants", 0, "nane"), "x", "nane"),
     ],
 )
-def test_impossible_reports_are_refused_with_the_place(path, value, message, tmp_path):
+def test_impossible_reports_are_errors_that_name_the_place(path, value, named, tmp_path):
     data = translator_report().model_dump()
     *parents, last = path
     place = data
@@ -103,23 +104,28 @@ def test_impossible_reports_are_refused_with_the_place(path, value, message, tmp
         Report.model_validate(data)
     file = tmp_path / "report.json"
     file.write_text(json.dumps(data))
-    with pytest.raises(InputError, match=f"(?s)report.json is not a valid report.*{message}"):
+    with raises(InputError, "report-invalid") as caught:
         load_report(file)
+    assert str(file) in str(caught.value)
+    assert named in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "id"),
     [
-        ("{", "is not JSON"),
-        ("[]", "schema none"),
-        ('{"schema_version": "2.0"}', "schema 2.0, this version reads 1"),
+        ("{", "report-not-json"),
+        ("[]", "report-version"),
+        ('{"schema_version": "2.0"}', "report-version"),
     ],
 )
-def test_files_that_are_no_reports_are_refused(text, message, tmp_path):
+def test_files_that_are_no_reports_are_refused(text, id, tmp_path):
     (tmp_path / "report.json").write_text(text)
-    with pytest.raises(InputError, match=message):
+    with raises(InputError, id):
         load_report(tmp_path / "report.json")
-    with pytest.raises(InputError, match="cannot read report"):
+
+
+def test_a_report_that_is_not_there_is_an_error(tmp_path):
+    with raises(InputError, "report-unreadable"):
         load_report(tmp_path / "absent.json")
 
 
@@ -397,8 +403,8 @@ def test_write_reports_writes_the_three_usual_files(tmp_path):
     assert load_report(paths[0]) == report
 
 
-def test_unknown_format_lists_the_known_ones_and_writes_nothing(tmp_path):
-    with pytest.raises(UsageError, match="'pdf'; choose from json, markdown, html, junit"):
+def test_an_unknown_format_is_an_error_and_writes_nothing(tmp_path):
+    with raises(UsageError, "report-format-unknown"):
         write_reports(translator_report(), tmp_path / "out", ["json", "pdf"])
     assert not (tmp_path / "out").exists()
 
