@@ -13,34 +13,36 @@ from compressor.errors import InputError
 
 
 def require_directory(directory: Path, option: str = "--output") -> None:
-    """Make sure that `directory` can be written to, or made; nothing is left behind.
+    """Check that `directory` can be written to, or created; leave nothing behind.
 
     Raises:
         InputError: it or one of its parents is a file, or the file system refuses.
     """
-    there = directory.absolute()
+    existing = directory.absolute()
     try:
-        while not there.exists():
-            there = there.parent
-        if not there.is_dir():
+        while not existing.exists():
+            existing = existing.parent
+        if not existing.is_dir():
             raise InputError(
-                f"cannot write {directory}, because {there} is a file; choose another {option}"
+                f"cannot write {directory}, because {existing} is a file; choose another {option}",
+                id="output-not-writable",
             )
-        with TemporaryFile(dir=there):
+        with TemporaryFile(dir=existing):
             pass
     except OSError as error:
         raise InputError(
-            f"cannot write {directory}: {error.strerror}; choose another {option}"
+            f"cannot write {directory}: {error.strerror}; choose another {option}",
+            id="output-not-writable",
         ) from error
 
 
 def require_file(
     path: Path, kind: str, is_ours: Callable[[Path], bool], option: str = "--output"
 ) -> None:
-    """Make sure that `path` can be written, and is not a file of someone else.
+    """Check that `path` can be written, and does not replace a file that is not ours.
 
     Args:
-        kind: what is written, for the message.
+        kind: what will be written, for the message.
         is_ours: whether a file is of that kind, and may be replaced.
 
     Raises:
@@ -48,15 +50,18 @@ def require_file(
     """
     require_directory(path.parent, option)
     if path.is_dir():
-        raise InputError(f"{path} is a directory; give {option} the name of a file")
+        raise InputError(
+            f"{path} is a directory; give {option} the name of a file", id="output-is-a-directory"
+        )
     if path.exists() and not (path.is_file() and is_ours(path)):
         raise InputError(
-            f"{path} exists and is not {kind} of compress; remove it, or choose another {option}"
+            f"{path} exists and is not {kind} of compress; remove it, or choose another {option}",
+            id="output-not-ours",
         )
 
 
 def write_at_once(path: Path, text: str) -> None:
-    """Write UTF-8 so that readers see the whole file or none; parents are made if need be."""
+    """Write UTF-8 so that readers see the whole file or none; create its directory if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(prefix=".writing-", dir=path.parent) as writing:
         written = Path(writing) / path.name
@@ -65,7 +70,7 @@ def write_at_once(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write at once: readers see the whole file or none."""
+    """Write JSON so that readers see the whole file or none."""
     write_at_once(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
 

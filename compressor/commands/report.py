@@ -74,7 +74,8 @@ def _require_ours(directory: Path) -> None:
     except CompressError as error:
         raise InputError(
             f"{directory / there[0]} exists, and no report of compress is beside it; choose "
-            "another --output, or remove it"
+            "another --output, or remove it",
+            id="output-not-ours",
         ) from error
 
 

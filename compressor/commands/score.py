@@ -101,6 +101,7 @@ def _require_outputs(output: Path, plot: Path | None) -> None:
     if output.suffix.lower() == plot.suffix:
         raise UsageError(
             f"--output {output} is where the plot of --compare goes; give it another ending, as in "
-            f"{output.with_suffix('.json')}"
+            f"{output.with_suffix('.json')}",
+            id="scores-and-plot-in-one-file",
         )
     require_file(plot, "a plot of scores", is_comparison_plot)

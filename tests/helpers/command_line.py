@@ -1,4 +1,4 @@
-"""The `compress` command in a process of its own."""
+"""The `compress` command, in a process of its own or in this one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from compressor.commands import app
+
 
 def compress(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
     command = [sys.executable, "-m", "compressor", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
+
+
+def invoke(*arguments: object) -> None:
+    """Run the command in this process; its errors are raised, for `helpers.errors.raises`."""
+    app(list(map(str, arguments)), standalone_mode=False)
