@@ -76,8 +76,11 @@ def layer_costs(kind: str, layers: int, timings: Mapping[int, Timing]) -> list[L
         layers: number of layers of the kind.
         timings: head count -> timing, with the speed-up over dense.
     """
+    from scipy.optimize import isotonic_regression
+
     counts = sorted(timings, reverse=True)
     shares = [(1 - 1 / _speedup(timings[count])) / layers for count in counts]
+    rising = isotonic_regression(shares).x
     return [
         LayerCost(
             kind=kind,
@@ -85,9 +88,9 @@ def layer_costs(kind: str, layers: int, timings: Mapping[int, Timing]) -> list[L
             layers=layers,
             speedup=_speedup(timings[count]),
             speedup_interval=_interval(timings[count]),
-            saved_share=max(0.0, share),
+            saved_share=max(0.0, float(share)),
         )
-        for count, share in zip(counts, _rising(shares), strict=True)
+        for count, share in zip(counts, rising, strict=True)
     ]
 
 
@@ -99,17 +102,6 @@ def _speedup(timing: Timing) -> float:
 def _interval(timing: Timing) -> tuple[float, float]:
     assert timing.speedup_interval is not None
     return timing.speedup_interval
-
-
-def _rising(values: Sequence[float]) -> list[float]:
-    """The nearest sequence (least squares) that never falls: pool adjacent violators."""
-    pools: list[tuple[float, int]] = []  # mean, members
-    for value in values:
-        pools.append((value, 1))
-        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
-            (b, m), (a, n) = pools.pop(), pools.pop()
-            pools.append(((a * n + b * m) / (n + m), n + m))
-    return [mean for mean, members in pools for _ in range(members)]
 
 
 def savings(table: CostTable, full: Mask) -> dict[str, Array]:

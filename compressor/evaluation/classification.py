@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import InputError
-from compressor.evaluation.binomial import mcnemar
 from compressor.evaluation.translation import check_lengths
 from compressor.results import Quality
 
@@ -144,6 +143,21 @@ class Columns:
             "macro_f1": _macro_f1(hits, predicted + gold),
             "mcc": _matthews(correct, rows, predicted, gold),
         }
+
+
+def mcnemar(first: int, second: int) -> float:
+    """Two-sided p-value of McNemar's exact test.
+
+    If neither model is better, each row that only one of them has right is as likely to be the
+    first one's as the second one's.
+
+    Args:
+        first: rows that only the first model has right.
+        second: rows that only the second model has right.
+    """
+    from scipy.stats import binomtest
+
+    return float(binomtest(first, first + second).pvalue) if first + second else 1.0
 
 
 def _macro_f1(hits: Array, either: Array) -> Array:

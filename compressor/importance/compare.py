@@ -142,24 +142,22 @@ def shared_heads(first: Scores, second: Scores, count: int, *, highest: bool = F
     return len(chosen[0] & chosen[1])
 
 
-def ranks(values: Floats) -> Floats:
-    """Ranks from 1, lowest first; equal values share the mean of their ranks."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place]
-
-
 def spearman(x: Floats, y: Floats) -> float | None:
-    """Spearman's rank correlation, the correlation of `ranks`; None where it is undefined."""
-    a, b = ranks(x) - (len(x) + 1) / 2, ranks(y) - (len(y) + 1) / 2
-    scale = np.sqrt((a @ a) * (b @ b))
-    return float(a @ b / scale) if scale > 0 else None
+    """Spearman's rank correlation; None where it is undefined."""
+    from scipy.stats import spearmanr
+
+    return None if _constant(x) or _constant(y) else float(spearmanr(x, y).statistic)
 
 
 def kendall(x: Floats, y: Floats) -> float | None:
     """Kendall's tau-b (Kendall 1945), which corrects for ties; None where it is undefined."""
-    a, b = np.sign(x[:, None] - x[None]), np.sign(y[:, None] - y[None])
-    scale = np.sqrt((a * a).sum() * (b * b).sum())
-    return float((a * b).sum() / scale) if scale > 0 else None
+    from scipy.stats import kendalltau
+
+    return None if _constant(x) or _constant(y) else float(kendalltau(x, y).statistic)
+
+
+def _constant(values: Floats) -> bool:
+    return np.unique(values).size < 2
 
 
 def comparison_table(comparison: dict[str, Any]) -> str:
@@ -234,9 +232,11 @@ def comparison_figure(scores: Sequence[Scores]) -> Figure:
 
 
 def _scatter(axes: Axes, first: Scores, second: Scores, pair: dict[str, Any]) -> None:
+    from scipy.stats import rankdata
+
     from compressor.report.plots import COLORS, FAINT
 
-    x, y = ranks(_flat(first, first)), ranks(_flat(second, first))
+    x, y = rankdata(_flat(first, first)), rankdata(_flat(second, first))
     kinds = np.array([kind_of(name) for name, values in first.values.items() for _ in values])
     axes.axline((0, 0), slope=1, color=FAINT, linewidth=1)
     for kind, color, marker in zip(KINDS, COLORS, _MARKERS, strict=False):

@@ -18,7 +18,7 @@ from compressor.report import numbers
 from compressor.report.facts import kind_label
 from compressor.study.job import Job, score
 from compressor.study.output import Result, table
-from compressor.study.statistics import Floats, hypergeometric_tail, permutation_p
+from compressor.study.statistics import Floats, permutation_p
 from compressor.tasks import Rows
 from compressor.tasks.rows import fingerprint
 
@@ -86,7 +86,9 @@ def compared(first: Scores, second: Scores, seed: int) -> dict[str, Any]:
 
 def overlap_p(shared: int | None, heads: int, total: int) -> float | None:
     """Chance that two random choices of so many `heads` share as many or more; None of None."""
-    return None if shared is None else hypergeometric_tail(shared, heads, heads, total)
+    from scipy.stats import hypergeom
+
+    return None if shared is None else float(hypergeom.sf(shared - 1, total, heads, heads))
 
 
 def flat(scores: Scores, kind: str | None = None) -> Floats:

@@ -19,7 +19,7 @@ from compressor.report.tables import Table
 from compressor.study.job import Job, dense_answers, judge, make_batches
 from compressor.study.output import Result, table
 from compressor.study.plotting import by_kind, heat_map, metric_label, point_label
-from compressor.study.statistics import ALPHA, benjamini_hochberg, holm
+from compressor.study.statistics import ALPHA, holm
 from compressor.tasks import Batch
 
 _P_VALUES = ("p", "p_bh", "p_holm")
@@ -74,11 +74,12 @@ def correct(tests: list[dict[str, Any]]) -> dict[str, Any]:
         How many are significant, uncorrected and corrected, and how many would be by chance, at
         most, if nothing made a difference.
     """
+    from scipy.stats import false_discovery_control
+
     p_values = [test["p"] for test in tests]
-    for test, strict, share in zip(
-        tests, holm(p_values), benjamini_hochberg(p_values), strict=True
-    ):
-        test |= {"p_holm": strict, "p_bh": share}
+    shares = false_discovery_control(p_values, method="bh")
+    for test, strict, share in zip(tests, holm(p_values), shares, strict=True):
+        test |= {"p_holm": strict, "p_bh": float(share)}
     counts = {p: sum(significant(test[p], test["interval"]) for test in tests) for p in _P_VALUES}
     return {
         "tests": len(tests),

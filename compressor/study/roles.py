@@ -16,7 +16,6 @@ import numpy as np
 from torch import nn
 
 from compressor.errors import InputError, UsageError
-from compressor.evaluation.binomial import binomial_tail
 from compressor.export.metadata import max_source_tokens
 from compressor.importance import Scoring
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
@@ -25,7 +24,7 @@ from compressor.study.conllu import read_conllu
 from compressor.study.job import Job, make_batches
 from compressor.study.output import Result
 from compressor.study.patterns import Arcs, arcs_of, count_arcs, count_positions, rarity
-from compressor.study.statistics import ALPHA, holm, hypergeometric_tail
+from compressor.study.statistics import ALPHA, holm
 from compressor.study.word_alignment import Tokens, tokenize
 from compressor.tasks import Batch, Example
 
@@ -258,6 +257,8 @@ def relations(
         is right most often, and how often), and by layer name `accuracy` and `p_holm`: the chance
         of a binomial with the baseline's accuracy, corrected for all heads and groups.
     """
+    from scipy.stats import binom
+
     found: list[Facts] = []
     p_values: list[float] = []
     for group, (relation, direction) in enumerate(groups):
@@ -265,8 +266,8 @@ def relations(
         offsets, counts = np.unique(rows[:, 1] - rows[:, 0], return_counts=True)
         best = int(counts.argmax())
         baseline = float(counts[best] / len(rows))
-        tail = binomial_tail(len(rows), baseline)
-        p_values += [float(tail[hit]) for by_head in hits.values() for hit in by_head[group]]
+        for by_head in hits.values():
+            p_values += binom.sf(by_head[group] - 1, len(rows), baseline).tolist()
         found.append(
             {
                 "relation": relation,
@@ -322,6 +323,8 @@ def survival(roles: dict[str, list[list[str]]], kept: dict[str, list[int]]) -> l
         For each kind and role `heads` with it, `kept` of them, `expected` by chance, and `p`, the
         chance of so many or more (hypergeometric); also for `any` role and for `none`.
     """
+    from scipy.stats import hypergeom
+
     rows = []
     for kind in dict.fromkeys(kind_of(name) for name in roles):
         heads = [(n, h) for n in roles if kind_of(n) == kind for h in range(len(roles[n]))]
@@ -338,7 +341,7 @@ def survival(roles: dict[str, list[list[str]]], kept: dict[str, list[int]]) -> l
                     "kept_of_all": len(left),
                     "of_all": len(heads),
                     "expected": len(those) * len(left) / len(heads),
-                    "p": hypergeometric_tail(stayed, len(left), len(those), len(heads)),
+                    "p": float(hypergeom.sf(stayed - 1, len(heads), len(those), len(left))),
                 }
             )
     return rows

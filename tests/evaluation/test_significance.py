@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from sacrebleu.metrics import BLEU, CHRF
@@ -11,7 +13,6 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import DEFAULT_SEED, compare, significance
-from compressor.evaluation.binomial import binomial_tail
 from compressor.evaluation.classification import ClassificationPair
 from compressor.evaluation.significance import bootstrap
 from compressor.evaluation.translation import TranslationPair
@@ -101,7 +102,9 @@ def test_p_value_of_accuracy_is_mcnemars_exact_one() -> None:
 
         accuracy = compare("classification", dense, pruned, gold, resamples=100)[0]
 
-        expected = stats.binomtest(lost, lost + won).pvalue
+        rows = lost + won
+        tail = sum(math.comb(rows, k) for k in range(max(lost, won), rows + 1)) / 2**rows
+        expected = min(1.0, 2 * tail)  # a fair coin, at least as uneven in either direction
         assert accuracy.p_value == pytest.approx(expected, rel=1e-9)
 
 
@@ -113,13 +116,6 @@ def test_three_rows_that_turn_wrong_prove_nothing() -> None:
     assert accuracy.difference == pytest.approx(-0.3)
     assert accuracy.p_value == pytest.approx(0.25)
     assert facts.judge(accuracy) == "same"
-
-
-@pytest.mark.parametrize("chance", [0.0, 0.03, 0.5, 0.97, 1.0])
-@pytest.mark.parametrize("trials", [1, 40, 2000])
-def test_binomial_tail_is_scipys(trials: int, chance: float):
-    expected = stats.binom.sf(np.arange(trials + 1) - 1, trials, chance)
-    np.testing.assert_allclose(binomial_tail(trials, chance), expected, rtol=1e-9, atol=1e-300)
 
 
 def test_p_value_with_other_draws_agrees_within_monte_carlo_error() -> None:
