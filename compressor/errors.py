@@ -52,5 +52,6 @@ class VerificationError(CompressError):
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean 'taylor'?` for a mistyped name, empty where none of `known` is close."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    folded = {candidate.casefold(): candidate for candidate in known}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1)
+    return f"; did you mean {folded[near[0]]!r}?" if near else ""

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from compressor.errors import InputError
 from compressor.model.sublayers import Kind, Sublayer
 
 if TYPE_CHECKING:
     from torch import nn
-
-Task = Literal["translation", "classification"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class Architecture:
             layer (`model.decoder.layers.2`).
     """
 
-    task: Task
+    task: str
     auto_class: str
     sublayers: tuple[SublayerPaths, ...]
     feed_forward: str

@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Kind
 from compressor.tasks.batching import BATCH_TOKENS, Batch, Example
-from compressor.tasks.rows import Rows
+from compressor.tasks.rows import Rows, RowTexts, fingerprint
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -44,6 +45,66 @@ class Task(ABC):
             config: the model's configuration.
         """
         return None
+
+    def read_rows(
+        self,
+        spec: str,
+        columns: Mapping[str, str | None],
+        *,
+        labels: Sequence[str] | None = None,
+        minimum: int = 1,
+        limit: int | None = None,
+    ) -> Rows:
+        """Read and check the rows of a data file; see `compressor.tasks.read_rows`."""
+        needed = max(minimum, 1)
+        if limit is not None and limit < needed:
+            raise UsageError(
+                f"a limit of {limit} rows is below the {needed} that are needed",
+                id="row-limit-too-small",
+            )
+        given = {name: column for name, column in columns.items() if column is not None}
+        for name, column in given.items():
+            if name not in self.columns:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} {column} makes no sense for the task {self.name}; "
+                    f"its columns are named with {self.column_options}",
+                    id="option-of-another-task",
+                )
+        texts = self.read_texts(spec, given, labels)
+        if len(texts.sources[:limit]) < needed:
+            raise InputError(
+                f"{', '.join(texts.files)}: too few rows, {len(texts.sources)}; the minimum is "
+                f"{needed}",
+                id="too-few-rows",
+            )
+        sources, targets = texts.sources[:limit], texts.targets[:limit]
+        pairs = None if texts.pairs is None else texts.pairs[:limit]
+        return Rows(
+            task=self.name, sources=sources, pairs=pairs, targets=targets, files=texts.files,
+            sha256=fingerprint(sources, pairs, targets),
+            labels=None if labels is None else list(labels),
+        )  # fmt: skip
+
+    @property
+    def column_options(self) -> str:
+        """The options that name columns, as typed: `--source-column and --target-column`."""
+        *first, last = (f"--{name.replace('_', '-')}" for name in self.columns)
+        return f"{', '.join(first)} and {last}" if first else last
+
+    @abstractmethod
+    def read_texts(
+        self, spec: str, columns: Mapping[str, str], labels: Sequence[str] | None
+    ) -> RowTexts:
+        """Read all rows of a data file, checking every cell.
+
+        Args:
+            spec: the file as the user named it.
+            columns: option of `self.columns` -> name of the column, where one was given.
+            labels: the checkpoint's label names by class id, if it has any and they are known.
+
+        Raises:
+            UsageError, InputError: see `compressor.tasks.read_rows`.
+        """
 
     @abstractmethod
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # Padded tokens in a batch. With a vocabulary of 60,000 the logits of 2,048 tokens are half a
 # gigabyte in float32, and a gradient doubles that; larger batches gain little on a CPU.
 BATCH_TOKENS = 2048
-_LOGITS = BATCH_TOKENS * 60_000
+_MOST_LOGITS = BATCH_TOKENS * 60_000
 IGNORED = -100  # the label of padding, as in transformers
 
 
@@ -62,7 +62,7 @@ class Batch(dict[str, "Tensor"]):
 
 
 def model_inputs(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """All tensors of a batch but the labels: without those no model computes a loss of its own."""
+    """All tensors of a batch but the labels, so that the model computes no loss of its own."""
     return {name: value for name, value in batch.items() if name != "labels"}
 
 
@@ -90,13 +90,16 @@ def encode_texts(
         "return_attention_mask": False,
         "return_token_type_ids": types,
     }
-    # One token more than allowed shows which rows are too long; only those are encoded again.
+    # One token more than allowed tells which rows are too long; only those are encoded again.
     encoded = tokenizer(**texts, max_length=max_tokens + 1, **options)
     cut = [len(ids) > max_tokens for ids in encoded["input_ids"]]
     lists = {name: list(encoded[name]) for name in encoded}
     long = [row for row, is_cut in enumerate(cut) if is_cut]
     if long:
-        chosen = {n: None if t is None else [t[row] for row in long] for n, t in texts.items()}
+        chosen = {
+            name: None if column is None else [column[row] for row in long]
+            for name, column in texts.items()
+        }
         shorter = tokenizer(**chosen, max_length=max_tokens, **options)
         for name, values in lists.items():
             for position, row in enumerate(long):
@@ -105,14 +108,14 @@ def encode_texts(
 
 
 def most_tokens(model: nn.Module) -> int:
-    """Padded tokens of a batch that such a model is scored or trained with at once.
+    """The most padded tokens of a batch with which a model is scored or trained.
 
-    `BATCH_TOKENS`, but fewer where a translator's vocabulary makes logits of those too large.
+    `BATCH_TOKENS`, but fewer where a translator's large vocabulary would make the logits too large.
     """
     config: Any = model.config
     if not config.is_encoder_decoder:
         return BATCH_TOKENS
-    return max(1, min(BATCH_TOKENS, _LOGITS // int(config.vocab_size)))
+    return max(1, min(BATCH_TOKENS, _MOST_LOGITS // int(config.vocab_size)))
 
 
 def group(
@@ -122,24 +125,24 @@ def group(
 ) -> list[list[int]]:
     """Indices of rows of similar length, batch by batch, longest first.
 
-    Longest first, so that memory runs out at once or never.
+    Longest first, so that a lack of memory shows at once and not after an hour.
 
     Args:
-        lengths: tokens per row, one number per padded tensor (source, target).
+        lengths: token counts of each row, one per padded tensor (source, target).
         batch_tokens: rows x longest length of a batch stays within this (a row that is longer
             gets a batch of its own); None for no limit.
         batch_size: rows per batch at most; None for no limit.
     """
     order = sorted(range(len(lengths)), key=lambda row: (max(lengths[row]), lengths[row], -row))
     groups: list[list[int]] = []
-    room = 0  # rows that still fit into the last group
+    free = 0  # rows that still fit into the last group
     for row in reversed(order):
-        if room == 0:
+        if free == 0:
             groups.append([])
             by_tokens = None if batch_tokens is None else max(1, batch_tokens // max(lengths[row]))
-            room = min(n for n in (by_tokens, batch_size, len(lengths)) if n is not None)
+            free = min(n for n in (by_tokens, batch_size, len(lengths)) if n is not None)
         groups[-1].append(row)
-        room -= 1
+        free -= 1
     return groups
 
 
@@ -170,5 +173,8 @@ def pad_token_id(model: nn.Module) -> int:
     """
     pad_id = getattr(model.config, "pad_token_id", None)
     if pad_id is None:
-        raise InputError("the checkpoint's config.json has no pad_token_id; add the tokenizer's")
+        raise InputError(
+            "the checkpoint's config.json has no pad_token_id; add the tokenizer's",
+            id="pad-token-missing",
+        )
     return int(pad_id)

@@ -19,10 +19,17 @@ from compressor.tasks.batching import (
     pad,
     source_tensors,
 )
-from compressor.tasks.rows import Rows
+from compressor.tasks.cells import cell_text, first_two_columns, require_columns
+from compressor.tasks.labels import Labels
+from compressor.tasks.rows import Rows, RowTexts
+from compressor.tasks.tables import read_table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+# Columns with these names are taken before the first two.
+_TEXT_COLUMNS = ("text", "sentence")
+_LABEL_COLUMN = "label"
 
 
 class Classification(Task):
@@ -36,6 +43,31 @@ class Classification(Task):
 
     def label_names(self, config: Any) -> list[str]:
         return [str(config.id2label[index]) for index in range(config.num_labels)]
+
+    def read_texts(
+        self, spec: str, columns: Mapping[str, str], labels: Sequence[str] | None = None
+    ) -> RowTexts:
+        """As in `Task`; labels of the file are taken as they are where `labels` is None."""
+        table = read_table(spec)
+        known = None if labels is None else Labels(labels)
+        usual_text = next((name for name in _TEXT_COLUMNS if name in table.columns), None)
+        usual_label = _LABEL_COLUMN if _LABEL_COLUMN in table.columns else None
+        text = columns.get("text_column", usual_text)
+        label = columns.get("label_column", usual_label)
+        pair = columns.get("text_pair_column")
+        if text is None or label is None:
+            first, second = first_two_columns(table, "--text-column and --label-column")
+            text, label = text or first, label or second
+        require_columns(table, [text, label] if pair is None else [text, label, pair])
+        sources, pairs, targets = [], [], []
+        for record in table.records:
+            sources.append(cell_text(table, record, text))
+            if pair is not None:
+                pairs.append(cell_text(table, record, pair))
+            value = cell_text(table, record, label, integers=True)
+            where = f"{table.path}:{record.line}"
+            targets.append(value if known is None else known.name_of(value, where))
+        return RowTexts([spec], sources, None if pair is None else pairs, targets)
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """As in `Task`; of a pair that is too long, the longer text is cut.

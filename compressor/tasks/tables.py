@@ -1,4 +1,4 @@
-"""Reading text files strictly: a row is either read as it stands or refused with file and line.
+"""Reading text files strictly: a row is read as it stands, or is an error with file and line.
 
 Formats, by suffix:
 
@@ -54,7 +54,10 @@ def read_table(path: str) -> Table:
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         known = ", ".join(FORMATS)
-        raise InputError(f"the format of {path} is not known by its suffix; use one of {known}")
+        raise InputError(
+            f"the format of {path} is not known by its suffix; use one of {known}",
+            id="format-unknown",
+        )
     return FORMATS[suffix](path, read_text(path))
 
 
@@ -75,15 +78,15 @@ def read_text(path: str) -> str:
     """
     file = Path(path)
     if file.is_dir():
-        raise InputError(f"{path} is a directory; give a file of rows")
+        raise InputError(f"{path} is a directory; give a file of rows", id="file-is-directory")
     try:
         data = file.read_bytes()
     except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}; check the path") from error
+        raise InputError(f"there is no file {path}; check the path", id="file-missing") from error
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
+        raise InputError(f"cannot read {path}: {error.strerror}", id="file-unreadable") from error
     if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise InputError(f"{path} is UTF-16 text; save it as UTF-8")
+        raise InputError(f"{path} is UTF-16 text; save it as UTF-8", id="file-not-utf8")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -91,11 +94,14 @@ def read_text(path: str) -> str:
         line = error.object.count(b"\n", 0, error.start) + 1
         byte = error.object[error.start]
         raise InputError(
-            f"{path}:{line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8"
+            f"{path}:{line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8",
+            id="file-not-utf8",
         ) from error
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise InputError(f"{path}:{line}: a NUL character; this is not a text file")
+        raise InputError(
+            f"{path}:{line}: a NUL character; this is not a text file", id="file-not-text"
+        )
     return text
 
 
@@ -110,7 +116,7 @@ def _table_lines(path: str, text: str) -> list[str]:
     while lines and not lines[-1]:
         lines.pop()
     if not lines:
-        raise InputError(f"{path} is empty; give a file of rows")
+        raise InputError(f"{path} is empty; give a file of rows", id="file-empty")
     return lines
 
 
@@ -132,7 +138,7 @@ def _csv_rows(path: str, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
             yield start, cells or [""]
             start = reader.line_num + 1
     except csv.Error as error:
-        raise InputError(f"{path}:{start}: not a CSV row: {error}") from error
+        raise InputError(f"{path}:{start}: not a CSV row: {error}", id="csv-malformed") from error
 
 
 def _with_header(path: str, rows: Iterator[tuple[int, list[str]]]) -> Table:
@@ -142,12 +148,16 @@ def _with_header(path: str, rows: Iterator[tuple[int, list[str]]]) -> Table:
         if len(cells) != len(columns):
             raise InputError(
                 f"{path}:{line}: {_count(len(cells), 'cell')} in a row, but the header has "
-                f"{_count(len(columns), 'column')} ({quoted(columns)})"
+                f"{_count(len(columns), 'column')} ({quoted(columns)})",
+                id="cell-count-differs",
             )
         records.append(Record(line, dict(zip(columns, cells, strict=True))))
-    twice = [name for name in columns if columns.count(name) > 1]
-    if twice:
-        raise InputError(f"{path}:1: the column {twice[0]!r} occurs twice; rename one of them")
+    repeated = [name for name in columns if columns.count(name) > 1]
+    if repeated:
+        raise InputError(
+            f"{path}:1: the column {repeated[0]!r} occurs twice; rename one of them",
+            id="column-repeated",
+        )
     return Table(path, columns, records)
 
 
@@ -160,9 +170,14 @@ def _read_jsonl(path: str, text: str) -> Table:
             reason = str(error)
             if isinstance(error, json.JSONDecodeError):  # its text counts lines within the line
                 reason = f"{error.msg} at column {error.colno}"
-            raise InputError(f"{path}:{number}: not valid JSON: {reason}") from error
+            raise InputError(
+                f"{path}:{number}: not valid JSON: {reason}", id="json-malformed"
+            ) from error
         if not isinstance(value, dict):
-            raise InputError(f"{path}:{number}: not a JSON object; write one object per line")
+            raise InputError(
+                f"{path}:{number}: not a JSON object; write one object per line",
+                id="json-not-object",
+            )
         records.append(Record(number, value))
     return Table(path, list(records[0].cells), records)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Kind
 from compressor.tasks.base import Task
 from compressor.tasks.batching import (
@@ -20,7 +21,9 @@ from compressor.tasks.batching import (
     pad,
     source_tensors,
 )
-from compressor.tasks.rows import Rows
+from compressor.tasks.cells import cell_text, first_two_columns, require_columns
+from compressor.tasks.rows import Rows, RowTexts
+from compressor.tasks.tables import FORMATS, read_lines, read_table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -34,6 +37,40 @@ class Translation(Task):
     columns = ("source_column", "target_column")
     generates = True
     learning_rate = 1e-4
+
+    def read_texts(
+        self, spec: str, columns: Mapping[str, str], labels: Sequence[str] | None = None
+    ) -> RowTexts:
+        """As in `Task`; `spec` may also be `SOURCE,TARGET`, two files with a sentence per line."""
+        if len(columns) == 1:
+            raise UsageError(
+                "name both the source column and the target column, or neither",
+                id="column-of-a-pair-missing",
+            )
+        parallel = _parallel_files(spec)
+        if parallel is not None:
+            if columns:
+                raise UsageError(
+                    f"the plain text files {spec} have no columns; leave {self.column_options} out",
+                    id="columns-of-plain-text",
+                )
+            return _read_parallel(*parallel)
+        if Path(spec).suffix.lower() == ".txt":
+            raise InputError(
+                f"{spec} is plain text; give two parallel files, SOURCE.txt,TARGET.txt",
+                id="parallel-file-missing",
+            )
+        table = read_table(spec)
+        source, target = (columns.get(option) for option in self.columns)
+        if source is None or target is None:
+            source, target = first_two_columns(table, self.column_options)
+        require_columns(table, [source, target])
+        return RowTexts(
+            files=[spec],
+            sources=[cell_text(table, record, source) for record in table.records],
+            pairs=None,
+            targets=[cell_text(table, record, target) for record in table.records],
+        )
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """As in `Task`; the targets may be as long as the sources.
@@ -142,3 +179,40 @@ def require_target_language(tokenizer: Any) -> None:
             "tokenizer_config.json",
             id="target-language-missing",
         )
+
+
+def _parallel_files(spec: str) -> tuple[str, str] | None:
+    """The two files of `SOURCE,TARGET`; None if `spec` is one file."""
+    if Path(spec).exists() or "," not in spec:
+        return None
+    commas = [index for index, character in enumerate(spec) if character == ","]
+    splits = [(spec[:index].strip(), spec[index + 1 :].strip()) for index in commas]
+    # A path may hold a comma itself: take the split whose halves both exist.
+    existing = [pair for pair in splits if all(Path(path).is_file() for path in pair)]
+    pair = (existing or splits)[0]
+    for path in pair:
+        if Path(path).suffix.lower() in FORMATS:
+            raise InputError(
+                f"{path} in {spec} is a table; give one table with both languages, or two plain "
+                "text files with a sentence per line",
+                id="table-as-parallel-file",
+            )
+    return pair
+
+
+def _read_parallel(source_path: str, target_path: str) -> RowTexts:
+    sources, targets = read_lines(source_path), read_lines(target_path)
+    if len(sources) != len(targets):
+        raise InputError(
+            f"{source_path} has {len(sources)} lines, but {target_path} has {len(targets)}; line n "
+            "of one must be the translation of line n of the other",
+            id="parallel-files-differ",
+        )
+    for path, lines in ((source_path, sources), (target_path, targets)):
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                raise InputError(
+                    f"{path}:{number}: the line is empty; remove it from both files",
+                    id="line-empty",
+                )
+    return RowTexts([source_path, target_path], sources, None, targets)

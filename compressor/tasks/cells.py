@@ -1,0 +1,85 @@
+"""Columns and cells of a table, checked: which column holds what, and what a cell may hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from compressor.errors import InputError, UsageError, did_you_mean
+from compressor.tasks.tables import Record, Table, quoted
+
+# Column names neither end like sentences nor have many words.
+_SENTENCE_ENDS = (".", "!", "?", "…")
+_MOST_NAME_WORDS = 4
+
+
+def first_two_columns(table: Table, options: str) -> tuple[str, str]:
+    """Names of the first two columns, unless they look like the texts of a row.
+
+    Args:
+        options: the options that name the columns instead, for the message.
+
+    Raises:
+        InputError: fewer columns, or a first line that is no header.
+    """
+    if len(table.columns) < 2:
+        raise InputError(
+            f"{table.path}:1: there is only the column {quoted(table.columns)}; two are needed",
+            id="too-few-columns",
+        )
+    first, second = table.columns[:2]
+    for name in (first, second):
+        if name.strip().endswith(_SENTENCE_ENDS) or len(name.split()) > _MOST_NAME_WORDS:
+            raise InputError(
+                f"{table.path}:1: the first line must be a header, and {name[:40]!r} looks like a "
+                f"row; put a header above it, or name the columns with {options}",
+                id="header-missing",
+            )
+    return first, second
+
+
+def require_columns(table: Table, columns: Sequence[str]) -> None:
+    """Check that the table has these columns, each for one purpose.
+
+    Raises:
+        UsageError: a column is named twice.
+        InputError: the table has no such column.
+    """
+    if len(set(columns)) != len(columns):
+        raise UsageError(
+            f"one column is named for two purposes: {quoted(columns)}", id="column-named-twice"
+        )
+    for name in columns:
+        if name not in table.columns:
+            raise InputError(
+                f"{table.path} has no column {name!r}; its columns are {quoted(table.columns)}"
+                f"{did_you_mean(name, table.columns)}",
+                id="column-missing",
+            )
+
+
+def cell_text(table: Table, record: Record, column: str, *, integers: bool = False) -> str:
+    """The text of a cell, unchanged; with `integers` also an integer of a JSON file.
+
+    Raises:
+        InputError: the cell is missing, empty, or not text; with file and line.
+    """
+    where = f"{table.path}:{record.line}"
+    if column not in record.cells:
+        raise InputError(f"{where}: the object has no {column!r}", id="cell-missing")
+    value = record.cells[column]
+    if integers and isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise InputError(
+            f"{where}: {column!r} is {json.dumps(value)[:40]}, which is not a string",
+            id="cell-not-text",
+        )
+    if not value.strip():
+        raise InputError(f"{where}: {column!r} is empty", id="cell-empty")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise InputError(
+            f"{where}: {column!r} holds half of a surrogate pair, which is not text",
+            id="cell-not-unicode",
+        )
+    return value
