@@ -61,7 +61,7 @@ class Model:
         dense = output / ".compress" / "dense"
         self.subjects = [Subject("dense", dense, heads["heads"]), Subject("half", output, kept)]
         task = "translation" if "decoder_layers" in self.config else "classification"
-        self.rows = read_rows(task, rows, minimum=2)  # type: ignore[arg-type]
+        self.rows = read_rows(task, rows, minimum=2)
 
     def measure(self, args: argparse.Namespace, **settings: Any) -> list[dict[str, Any]]:
         found = benchmark(

@@ -38,11 +38,9 @@ APART = {
 KNOWN_UPWARDS: set[str] = {
     "compressor.importance -> compressor.learned_masks",
     "compressor.importance.ablation -> compressor.evaluation",
-    "compressor.importance.ablation -> compressor.export.metadata",
     "compressor.importance.compare -> compressor.report.facts",
     "compressor.importance.compare -> compressor.report.numbers",
     "compressor.importance.compare -> compressor.report.plots",
-    "compressor.tasks.classification -> compressor.export.metadata",
 }
 KNOWN_CIRCLES: set[str] = {
     "compressor.learned_masks",
@@ -56,31 +54,11 @@ KNOWN_CIRCLES: set[str] = {
     "compressor.study.roles",
 }
 KNOWN_TASK_NAMES: set[str] = {
-    "compressor.evaluation.answers",
-    "compressor.evaluation.significance",
-    "compressor.export",
-    "compressor.export.graphs",
-    "compressor.export.metadata",
-    "compressor.export.optimum",
-    "compressor.export.precisions",
-    "compressor.export.vocabulary",
-    "compressor.importance.ablation",
-    "compressor.model.checkpoint",
     "compressor.pipeline.build",
-    "compressor.pipeline.compare_artifacts",
     "compressor.pipeline.context",
-    "compressor.pipeline.evaluate",
     "compressor.pipeline.inspection",
     "compressor.pipeline.time_masks",
     "compressor.pipeline.validate",
-    "compressor.report.facts",
-    "compressor.report.tables",
-    "compressor.study.job",
-    "compressor.study.roles",
-    "compressor.throughput.bench",
-    "compressor.throughput.limits",
-    "compressor.throughput.memory_process",
-    "compressor.throughput.shapes",
 }
 
 MODULES = {

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+CLASSIFIER = "AutoModelForSequenceClassification"
+TRANSLATOR = "AutoModelForSeq2SeqLM"
+
+
 @dataclass(frozen=True)
 class SublayerPaths:
     """Paths of one kind of sublayer; `{i}` stands for the layer number.
@@ -68,7 +72,7 @@ def _encoder(prefix: str, token_type_ids: bool) -> Architecture:
     )
     return Architecture(
         task="classification",
-        auto_class="AutoModelForSequenceClassification",
+        auto_class=CLASSIFIER,
         sublayers=(paths,),
         feed_forward="output.dense",
         token_type_ids=token_type_ids,
@@ -88,7 +92,7 @@ def _bart_paths(kind: Kind, stack: str, block: str) -> SublayerPaths:
 
 _BART = Architecture(
     task="translation",
-    auto_class="AutoModelForSeq2SeqLM",
+    auto_class=TRANSLATOR,
     sublayers=(
         _bart_paths("encoder_self", "encoder", "self_attn"),
         _bart_paths("decoder_self", "decoder", "self_attn"),
@@ -99,7 +103,7 @@ _BART = Architecture(
 
 _DISTILBERT = Architecture(
     task="classification",
-    auto_class="AutoModelForSequenceClassification",
+    auto_class=CLASSIFIER,
     sublayers=(
         SublayerPaths(
             kind="encoder_self",

@@ -23,7 +23,7 @@ from torch import nn
 from transformers.utils import logging as hub_logging
 
 from compressor.errors import InputError
-from compressor.model.architectures import Architecture, architecture, find_sublayers
+from compressor.model.architectures import CLASSIFIER, Architecture, architecture, find_sublayers
 from compressor.model.sublayers import HEADS, Mask, Sublayer, read_heads
 from compressor.model.surgery import remove_heads
 
@@ -110,7 +110,7 @@ def open_checkpoint(
     directory = resolve(model, revision, allow_pickle)
     config = _config(directory, trust_remote_code)
     entry = architecture(config.model_type, model)
-    if entry.task == "classification":
+    if entry.auto_class == CLASSIFIER:
         _require_one_of_several_classes(directory, config)
     _require_weights(directory, allow_pickle)
     if (directory / HEADS).exists():

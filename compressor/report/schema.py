@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Annotated
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from compressor.errors import InputError
 from compressor.results import (
@@ -23,8 +23,15 @@ from compressor.results import (
     Throughput,
     Variant,
 )
+from compressor.tasks import TASKS
 
 SCHEMA_VERSION = "1.4"
+
+
+def _known_task(name: str) -> str:
+    if name not in TASKS:
+        raise ValueError(f"there is no task {name!r}")
+    return name
 
 
 class Run(Record):
@@ -51,7 +58,7 @@ class Report(Record):
     tool_version: str
     created: str  # ISO 8601, UTC
     command: str  # empty where several runs differ in it
-    task: Literal["translation", "classification"]
+    task: Annotated[str, AfterValidator(_known_task)]
     model: str
     revision: str | None
     model_type: str
