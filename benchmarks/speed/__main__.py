@@ -25,7 +25,7 @@ from benchmarks.speed.peers import Peer, Run, open_peer
 from benchmarks.speed.settings import NAMES, Setting, peers, prepare
 from benchmarks.speed.tables import document, summary
 from compressor.commands.console import Console
-from compressor.evaluation import compare, score_classification, score_translation
+from compressor.evaluation import compare, score_answers
 from compressor.model.sublayers import read_heads
 from compressor.progress import Progress
 from compressor.runtime import Classifier, Translator, collate
@@ -87,11 +87,8 @@ def quality(setting: Setting, said: dict[str, list[str]]) -> dict[str, Any]:
     rows, found = setting.rows, {}
     metric = "bleu" if rows.task == "translation" else "accuracy"
     for name, outputs in said.items():
-        if rows.task == "translation":
-            value = score_translation(outputs, rows.targets).metrics[metric]
-        else:
-            labels = sorted(set(rows.targets))
-            value = score_classification(outputs, rows.targets, labels).metrics[metric]
+        labels = sorted(set(rows.targets))  # not looked at in a translation
+        value = score_answers(rows.task, outputs, rows.targets, labels).metrics[metric]
         found[name] = {"metric": metric, "value": value, "rows": len(rows.targets)}
         base = f"{name.rpartition(', ')[0]}, fp32"
         if name.startswith("compress") and base in said and base != name:

@@ -9,7 +9,7 @@ from compressor.progress import Progress
 from compressor.runtime import Classifier, Translator
 from compressor.tasks import Rows, get_task
 
-ROWS_PER_SIGN = 512  # rows between two signs of life
+_CHUNK_ROWS = 512  # rows between two reports of progress
 
 
 def answers(
@@ -25,17 +25,18 @@ def answers(
     Args:
         precision: of the artifact's graphs; None takes its default.
     """
-    answer = _answerer(directory, rows, device, num_beams, precision)
+    answer = _open(directory, rows, device, num_beams, precision)
     found: list[str] = []
-    for start in range(0, len(rows.sources), ROWS_PER_SIGN):
-        found += answer(slice(start, start + ROWS_PER_SIGN))
+    for start in range(0, len(rows.sources), _CHUNK_ROWS):
+        found += answer(slice(start, start + _CHUNK_ROWS))
         progress.update("rows", len(found), len(rows.sources))
     return found
 
 
-def _answerer(
+def _open(
     directory: Path, rows: Rows, device: str, num_beams: int | None, precision: str | None
 ) -> Callable[[slice], list[str]]:
+    """A function from a slice of the rows to the answers."""
     if get_task(rows.task).generates:
         translator = Translator(directory, device=device, precision=precision)
         return lambda part: translator.translate(rows.sources[part], num_beams=num_beams)

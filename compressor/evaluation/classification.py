@@ -1,8 +1,8 @@
 """Accuracy, macro F1 and Matthews correlation from confusion counts, for many resamples at once.
 
 Definitions are scikit-learn's (with which the tests compare): macro F1 averages over the labels
-that occur in the gold or predicted column, an F1 without any correct row being 0; the
-correlation is Gorodkin's 2004 generalisation to many labels, 0 where it is undefined.
+that occur in the gold or predicted column, and the F1 of a label without a correct row is 0; the
+correlation is Gorodkin's 2004 generalization to many labels, 0 where it is undefined.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def score_classification(
 
     Args:
         predicted: label names chosen by the model, in the order of `gold`.
-        gold: the right label names.
+        gold: the correct label names.
         labels: all label names the model knows.
 
     Raises:
@@ -189,6 +189,7 @@ def _encode(names: Sequence[str], labels: Sequence[str], column: str) -> Codes:
     if unknown is not None:
         raise InputError(
             f"{column} {unknown[1]!r} in row {unknown[0] + 1} is not a label of the model; "
-            f"its labels are {', '.join(labels)}"
+            f"its labels are {', '.join(labels)}",
+            id="label-unknown",
         )
     return np.array([number[name] for name in names], dtype=np.intp)

@@ -1,60 +1,38 @@
 """Does the pruned model's score differ from the dense model's? Paired bootstrap, exact test.
 
 Koehn 2004 ("Statistical Significance Tests for Machine Translation Evaluation"): draw as many
-test rows as there are, with replacement, score both models on the same draw, repeat. Here one
-set of draws serves all metrics, and a draw is a vector of counts per row, so that no sentence is
-tokenised twice and every score of a chunk of draws is one matrix product away. The draws are
-those of sacreBLEU with its default seed, 12345.
+test rows as there are, with replacement, score both models on the same draw, repeat. All metrics
+share one set of draws. A draw is a vector of counts per row, so no sentence is tokenized twice,
+and all scores of a chunk of draws follow from one matrix product. With the default seed, 12345, the
+draws are sacreBLEU's.
 
 With d the observed and d* the resampled differences (pruned minus dense), the interval is the
-plain percentile interval of d*. All p-values are two-sided:
+percentile interval of d*. All p-values are two-sided:
 
 - p = (1 + #{ |d* - d| >= |d| }) / (1 + resamples), where d* - d stands for the chance deviation of
   d from the true difference (Hall & Wilson 1991, "Two Guidelines for Bootstrap Hypothesis
-  Testing"). `sacrebleu --paired-bs` gives about half of it where the winner is clear.
-- for accuracy, McNemar's exact test, which no resampling limits.
+  Testing"). `sacrebleu --paired-bs` reports about half of it, a one-sided p-value, where one model
+  is clearly better.
+- for accuracy, McNemar's exact test, whose p-value can be smaller than 1 / (1 + resamples).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import InputError, UsageError
-from compressor.evaluation.classification import ClassificationPair
-from compressor.evaluation.translation import TranslationPair, check_lengths
+from compressor.evaluation.metrics import Array, Pair, metrics_of
+from compressor.evaluation.translation import check_lengths
 from compressor.results import Comparison
-from compressor.tasks import get_task
 
 DEFAULT_RESAMPLES = 1000
 DEFAULT_SEED = 12345
 
-# Drawn row numbers held at once (int64): a chunk of resamples takes a few times 32 MB.
-_DRAWS_PER_CHUNK = 4_000_000
-
-Array = NDArray[np.float64]
-
-
-class Pair(Protocol):
-    """Two models on the same rows, ready to be scored on any resample of them."""
-
-    @property
-    def groups(self) -> NDArray[np.intp]:
-        """[rows]: rows with the same number contribute alike."""
-
-    @property
-    def points(self) -> dict[str, tuple[float, float]]:
-        """metric -> (dense, pruned) on all rows."""
-
-    @property
-    def exact_p(self) -> dict[str, float]:
-        """metric -> two-sided p-value, of the metrics that have an exact test."""
-
-    def scores(self, counts: Array) -> dict[str, tuple[Array, Array]]:
-        """metric -> (dense, pruned), each [resamples], from counts [resamples, groups]."""
+# Row numbers (int64) drawn at once: bounds the memory of a chunk to a few times 32 MB.
+DRAWS_PER_CHUNK = 4_000_000
 
 
 def compare(
@@ -64,37 +42,37 @@ def compare(
     references: Sequence[str],
     resamples: int = DEFAULT_RESAMPLES,
     seed: int = DEFAULT_SEED,
-    *,
-    tokenize: str | None = None,
 ) -> list[Comparison]:
-    """Interval and two-sided p-value of the difference in every metric of a task.
+    """Difference of two models in every metric of a task, with its interval and p-value.
 
     Args:
         task: `translation` or `classification`.
         dense_outputs: translations or label names of the dense model.
         pruned_outputs: the same of the pruned model.
-        references: reference translations or gold label names.
+        references: reference translations or the right label names.
         resamples: number of bootstrap draws.
         seed: of the draws; the same for all metrics.
-        tokenize: sacreBLEU's tokenizer for BLEU; translation only.
 
     Returns:
-        One comparison per metric. Models that score alike on every draw (equal outputs above
-        all) get difference 0, interval (0, 0) and p-value 1.
+        One comparison per metric. Models that score alike on every draw, such as models with equal
+        outputs, get difference 0, interval (0, 0) and p-value 1.
 
     Raises:
         InputError: different numbers of rows, or fewer than two of them.
-        UsageError: unknown task or tokenizer, or fewer than one resample.
+        UsageError: an unknown task, or fewer than one resample.
     """
     check_lengths(dense_outputs, references)
     check_lengths(pruned_outputs, references)
     if len(references) < 2:
         raise InputError(
-            "a paired comparison of 1 row is meaningless; give a test file with at least 2 rows"
+            "two models cannot be compared on 1 row; give a test file with at least 2 rows",
+            id="too-few-rows",
         )
     if resamples < 1:
-        raise UsageError(f"{resamples} resamples cannot be drawn; ask for at least 1")
-    pair = _pair(task, dense_outputs, pruned_outputs, references, tokenize)
+        raise UsageError(
+            f"{resamples} resamples cannot be drawn; ask for at least 1", id="too-few-resamples"
+        )
+    pair = metrics_of(task).pair(dense_outputs, pruned_outputs, references)
     exact = pair.exact_p
     return [
         _comparison(metric, pair.points[metric], pruned - dense, exact.get(metric))
@@ -102,36 +80,12 @@ def compare(
     ]
 
 
-def _pair(
-    task: str,
-    dense: Sequence[str],
-    pruned: Sequence[str],
-    references: Sequence[str],
-    tokenize: str | None,
-) -> Pair:
-    return _PAIRS[get_task(task).name](dense, pruned, references, tokenize)
-
-
-def _classification_pair(
-    dense: Sequence[str], pruned: Sequence[str], references: Sequence[str], tokenize: str | None
-) -> Pair:
-    if tokenize is not None:
-        raise UsageError(
-            f"tokenizer {tokenize!r} is for BLEU; classification has none, leave it out",
-            id="tokenizer-without-bleu",
-        )
-    return ClassificationPair.of(dense, pruned, references)
-
-
-_PAIRS: dict[str, Callable[[Sequence[str], Sequence[str], Sequence[str], str | None], Pair]] = {
-    "translation": TranslationPair.of,
-    "classification": _classification_pair,
-}
-
-
-def bootstrap(pair: Pair, resamples: int, seed: int) -> dict[str, tuple[Array, Array]]:
+def bootstrap(
+    pair: Pair, resamples: int, seed: int, chunk: int = DRAWS_PER_CHUNK
+) -> dict[str, tuple[Array, Array]]:
     """Scores of both models on the same draws: metric -> (dense, pruned), each [resamples]."""
-    chunks = [pair.scores(counts) for counts in _draws(pair.groups, resamples, seed)]
+    counts = resampled_counts(pair.groups, resamples, seed, chunk)
+    chunks = [pair.scores(part) for part in counts]
     return {
         metric: (
             np.concatenate([chunk[metric][0] for chunk in chunks]),
@@ -141,18 +95,22 @@ def bootstrap(pair: Pair, resamples: int, seed: int) -> dict[str, tuple[Array, A
     }
 
 
-def _draws(groups: NDArray[np.intp], resamples: int, seed: int) -> Iterator[Array]:
-    """Chunks [resamples of the chunk, groups] of how often each group was drawn.
+def resampled_counts(
+    groups: NDArray[np.intp], resamples: int, seed: int, chunk: int = DRAWS_PER_CHUNK
+) -> Iterator[Array]:
+    """How often each group was drawn, in chunks [resamples of the chunk, groups].
 
-    The random stream does not depend on the chunk size.
+    Args:
+        groups: [rows], the group of each row.
+        chunk: row numbers drawn at once; the draws do not depend on it.
     """
     rows, width = groups.size, int(groups.max()) + 1
     generator = np.random.default_rng(seed)
-    size = max(1, _DRAWS_PER_CHUNK // rows)
+    size = max(1, chunk // rows)
     for start in range(0, resamples, size):
         count = min(size, resamples - start)
-        drawn = groups[generator.integers(rows, size=(count, rows))]
-        drawn += np.arange(count)[:, None] * width
+        drawn = groups[generator.integers(rows, size=(count, rows))]  # [resamples, rows]
+        drawn += np.arange(count)[:, None] * width  # each resample counts in a range of its own
         counts = np.bincount(drawn.reshape(-1), minlength=count * width)
         yield counts.reshape(count, width).astype(np.float64)
 
@@ -174,6 +132,7 @@ def _comparison(
 
 
 def _p_value(observed: float, differences: Array) -> float:
-    # Draws in which the models come out level deviate by exactly `observed`, but for rounding.
+    # Draws on which both models score alike deviate by exactly `observed`: the tolerance keeps
+    # rounding from dropping them.
     extreme = np.abs(differences - observed) >= abs(observed) * (1 - 1e-9)
     return (1 + int(np.count_nonzero(extreme))) / (1 + differences.size)

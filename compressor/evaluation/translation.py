@@ -1,8 +1,9 @@
 """BLEU and chrF, computed by sacreBLEU, and the same two formulas for many resamples at once.
 
 sacreBLEU turns each sentence into a few counts; the corpus score is a function of their sums.
-Counts and point scores come from sacreBLEU itself. For a bootstrap the counts are extracted once
-and the two functions are evaluated here on a matrix of sums; the tests compare with sacreBLEU.
+Counts and scores on all rows come from sacreBLEU itself. For a bootstrap the counts are extracted
+once, and the two functions are evaluated here on a matrix of sums; the tests compare them with
+sacreBLEU's.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError
 from compressor.results import Quality
 
 if TYPE_CHECKING:
@@ -22,26 +23,22 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-_ROWS_PER_CHUNK = 2000
+_ROWS_PER_CHUNK = 2000  # of references whose n-grams sacreBLEU holds at once
 
 
-def score_translation(
-    hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str | None = None
-) -> Quality:
+def score_translation(hypotheses: Sequence[str], references: Sequence[str]) -> Quality:
     """Corpus BLEU and chrF (both 0-100) against one reference per sentence.
 
     Args:
-        hypotheses: detokenised translations, in the order of `references`.
-        references: detokenised reference translations.
-        tokenize: sacreBLEU's tokenizer for BLEU; None is its default, `13a`.
+        hypotheses: detokenized translations, in the order of `references`.
+        references: detokenized reference translations.
 
     Raises:
         InputError: no sentences, or different numbers of hypotheses and references.
-        UsageError: sacreBLEU has no such tokenizer.
     """
     check_lengths(hypotheses, references)
-    statistics = _statistics((hypotheses,), references, tokenize)
-    metrics = translation_metrics(references[:1], tokenize)
+    statistics = _statistics((hypotheses,), references)
+    metrics = translation_metrics(references[:1])
     return Quality(
         metrics={name: _score(metrics[name], arrays[0]) for name, arrays in statistics.items()},
         signatures={name: str(metric.get_signature()) for name, metric in metrics.items()},
@@ -50,7 +47,7 @@ def score_translation(
 
 
 def check_lengths(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Refuse data that cannot be scored.
+    """Check that there is one hypothesis for each reference.
 
     Raises:
         InputError: nothing to score, or the two sides differ in length.
@@ -58,24 +55,21 @@ def check_lengths(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     if len(hypotheses) != len(references):
         raise InputError(
             f"there are {len(hypotheses)} outputs for {len(references)} references; "
-            "give exactly one output per reference, in the same order"
+            "give exactly one output per reference, in the same order",
+            id="outputs-do-not-match-references",
         )
     if not references:
-        raise InputError("there are no rows to score; give a test file with at least one row")
+        raise InputError(
+            "there are no rows to score; give a test file with at least one row", id="no-rows"
+        )
 
 
-def translation_metrics(references: Sequence[str], tokenize: str | None) -> dict[str, Metric]:
+def translation_metrics(references: Sequence[str]) -> dict[str, Metric]:
     """sacreBLEU's metric objects with these references, by the names used in reports."""
     from sacrebleu.metrics import BLEU, CHRF
 
-    if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
-        known = ", ".join(sorted(BLEU.TOKENIZERS))
-        raise UsageError(f"sacreBLEU has no tokenizer {tokenize!r}; choose one of {known}")
     columns = [list(references)]
-    return {
-        "bleu": BLEU(tokenize=tokenize, references=columns),
-        "chrf": CHRF(references=columns),
-    }
+    return {"bleu": BLEU(references=columns), "chrf": CHRF(references=columns)}
 
 
 @dataclass(frozen=True)
@@ -92,15 +86,11 @@ class TranslationPair:
 
     @classmethod
     def of(
-        cls,
-        dense: Sequence[str],
-        pruned: Sequence[str],
-        references: Sequence[str],
-        tokenize: str | None = None,
+        cls, dense: Sequence[str], pruned: Sequence[str], references: Sequence[str]
     ) -> TranslationPair:
         """Extract the statistics of both systems once."""
-        statistics = _statistics((dense, pruned), references, tokenize)
-        metrics = translation_metrics(references[:1], tokenize)
+        statistics = _statistics((dense, pruned), references)
+        metrics = translation_metrics(references[:1])
         return cls(
             groups=np.arange(len(references)),
             dense={name: arrays[0] for name, arrays in statistics.items()},
@@ -113,7 +103,7 @@ class TranslationPair:
 
     @property
     def exact_p(self) -> dict[str, float]:
-        """None: no metric of translations has an exact test."""
+        """Empty: neither BLEU nor chrF has an exact test."""
         return {}
 
     def scores(self, counts: Array) -> dict[str, tuple[Array, Array]]:
@@ -127,26 +117,26 @@ class TranslationPair:
         """
         return {
             name: (score(counts @ self.dense[name]), score(counts @ self.pruned[name]))
-            for name, score in _VECTORISED.items()
+            for name, score in _FORMULAS.items()
         }
 
 
 def _statistics(
-    systems: Sequence[Sequence[str]], references: Sequence[str], tokenize: str | None
+    systems: Sequence[Sequence[str]], references: Sequence[str]
 ) -> dict[str, list[Array]]:
     """metric -> sacreBLEU's counts [rows, statistics] of each system.
 
-    In chunks, because sacreBLEU keeps all n-grams of all references it is given; with the
-    references first, because it then takes them apart once for all systems.
+    In chunks, because sacreBLEU keeps the n-grams of all references it is given. The metric objects
+    are made with the references, which are then split into n-grams once for all systems.
     """
     found: dict[str, list[list[list[int]]]] = {}
     for start in range(0, len(references), _ROWS_PER_CHUNK):
         rows = slice(start, start + _ROWS_PER_CHUNK)
-        for name, metric in translation_metrics(references[rows], tokenize).items():
+        for name, metric in translation_metrics(references[rows]).items():
             tables = found.setdefault(name, [[] for _ in systems])
             for table, outputs in zip(tables, systems, strict=True):
-                # Private, but what sacreBLEU's own significance tests are built on; the tests
-                # compare all that is made from it with sacreBLEU's public functions.
+                # Private, but sacreBLEU's own significance tests are built on it; our tests compare
+                # every score made from it with sacreBLEU's public functions.
                 table.extend(metric._extract_corpus_statistics(outputs[rows], None))
     return {
         name: [np.array(table, dtype=np.float64) for table in tables]
@@ -170,7 +160,7 @@ def bleu_from_sums(sums: Array) -> Array:
     """
     output, reference, correct, total = sums[:, 0], sums[:, 1], sums[:, 2:6], sums[:, 6:10]
     missed = correct == 0
-    # Each order without a match halves the precision it is credited with (NIST smoothing).
+    # NIST smoothing: an order without a match counts 1/2 match, the next such order 1/4, and so on.
     credit = np.where(missed, 0.5 ** np.cumsum(missed, axis=1), correct)
     logs = np.log(credit) - np.log(np.maximum(total, 1.0))
     penalty = np.minimum(0.0, 1.0 - reference / np.maximum(output, 1.0))
@@ -201,7 +191,7 @@ def chrf_from_sums(sums: Array, beta: float = 2.0) -> Array:
     )
 
 
-_VECTORISED: dict[str, Callable[[Array], Array]] = {
+_FORMULAS: dict[str, Callable[[Array], Array]] = {
     "bleu": bleu_from_sums,
     "chrf": chrf_from_sums,
 }
