@@ -25,7 +25,7 @@ from compressor.model.surgery import prune
 from compressor.pipeline.context import read_data, score_checkpoint_heads
 from compressor.pipeline.recipe import Recipe
 from compressor.progress import Progress
-from compressor.recovery import Recovery, recover
+from compressor.recovery import Recovered, Recovery, parse_recovery, recover
 from compressor.tasks import Batch, get_task
 
 SHARES = (90, 80, 70, 60, 50, 40, 30, 20)  # percent of heads kept
@@ -99,9 +99,9 @@ class Laboratory:
         mask, model, choosing = self.choose(cell)
         began = time.perf_counter()
         pruned = prune(model, self.layers, mask)
-        text = self.repair(cell.recover, pruned, mask, cell.seed)
+        repaired = self.repair(cell.recover, pruned, cell.seed)
         repairing = time.perf_counter() - began
-        answers, loss = self.evaluate(pruned)
+        answers, loss = self.evaluate(repaired.model)
         (found,) = (
             c
             for c in compare(self.test.task, self.dense_answers, answers, self.test.targets)
@@ -118,7 +118,7 @@ class Laboratory:
             "loss": loss,
             "seconds_choosing": round(choosing, 1),
             "seconds_repairing": round(repairing, 1),
-            "repair": text,
+            "repair": repaired.text,
         }
 
     def choose(self, cell: Cell) -> tuple[Mask, nn.Module, float]:
@@ -145,8 +145,8 @@ class Laboratory:
             target = total - round((total - keep) * step / cell.steps)
             if step > 1:
                 pruned = prune(model, self.layers, mask)
-                self.repair(cell.recover, pruned, mask, cell.seed)
-                model = restore_shape(self.model, pruned, self.layers, mask)
+                repaired = self.repair(cell.recover, pruned, cell.seed).model
+                model = restore_shape(self.model, repaired, self.layers, mask)
                 scores = self._score(cell, mask, model)
             mask = select(scores, mask, {"all": target}, self.floors)
         return mask, model
@@ -196,23 +196,22 @@ class Laboratory:
             recipe, self.checkpoint, self.examples, mask, "cpu", self.progress, model=model
         )
 
-    def repair(self, how: str, pruned: nn.Module, mask: Mask, seed: int) -> str:
-        return recover(
-            how,
-            Recovery(
-                dense=self.model,
-                pruned=pruned,
-                layers=self.layers,
-                mask=mask,
-                batches=self.task.batches(self.examples, self.model),
-                task=self.task,
-                examples=self.examples,
-                seed=seed,
-                epochs=self.recipe.distill_epochs,
-                learning_rate=self.task.learning_rate,
-                patience=self.recipe.patience,
-            ),
+    def repair(self, how: str, pruned: nn.Module, seed: int) -> Recovered:
+        options = {
+            "epochs": self.recipe.distill_epochs,
+            "learning_rate": self.task.learning_rate,
+            "patience": self.recipe.patience,
+        }
+        job = Recovery(
+            dense=self.model,
+            pruned=pruned,
+            layers=self.layers,
+            task=self.task,
+            examples=self.examples,
+            seed=seed,
         )
+        methods = parse_recovery(how)
+        return recover({m: options if m == "distill" else {} for m in methods}, job)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> tuple[list[str], float]:

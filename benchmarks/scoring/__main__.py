@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from compressor.importance import DATA_FREE, METHODS
+from compressor.importance import METHODS
 from compressor.throughput.hardware import describe
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -213,7 +213,7 @@ def main() -> None:
                 if rows == max(ROWS):
                     base = peak(task, size, rows, NOTHING)
                     for row in timed:
-                        if row["method"] not in DATA_FREE:
+                        if METHODS[row["method"]].needs_rows:
                             growth = peak(task, size, rows, row["method"]) - base
                             row["memory"] = max(0.0, growth)
                 found += timed

@@ -46,11 +46,15 @@ def score(
     """Score every head and write the scores, for `compress prune`; maybe compare methods."""
     given = dict(locals())
     from compressor.files import write_json
-    from compressor.importance import check_method, require_calibration
     from compressor.importance.compare import compare_scores, comparison_plot, comparison_table
     from compressor.pipeline.recipe import build_recipe
     from compressor.pipeline.single_steps import score_checkpoint
-    from compressor.pipeline.validate import refuse_unused_rows, refuse_unused_scoring
+    from compressor.pipeline.validate import (
+        check_method,
+        refuse_unused_rows,
+        refuse_unused_scoring,
+        require_calibration,
+    )
 
     for name in ("output", "compare", "quiet", "verbose", "as_json"):
         del given[name]

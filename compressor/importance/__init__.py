@@ -1,20 +1,18 @@
 """Scoring methods: how important is each head?
 
-One file per method, one line each in `METHODS`; `score_heads` is the only entry.
+One file per method, one line each in `METHODS`; `score_heads` runs them.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from compressor.errors import InputError, UsageError
-from compressor.learned_masks import LEARNED
+from compressor.errors import InputError, UsageError, did_you_mean
 from compressor.model.sublayers import Mask, Scores, Sublayer
 
 if TYPE_CHECKING:
@@ -26,32 +24,68 @@ Per = Literal["token", "example"]
 Normalize = Literal["layer", "none"]
 Ablate = Literal["loss", "metric"]
 
-METHODS: dict[str, str] = {
-    "taylor": "compressor.importance.taylor:score",
-    "fisher": "compressor.importance.fisher:score",
-    "ablation": "compressor.importance.ablation:score",
-    "confidence": "compressor.importance.confidence:score",
-    "relevance": "compressor.importance.relevance:score",
-    "second-order": "compressor.importance.second_order:score",
-    "magnitude": "compressor.importance.magnitude:score",
-    "random": "compressor.importance.random:score",
-}
-# Methods that look at the weights alone, or at nothing.
-DATA_FREE = frozenset({"magnitude", "random"})
+
+class Method(NamedTuple):
+    """What is known of a scoring method without importing it.
+
+    Args:
+        function: `module:function`, called with a `Scoring` and the options as keywords.
+        needs_rows: it looks at calibration rows; otherwise at the weights alone, or at nothing.
+        options: what can be set. Scores of methods without `normalize` mean the same in every
+            layer, and are never normalized.
+        help: one line for the user.
+    """
+
+    function: str
+    needs_rows: bool
+    options: tuple[str, ...]
+    help: str
+
+
+METHODS: dict[str, Method] = {
+    "taylor": Method(
+        "compressor.importance.taylor:score", True, ("per", "normalize"),
+        "first-order change of the loss if the head were silent",
+    ),
+    "fisher": Method(
+        "compressor.importance.fisher:score", True, ("normalize",),
+        "mean squared gradient of the loss by the head's gate",
+    ),
+    "ablation": Method(
+        "compressor.importance.ablation:score", True, ("ablate",),
+        "measured loss, or metric, without the head; slow, exact",
+    ),
+    "confidence": Method(
+        "compressor.importance.confidence:score", True, ("normalize",),
+        "mean of the head's largest attention weight",
+    ),
+    "relevance": Method(
+        "compressor.importance.relevance:score", True, ("per", "normalize"),
+        "layer-wise relevance propagation from the largest logit",
+    ),
+    "second-order": Method(
+        "compressor.importance.second_order:score", True, (),
+        "error that the best repair of the other heads would leave",
+    ),
+    "magnitude": Method(
+        "compressor.importance.magnitude:score", False, ("normalize",),
+        "norm of the head's weights in the output projection; no data",
+    ),
+    "random": Method(
+        "compressor.importance.random:score", False, ("normalize",),
+        "random scores, a baseline; no data",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Scoring:
-    """Everything a scoring method may use.
+    """The model and the data that heads are scored on.
 
     Args:
         mask: heads already removed; they are gated to zero and score zero.
         batches: calibration batches of `task` (see `compressor.tasks`).
         task: the task's module, for its loss and its token masks.
-        per: where the absolute value of Taylor's product is taken; whether relevance is looked at
-            for every target position or for all those of an example at once.
-        normalize: divide by the L2 norm over the layer's heads, or not.
-        ablate: whether ablation measures the loss or the task's metric.
         tokenizer, references: the checkpoint's tokenizer, and the right answer to every row (by
             row number); for ablation of the metric.
         special_ids: tokens that are no words ([CLS], [SEP], end of sentence), as
@@ -64,9 +98,6 @@ class Scoring:
     mask: Mask
     batches: Sequence[Batch]
     task: Task
-    per: Per = "token"
-    normalize: Normalize = "layer"
-    ablate: Ablate = "loss"
     tokenizer: Any = None
     references: Sequence[str] = ()
     seed: int = 0
@@ -77,65 +108,50 @@ class Scoring:
 
 @dataclass(frozen=True)
 class RawScores:
-    """What a method returns: scores per layer, what its signature must tell, passes made.
-
-    Args:
-        comparable: the scores have the same meaning in every layer as they are, and scaling
-            them by layer would destroy it; they are never normalized, and the signature says so.
-    """
+    """What a method returns: scores per layer, the settings behind them, passes made."""
 
     values: dict[str, list[float]]
     signature: str
     forward_passes: int = 0
     backward_passes: int = 0
-    comparable: bool = False
 
 
-def check_method(method: str, *, masks: bool = False) -> None:
-    """Refuse the name of no method; the message lists those there are.
-
-    Args:
-        masks: learned masks will do too.
-
-    Raises:
-        UsageError: there is no such method, or it learns a mask where scores are needed.
-    """
-    if method in METHODS or (masks and method in LEARNED):
-        return
-    if method in LEARNED:
-        raise UsageError(
-            f"{method} gives no scores, it learns which heads to keep; use it with `compress run`, "
-            f"or one of {', '.join(METHODS)}"
-        )
-    there = ", ".join((*METHODS, *LEARNED) if masks else METHODS)
-    raise UsageError(f"there is no method {method!r}; there are {there}")
-
-
-def require_calibration(method: str, calibration: str | None) -> None:
-    """Raise `UsageError` if a method looks at data and no file is given."""
-    if calibration is None and method not in DATA_FREE:
-        raise UsageError(f"--method {method} needs --calibration FILE")
-
-
-def score_heads(method: str, scoring: Scoring) -> Scores:
+def score_heads(method: str, scoring: Scoring, **options: Any) -> Scores:
     """Score every head of the model with one of `METHODS`; the model is left as it was.
 
+    Args:
+        options: of the method, see `METHODS`; those that are not given have their defaults.
+            `normalize` divides by the L2 norm over the layer's heads (`layer`, the default).
+
     Raises:
-        UsageError: there is no such method; the message lists those there are.
+        UsageError: there is no such method.
         InputError: a score is not a finite number.
+        TypeError: the method has no such option.
     """
-    check_method(method)
-    module, _, function = METHODS[method].partition(":")
+    from compressor.model.modes import evaluating  # imports torch
+
+    if method not in METHODS:
+        raise UsageError(
+            f"there is no method {method!r}; there are {', '.join(METHODS)}"
+            f"{did_you_mean(method, METHODS)}",
+            id="unknown-method",
+        )
+    entry = METHODS[method]
+    normalize: Normalize = "none"
+    if "normalize" in entry.options:
+        normalize = options.pop("normalize", "layer")
+    module, _, function = entry.function.partition(":")
+    score: Callable[..., RawScores] = getattr(import_module(module), function)
     began = time.perf_counter()
-    with _evaluating(scoring.model):
-        raw: RawScores = getattr(import_module(module), function)(scoring)
+    with evaluating(scoring.model):
+        raw = score(scoring, **options)
     for name, scores in raw.values.items():
-        if not all(math.isfinite(score) for score in scores):
+        if not all(math.isfinite(value) for value in scores):
             raise InputError(
                 f"{method} scores of layer {name} are not finite; check the checkpoint and the "
-                "calibration rows with `compress evaluate`"
+                "calibration rows with `compress evaluate`",
+                id="scores-not-finite",
             )
-    normalize: Normalize = "none" if raw.comparable else scoring.normalize
     values = {
         layer.name: _normalized(raw.values[layer.name], normalize) for layer in scoring.layers
     }
@@ -149,18 +165,6 @@ def score_heads(method: str, scoring: Scoring) -> Scores:
             "backward_passes": raw.backward_passes,
         },
     )
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """No dropout while the context lasts; every module then trains or not as before."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _normalized(scores: Sequence[float], how: Normalize) -> tuple[float, ...]:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from compressor.errors import UsageError
 from compressor.evaluation import score_answers
-from compressor.importance import RawScores, Scoring
+from compressor.importance import Ablate, RawScores, Scoring
 from compressor.model.architectures import architecture
 from compressor.model.sublayers import Sublayer
 from compressor.model.surgery import gated, mask_gates
@@ -32,7 +32,7 @@ Value = TypeVar("Value")
 
 
 @torch.no_grad()
-def score(scoring: Scoring) -> RawScores:
+def score(scoring: Scoring, ablate: Ablate = "loss") -> RawScores:
     """How much the loss grows, or the metric falls, when a head is gated to zero.
 
     The loss in nats per real target token for translation, per row for classification; the metric
@@ -42,7 +42,7 @@ def score(scoring: Scoring) -> RawScores:
     Raises:
         UsageError: the metric is wanted, but there are no references.
     """
-    return (_by_metric if scoring.ablate == "metric" else _by_loss)(scoring)
+    return (_by_metric if ablate == "metric" else _by_loss)(scoring)
 
 
 def _by_loss(scoring: Scoring) -> RawScores:
@@ -63,7 +63,7 @@ def _by_loss(scoring: Scoring) -> RawScores:
             finish()
         terms += scoring.task.loss_terms(batch)
     values = {name: (increase / terms).tolist() for name, increase in increases.items()}
-    return RawScores(values, "loss_increase:mean", forward_passes=_passes(scoring), comparable=True)
+    return RawScores(values, "loss_increase:mean", forward_passes=_passes(scoring))
 
 
 @torch.no_grad()
@@ -102,9 +102,7 @@ def _by_metric(scoring: Scoring) -> RawScores:
     values = {layer.name: [0.0] * layer.units for layer in scoring.layers}
     for (name, head), answers in silenced.items():
         values[name][head] = dense - measure(scoring.model, answers, scoring.references)[0]
-    return RawScores(
-        values, f"decrease:{signature}", forward_passes=_passes(scoring), comparable=True
-    )
+    return RawScores(values, f"decrease:{signature}", forward_passes=_passes(scoring))
 
 
 def measure(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from compressor.importance import Scoring
+from compressor.model.modes import evaluating, frozen
 from compressor.model.sublayers import Kind, Sublayer
 from compressor.model.surgery import Hook
 
@@ -31,11 +32,8 @@ def visit_gradients(scoring: Scoring, visit: Visit) -> int:
     Returns:
         The number of batches: that many forward and that many backward passes were made.
     """
-    model, total = scoring.model.eval(), len(scoring.batches)
-    wanted = [(p, p.requires_grad) for p in model.parameters()]
-    for parameter, _ in wanted:
-        parameter.requires_grad_(False)
-    try:
+    model, total = scoring.model, len(scoring.batches)
+    with evaluating(model), frozen(model):
         for done, batch in enumerate(scoring.batches, 1):
             batch = batch.to(scoring.device)
             masks: dict[Kind, Tensor] = {
@@ -45,9 +43,6 @@ def visit_gradients(scoring: Scoring, visit: Visit) -> int:
             with _watch(scoring, visit, masks), torch.enable_grad():
                 scoring.task.loss(model, batch).backward()
             scoring.progress(done, total)
-    finally:
-        for parameter, flag in wanted:
-            parameter.requires_grad_(flag)
     return total
 
 

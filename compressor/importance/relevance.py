@@ -28,13 +28,14 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from compressor.importance import RawScores, Scoring
+from compressor.importance import Per, RawScores, Scoring
+from compressor.model.modes import frozen
 from compressor.model.surgery import Hook, gated, mask_gates
 from compressor.tasks import Batch
 from compressor.tasks.batching import IGNORED
 
 
-def score(scoring: Scoring) -> RawScores:
+def score(scoring: Scoring, per: Per = "token") -> RawScores:
     """A head's share of its layer's relevance, averaged over target positions (or rows).
 
     The relevance of a head is the signed sum over its neurons and tokens; its share is its absolute
@@ -50,25 +51,27 @@ def score(scoring: Scoring) -> RawScores:
     counted = backward = 0
     model, total = scoring.model, len(scoring.batches)
     with ExitStack() as stack:
-        stack.enter_context(_frozen(model))
+        stack.enter_context(frozen(model))
         stack.enter_context(gated(model, scoring.layers, mask_gates(scoring.mask)))
         stack.enter_context(linearised(scoring))
         for done, batch in enumerate(scoring.batches, 1):
-            positions, passes = _add_batch(scoring, batch.to(scoring.device), shares)
+            positions, passes = _add_batch(scoring, batch.to(scoring.device), per, shares)
             counted += positions
             backward += passes
             scoring.progress(done, total)
     values = {name: (share / counted).tolist() for name, share in shares.items()}
-    return RawScores(values, f"per:{scoring.per}", forward_passes=total, backward_passes=backward)
+    return RawScores(values, f"per:{per}", forward_passes=total, backward_passes=backward)
 
 
-def _add_batch(scoring: Scoring, batch: Batch, shares: dict[str, Tensor]) -> tuple[int, int]:
+def _add_batch(
+    scoring: Scoring, batch: Batch, per: Per, shares: dict[str, Tensor]
+) -> tuple[int, int]:
     """Add the shares of a batch; returns (positions or rows averaged over, backward passes)."""
     with _head_outputs(scoring) as outputs, _last_hidden(scoring) as last, torch.enable_grad():
         logits = scoring.task.logits(scoring.model, batch).float()
     top = logits.max(-1).values.reshape(len(batch.rows), -1)  # [batch, positions]
     real = (batch["labels"] != IGNORED).reshape(top.shape)
-    if scoring.per == "example":
+    if per == "example":
         top, real = (top * real).sum(1, keepdim=True), real.any(1, keepdim=True)
     heads = [outputs[layer.name] for layer in scoring.layers]
     positions = top.shape[1]
@@ -196,16 +199,3 @@ def _head_outputs(scoring: Scoring) -> Iterator[dict[str, Tensor]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def _frozen(model: nn.Module) -> Iterator[None]:
-    """No weight requires a gradient while the context lasts."""
-    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in wanted:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in wanted:
-            parameter.requires_grad_(True)

@@ -60,7 +60,6 @@ def score(scoring: Scoring) -> RawScores:
         f"damping:{DAMPING:g}|weighted:gradients",
         forward_passes=passes,
         backward_passes=passes,
-        comparable=True,
     )
 
 

@@ -10,19 +10,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from compressor.importance import RawScores, Scoring
+from compressor.importance import Per, RawScores, Scoring
 from compressor.importance.gradients import visit_gradients
 from compressor.model.sublayers import Sublayer
 
 
-def score(scoring: Scoring) -> RawScores:
-    """Mean |a_h . dL/da_h| over real tokens, or over examples of its sum over tokens."""
+def score(scoring: Scoring, per: Per = "token") -> RawScores:
+    """Mean |a_h . dL/da_h| over real tokens, or over examples of its sum over tokens.
+
+    Args:
+        per: where the absolute value is taken, of each token or of an example's sum.
+    """
     sums = {layer.name: torch.zeros(layer.units, dtype=torch.float64) for layer in scoring.layers}
     counts = {layer.name: 0 for layer in scoring.layers}
 
     def add(layer: Sublayer, output: Tensor, gradient: Tensor, real: Tensor) -> None:
         products = (output * gradient).sum(-1) * real[..., None]  # [batch, tokens, heads]
-        if scoring.per == "example":
+        if per == "example":
             sums[layer.name] += products.sum(1).abs().sum(0).double().cpu()
             counts[layer.name] += len(products)
         else:
@@ -31,4 +35,4 @@ def score(scoring: Scoring) -> RawScores:
 
     passes = visit_gradients(scoring, add)
     values = {name: (total / counts[name]).tolist() for name, total in sums.items()}
-    return RawScores(values, f"per:{scoring.per}", forward_passes=passes, backward_passes=passes)
+    return RawScores(values, f"per:{per}", forward_passes=passes, backward_passes=passes)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from compressor.budgets.counts import ALL, Budget, check_possible
 from compressor.errors import UsageError
@@ -20,13 +20,37 @@ if TYPE_CHECKING:
 
     from compressor.tasks import Example, Task
 
-LEARNED: dict[str, str] = {
-    "hard-concrete": "compressor.learned_masks.hard_concrete:HardConcrete",
-    "subset": "compressor.learned_masks.subset:Subset",
-}
-
 Weights = Literal["none", "encoder", "all"]
 Estimator = Literal["gumbel", "straight-through"]
+
+
+class Method(NamedTuple):
+    """What is known of a method of learning masks without importing it.
+
+    Args:
+        gates: `module:class` of its gates, called with a layout, a device and the options as
+            keywords.
+        options: what can be set beside what `Learning` holds.
+        help: one line for the user.
+    """
+
+    gates: str
+    options: tuple[str, ...]
+    help: str
+
+
+LEARNED: dict[str, Method] = {
+    "hard-concrete": Method(
+        "compressor.learned_masks.hard_concrete:HardConcrete",
+        ("penalty", "gate_learning_rate"),
+        "gates with an expected-L0 penalty, which a Lagrangian brings to the wanted head count",
+    ),
+    "subset": Method(
+        "compressor.learned_masks.subset:Subset",
+        ("estimator", "gate_learning_rate"),
+        "differentiable subset pruning: exactly the wanted number of gates is open at every step",
+    ),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +63,10 @@ class Learning:
         keep: heads to keep per kind, or of all kinds together (`{"all": n}`); heads of kinds that
             are not named stay and get no gate. None with a penalty.
         floors: least number of heads in each layer of a kind.
-        penalty: Voita et al.'s lambda, in units of the loss (nats) per open head; the head count
-            is then what comes out.
         weights: which weights are trained along with the gates: none; those of the encoder alone
             (a classifier's are all but its classification head); or all.
-        estimator: of `subset`: relaxed gates, or hard ones with the gradient of relaxed ones.
         epochs: over the calibration rows, in all.
         learning_rate: of the weights.
-        gate_learning_rate: of the gates; None is the method's own.
         patience: epochs without a lower held-out loss after which training stops; counted once
             the wanted number of heads is reached.
         state: file to go on from if it is there, and to save to; with trained weights there is a
@@ -61,13 +81,10 @@ class Learning:
     task: Task
     keep: Mapping[str, int] | None
     floors: Mapping[str, int]
-    penalty: float | None = None
     weights: Weights = "none"
-    estimator: Estimator = "gumbel"
     epochs: int = 20
     batch_size: int = 32
     learning_rate: float = 1e-4
-    gate_learning_rate: float | None = None
     patience: int = 2
     seed: int = 0
     device: str = "cpu"
@@ -133,8 +150,11 @@ def check_learning(
         )
 
 
-def learn(method: str, learning: Learning) -> Learned:
+def learn(method: str, learning: Learning, **options: Any) -> Learned:
     """Learn a mask with one of `LEARNED`.
+
+    Args:
+        options: of the method, see `LEARNED`; those that are not given have their defaults.
 
     Returns:
         The mask, which keeps exactly as many heads as were asked for (unless a penalty decides),
@@ -147,8 +167,8 @@ def learn(method: str, learning: Learning) -> Learned:
     check_learning(
         method,
         counted=learning.keep is not None,
-        penalty=learning.penalty,
-        estimator=learning.estimator,
+        penalty=options.get("penalty"),
+        estimator=options.get("estimator", "gumbel"),
         weights=learning.weights,
         epochs=learning.epochs,
     )
@@ -156,7 +176,10 @@ def learn(method: str, learning: Learning) -> Learned:
         text = ",".join(str(n) if k == ALL else f"{k}={n}" for k, n in learning.keep.items())
         full = Mask.full(learning.layers)
         check_possible(Budget(f"keep {text}", learning.keep), learning.floors, full)
-    module, _, name = LEARNED[method].partition(":")
+    from compressor.learned_masks.layout import Layout
     from compressor.learned_masks.learning import run
 
-    return run(method, getattr(import_module(module), name), learning)
+    module, _, name = LEARNED[method].gates.partition(":")
+    make_gates = getattr(import_module(module), name)
+    layout = Layout(learning.layers, learning.keep, learning.floors)
+    return run(method, make_gates(layout, learning.device, **options), learning)

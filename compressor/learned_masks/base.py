@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from compressor.learned_masks import Learning
 from compressor.learned_masks.layout import Layout
 from compressor.model.sublayers import Mask
 
@@ -18,9 +17,8 @@ class Gates(ABC):
     `progress` is the share of the training steps that are done.
     """
 
-    def __init__(self, layout: Layout, learning: Learning) -> None:
+    def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.learning = learning
 
     @abstractmethod
     def groups(self) -> list[dict[str, Any]]:
@@ -41,6 +39,10 @@ class Gates(ABC):
     def penalty(self, progress: float) -> Tensor | None:
         """What is added to the loss; None for nothing."""
         return None
+
+    def mask_penalty(self, mask: Mask) -> float:
+        """What is added to the held-out loss of a mask when masks are compared."""
+        return 0.0
 
     def take_step(self) -> None:
         """Called when the gradients of a whole batch are there."""

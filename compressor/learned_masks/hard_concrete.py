@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compressor.learned_masks import Learning
 from compressor.learned_masks.base import Gates
 from compressor.learned_masks.hard_concrete_distribution import (
     expected_gate,
@@ -33,16 +32,28 @@ JUDGED_FROM = 0.5
 
 
 class HardConcrete(Gates):
-    """Gates with a parameter log alpha each, [n]."""
+    """Gates with a parameter log alpha each, [n].
 
-    def __init__(self, layout: Layout, learning: Learning) -> None:
-        super().__init__(layout, learning)
-        device = learning.device
+    Args:
+        penalty: Voita et al.'s lambda, in units of the loss (nats) per open head; the head count
+            is then what comes out. Without it the layout says how many heads are wanted.
+        gate_learning_rate: None is `LEARNING_RATE`.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        device: str = "cpu",
+        penalty: float | None = None,
+        gate_learning_rate: float | None = None,
+    ) -> None:
+        super().__init__(layout)
+        self.per_head = penalty
         self.log_alpha = torch.full((layout.total,), START, device=device, requires_grad=True)
         self.lagrangian: Lagrangian | None = None
-        if learning.penalty is None:
+        if penalty is None:
             self.lagrangian = Lagrangian(list(layout.pools.values()), device)
-        self.rate = learning.gate_learning_rate or LEARNING_RATE
+        self.rate = gate_learning_rate or LEARNING_RATE
 
     def groups(self) -> list[dict[str, Any]]:
         constant = {"decay": False, "weight_decay": 0.0, "clip": float("inf")}
@@ -89,9 +100,12 @@ class HardConcrete(Gates):
 
     def penalty(self, progress: float) -> Tensor:
         if self.lagrangian is None:
-            assert self.learning.penalty is not None
-            return self.learning.penalty * self.expected().sum()
+            assert self.per_head is not None
+            return self.per_head * self.expected().sum()
         return self.lagrangian.penalty(self.expected(), progress)
+
+    def mask_penalty(self, mask: Mask) -> float:
+        return 0.0 if self.per_head is None else self.per_head * mask.count()
 
     def scores(self) -> Tensor:
         return self.log_alpha
@@ -122,6 +136,5 @@ class HardConcrete(Gates):
         )
 
     def signature(self) -> str:
-        penalty = self.learning.penalty
-        goal = "lagrangian" if penalty is None else f"penalty:{penalty:g}"
+        goal = "lagrangian" if self.per_head is None else f"penalty:{self.per_head:g}"
         return f"{goal}|start:{START:g}|gate-learning-rate:{self.rate:g}"

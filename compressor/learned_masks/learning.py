@@ -13,7 +13,6 @@ from torch import nn
 
 from compressor.learned_masks import Learned, Learning
 from compressor.learned_masks.base import Gates, distance_from_hard
-from compressor.learned_masks.layout import Layout
 from compressor.learned_masks.problem import FitWeights, LearnGates, Trial
 from compressor.model.sublayers import Mask, Scores
 from compressor.tasks import Example
@@ -36,22 +35,21 @@ class _Hardened:
     reached: bool
 
 
-def run(method: str, make: type[Gates], learning: Learning) -> Learned:
-    """Learn with the gates that `make` makes; `compressor.learned_masks.learn` is the entry."""
+def run(method: str, gates: Gates, learning: Learning) -> Learned:
+    """Train the gates to the end; `compressor.learned_masks.learn` is the entry."""
+    layout = gates.layout
     began = time.perf_counter()
     rows, held = hold_out(learning.examples, learning.seed)
     with _model(learning) as model:
-        layout = Layout(learning.layers, learning.keep, learning.floors)
         batches = learning.task.batches(held, learning.model)
         trial = Trial(model, layout, learning, batches)
-        gates = make(layout, learning)
         trained, hardened = _learn_gates(trial, gates, rows)
         mask = gates.mask()
         fitted = _fit_weights(trial, mask, rows, hardened) if trial.parameters else None
     values = layout.score_values(gates.scores())
     steps = trained.steps + (0 if fitted is None else fitted.steps)
     cost = {"seconds": time.perf_counter() - began, "training_steps": float(steps)}
-    scores = Scores(values, method, _signature(method, gates, len(rows)), cost)
+    scores = Scores(values, method, _signature(method, gates, learning, len(rows)), cost)
     text = _describe(method, learning, mask, trained, fitted, hardened, (len(rows), len(held)))
     return Learned(mask, scores, model, text)
 
@@ -130,8 +128,7 @@ def _fit_weights(trial: Trial, mask: Mask, rows: list[Example], hardened: _Harde
     return fitted
 
 
-def _signature(method: str, gates: Gates, rows: int) -> str:
-    learning = gates.learning
+def _signature(method: str, gates: Gates, learning: Learning, rows: int) -> str:
     parts = [method, gates.signature()]
     if learning.keep is not None:
         parts.append("keep:" + ",".join(f"{kind}={n}" for kind, n in learning.keep.items()))

@@ -112,8 +112,7 @@ class LearnGates(Problem):
             return None
         mask = self.gates.mask()
         value = self.trial.held_out_loss(self.trial.layout.flat(mask))
-        penalty = self.trial.learning.penalty
-        return value if penalty is None else value + penalty * mask.count()
+        return value + self.gates.mask_penalty(mask)
 
     @torch.no_grad()
     def status(self) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compressor.learned_masks import Learning
+from compressor.learned_masks import Estimator
 from compressor.learned_masks.base import Gates
 from compressor.learned_masks.layout import Layout
 from compressor.learned_masks.relaxation import (
@@ -34,14 +34,26 @@ COOLED = 0.8  # share of the training after which it has; from then on masks are
 
 
 class Subset(Gates):
-    """Gates with a weight each, [n]."""
+    """Gates with a weight each, [n].
 
-    def __init__(self, layout: Layout, learning: Learning) -> None:
-        super().__init__(layout, learning)
-        self.weight = torch.zeros(layout.total, device=learning.device, requires_grad=True)
+    Args:
+        estimator: relaxed gates (`gumbel`), or hard ones with the gradient of relaxed ones.
+        gate_learning_rate: None is `LEARNING_RATE`.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        device: str = "cpu",
+        estimator: Estimator = "gumbel",
+        gate_learning_rate: float | None = None,
+    ) -> None:
+        super().__init__(layout)
+        self.estimator = estimator
+        self.weight = torch.zeros(layout.total, device=device, requires_grad=True)
         plan = rounds(layout.layer_groups, list(layout.pools.values()), layout.total)
-        self._plan = [rows.to(learning.device) for rows in plan]
-        self.rate = learning.gate_learning_rate or LEARNING_RATE
+        self._plan = [rows.to(device) for rows in plan]
+        self.rate = gate_learning_rate or LEARNING_RATE
 
     def temperature(self, progress: float) -> float:
         """Falls geometrically from HOT to COLD."""
@@ -59,7 +71,7 @@ class Subset(Gates):
     def draw(self, progress: float) -> Tensor:
         scores = self.weight + gumbel_noise(self.layout.total).to(self.weight.device)
         relaxed = relaxed_subset(scores, self._plan, self.temperature(progress))
-        if self.learning.estimator == "gumbel":
+        if self.estimator == "gumbel":
             return relaxed
         hard = self.layout.flat(self.layout.exact_mask(scores)).to(relaxed.device)
         return straight_through(hard, relaxed)
@@ -82,6 +94,6 @@ class Subset(Gates):
 
     def signature(self) -> str:
         return (
-            f"estimator:{self.learning.estimator}|temperature:{HOT:g}-{COLD:g}"
+            f"estimator:{self.estimator}|temperature:{HOT:g}-{COLD:g}"
             f"|gate-learning-rate:{self.rate:g}"
         )

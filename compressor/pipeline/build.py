@@ -26,6 +26,7 @@ from compressor.model.checkpoint import (
 from compressor.model.memory import release, trim_memory
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune, verify_surgery
+from compressor.recovery import Recovered
 from compressor.results import Check, QualitySearch, SpeedSearch, Variant
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.tasks import Batch, Example, Rows
@@ -124,20 +125,21 @@ def build_variant(
     probe: Probe,
     name: str,
     directory: Path,
-    repair: Callable[[torch.nn.Module], str],
+    repair: Callable[[torch.nn.Module], Recovered],
     tokens: list[int] | None,
 ) -> dict[str, Any]:
     """Remove heads, repair, save, export; checked: pruned = masked, reloaded = saved, ONNX = torch.
 
     Args:
-        repair: changes the pruned model in place and tells what it did, in words.
+        repair: gives the repaired model for the pruned one, and what it did, in words.
         tokens: what a translator's decoder shall score; None: all.
     """
     layers, mask = checkpoint.layers, choice.mask
     model = prune(choice.model, layers, mask)
     inputs = [batch.inputs() for batch in probe.batches]
     checks = [verify_surgery(choice.model, model, layers, mask, inputs)]
-    recovery = repair(model) or "none"
+    recovered = repair(model)
+    model, recovery = recovered.model, recovered.text or "none"
     trim_memory()
     round_to(model, checkpoint.dtype)
     heads = heads_facts(checkpoint, mask, choice.scores, budget, seed)

@@ -15,20 +15,19 @@ from compressor.export.precision_names import precisions_to_export
 from compressor.export.target_text import count_lines, tokens_of_text
 from compressor.export.vocabulary import output_tokens
 from compressor.files import fingerprint, require_directory, sha256_of
-from compressor.importance import (
-    DATA_FREE,
-    Scoring,
-    check_method,
-    require_calibration,
-    score_heads,
-)
+from compressor.importance import METHODS, Scoring, score_heads
 from compressor.importance.confidence import boundary_ids
 from compressor.learned_masks import LEARNED
 from compressor.model.checkpoint import Checkpoint, checkpoint_files, open_checkpoint
 from compressor.model.sublayers import Mask, Scores
 from compressor.pipeline.plan import Plan, plan_budgets
 from compressor.pipeline.recipe import MINIMUM_ROWS, Recipe
-from compressor.pipeline.validate import COLUMNS, refuse_unused
+from compressor.pipeline.validate import (
+    COLUMNS,
+    check_method,
+    refuse_unused,
+    require_calibration,
+)
 from compressor.pipeline.workspace import Workspace, open_workspace
 from compressor.progress import Progress
 from compressor.recovery import HOLDS_OUT, check_recovery, parse_recovery
@@ -308,16 +307,13 @@ def score_checkpoint_heads(
         references: the right answer to every row that `examples` were made from.
     """
     task, model = get_task(checkpoint.entry.task), model or checkpoint.model
-    free = recipe.method in DATA_FREE
+    method = METHODS[recipe.method]
     scoring = Scoring(
         model=model.to(device),
         layers=checkpoint.layers,
         mask=mask,
-        batches=[] if free else task.batches(examples, model),
+        batches=task.batches(examples, model) if method.needs_rows else [],
         task=task,
-        per=recipe.per,
-        normalize=recipe.normalize,
-        ablate=recipe.ablate,
         tokenizer=checkpoint.tokenizer,
         references=references,
         seed=recipe.seed,
@@ -326,6 +322,7 @@ def score_checkpoint_heads(
         progress=lambda done, total: progress.update("scoring", done, total),
     )
     try:
-        return score_heads(recipe.method, scoring)
+        options = {name: getattr(recipe, name) for name in method.options}
+        return score_heads(recipe.method, scoring, **options)
     finally:
         model.to("cpu")

@@ -130,7 +130,7 @@ def _build(context: Context, plan: Plan, choice: Choice, probe: Probe) -> Varian
             probe,
             plan.name,
             plan.directory,
-            lambda model: repair(context, model, mask, plan.name),
+            lambda model: repair(context, model, plan.name),
             context.tokens,
         )
 

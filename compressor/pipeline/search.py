@@ -148,7 +148,7 @@ def _evaluate_candidate(
             probe,
             name,
             artifact,
-            lambda model: repair(context, model, choice.mask, name),
+            lambda model: repair(context, model, name),
             context.tokens,
         )
         outputs = answers(artifact, rows, context.device, recipe.num_beams, context.progress)

@@ -26,7 +26,7 @@ from compressor.pipeline.context import Context, score_checkpoint_heads
 from compressor.pipeline.plan import Plan
 from compressor.pipeline.recipe import Recipe
 from compressor.progress import Progress
-from compressor.recovery import Recovery, parse_recovery, recover
+from compressor.recovery import RECOVERIES, Recovered, Recovery, parse_recovery, recover
 from compressor.tasks import Example, get_task
 
 
@@ -62,8 +62,8 @@ def _scored(context: Context, plan: Plan, weights: Path) -> dict[str, Any]:
             return first_scores(context)
         if repairs:
             pruned = prune(model, context.checkpoint.layers, mask)
-            repair(context, pruned, mask, f"{plan.name}-{step - 1}")
-            model = restore_shape(dense, pruned, context.checkpoint.layers, mask)
+            repaired = repair(context, pruned, f"{plan.name}-{step - 1}").model
+            model = restore_shape(dense, repaired, context.checkpoint.layers, mask)
         return _score(context, mask, model)
 
     mask, scores = prune_in_steps(full, plan.budget, context.floors, recipe.steps, score)
@@ -97,7 +97,7 @@ def _score(context: Context, mask: Mask, model: nn.Module) -> Scores:
 
 
 def _learned(context: Context, plan: Plan, weights: Path) -> dict[str, Any]:
-    from compressor.learned_masks import Learning, learn
+    from compressor.learned_masks import LEARNED, Learning, learn
 
     recipe = context.recipe
     learned = learn(
@@ -109,12 +109,9 @@ def _learned(context: Context, plan: Plan, weights: Path) -> dict[str, Any]:
             task=context.task,
             keep=None if recipe.penalty is not None else plan.budget.keep,
             floors=context.floors,
-            penalty=recipe.penalty,
             weights=recipe.train_weights,
-            estimator=recipe.estimator,
             epochs=recipe.gate_epochs,
             learning_rate=recipe.learning_rate or context.task.learning_rate,
-            gate_learning_rate=recipe.gate_learning_rate,
             patience=recipe.patience,
             seed=recipe.seed,
             device=context.device,
@@ -122,6 +119,7 @@ def _learned(context: Context, plan: Plan, weights: Path) -> dict[str, Any]:
             report=context.progress.message,
             progress=lambda done, total: context.progress.update("training steps", done, total),
         ),
+        **{name: getattr(recipe, name) for name in LEARNED[recipe.method].options},
     )
     if learned.model is not context.checkpoint.model:
         _write_weights(learned.model, weights)
@@ -129,8 +127,8 @@ def _learned(context: Context, plan: Plan, weights: Path) -> dict[str, Any]:
     return {"kept": kept, "text": learned.text, **learned.scores.to_json()}
 
 
-def repair(context: Context, pruned: nn.Module, mask: Mask, name: str) -> str:
-    """Run the recipe's recovery on a pruned model; returns what was done, in words.
+def repair(context: Context, pruned: nn.Module, name: str) -> Recovered:
+    """Run the recipe's recovery on a pruned model, which stays as it is.
 
     Args:
         name: of the model, for the file from which a stopped training goes on.
@@ -140,7 +138,6 @@ def repair(context: Context, pruned: nn.Module, mask: Mask, name: str) -> str:
         context.checkpoint,
         context.examples,
         pruned,
-        mask,
         context.device,
         context.progress,
         context.workspace.state / f"distill-{name}.safetensors",
@@ -158,31 +155,33 @@ def repair_checkpoint(
     checkpoint: Checkpoint,
     examples: Sequence[Example],
     pruned: nn.Module,
-    mask: Mask,
     device: str,
     progress: Progress,
     state: Path | None = None,
-) -> str:
+) -> Recovered:
     """Run a recipe's recovery, with a checkpoint's model as what to come close to."""
-    task = get_task(checkpoint.entry.task)
     job = Recovery(
         dense=checkpoint.model,
         pruned=pruned,
         layers=checkpoint.layers,
-        mask=mask,
-        batches=task.batches(examples, checkpoint.model) if parse_recovery(recipe.recover) else [],
-        task=task,
+        task=get_task(checkpoint.entry.task),
         examples=examples,
         seed=recipe.seed,
         device=device,
         progress=lambda done, total: progress.update("repair", done, total),
         report=progress.message,
-        epochs=recipe.distill_epochs,
-        learning_rate=recipe.learning_rate or get_task(checkpoint.entry.task).learning_rate,
-        patience=recipe.patience,
         state=state,
     )
-    return recover(recipe.recover, job)
+    options = {
+        "epochs": recipe.distill_epochs,
+        "learning_rate": recipe.learning_rate or get_task(checkpoint.entry.task).learning_rate,
+        "patience": recipe.patience,
+    }
+    methods = {
+        name: {option: options[option] for option in RECOVERIES[name].options}
+        for name in parse_recovery(recipe.recover)
+    }
+    return recover(methods, job)
 
 
 def _write_weights(model: nn.Module, path: Path) -> None:

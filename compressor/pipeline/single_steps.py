@@ -19,7 +19,7 @@ from compressor.export.precisions import add_precision, require_within
 from compressor.export.target_text import tokens_of_text
 from compressor.export.vocabulary import output_tokens
 from compressor.files import require_directory
-from compressor.importance import DATA_FREE, check_method
+from compressor.importance import METHODS
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, round_to, save_checkpoint
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune, verify_surgery
@@ -34,7 +34,11 @@ from compressor.pipeline.context import (
 from compressor.pipeline.plan import plan_budgets
 from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.select import repair_checkpoint
-from compressor.pipeline.validate import refuse_unused_rows, refuse_unused_training
+from compressor.pipeline.validate import (
+    check_method,
+    refuse_unused_rows,
+    refuse_unused_training,
+)
 from compressor.progress import SILENT, Progress
 from compressor.recovery import NONE, check_recovery, parse_recovery
 from compressor.results import Check
@@ -73,7 +77,7 @@ def score_checkpoint(recipe: Recipe, progress: Progress = SILENT) -> Scores:
     checkpoint = _open_dense(recipe)
     examples: list[Example] = []
     references: list[str] = []
-    if recipe.calibration is not None or recipe.method not in DATA_FREE:
+    if recipe.calibration is not None or METHODS[recipe.method].needs_rows:
         examples, references = _calibration(recipe, checkpoint)
     full = Mask.full(checkpoint.layers)
     return score_checkpoint_heads(recipe, checkpoint, examples, full, device, progress, references)
@@ -139,7 +143,8 @@ def prune_checkpoint(
     probe = synthetic_probe(checkpoint, get_task(checkpoint.entry.task))
     inputs = [batch.inputs() for batch in probe.batches]
     check = verify_surgery(checkpoint.model, model, checkpoint.layers, mask, inputs)
-    done = repair_checkpoint(recipe, checkpoint, examples, model, mask, device, progress)
+    recovered = repair_checkpoint(recipe, checkpoint, examples, model, device, progress)
+    model, done = recovered.model, recovered.text
     round_to(model, checkpoint.dtype)
     heads = heads_facts(checkpoint, mask, scores, plan.budget, recipe.seed)
     save_checkpoint(

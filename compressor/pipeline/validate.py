@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from compressor.errors import UsageError
+from compressor.errors import UsageError, did_you_mean
+from compressor.importance import METHODS
 from compressor.learned_masks import LEARNED
 from compressor.pipeline.recipe import Recipe
 from compressor.recovery import parse_recovery
@@ -14,10 +15,8 @@ from compressor.recovery import parse_recovery
 _MASKS = " or ".join(LEARNED)
 # Option of scoring methods -> the methods that it changes.
 SCORING = {
-    "per": ("taylor", "relevance"),
-    # Scores of the others mean the same in every layer.
-    "normalize": ("taylor", "fisher", "confidence", "relevance", "magnitude", "random"),
-    "ablate": ("ablation",),
+    option: tuple(name for name, method in METHODS.items() if option in method.options)
+    for option in ("per", "normalize", "ablate")
 }
 # Option of learned masks -> the methods that have it.
 _GATES = {
@@ -31,6 +30,29 @@ COLUMNS = (
     "source_column", "target_column", "text_column", "text_pair_column", "label_column",
 )  # fmt: skip
 _DECODING = ("num_beams", "target_length")
+
+
+def check_method(method: str, *, masks: bool = False) -> None:
+    """Raise `UsageError` for the name of no scoring method, or, with `masks`, of no method."""
+    if method in METHODS or (masks and method in LEARNED):
+        return
+    if method in LEARNED:
+        raise UsageError(
+            f"{method} gives no scores, it learns which heads to keep; use it with `compress run`, "
+            f"or one of {', '.join(METHODS)}",
+            id="method-learns-a-mask",
+        )
+    known = (*METHODS, *LEARNED) if masks else tuple(METHODS)
+    raise UsageError(
+        f"there is no method {method!r}; there are {', '.join(known)}{did_you_mean(method, known)}",
+        id="unknown-method",
+    )
+
+
+def require_calibration(method: str, calibration: str | None) -> None:
+    """Raise `UsageError` if a method looks at data and no file is given."""
+    if calibration is None and (method in LEARNED or METHODS[method].needs_rows):
+        raise UsageError(f"--method {method} needs --calibration FILE", id="calibration-missing")
 
 
 def refuse_unused(recipe: Recipe, task: str) -> None:

@@ -1,74 +1,92 @@
-"""Repair after the cut: better weights for the heads that are left.
+"""Repair after pruning: better weights for the heads that are left.
 
-One file per method, one line each in `RECOVERIES`; `recover` is the only entry.
+One file per method, one line each in `RECOVERIES`; `recover` runs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compressor.errors import UsageError
-from compressor.model.sublayers import Mask, Sublayer
+from compressor.errors import UsageError, did_you_mean
+from compressor.model.sublayers import Sublayer
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from compressor.tasks import Batch, Example, Task
+    from compressor.tasks import Example, Task
 
 NONE = "none"
-RECOVERIES: dict[str, str] = {
-    "reconstruct": "compressor.recovery.reconstruct:recover",
-    "distill": "compressor.recovery.distill:recover",
-}
-HOLDS_OUT = "distill"  # keeps some of the rows to judge itself on
+
+
+class Method(NamedTuple):
+    """What is known of a recovery method without importing it.
+
+    Args:
+        function: `module:function`, called with a `Recovery` and the options as keywords.
+        options: what can be set.
+        trains: it holds some of the rows out, to judge itself on them.
+        help: one line for the user.
+    """
+
+    function: str
+    options: tuple[str, ...]
+    trains: bool
+    help: str
+
+
+RECOVERIES: dict[str, Method] = {
+    "reconstruct": Method(
+        "compressor.recovery.reconstruct:recover", (), False,
+        "re-solve the projections into the residual stream by least squares; needs no labels",
+    ),
+    "distill": Method(
+        "compressor.recovery.distill:recover", ("epochs", "learning_rate", "patience"), True,
+        "fine-tune with the dense model as teacher",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """Everything a recovery method may use.
+    """The models and the data that a recovery method works with.
 
     Args:
-        dense: the model before the cut; it is not changed.
-        pruned: the model without the heads that `mask` removes; it is changed in place.
+        dense: the model before pruning; not changed.
+        pruned: the model to repair; not changed.
         layers: of the dense model.
-        batches: calibration batches of `task` (see `compressor.tasks`), on the CPU.
-        examples: the same rows as `task.encode` gives them, for methods that shuffle them.
         task: the task's module.
+        examples: calibration rows as `task.encode` gives them.
         device: where to compute; both models are brought there and back to the CPU.
         progress: called with (steps done, steps in all); what a step is, the method decides.
         report: called with a line now and then.
-        epochs, learning_rate, patience: of distillation; see `compressor.training.Schedule`.
-        state: file from which a stopped distillation goes on.
+        state: file from which a stopped training goes on.
     """
 
     dense: nn.Module
     pruned: nn.Module
     layers: Sequence[Sublayer]
-    mask: Mask
-    batches: Sequence[Batch]
     task: Task
-    examples: Sequence[Example] = ()
+    examples: Sequence[Example]
     seed: int = 0
     device: str = "cpu"
     progress: Callable[[int, int], None] = field(default=lambda done, total: None)
     report: Callable[[str], None] = field(default=lambda line: None)
-    epochs: int = 5
-    learning_rate: float = 1e-4
-    patience: int = 2
     state: Path | None = None
 
 
-def _without_held_out(job: Recovery) -> Recovery:
-    """The job without the rows on which distillation will judge itself: fitted to them, the model
-    would look as if there were nothing left to learn."""
-    from compressor.training import hold_out
+@dataclass(frozen=True)
+class Recovered:
+    """A repaired model, and what was done in a few words for the report.
 
-    learn, _ = hold_out(job.examples, job.seed)
-    return replace(job, examples=learn, batches=job.task.batches(learn, job.dense))
+    Parameters that no method changed are those of the pruned model, not copies of them.
+    """
+
+    model: nn.Module
+    text: str
 
 
 def parse_recovery(text: str) -> list[str]:
@@ -79,42 +97,75 @@ def parse_recovery(text: str) -> list[str]:
             or `none` stands beside others.
     """
     methods = [part.strip() for part in text.split("+")]
+    known = (NONE, *RECOVERIES)
     for method in methods:
-        if method not in (NONE, *RECOVERIES):
-            there = ", ".join((NONE, *RECOVERIES))
+        if method not in known:
             raise UsageError(
-                f"there is no recovery method {method!r}; there are {there}, and "
-                "reconstruct+distill does one after the other"
+                f"there is no recovery method {method!r}; there are {', '.join(known)}, and "
+                f"reconstruct+distill does one after the other{did_you_mean(method, known)}",
+                id="unknown-recovery",
             )
     if len(set(methods)) < len(methods) or (NONE in methods and len(methods) > 1):
-        raise UsageError(f"--recover {text}: name each method once, and none only alone")
+        raise UsageError(
+            f"--recover {text}: name each method once, and none only alone",
+            id="recovery-named-twice",
+        )
     return [method for method in methods if method != NONE]
 
 
 def check_recovery(text: str, has_rows: bool) -> None:
     """Raise `UsageError` if `--recover` is wrong, or has no rows to use; before anything is run."""
     if parse_recovery(text) and not has_rows:
-        raise UsageError(f"--recover {text} needs --calibration FILE; give one, or --recover none")
+        raise UsageError(
+            f"--recover {text} needs --calibration FILE; give one, or --recover none",
+            id="calibration-missing",
+        )
 
 
-def recover(text: str, job: Recovery) -> str:
-    """Repair `job.pruned` in place with one of `RECOVERIES`, or with several joined by `+`.
+def recover(methods: Mapping[str, Mapping[str, Any]], job: Recovery) -> Recovered:
+    """Repair a pruned model with some of `RECOVERIES`, one after the other.
 
-    Returns:
-        What was done, in a few words for the report; empty if nothing was.
+    Args:
+        methods: name -> options, in the order in which they are applied; options that are not
+            given have their defaults. With no method at all the model is `job.pruned`.
 
     Raises:
-        UsageError: there is no such method, or it needs calibration rows and there are none.
+        UsageError: there is no such method, or there are no calibration rows.
+        InputError: too few rows to train on, or values that are not finite.
     """
-    check_recovery(text, bool(job.batches))
-    job.dense.to(job.device), job.pruned.to(job.device)
-    try:
-        done, methods = [], parse_recovery(text)
-        for place, method in enumerate(methods):
-            module, _, function = RECOVERIES[method].partition(":")
-            before_training = HOLDS_OUT in methods[place + 1 :]
-            now = _without_held_out(job) if before_training else job
-            done.append(getattr(import_module(module), function)(now))
-        return "; then ".join(done)
-    finally:
-        job.dense.to("cpu"), job.pruned.to("cpu")
+    check_recovery("+".join(methods) or NONE, bool(job.examples))
+    if not methods:
+        return Recovered(job.pruned, "")
+    from compressor.model.modes import evaluating
+
+    done = Recovered(job.pruned, "")
+    texts = []
+    models = [job.dense, job.pruned]
+    with evaluating(job.dense), evaluating(job.pruned):
+        try:
+            for model in models:
+                model.to(job.device)
+            names = list(methods)
+            for number, name in enumerate(names):
+                now = replace(job, pruned=done.model)
+                if any(RECOVERIES[later].trains for later in names[number + 1 :]):
+                    now = _without_held_out(now)
+                module, _, function = RECOVERIES[name].function.partition(":")
+                done = getattr(import_module(module), function)(now, **methods[name])
+                models.append(done.model)
+                texts.append(done.text)
+        finally:
+            for model in models:
+                model.to("cpu")
+    return Recovered(done.model, "; then ".join(texts))
+
+
+def _without_held_out(job: Recovery) -> Recovery:
+    """The job without the rows on which a later training judges itself.
+
+    A model that was fitted to those rows would look as if there were nothing left to learn.
+    """
+    from compressor.training import hold_out
+
+    learn, _ = hold_out(job.examples, job.seed)
+    return replace(job, examples=learn)

@@ -14,50 +14,67 @@ Cost: a forward pass of the dense model over the calibration rows, whose results
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax
 
-from compressor.recovery import Recovery
+from compressor.recovery import Recovered, Recovery
 from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
 from compressor.training import Data, Problem, Schedule, Trained, hold_out, train
 
 
-def recover(job: Recovery) -> str:
-    """Train `job.pruned` to predict what `job.dense` does; never worse on the held-out rows."""
+def recover(
+    job: Recovery, epochs: int = 5, learning_rate: float = 1e-4, patience: int = 2
+) -> Recovered:
+    """Train a copy to predict what the dense model does; never worse on the held-out rows.
+
+    Args:
+        epochs, patience: see `compressor.training.Schedule`.
+    """
     learn, held = hold_out(job.examples, job.seed)
-    problem = _Imitation(job, job.task.batches(held, job.dense))
+    student = copy.deepcopy(job.pruned)
+    problem = Distillation(job, student, job.task.batches(held, job.dense), learning_rate)
     before = problem.validate(0.0)
     trained = train(
         problem,
         Data(learn, job.task, job.dense, job.device),
-        Schedule(job.epochs, patience=job.patience),
+        Schedule(epochs, patience=patience),
         seed=job.seed,
         state=job.state,
         report=job.report,
         progress=job.progress,
     )
     if trained.best is None or not trained.best < before:
-        problem.restore()
-        return f"distill: nothing gained on {len(held)} held-out rows, weights as they were"
-    return _describe(trained, before, len(learn), len(held), job.learning_rate)
+        text = f"distill: nothing gained on {len(held)} held-out rows, weights as they were"
+        return Recovered(job.pruned, text)
+    student.zero_grad()
+    return Recovered(student, _describe(trained, before, len(learn), len(held), learning_rate))
 
 
-class _Imitation(Problem):
-    def __init__(self, job: Recovery, held: list[Batch]) -> None:
-        self.job, self.held = job, held
-        job.dense.eval(), job.pruned.eval()
-        self.teacher = Teacher(job.dense, job.task, self._told())
-        self._parameters = {n: p for n, p in job.pruned.named_parameters() if p.is_floating_point()}
+class Distillation(Problem):
+    """All floating-point weights of the student, judged by its divergence from the teacher.
+
+    Args:
+        student: in evaluation mode; its weights change.
+        held: batches to validate on.
+    """
+
+    def __init__(
+        self, job: Recovery, student: nn.Module, held: list[Batch], learning_rate: float
+    ) -> None:
+        self.job, self.student, self.held = job, student, held
+        self.learning_rate = learning_rate
+        self.teacher = Teacher(job.dense, job.task, self._teacher_batches())
+        self._parameters = {n: p for n, p in student.named_parameters() if p.is_floating_point()}
         for parameter in self._parameters.values():
             parameter.requires_grad_(True)
-        self._first = {n: p.detach().clone() for n, p in self._parameters.items()}
 
     def groups(self) -> list[dict[str, object]]:
-        return [{"params": list(self._parameters.values()), "lr": self.job.learning_rate}]
+        return [{"params": list(self._parameters.values()), "lr": self.learning_rate}]
 
     def tensors(self) -> dict[str, Tensor]:
         return dict(self._parameters)
@@ -71,20 +88,15 @@ class _Imitation(Problem):
         terms = sum(self.job.task.loss_terms(batch) for batch in self.held)
         return float(torch.stack(sums).sum()) / terms
 
-    @torch.no_grad()
-    def restore(self) -> None:
-        for name, value in self._first.items():
-            self._parameters[name].copy_(value)
-
     def _divergence(self, batch: Batch) -> Tensor:
-        """Summed KL(dense || pruned) over what the task's loss has terms for, in nats."""
-        logits: Tensor = self.job.task.logits(self.job.pruned, batch)
-        found = log_softmax(logits[self.job.task.term_mask(batch)].float(), -1)
-        wanted = self.teacher.log_probabilities(batch)
-        return kl_div(found, wanted, reduction="sum", log_target=True)
+        """KL(dense || pruned), summed over what the task's loss has terms for, in nats."""
+        logits: Tensor = self.job.task.logits(self.student, batch)
+        terms = logits[self.job.task.term_mask(batch)]  # [terms, vocabulary or labels]
+        wanted = self.teacher.log_probabilities(batch)  # of the same shape
+        return kl_div(log_softmax(terms.float(), -1), wanted, reduction="sum", log_target=True)
 
-    def _told(self) -> Iterator[Batch]:
-        """The calibration rows for the teacher, with progress."""
+    def _teacher_batches(self) -> Iterator[Batch]:
+        """The calibration rows for the teacher to read, with progress."""
         batches = self.job.task.batches(self.job.examples, self.job.dense)
         for done, batch in enumerate(batches):
             self.job.progress(done, len(batches))

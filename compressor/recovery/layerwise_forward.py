@@ -41,14 +41,15 @@ class Projection:
 
 
 class LayerwiseForward:
-    """One model in evaluation mode and the batches it runs on.
+    """One model and the batches it runs on.
 
     Args:
+        model: in evaluation mode.
         batches: on the device of the model.
     """
 
     def __init__(self, model: nn.Module, batches: Sequence[Batch], task: Task) -> None:
-        self.model = model.eval()
+        self.model = model
         self.batches = batches
         self.task = task
         self._returned: dict[str, list[Any]] = {}  # stack -> what its last finished block returned

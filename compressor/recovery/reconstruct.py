@@ -26,6 +26,8 @@ either way.
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -33,8 +35,9 @@ from torch import Tensor, nn
 
 from compressor.importance.statistics import Moments, damped, require_finite
 from compressor.model.architectures import architecture
-from compressor.recovery import Recovery
+from compressor.recovery import Recovered, Recovery
 from compressor.recovery.layerwise_forward import LayerwiseForward, Projection, blocks_in_order
+from compressor.tasks import Batch
 
 # Share of the inputs' mean variance: see `compressor.importance.second_order`.
 DAMPING = 1e-3
@@ -56,13 +59,16 @@ class _Repair:
 
 
 @torch.no_grad()
-def recover(job: Recovery) -> str:
-    """Re-solve the projections of `job.pruned`; a repair that does not help is dropped."""
-    batches = [batch.to(job.device) for batch in job.batches]
-    dense = LayerwiseForward(job.dense, batches, job.task)
-    pruned = LayerwiseForward(job.pruned, batches, job.task)
+def recover(job: Recovery) -> Recovered:
+    """Re-solve the projections of a copy; a repair that does not help is dropped."""
+    made: list[Batch] = job.task.batches(job.examples, job.dense)
+    batches = [batch.to(job.device) for batch in made]
     entry = architecture(job.dense.config.model_type)  # type: ignore[union-attr,arg-type]
     blocks = blocks_in_order(job.layers, entry.feed_forward)
+    paths = [projection.path for _, projections in blocks for projection in projections]
+    model = _copy_with_own(job.pruned, paths)
+    dense = LayerwiseForward(job.dense, batches, job.task)
+    pruned = LayerwiseForward(model, batches, job.task)
     total = sum(len(projections) for _, projections in blocks)
     attention = {layer.output for layer in job.layers}
     repairs: list[_Repair] = []
@@ -70,12 +76,20 @@ def recover(job: Recovery) -> str:
         for projection in projections:
             damping = DAMPING if projection.path in attention else FEED_FORWARD_DAMPING
             fit, held = _gather(dense, pruned, projection)
-            module = job.pruned.get_submodule(projection.path)
+            module = model.get_submodule(projection.path)
             repairs.append(_repair(projection, module, fit, held, damping))
             job.progress(len(repairs), total)
         dense.finish(block)
         pruned.finish(block)
-    return _describe(repairs, sum(len(batch.rows) for batch in batches))
+    return Recovered(model, _describe(repairs, len(job.examples)))
+
+
+def _copy_with_own(model: nn.Module, paths: Iterable[str]) -> nn.Module:
+    """A copy with its own parameters at some paths; all others it shares with the original."""
+    own = {id(p) for path in paths for p in model.get_submodule(path).parameters()}
+    tensors = (*model.parameters(), *model.buffers())
+    shared = {id(tensor): tensor for tensor in tensors if id(tensor) not in own}
+    return copy.deepcopy(model, shared)  # the memo: what is in it stands for its own copy
 
 
 def _gather(

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from compressor.errors import UsageError
-from compressor.importance import DATA_FREE, check_method
+from compressor.importance import METHODS
 from compressor.importance.compare import TIED, compare_scores, comparison_figure
 from compressor.model.sublayers import Scores, kind_of
+from compressor.pipeline.validate import check_method
 from compressor.report import numbers
 from compressor.report.facts import kind_label
 from compressor.study.job import Job, score
@@ -26,7 +27,7 @@ from compressor.tasks.rows import fingerprint
 def study(job: Job) -> Result:
     """Score on both data sets and on halves of each, and compare."""
     check_method(job.recipe.method)
-    if job.recipe.method in DATA_FREE:
+    if not METHODS[job.recipe.method].needs_rows:
         raise UsageError(
             f"--method {job.recipe.method} looks at no data, so two data sets always agree; choose "
             "another"

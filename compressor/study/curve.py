@@ -22,6 +22,7 @@ from compressor.study.job import (
     Job,
     answer,
     dense_answers,
+    encode_rows,
     judge,
     make_batches,
     require_rows,
@@ -85,21 +86,21 @@ def _point(job: Job, batches: list[Batch], dense: list[str], mask: Mask) -> dict
     elif parse_recovery(job.recipe.recover):
         assert job.calibration is not None
         model = prune(job.checkpoint.model, job.checkpoint.layers, mask)
-        recovery = recover(
-            job.recipe.recover,
+        recovered = recover(
+            {name: {} for name in parse_recovery(job.recipe.recover)},
             Recovery(
                 dense=job.checkpoint.model,
                 pruned=model,
                 layers=job.checkpoint.layers,
-                mask=mask,
-                batches=make_batches(job, job.checkpoint, job.calibration),
                 task=job.task,
+                examples=encode_rows(job, job.checkpoint, job.calibration),
                 seed=job.recipe.seed,
                 device=job.device,
                 progress=lambda done, total: job.progress.update("layers", done, total),
             ),
         )
-        answers = answer(job, job.checkpoint, batches, len(dense), model=model)
+        recovery = recovered.text
+        answers = answer(job, job.checkpoint, batches, len(dense), model=recovered.model)
     else:
         answers = answer(job, job.checkpoint, batches, len(dense), mask)
     return judge(job, dense, answers) | {"recovery": recovery}

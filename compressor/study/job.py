@@ -14,18 +14,18 @@ from compressor.errors import InputError
 from compressor.evaluation import compare
 from compressor.export.metadata import max_source_tokens
 from compressor.files import fingerprint
-from compressor.importance import check_method, require_calibration
 from compressor.importance.ablation import measure
 from compressor.model.checkpoint import Checkpoint, checkpoint_files, open_checkpoint, resolve
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import gated, mask_gates
 from compressor.pipeline.context import pick_device, score_checkpoint_heads, warn_of_shared_rows
 from compressor.pipeline.recipe import MINIMUM_ROWS, Recipe
+from compressor.pipeline.validate import check_method, require_calibration
 from compressor.pipeline.workspace import STATE, Workspace, open_workspace
 from compressor.progress import Progress
 from compressor.study import Options
 from compressor.study.output import PREFIX, require_ours
-from compressor.tasks import Batch, Rows, Task, count_truncated, get_task, read_rows
+from compressor.tasks import Batch, Example, Rows, Task, count_truncated, get_task, read_rows
 from compressor.tasks.tables import read_text
 
 RECORD = "run.json"  # the file in which a workspace keeps whose it is
@@ -160,14 +160,22 @@ def _read(
     )
 
 
-def make_batches(job: Job, checkpoint: Checkpoint, rows: Rows) -> list[Batch]:
-    """Batches of all rows on the CPU; says how many rows had to be cut."""
-    examples = job.task.encode(rows, checkpoint.tokenizer, max_source_tokens(checkpoint))
+def encode_rows(job: Job, checkpoint: Checkpoint, rows: Rows) -> list[Example]:
+    """All rows as tokens; says how many rows had to be cut."""
+    examples: list[Example] = job.task.encode(
+        rows, checkpoint.tokenizer, max_source_tokens(checkpoint)
+    )
     cut = count_truncated(examples)
     if cut:
         job.progress.message(
             f"{cut} of {len(examples)} rows are longer than the model allows and were cut"
         )
+    return examples
+
+
+def make_batches(job: Job, checkpoint: Checkpoint, rows: Rows) -> list[Batch]:
+    """Batches of all rows on the CPU; says how many rows had to be cut."""
+    examples = encode_rows(job, checkpoint, rows)
     batches: list[Batch] = job.task.batches(examples, checkpoint.model)
     return batches
 
