@@ -133,7 +133,10 @@ def silenced_answers(
         UsageError: there are no references, whose number says how many rows there are.
     """
     if not scoring.references:
-        raise UsageError("--ablate metric needs rows with their right answers; give --calibration")
+        raise UsageError(
+            "--ablate metric needs rows with their right answers; give --calibration",
+            id="references-missing",
+        )
     empty = [""] * len(scoring.references)
     answers: dict[Head | None, list[str]] = {}
     finish = _counter(scoring, layers)

@@ -61,7 +61,8 @@ def score(scoring: Scoring) -> RawScores:
         if count == 0:
             raise InputError(
                 f"the calibration rows hold nothing but special tokens for {name}; give --method "
-                "confidence rows with words"
+                "confidence rows with words",
+                id="calibration-without-words",
             )
     values = {
         name: (total / counts[name] * torch.tensor(scoring.mask.keep[name])).tolist()

@@ -53,7 +53,7 @@ def score(scoring: Scoring, per: Per = "token") -> RawScores:
     with ExitStack() as stack:
         stack.enter_context(frozen(model))
         stack.enter_context(gated(model, scoring.layers, mask_gates(scoring.mask)))
-        stack.enter_context(linearised(scoring))
+        stack.enter_context(linearized(scoring))
         for done, batch in enumerate(scoring.batches, 1):
             positions, passes = _add_batch(scoring, batch.to(scoring.device), per, shares)
             counted += positions
@@ -118,7 +118,7 @@ def _last_hidden(scoring: Scoring) -> Iterator[list[Tensor]]:
 
 
 @contextmanager
-def linearised(scoring: Scoring) -> Iterator[None]:
+def linearized(scoring: Scoring) -> Iterator[None]:
     """The same outputs from a model whose gradient is that of its linear part, see above."""
     from transformers.activations import ACT2CLS
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from compressor.budgets.counts import ALL, Budget, check_possible
-from compressor.errors import UsageError
+from compressor.errors import UsageError, did_you_mean
 from compressor.model.sublayers import Mask, Scores, Sublayer
 
 if TYPE_CHECKING:
@@ -129,24 +129,37 @@ def check_learning(
             the method does not have, both or neither of a count and a penalty, or too few epochs.
     """
     if method not in LEARNED:
-        raise UsageError(f"there is no learned mask {method!r}; there are {', '.join(LEARNED)}")
+        raise UsageError(
+            f"there is no learned mask {method!r}; there are {', '.join(LEARNED)}"
+            f"{did_you_mean(method, LEARNED)}",
+            id="unknown-method",
+        )
     if penalty is not None and method != "hard-concrete":
         raise UsageError(
             f"--penalty {penalty:g} is for --method hard-concrete; {method} keeps exactly as many "
-            "heads as --keep says"
+            "heads as --keep says",
+            id="penalty-without-effect",
         )
     if penalty is not None and counted:
         raise UsageError(
-            f"--penalty {penalty:g} decides how many heads are left; drop it, or drop the budget"
+            f"--penalty {penalty:g} decides how many heads are left; drop it, or drop the budget",
+            id="penalty-and-budget",
         )
     if penalty is None and not counted:
-        raise UsageError(f"--method {method} needs to know how many heads to keep; give --keep")
+        raise UsageError(
+            f"--method {method} needs to know how many heads to keep; give --keep",
+            id="budget-missing",
+        )
     if estimator != "gumbel" and method != "subset":
-        raise UsageError(f"--estimator {estimator} is for --method subset, not for {method}")
+        raise UsageError(
+            f"--estimator {estimator} is for --method subset, not for {method}",
+            id="estimator-without-effect",
+        )
     if weights != "none" and epochs < 2:
         raise UsageError(
             f"--gate-epochs {epochs} is too short with trained weights: the last epoch trains them "
-            "on the final mask; give at least 2"
+            "on the final mask; give at least 2",
+            id="epochs-too-few",
         )
 
 

@@ -30,7 +30,7 @@ from compressor.pipeline.validate import (
 )
 from compressor.pipeline.workspace import Workspace, open_workspace
 from compressor.progress import Progress
-from compressor.recovery import HOLDS_OUT, check_recovery, parse_recovery
+from compressor.recovery import RECOVERIES, check_recovery, parse_recovery
 from compressor.report import rules as gate
 from compressor.report import sentences
 from compressor.results import Source
@@ -208,7 +208,8 @@ def prepare(
 
 def require_rows_to_train(recipe: Recipe, rows: int) -> None:
     """Raise `InputError` if a recipe trains something and has too few calibration rows for it."""
-    if recipe.method in LEARNED or HOLDS_OUT in parse_recovery(recipe.recover):
+    methods = parse_recovery(recipe.recover)
+    if recipe.method in LEARNED or any(RECOVERIES[name].trains for name in methods):
         from compressor.training import require_enough
 
         require_enough(rows)

@@ -29,17 +29,12 @@ def scoring(name: str, batches=None, **options) -> Scoring:
 def job(name: str, **options) -> Recovery:
     model = tiny_model(name)
     layers = find_sublayers(model)
-    mask = uneven_mask(layers)
     task = get_task("translation" if name in TRANSLATORS else "classification")
-    rows = examples(name)
     return Recovery(
         dense=model,
-        pruned=prune(model, layers, mask),
+        pruned=prune(model, layers, uneven_mask(layers)),
         layers=layers,
-        mask=mask,
-        batches=task.batches(rows, model),
         task=task,
-        examples=rows,
-        learning_rate=1e-3,
+        examples=examples(name),
         **options,
     )

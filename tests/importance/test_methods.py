@@ -9,14 +9,14 @@ import torch
 from transformers.activations import ACT2FN
 
 from compressor.errors import InputError, UsageError
-from compressor.importance import DATA_FREE, METHODS, score_heads
+from compressor.importance import METHODS, score_heads
 from compressor.importance.confidence import boundary_ids
-from compressor.importance.relevance import linearised
+from compressor.importance.relevance import linearized
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.pipeline.validate import SCORING
 from compressor.tasks import Batch
 from tests.helpers.batches import labelled_batch, one_row
+from tests.helpers.errors import raises
 from tests.helpers.numpy_transformer import NumpyTransformer
 from tests.helpers.stages import scoring
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model, uneven_mask, word_tokenizer
@@ -60,8 +60,8 @@ def negative_log_likelihood(logits: np.ndarray, row: Batch) -> float:
 @pytest.mark.parametrize("name", BUILDERS)
 def test_fisher_is_the_mean_square_of_the_gates_derivative(name: str):
     """Central differences of the gates of the NumPy model, row by row."""
-    setup = scoring(name, normalize="none")
-    found = score_heads("fisher", setup)
+    setup = scoring(name)
+    found = score_heads("fisher", setup, normalize="none")
     models = [(NumpyTransformer(setup.model, row), row) for row in rows_of(setup)]
     ones, step = mask_arrays(setup.mask), 1e-5
     for layer in setup.layers:
@@ -91,7 +91,7 @@ def test_ablation_is_the_loss_of_the_physically_pruned_model(name: str):
             return sum(float(setup.task.loss(model, row)) for row in rows) / terms
 
     for mask in masks(setup):
-        found = score_heads("ablation", scoring(name, mask=mask, normalize="layer"))
+        found = score_heads("ablation", scoring(name, mask=mask))
         whole = mean_loss(mask)
         for layer in setup.layers:
             for head in mask.kept(layer.name):
@@ -131,8 +131,9 @@ def test_ablation_of_the_metric_is_what_physical_removal_costs(name: str):
                 return sacrebleu.corpus_bleu(found, [references]).score
             return 100 * np.mean([a == b for a, b in zip(found, references, strict=True)])
 
-        options = {"ablate": "metric", "tokenizer": tokenizer, "references": references}
-        found = score_heads("ablation", short_answers(scoring(name, mask=mask, **options)))
+        options = {"tokenizer": tokenizer, "references": references}
+        setup = short_answers(scoring(name, mask=mask, **options))
+        found = score_heads("ablation", setup, ablate="metric")
         whole = value(mask)
         for layer in setup.layers:
             for head in range(layer.units)[:2]:
@@ -146,8 +147,8 @@ def test_ablation_of_the_metric_is_what_physical_removal_costs(name: str):
 
 
 def test_ablation_of_the_metric_needs_references():
-    with pytest.raises(UsageError, match="right answers; give --calibration"):
-        score_heads("ablation", scoring("bert", ablate="metric"))
+    with raises(UsageError, "references-missing"):
+        score_heads("ablation", scoring("bert"), ablate="metric")
 
 
 def test_ablation_states_its_cost_and_computes_no_layer_below_the_heads_again():
@@ -177,8 +178,8 @@ def test_confidence_is_the_mean_largest_attention_weight(name: str):
     if "decoder_input_ids" in setup.batches[0]:
         special.add(int(setup.batches[0]["decoder_input_ids"][0, 2]))
     for mask in masks(setup):
-        options = {"special_ids": frozenset(special), "normalize": "none", "mask": mask}
-        found = score_heads("confidence", scoring(name, **options))
+        options = {"special_ids": frozenset(special), "mask": mask}
+        found = score_heads("confidence", scoring(name, **options), normalize="none")
         expected = {layer.name: [] for layer in setup.layers}
         for row in rows_of(setup):
             model = NumpyTransformer(setup.model, row)
@@ -205,16 +206,19 @@ def test_confidence_is_the_mean_largest_attention_weight(name: str):
 def test_a_cross_attention_query_without_a_word_to_look_at_does_not_count():
     batch = labelled_batch(tiny_model("marian"), rows=2)
     batch["input_ids"][1, :2] = 3  # the second row has but two tokens
-    options = {"special_ids": frozenset({3}), "normalize": "none"}
-    both = score_heads("confidence", scoring("marian", [batch], **options))
-    first = score_heads("confidence", scoring("marian", [one_row(batch, 0)], **options))
+    both, first = (
+        score_heads(
+            "confidence", scoring("marian", batches, special_ids=frozenset({3})), normalize="none"
+        )
+        for batches in ([batch], [one_row(batch, 0)])
+    )
     np.testing.assert_allclose(both.values["cross.0"], first.values["cross.0"], rtol=1e-4)
 
 
 def test_confidence_of_rows_without_words_is_refused():
     setup = scoring("bert")
     special = frozenset(range(60))
-    with pytest.raises(InputError, match=r"nothing but special tokens for encoder_self\.0"):
+    with raises(InputError, "calibration-without-words"):
         score_heads("confidence", scoring("bert", setup.batches, special_ids=special))
 
 
@@ -257,7 +261,7 @@ def relevance_shares(model: NumpyTransformer, layers, mask: Mask, per: str):
 def test_relevance_is_the_contribution_in_the_linear_part_of_the_model(name: str, per: str):
     setup = scoring(name)
     for mask in masks(setup):
-        found = score_heads("relevance", scoring(name, per=per, normalize="none", mask=mask))
+        found = score_heads("relevance", scoring(name, mask=mask), per=per, normalize="none")
         shares = [
             relevance_shares(NumpyTransformer(setup.model, row), setup.layers, mask, per)
             for row in rows_of(setup)
@@ -270,11 +274,11 @@ def test_relevance_is_the_contribution_in_the_linear_part_of_the_model(name: str
 @pytest.mark.parametrize("activation", ["gelu_new", "swish", "relu"])
 def test_relevance_passes_through_every_activation(activation: str):
     """gelu_new is made of elementary functions, swish is a module, relu is zero in places."""
-    setup = scoring("marian", normalize="none")
+    setup = scoring("marian")
     for module in setup.model.modules():
         if hasattr(module, "activation_fn"):
             module.activation_fn = ACT2FN[activation]
-    found = score_heads("relevance", setup)
+    found = score_heads("relevance", setup, normalize="none")
     shares = [
         relevance_shares(
             NumpyTransformer(setup.model, row, activation), setup.layers, setup.mask, "token"
@@ -287,11 +291,11 @@ def test_relevance_passes_through_every_activation(activation: str):
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-def test_the_linearised_model_answers_as_the_model(name: str):
+def test_the_linearized_model_answers_as_the_model(name: str):
     setup = scoring(name)
     with torch.no_grad():
         expected = setup.task.logits(setup.model, setup.batches[0])
-        with linearised(setup):
+        with linearized(setup):
             actual = setup.task.logits(setup.model, setup.batches[0])
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
@@ -300,7 +304,7 @@ def test_relevance_states_its_cost():
     batches = [labelled_batch(tiny_model("marian"), seed=seed) for seed in (0, 1)]
     assert batches[0]["labels"].shape[1] == 6
     by_position = score_heads("relevance", scoring("marian", batches)).cost
-    at_once = score_heads("relevance", scoring("marian", batches, per="example")).cost
+    at_once = score_heads("relevance", scoring("marian", batches), per="example").cost
     assert (by_position["forward_passes"], by_position["backward_passes"]) == (2, 12)
     assert (at_once["forward_passes"], at_once["backward_passes"]) == (2, 2)
 
@@ -339,7 +343,7 @@ def stop_at_pass(model, number: int) -> None:
 
 
 CASES = [(method, False) for method in METHODS]
-CASES += [(method, True) for method in METHODS if method not in DATA_FREE]
+CASES += [(method, True) for method in METHODS if METHODS[method].needs_rows]
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -370,14 +374,34 @@ def test_every_method_scores_every_head_and_leaves_the_model_alone(method, name,
 @pytest.mark.parametrize("method", ["fisher", "ablation", "confidence", "relevance"])
 def test_padding_and_batching_do_not_change_scores(method: str, name: str):
     batch = labelled_batch(tiny_model(name), rows=5)
-    together = score_heads(method, scoring(name, [batch], normalize="none"))
+    plain = {"normalize": "none"} if "normalize" in METHODS[method].options else {}
+    together = score_heads(method, scoring(name, [batch]), **plain)
     rows = [one_row(batch, row) for row in range(5)]
-    apart = score_heads(method, scoring(name, rows, normalize="none"))
+    apart = score_heads(method, scoring(name, rows), **plain)
     for layer, values in together.values.items():
         np.testing.assert_allclose(values, apart.values[layer], rtol=2e-3, atol=1e-5)
 
 
-def test_normalization_is_an_option_of_exactly_the_methods_that_it_changes():
-    for method in METHODS:
-        signature = score_heads(method, scoring("bert", normalize="layer")).signature
-        assert signature.endswith("|normalize:layer") == (method in SCORING["normalize"])
+@pytest.mark.parametrize("method", METHODS)
+def test_layers_have_norm_one_where_a_method_can_be_normalized(method: str):
+    found = score_heads(method, scoring("bert"))
+    norms = [np.linalg.norm(values) for values in found.values.values()]
+    normalized = "normalize" in METHODS[method].options
+    assert np.allclose(norms, 1) == normalized
+    assert found.signature.endswith(f"|normalize:{'layer' if normalized else 'none'}")
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "other"),
+    [
+        ("taylor", "per", "example"),
+        ("relevance", "per", "example"),
+        ("taylor", "normalize", "none"),
+    ],
+)
+def test_an_option_changes_scores_and_signature(method: str, option: str, other: str):
+    setup = scoring("marian")
+    usual, changed = score_heads(method, setup), score_heads(method, setup, **{option: other})
+    assert usual.values != changed.values
+    assert f"|{option}:{other}" in changed.signature
+    assert f"|{option}:{other}" not in usual.signature

@@ -18,6 +18,7 @@ from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.tasks import Batch
 from tests.helpers.batches import labelled_batch, one_row
+from tests.helpers.errors import raises
 from tests.helpers.stages import scoring
 from tests.helpers.tiny import BUILDERS, tiny_model, uneven_mask
 
@@ -219,14 +220,6 @@ def test_scores_are_a_property_of_rows_not_of_how_many_there_are():
         np.testing.assert_allclose(values, once.values[name], rtol=1e-4)
 
 
-def test_scaling_by_layer_does_not_apply():
-    plain = score_heads("second-order", scoring("marian", normalize="none"))
-    asked = score_heads("second-order", scoring("marian", normalize="layer"))
-    assert plain.values == asked.values
-    assert asked.signature == plain.signature
-    assert asked.signature.endswith("normalize:none")
-
-
 @pytest.mark.parametrize("name", ["marian", "distilbert"])
 def test_a_masked_model_scores_as_the_pruned_one(name: str):
     """The pruned model is a different network with fewer heads, scored without any mask."""
@@ -247,5 +240,6 @@ def test_a_broken_model_is_named_not_scored():
     setup = scoring("bert")
     with torch.no_grad():
         setup.model.get_submodule(setup.layers[1].inputs["value"]).weight.fill_(float("nan"))
-    with pytest.raises(InputError, match=r"encoder_self\.\d produces NaN or infinite values"):
+    with raises(InputError, "activations-not-finite") as caught:
         score_heads("second-order", setup)
+    assert "encoder_self." in str(caught.value)

@@ -26,6 +26,7 @@ from compressor.model.sublayers import Mask
 from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import Example, get_task
 from compressor.training import hold_out
+from tests.helpers.errors import raises
 from tests.helpers.tiny import BUILDERS, LABELS, TRANSLATORS, tiny_model
 
 MAKERS = ("hard-concrete", "subset")
@@ -135,13 +136,13 @@ def test_a_batch_in_parts_teaches_hard_concrete_the_same(monkeypatch):
 
 def test_with_a_penalty_a_gate_is_what_it_is_more_probably():
     """At log alpha -0.6 a gate is not 0 in 55 % of the draws, but 1 in 20 % only."""
-    job = learning("bert", penalty=0.1, keep=None)
-    gates = HardConcrete(Layout(job.layers, None, {"encoder_self": 0}), job)
+    layers = find_sublayers(tiny_model("bert"))
+    gates = HardConcrete(Layout(layers, None, {"encoder_self": 0}), penalty=0.1)
     with torch.no_grad():
         gates.log_alpha.copy_(torch.tensor([-0.6, 0.1, -0.1, 2.0] * 3))
     drawn = hard_concrete_distribution.sample(torch.full((4000,), -0.6), torch.rand(4000))
     assert (drawn == 0).sum() > 2 * (drawn == 1).sum()
-    assert [gates.mask().kept(layer.name) for layer in job.layers] == [[1, 3]] * 3
+    assert [gates.mask().kept(layer.name) for layer in layers] == [[1, 3]] * 3
 
 
 def test_the_target_falls_to_the_wanted_count_and_stays():
@@ -309,9 +310,9 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(
 
 @pytest.mark.parametrize("estimator", ["gumbel", "straight-through"])
 def test_subset_gates_sum_to_the_count_and_harden(estimator):
-    job = learning("marian", keep={"encoder_self": 3, "cross": 5}, estimator=estimator)
-    job = dataclasses.replace(job, floors=dict.fromkeys(job.floors, 1))
-    gates = Subset(Layout(job.layers, job.keep, job.floors), job)
+    layers = find_sublayers(tiny_model("marian"))
+    floors = {"encoder_self": 1, "decoder_self": 1, "cross": 1}
+    gates = Subset(Layout(layers, {"encoder_self": 3, "cross": 5}, floors), estimator=estimator)
     with torch.no_grad():
         gates.weight.normal_(generator=torch.Generator().manual_seed(0))
     for progress in (0.0, 0.5, 1.0):
@@ -327,9 +328,9 @@ def test_subset_gates_sum_to_the_count_and_harden(estimator):
 
 
 def test_a_cold_subset_and_its_mask_keep_the_same_heads_with_floors():
-    job = learning("marian", keep={"all": 11})
-    job = dataclasses.replace(job, floors={"encoder_self": 0, "decoder_self": 1, "cross": 2})
-    gates = Subset(Layout(job.layers, job.keep, job.floors), job)
+    layers = find_sublayers(tiny_model("marian"))
+    floors = {"encoder_self": 0, "decoder_self": 1, "cross": 2}
+    gates = Subset(Layout(layers, {"all": 11}, floors))
     for seed in range(5):
         with torch.no_grad():
             gates.weight.normal_(0, 9, generator=torch.Generator().manual_seed(seed))
@@ -339,8 +340,8 @@ def test_a_cold_subset_and_its_mask_keep_the_same_heads_with_floors():
 
 
 def test_a_layer_at_its_floor_earns_nothing_by_closing():
-    job = learning("bert", floors={"encoder_self": 2})
-    gates = HardConcrete(Layout(job.layers, job.keep, job.floors), job)
+    layers = find_sublayers(tiny_model("bert"))
+    gates = HardConcrete(Layout(layers, {"all": 5}, {"encoder_self": 2}))
     with torch.no_grad():
         gates.log_alpha[:4] = -3.0  # expected heads of the first layer: 0.4
     (expected,) = gates.expected()
@@ -356,14 +357,14 @@ def test_a_larger_penalty_leaves_fewer_heads():
     job = learning("bert", keep=None, batch_size=8, epochs=16)
     counts = []
     for penalty in (1e-6, 0.25, 30.0):
-        learned = learn("hard-concrete", dataclasses.replace(job, penalty=penalty))
+        learned = learn("hard-concrete", job, penalty=penalty)
         counts.append(learned.mask.count())
         assert f"|penalty:{penalty:g}|" in learned.scores.signature
         kept_all = learned.mask.count() == learned.mask.total()
         assert ("no head was removed; a larger penalty" in learned.text) == kept_all
     assert counts[0] > counts[1] > counts[2] == 0
-    floored = dataclasses.replace(job, penalty=30.0, floors={"encoder_self": 1})
-    assert learn("hard-concrete", floored).mask.counts() == {
+    floored = dataclasses.replace(job, floors={"encoder_self": 1})
+    assert learn("hard-concrete", floored, penalty=30.0).mask.counts() == {
         "encoder_self.0": 1, "encoder_self.1": 1, "encoder_self.2": 1,
     }  # fmt: skip
 
@@ -399,21 +400,23 @@ def test_fitting_that_does_not_help_is_dropped():
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "message"),
+    ("method", "settings", "options", "problem"),
     [
-        ("lottery", {}, "no learned mask 'lottery'; there are hard-concrete, subset"),
-        ("subset", {"keep": None, "penalty": 0.1}, "--penalty 0.1 is for --method hard-concrete"),
-        ("hard-concrete", {"penalty": 0.1}, "--penalty 0.1 decides how many heads are left"),
-        ("subset", {"keep": None}, "--method subset needs to know how many heads to keep"),
-        (
-            "hard-concrete",
-            {"estimator": "straight-through"},
-            "--estimator straight-through is for --method subset",
-        ),
-        ("subset", {"weights": "all", "epochs": 1}, "--gate-epochs 1 is too short"),
-        ("subset", {"floors": {"encoder_self": 2}}, "keep 5 leaves 5 heads, but the floors"),
+        ("lottery", {}, {}, "unknown-method"),
+        ("subset", {"keep": None}, {"penalty": 0.1}, "penalty-without-effect"),
+        ("hard-concrete", {}, {"penalty": 0.1}, "penalty-and-budget"),
+        ("subset", {"keep": None}, {}, "budget-missing"),
+        ("hard-concrete", {}, {"estimator": "straight-through"}, "estimator-without-effect"),
+        ("subset", {"weights": "all", "epochs": 1}, {}, "epochs-too-few"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(method: str, options: dict, message: str):
-    with pytest.raises(UsageError, match=message):
-        learn(method, learning("bert", **options))
+def test_options_that_do_not_go_together_are_an_error(
+    method: str, settings: dict, options: dict, problem: str
+):
+    with raises(UsageError, problem):
+        learn(method, learning("bert", **settings), **options)
+
+
+def test_floors_above_the_head_count_are_an_error():
+    with pytest.raises(UsageError):
+        learn("subset", learning("bert", floors={"encoder_self": 2}))

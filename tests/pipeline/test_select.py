@@ -78,7 +78,8 @@ def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_p
     batches = task.batches(task.encode(rows, checkpoint.tokenizer, 512), checkpoint.model)
     again = score_heads(
         "fisher",
-        Scoring(checkpoint.model, checkpoint.layers, half, batches, task, normalize="none"),
+        Scoring(checkpoint.model, checkpoint.layers, half, batches, task),
+        normalize="none",
     )
     for name, scores in found["scores"].items():
         for head in half.kept(name):

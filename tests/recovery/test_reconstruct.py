@@ -19,30 +19,35 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import OutputBias, prune, verify_surgery
-from compressor.recovery import RECOVERIES, Recovery, reconstruct, recover
+from compressor.recovery import RECOVERIES, Recovered, Recovery, reconstruct, recover
 from compressor.recovery.layerwise_forward import LayerwiseForward, Projection, blocks_in_order
-from compressor.tasks import get_task, read_rows
-from tests.helpers.batches import labelled_batch
+from compressor.tasks import Batch, get_task, read_rows
+from tests.helpers.batches import examples
+from tests.helpers.errors import raises
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, empty_first_mask, tiny_model, uneven_mask
 
-MANY = (600, 300, 600)  # enough that every repair helps on the rows held out, too
+MANY = 1500  # enough that every repair helps on the rows held out, too
 
 
-def job(
-    name: str, mask=uneven_mask, rows: tuple[int, ...] = (40, 20), model: nn.Module | None = None
-) -> Recovery:
-    """A tiny model after the cut; `mask` makes the mask from the layers; a batch per `rows`."""
+def job(name: str, mask=uneven_mask, rows: int = 60, model: nn.Module | None = None) -> Recovery:
+    """A tiny pruned model and random rows; `mask` makes the mask from the layers."""
     model = model or tiny_model(name)
     layers = find_sublayers(model)
-    made = mask(layers)
     return Recovery(
         dense=model,
-        pruned=prune(model, layers, made),
+        pruned=prune(model, layers, mask(layers)),
         layers=layers,
-        mask=made,
-        batches=[labelled_batch(model, count, seed=seed) for seed, count in enumerate(rows)],
         task=get_task("translation" if name in TRANSLATORS else "classification"),
+        examples=examples(name, rows),
     )
+
+
+def batches_of(setup: Recovery) -> list[Batch]:
+    return setup.task.batches(setup.examples, setup.dense)
+
+
+def reconstructed(setup: Recovery) -> nn.Module:
+    return recover({"reconstruct": {}}, setup).model
 
 
 def feed_forward(name: str) -> str:
@@ -55,12 +60,12 @@ def one_head(layer: int, head: int):
 
 
 @torch.no_grad()
-def difference(setup: Recovery, pruned: nn.Module | None = None) -> float:
+def difference(setup: Recovery, pruned: nn.Module) -> float:
     """Mean squared difference of the logits to the dense model's, over real tokens."""
     total, count = 0.0, 0
-    for batch in setup.batches:
+    for batch in batches_of(setup):
         expected = setup.task.logits(setup.dense, batch)
-        actual = setup.task.logits(pruned or setup.pruned, batch)
+        actual = setup.task.logits(pruned, batch)
         if expected.dim() == 3:
             real = batch["labels"] != -100
             expected, actual = expected[real], actual[real]
@@ -73,7 +78,7 @@ def difference(setup: Recovery, pruned: nn.Module | None = None) -> float:
 def rows_of(model: nn.Module, path: str, setup: Recovery, kind: str):
     """Inputs and outputs of a module over all real tokens, as NumPy [tokens, features]."""
     seen: list[tuple[np.ndarray, np.ndarray]] = []
-    for batch in setup.batches:
+    for batch in batches_of(setup):
         real = setup.task.token_mask(batch, kind)
 
         def record(module, inputs, output, real=real):
@@ -90,13 +95,13 @@ def rows_of(model: nn.Module, path: str, setup: Recovery, kind: str):
 @pytest.mark.parametrize("name", BUILDERS)
 def test_logits_come_closer_to_the_dense_models(name: str, mask):
     setup = job(name, mask)
-    before = difference(setup)
-    text = recover("reconstruct", setup)
-    assert difference(setup) < 0.8 * before
+    before = difference(setup, setup.pruned)
+    recovered = recover({"reconstruct": {}}, setup)
+    assert difference(setup, recovered.model) < 0.8 * before
     assert re.fullmatch(
         r"reconstruct: \d+ output projections of attention and feed-forward parts re-solved on 60 "
         r"rows; squared difference to the dense model after each \d\d % smaller",
-        text,
+        recovered.text,
     )
 
 
@@ -117,8 +122,7 @@ def test_the_first_repair_is_ridge_regression_towards_the_old_weights():
         np.concatenate([centered, ridge]), np.concatenate([target, ridge @ old.T]), rcond=None
     )[0].T
     intercept = wanted.mean(0) - solution @ x.mean(0)
-    recover("reconstruct", setup)
-    projection = setup.pruned.get_submodule(layer.output)
+    projection = reconstructed(setup).get_submodule(layer.output)
     np.testing.assert_allclose(projection.weight.detach(), solution, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(projection.bias.detach(), intercept, rtol=1e-3, atol=1e-4)
     repaired = x @ projection.weight.detach().numpy().T + projection.bias.detach().numpy()
@@ -138,10 +142,10 @@ def test_a_feed_forward_part_makes_up_for_what_attention_left(name: str):
     norms = {"bert": "output.LayerNorm", "distilbert": "output_layer_norm"}
     norm = f"{path.removesuffix(feed_forward(name))}{norms.get(name, 'final_layer_norm')}"
     attention = copy.deepcopy(setup.pruned)
-    recover("reconstruct", setup)
+    model = reconstructed(setup)
     first = setup.layers[0].output
     for part in ("weight", "bias"):
-        repaired = setup.pruned.get_submodule(first).state_dict()[part]
+        repaired = model.get_submodule(first).state_dict()[part]
         attention.get_submodule(first).state_dict()[part].copy_(repaired)
     x, _ = rows_of(attention, path, setup, block.kind)
     wanted, _ = rows_of(setup.dense, norm, setup, block.kind)
@@ -154,7 +158,7 @@ def test_a_feed_forward_part_makes_up_for_what_attention_left(name: str):
         centered.T @ (missing - missing.mean(0)) / len(x),
         assume_a="pos",
     ).T
-    module, old = setup.pruned.get_submodule(path), attention.get_submodule(path)
+    module, old = model.get_submodule(path), attention.get_submodule(path)
     change = (module.weight - old.weight).detach().numpy()
     np.testing.assert_allclose(change, step, rtol=5e-3, atol=2e-4)
     offset = missing.mean(0) - step @ x.mean(0)
@@ -166,22 +170,19 @@ def test_few_rows_do_no_harm_on_others(monkeypatch):
     checkpoint = open_checkpoint(str(example.model()))
     task, layers = get_task("translation"), checkpoint.layers
     few, others = (
-        task.batches(
-            task.encode(read_rows("translation", file, limit=limit), checkpoint.tokenizer, 128),
-            checkpoint.model,
-        )
+        task.encode(read_rows("translation", file, limit=limit), checkpoint.tokenizer, 128)
         for file, limit in ((example.calibration(), 8), (example.test(), 24))
     )
+    batches = task.batches(others, checkpoint.model)
     half = Mask.full(layers).without((x.name, head) for x in layers for head in range(0, 8, 2))
 
     @torch.no_grad()
     def loss(held_out: int | None) -> float:
-        pruned = prune(checkpoint.model, layers, half)
+        model = prune(checkpoint.model, layers, half)
         if held_out is not None:
             monkeypatch.setattr(reconstruct, "HELD_OUT", held_out)
-            job = Recovery(checkpoint.model, pruned, layers, half, few, task)
-            recover("reconstruct", job)
-        return sum(float(task.loss(pruned, batch)) for batch in others)
+            model = reconstructed(Recovery(checkpoint.model, model, layers, task, few))
+        return sum(float(task.loss(model, batch)) for batch in batches)
 
     cut = loss(None)
     assert loss(reconstruct.HELD_OUT) < cut
@@ -193,8 +194,7 @@ def test_an_emptied_layer_answers_with_the_mean(name: str):
     setup = job(name, empty_first_mask)
     layer = setup.layers[0]
     _, wanted = rows_of(setup.dense, layer.output, setup, layer.kind)
-    recover("reconstruct", setup)
-    stand_in = setup.pruned.get_submodule(layer.output)
+    stand_in = reconstructed(setup).get_submodule(layer.output)
     assert isinstance(stand_in, OutputBias)
     np.testing.assert_allclose(stand_in.bias.detach(), wanted.mean(0), rtol=1e-4, atol=1e-5)
 
@@ -231,49 +231,68 @@ def test_a_redundant_head_is_made_up_for(name: str, kind: str, monkeypatch):
     def without_copies(layers):
         return Mask.full(layers).without((x.name, 3) for x in layers if x.kind == kind)
 
-    setup = job(name, without_copies, rows=(100, 100), model=model)
-    cut = difference(setup)
-    undamped = dataclasses.replace(setup, pruned=copy.deepcopy(setup.pruned))
-    recover("reconstruct", setup)
-    assert difference(setup) < 0.05 * cut
+    setup = job(name, without_copies, rows=200, model=model)
+    cut = difference(setup, setup.pruned)
+    assert difference(setup, reconstructed(setup)) < 0.05 * cut
     monkeypatch.setattr(reconstruct, "DAMPING", 1e-9)
-    recover("reconstruct", undamped)
-    assert difference(undamped) < 1e-5 * cut
+    undamped = reconstructed(setup)
+    assert difference(setup, undamped) < 1e-5 * cut
     layer = next(x for x in setup.layers if x.kind == kind)
     old = model.get_submodule(layer.output).weight
-    new = undamped.pruned.get_submodule(layer.output).weight
+    new = undamped.get_submodule(layer.output).weight
     torch.testing.assert_close(new[:, 8:16], old[:, 8:16] + old[:, 24:] @ mixing, rtol=0, atol=0.02)
 
 
 @pytest.mark.parametrize("name", ["marian", "bert"])
 def test_only_projections_into_the_stream_change_and_only_after_the_first_cut(name: str):
     setup = job(name, one_head(1, 0), rows=MANY)
-    before = copy.deepcopy(setup.pruned.state_dict())
-    dense = copy.deepcopy(setup.dense.state_dict())
     wanted = [p.requires_grad for p in setup.pruned.parameters()]
-    recover("reconstruct", setup)
+    model = reconstructed(setup)
     # The decoder's first self-attention comes before anything it hears from the encoder, and the
     # first block before the cut.
     places = [p for _, block in blocks_in_order(setup.layers, feed_forward(name)) for p in block]
     first = "model.encoder.layers.0." if name == "marian" else "bert.encoder.layer.0."
     later = [p.path for p in places if p.name != "decoder_self.0" and not p.path.startswith(first)]
-    changed = {k for k, v in setup.pruned.state_dict().items() if not torch.equal(v, before[k])}
+    before = setup.pruned.state_dict()
+    changed = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
     possible = {f"{path}.{part}" for path in later for part in ("weight", "bias")}
     assert changed <= possible
-    assert len(possible - changed) <= 2  # a repair that does not help on held-out rows is dropped
-    assert all(torch.equal(value, dense[key]) for key, value in setup.dense.state_dict().items())
-    assert [p.requires_grad for p in setup.pruned.parameters()] == wanted
-    for model in (setup.dense, setup.pruned):
-        assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
-        assert not any("forward" in m.__dict__ for m in model.modules())
+    # A repair that does not help on held-out rows is dropped: two of them at most, weight and bias.
+    assert len(possible - changed) <= 4
+    assert [p.requires_grad for p in model.parameters()] == wanted
+    for one in (setup.dense, setup.pruned, model):
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in one.modules())
+        assert not any("forward" in m.__dict__ for m in one.modules())
+
+
+@pytest.mark.parametrize("methods", [("reconstruct",), ("distill",), ("reconstruct", "distill")])
+def test_the_models_handed_in_stay_as_they_are(methods: tuple[str, ...]):
+    setup = job("marian", rows=48)
+    setup.pruned.train()
+    before = [copy.deepcopy(model.state_dict()) for model in (setup.dense, setup.pruned)]
+    flags = [p.requires_grad for p in setup.pruned.parameters()]
+    options = {"reconstruct": {}, "distill": {"epochs": 1, "learning_rate": 1e-3}}
+    recovered = recover({method: options[method] for method in methods}, setup).model
+    for model, state in zip((setup.dense, setup.pruned), before, strict=True):
+        assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    assert all(module.training for module in setup.pruned.modules())
+    assert [p.requires_grad for p in setup.pruned.parameters()] == flags
+    assert any(not torch.equal(v, before[1][k]) for k, v in recovered.state_dict().items())
+    assert recovered.lm_head.weight is recovered.model.shared.weight  # tied, as in the pruned one
+
+
+def test_a_reconstructed_model_shares_what_was_not_solved_for():
+    """A translator's embeddings are most of its weights; a second copy would double its memory."""
+    setup = job("marian")
+    model = reconstructed(setup)
+    assert model.model.shared.weight is setup.pruned.model.shared.weight
+    path = setup.layers[-2].output
+    assert model.get_submodule(path) is not setup.pruned.get_submodule(path)
 
 
 def test_the_same_job_gives_the_same_weights():
-    first, second = job("marian"), job("marian")
-    recover("reconstruct", first)
-    recover("reconstruct", second)
-    for key, value in first.pruned.state_dict().items():
-        assert torch.equal(value, second.pruned.state_dict()[key])
+    first, second = (reconstructed(job("marian")).state_dict() for _ in range(2))
+    assert all(torch.equal(value, second[key]) for key, value in first.items())
 
 
 def test_nothing_is_touched_where_nothing_is_missing():
@@ -284,26 +303,27 @@ def test_nothing_is_touched_where_nothing_is_missing():
             model.get_submodule(layer.output).weight[:, 8:16] = 0
     setup = job("bert", lambda x: Mask.full(x).without((y.name, 1) for y in x), model=model)
     setup = dataclasses.replace(setup, dense=copy.deepcopy(setup.pruned))
-    before = copy.deepcopy(setup.pruned.state_dict())
-    assert recover("reconstruct", setup) == "reconstruct: nothing to repair in 6 projections"
-    assert all(torch.equal(v, before[k]) for k, v in setup.pruned.state_dict().items())
+    recovered = recover({"reconstruct": {}}, setup)
+    assert recovered.text == "reconstruct: nothing to repair in 6 projections"
+    before = setup.pruned.state_dict()
+    assert all(torch.equal(v, before[k]) for k, v in recovered.model.state_dict().items())
 
 
 def test_padding_is_not_looked_at():
     """Wider padding of the same rows, filled with other tokens, changes no weight noticeably."""
     setup = job("bert")
     wide = []
-    for batch in setup.batches:
+    for batch in batches_of(setup):
         padded = copy.copy(batch)
-        extra = torch.full((len(batch["labels"]), 6), 7)
-        padded["input_ids"] = torch.cat([batch["input_ids"], extra], 1)
-        padded["attention_mask"] = torch.cat([batch["attention_mask"], extra * 0], 1)
+        for part, value in batch.inputs().items():
+            extra = torch.full((len(value), 6), 7 if part == "input_ids" else 0)
+            padded[part] = torch.cat([value, extra], 1)
         wide.append(padded)
-    other = dataclasses.replace(job("bert"), batches=wide)
-    recover("reconstruct", setup)
-    recover("reconstruct", other)
-    for key, value in setup.pruned.state_dict().items():
-        torch.testing.assert_close(value, other.pruned.state_dict()[key], rtol=1e-3, atol=1e-4)
+    task = copy.copy(setup.task)
+    task.batches = lambda rows, model: wide
+    other = reconstructed(dataclasses.replace(setup, task=task)).state_dict()
+    for key, value in reconstructed(setup).state_dict().items():
+        torch.testing.assert_close(value, other[key], rtol=1e-3, atol=1e-4)
 
 
 def test_projections_without_a_bias_get_none():
@@ -311,38 +331,37 @@ def test_projections_without_a_bias_get_none():
     for layer in find_sublayers(model):
         model.get_submodule(layer.output).bias = None
     setup = job("bert", model=model)
-    before = difference(setup)
-    recover("reconstruct", setup)
-    assert difference(setup) < before
-    assert all(setup.pruned.get_submodule(x.output).bias is None for x in setup.layers)
+    model = reconstructed(setup)
+    assert difference(setup, model) < difference(setup, setup.pruned)
+    assert all(model.get_submodule(x.output).bias is None for x in setup.layers)
 
 
 def test_half_precision_weights_hold_the_repair():
     setup = job("bert")
     setup.dense.bfloat16(), setup.pruned.bfloat16()
-    before = difference(setup)
-    recover("reconstruct", setup)
-    assert {p.dtype for p in setup.pruned.parameters()} == {torch.bfloat16}
-    assert difference(setup) < before
+    model = reconstructed(setup)
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    assert difference(setup, model) < difference(setup, setup.pruned)
 
 
 @pytest.mark.parametrize("name", ["mbart", "distilbert"])
-def test_replay_sees_what_a_whole_forward_pass_sees(name: str):
+def test_layerwise_forward_sees_what_a_whole_forward_pass_sees(name: str):
     """Piece by piece with finished blocks skipped, against hooks in one ordinary pass."""
-    setup = job(name, rows=(5, 3))
-    replay = LayerwiseForward(setup.pruned, setup.batches, setup.task)
+    setup = job(name, rows=8)
+    batches = batches_of(setup)
+    forward = LayerwiseForward(setup.pruned, batches, setup.task)
     order = []
     for block, projections in blocks_in_order(setup.layers, feed_forward(name)):
         for projection in projections:
             pieces = []
-            for number, batch in enumerate(setup.batches):
-                inputs, stream = replay.observe(projection, number)
+            for number, batch in enumerate(batches):
+                inputs, stream = forward.observe(projection, number)
                 assert stream.shape[-1] == 32
                 pieces.append(inputs[setup.task.token_mask(batch, projection.kind)].numpy())
             expected, _ = rows_of(setup.pruned, projection.path, setup, projection.kind)
             np.testing.assert_array_equal(np.concatenate(pieces), expected.astype(np.float32))
             order.append(projection.name)
-        replay.finish(block)
+        forward.finish(block)
     attention = [found for found in order if found in {layer.name for layer in setup.layers}]
     assert sorted(attention) == sorted(layer.name for layer in setup.layers)
     if name == "mbart":
@@ -352,56 +371,56 @@ def test_replay_sees_what_a_whole_forward_pass_sees(name: str):
 @pytest.mark.parametrize("name", BUILDERS)
 def test_the_observed_stream_holds_the_projections_output(name: str):
     """Its derivative by the output bias is one: the bias moves the stream by just as much."""
-    setup = job(name, rows=(5,))
+    setup = job(name, rows=5)
     layer = next(x for x in reversed(setup.layers) if x.kind in ("cross", "encoder_self"))
     place = Projection(layer.name, layer.output, layer.kind)
-    replay = LayerwiseForward(setup.dense, setup.batches, setup.task)
-    _, before = replay.observe(place, 0)
+    forward = LayerwiseForward(setup.dense, batches_of(setup), setup.task)
+    _, before = forward.observe(place, 0)
     with torch.no_grad():
         setup.dense.get_submodule(place.path).bias += 0.25
-    _, after = replay.observe(place, 0)
+    _, after = forward.observe(place, 0)
     torch.testing.assert_close(after - before, torch.full_like(before, 0.25))
 
 
 @pytest.mark.parametrize("mask", [uneven_mask, empty_first_mask])
 @pytest.mark.parametrize("name", BUILDERS)
-def test_the_twin_of_a_changed_pruned_model_is_its_equal_when_gated(name: str, mask):
-    setup = job(name, mask, rows=(5,))
+def test_a_pruned_model_in_the_dense_shape_is_its_equal_when_gated(name: str, mask):
+    setup = job(name, mask, rows=5)
+    kept = mask(setup.layers)
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in setup.pruned.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    twin = restore_shape(setup.dense, setup.pruned, setup.layers, setup.mask)
-    inputs = [batch.inputs() for batch in setup.batches]
-    verify_surgery(twin, setup.pruned, setup.layers, setup.mask, inputs)
+    twin = restore_shape(setup.dense, setup.pruned, setup.layers, kept)
+    inputs = [batch.inputs() for batch in batches_of(setup)]
+    verify_surgery(twin, setup.pruned, setup.layers, kept, inputs)
     assert find_sublayers(twin) == setup.layers
-    again = prune(twin, setup.layers, setup.mask).state_dict()
+    again = prune(twin, setup.layers, kept).state_dict()
     assert set(again) == set(setup.pruned.state_dict())
     assert all(torch.equal(v, again[k]) for k, v in setup.pruned.state_dict().items())
 
 
 def test_progress_counts_projections():
     seen = []
-    setup = dataclasses.replace(job("bert", rows=(5,)), progress=lambda *step: seen.append(step))
-    recover("reconstruct", setup)
+    setup = dataclasses.replace(job("bert", rows=5), progress=lambda *step: seen.append(step))
+    reconstructed(setup)
     assert seen == [(done, 6) for done in range(1, 7)]
 
 
-def test_no_recovery_changes_nothing():
-    setup = dataclasses.replace(job("bert"), batches=[])
-    before = copy.deepcopy(setup.pruned.state_dict())
-    assert recover("none", setup) == ""
-    assert all(torch.equal(v, before[k]) for k, v in setup.pruned.state_dict().items())
+def test_no_recovery_gives_the_pruned_model():
+    setup = dataclasses.replace(job("bert"), examples=[])
+    assert recover({}, setup) == Recovered(setup.pruned, "")
 
 
-def test_what_cannot_be_done_is_refused():
-    setup = job("bert", rows=(5,))
-    there = ", ".join(("none", *RECOVERIES))
-    with pytest.raises(UsageError, match=f"no recovery method 'distil'; there are {there}"):
-        recover("distil", setup)
-    with pytest.raises(UsageError, match="--recover reconstruct needs --calibration FILE"):
-        recover("reconstruct", dataclasses.replace(setup, batches=[]))
+def test_unknown_methods_missing_rows_and_broken_models_are_errors():
+    setup = job("bert", rows=5)
+    with raises(UsageError, "unknown-recovery") as caught:
+        recover({"distil": {}}, setup)
+    assert all(method in str(caught.value) for method in RECOVERIES)
+    with raises(UsageError, "calibration-missing"):
+        recover({"reconstruct": {}}, dataclasses.replace(setup, examples=[]))
     with torch.no_grad():
         setup.pruned.get_submodule(setup.layers[1].inputs["value"]).weight.fill_(float("nan"))
-    with pytest.raises(InputError, match=r"encoder_self\.1 produces NaN or infinite values"):
-        recover("reconstruct", setup)
+    with raises(InputError, "activations-not-finite") as caught:
+        recover({"reconstruct": {}}, setup)
+    assert "encoder_self.1" in str(caught.value)

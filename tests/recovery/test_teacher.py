@@ -60,7 +60,7 @@ def test_what_it_keeps_takes_no_more_room_than_the_model(name: str, monkeypatch)
 
 
 def test_the_dense_model_is_run_once_however_many_epochs():
-    setup = job("marian", epochs=4)
+    setup = job("marian")
     rows = 0
 
     def count(model, args, inputs) -> None:
@@ -68,5 +68,5 @@ def test_the_dense_model_is_run_once_however_many_epochs():
         rows += len(inputs["input_ids"])
 
     setup.dense.register_forward_pre_hook(count, with_kwargs=True)
-    recover("distill", setup)
+    recover({"distill": {"epochs": 4}}, setup)
     assert rows == len(setup.examples)
