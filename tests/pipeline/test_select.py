@@ -206,14 +206,13 @@ def test_what_does_not_go_together_is_refused(checkpoints, tmp_path, options, me
 @pytest.mark.parametrize(("name", "usual"), [("bert", 5e-5), ("marian", 1e-4)])
 def test_the_learning_rate_follows_from_the_task(checkpoints, tmp_path, monkeypatch, name, usual):
     rates = []
-    monkeypatch.setattr(choosing, "recover", lambda how, job: rates.append(job.learning_rate))
+    monkeypatch.setattr(
+        choosing, "recover", lambda how, job: rates.append(how["distill"]["learning_rate"])
+    )
     checkpoint = open_checkpoint(str(checkpoints[name]))
-    full = Mask.full(checkpoint.layers)
     for rate in (None, 0.01):
         wanted = recipe(checkpoints, tmp_path, name, recover="distill", learning_rate=rate)
-        choosing.repair_checkpoint(
-            wanted, checkpoint, [], checkpoint.model, full, "cpu", Progress()
-        )
+        choosing.repair_checkpoint(wanted, checkpoint, [], checkpoint.model, "cpu", Progress())
     assert rates == [usual, 0.01]
 
 
