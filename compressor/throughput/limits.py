@@ -1,34 +1,34 @@
-"""What speed-up a smaller model can have at most: its work, operation by operation.
+"""The theoretical limit of a smaller model's speed-up, from its work, operation by operation.
 
 Every operation of the exported graphs is counted in multiply-adds and in bytes moved:
 
-- weights are read once per run of a graph, of embedding tables only the rows looked up;
+- weights are read once per run of a graph; of embedding tables, only the rows looked up;
 - each operation reads its inputs and writes its outputs, 4 bytes a value in float32;
-- attention is counted as the graphs do it (see `compressor/export/attention.py`), not fused:
-  one product for query, key and value, copies into and out of heads, scores written, masked,
-  normalized and read again, the grown key/value cache copied in every decoding step;
-- residual addition and normalisation, which no pruning removes, are counted at their least.
+- attention is counted as the graphs compute it (see `compressor/export/attention.py`), not fused:
+  one product for query, key and value; copies into and out of heads; scores written, masked,
+  normalized and read again; the key/value cache copied in every decoding step;
+- residual addition and normalization, which pruning does not remove, are counted as one pass.
 
-A translator runs the encoder graph once (it also makes the cross-attention's keys and values),
-and the decoder graph once per generated token, with a cache that grows by one each time.
+A translator runs the encoder graph once (it also computes the keys and values of the
+cross-attention), and the decoder graph once per generated token, with a cache that grows by one
+token each time.
 
-`Limit.macs` and `Limit.bytes` are the quotients, dense over pruned, of the two sums: what a
-machine would gain that did nothing but multiply, or nothing but move data. `Limit.time` is the
-quotient of roofline times (Williams, Waterman & Patterson 2009) on the machine at hand, the sum
-over operations of
+`Limit.macs` and `Limit.bytes` are the ratios, dense over pruned, of the two sums: the gain on a
+machine whose time goes into multiplying alone, or into moving data alone. `Limit.time` is the ratio
+of roofline times (Williams, Waterman & Patterson 2009) on this machine, the sum over operations of
 
     max(multiply-adds / rate, bytes / bandwidth) + nodes x launch      on a CPU
     max(multiply-adds / rate, bytes / bandwidth, nodes x launch)       on a GPU,
 
 with rate, bandwidth and the time to launch a node measured through onnxruntime (`machine.py`).
-A CPU starts a node when the last one is done, a GPU's host goes ahead of it.
+A CPU starts a node when the last one is done; for a GPU, nodes are launched while earlier ones run.
 
-Why a real speed-up stays below: the counts take what pruning removes as high as the graphs
-make it, and what stays as low as possible; what is not counted (the generation loop, input and
-output, the parts of a node that are not arithmetic) is nearly the same for both models and only
-dilutes the gain. Three things can beat the limit: noise; a pruned model that fits into a
-processor cache for which the dense one is too large; and at batch size 1 the bookkeeping of
-cache tensors, which goes with a layer that loses all its heads.
+Why a measured speed-up stays below the limit: work that pruning removes is counted in full, work
+that stays is counted at its minimum, and work that is not counted (the generation loop, input and
+output, the parts of a node that are not arithmetic) is nearly the same for both models. Three
+things can exceed the limit: noise; a pruned model that fits into a processor cache that the dense
+one does not fit into; and at batch size 1 the handling of cache tensors, which is not counted and
+goes with a layer that loses all its heads.
 """
 
 from __future__ import annotations
@@ -43,10 +43,7 @@ from numpy.typing import NDArray
 from compressor.errors import InputError
 from compressor.tasks import get_task
 from compressor.throughput.machine import Machine
-from compressor.throughput.shapes import ModelShape, shape_of
-
-__all__ = ["Limit", "Machine", "ModelShape", "Operation", "WorkSize", "limit_of", "operations"]
-__all__ += ["shape_of", "total_bytes", "total_macs"]
+from compressor.throughput.shapes import ModelShape
 
 Array = NDArray[np.float64]
 
@@ -69,13 +66,13 @@ class Operation:
     name: str
     macs: Array  # [runs]
     bytes: Array  # [runs]
-    stored: bool  # whether it multiplies with stored weights, which may have low precision
+    stored: bool  # whether it multiplies by stored weights, which may have a low precision
     nodes: int = 1  # nodes of the graph that it takes
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The most a speed-up can be; 1 where nothing was removed."""
+    """Upper bounds of a speed-up; 1 where nothing was removed."""
 
     time: float
     macs: float
@@ -84,7 +81,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class _Counter:
-    """Counts operations on `rows` vectors per run; collects them in `found`."""
+    """Counts the operations of one graph and collects them in `found`."""
 
     found: list[Operation]
     graph: Literal["model", "encoder", "decoder"]
@@ -114,7 +111,7 @@ class _Counter:
         )
 
     def linear(self, name: str, rows: float, inputs: float, outputs: float, nodes: int = 1) -> None:
-        """A product with stored weights; the bias is one of the nodes, or part of another."""
+        """A product with stored weights [inputs, outputs]; its bias may be a node of its own."""
         self.add(
             name,
             macs=rows * inputs * outputs,
@@ -124,7 +121,7 @@ class _Counter:
         )
 
     def copy(self, name: str, values: float, nodes: int) -> None:
-        """Values moved to another layout: read and written once."""
+        """A change of layout: all values are read and written once."""
         self.add(name, macs=0, values=2 * values, nodes=nodes)
 
     def attend(
@@ -147,15 +144,16 @@ class _Counter:
         self.add(f"{name}.softmax", macs=0, values=2 * scores)
         self.add(f"{name}.values", macs=scores * dim, values=scores + key + query)
 
-    def normalise(self, name: str, rows: float, width: int) -> None:
-        """Residual addition and layer normalisation in one sweep: two inputs, one output."""
+    def normalize(self, name: str, rows: float, width: int) -> None:
+        """Residual addition and layer normalization in one pass: two inputs, one output."""
         self.add(name, macs=0, values=3 * rows * width)
 
     def feed_forward(self, name: str, rows: float, width: int, inner: int) -> None:
+        """The projection up to `inner` values, the activation, and the projection back."""
         self.linear(f"{name}.up", rows, width, inner, nodes=2)
         self.add(f"{name}.activation", macs=0, values=2 * rows * inner)
         self.linear(f"{name}.down", rows, inner, width)
-        self.normalise(f"{name}.norm", rows, width)
+        self.normalize(f"{name}.norm", rows, width)
 
 
 def operations(
@@ -172,7 +170,10 @@ def operations(
         InputError: a translator's batch without generated tokens, or sizes below 1.
     """
     if min(size.batch, size.source, size.beams) < 1:
-        raise InputError(f"work of {size} cannot be counted; all its sizes must be at least 1")
+        raise InputError(
+            f"the work of {size} cannot be counted; all its sizes must be at least 1",
+            id="work-size-too-small",
+        )
     found: list[Operation] = []
     classifies = not get_task(shape.task).generates
     graph: Literal["model", "encoder"] = "model" if classifies else "encoder"
@@ -183,7 +184,10 @@ def operations(
             once.linear(f"classifier.{number}", size.batch, inputs, outputs)
         return found
     if size.target < 1:
-        raise InputError(f"work of {size} cannot be counted; give the number of generated tokens")
+        raise InputError(
+            f"the work of {size} cannot be counted; give the number of generated tokens",
+            id="target-length-missing",
+        )
     steps = _Counter(found, "decoder", size.target, weight_bytes, value_bytes)
     _count_decoder(steps, shape, size.batch * size.beams, size.source)
     return found
@@ -194,7 +198,7 @@ def _count_encoder(count: _Counter, shape: ModelShape, batch: float, source: flo
     count.add("embedding", macs=0, values=2 * rows * shape.embedding)  # look up, write
     if shape.embedding != width:
         count.linear("embedding.projection", rows, shape.embedding, width)
-    for number, heads in enumerate(shape.encoder_heads):
+    for number, (heads, ffn) in enumerate(zip(shape.encoder_heads, shape.encoder_ffn, strict=True)):
         name = f"encoder_self.{number}"
         if heads:
             inner = heads * dim
@@ -203,8 +207,8 @@ def _count_encoder(count: _Counter, shape: ModelShape, batch: float, source: flo
             count.attend(name, batch, heads, dim, source, source, masked=True)
             count.copy(f"{name}.merge", rows * inner, nodes=2)
             count.linear(f"{name}.output", rows, inner, width)
-        count.normalise(f"{name}.norm", rows, width)
-        count.feed_forward(f"encoder_ffn.{number}", rows, width, shape.encoder_ffn)
+        count.normalize(f"{name}.norm", rows, width)
+        count.feed_forward(f"encoder_ffn.{number}", rows, width, ffn)
     crossing = 2 * dim * sum(shape.cross_heads)
     if crossing:
         layers = sum(heads > 0 for heads in shape.cross_heads)
@@ -217,16 +221,17 @@ def _count_decoder(count: _Counter, shape: ModelShape, rows: float, source: floa
     width, dim = shape.width, shape.head_dim
     past = np.arange(count.runs, dtype=np.float64)
     count.add("decoder.embedding", macs=0, values=2 * rows * width)
-    for number, (own, cross) in enumerate(zip(shape.decoder_heads, shape.cross_heads, strict=True)):
-        name, inner = f"decoder_self.{number}", own * dim
-        if own:
+    layers = zip(shape.decoder_heads, shape.cross_heads, shape.decoder_ffn, strict=True)
+    for number, (heads, cross, ffn) in enumerate(layers):
+        name, inner = f"decoder_self.{number}", heads * dim
+        if heads:
             count.linear(f"{name}.qkv", rows, width, 3 * inner, nodes=2)
             count.copy(f"{name}.split", 3 * rows * inner, nodes=7)
             count.add(f"{name}.cache", 0, values=2 * rows * inner * (2 * past + 1), nodes=2)
-            count.attend(name, rows, own, dim, 1, past + 1, masked=False)
+            count.attend(name, rows, heads, dim, 1, past + 1, masked=False)
             count.copy(f"{name}.merge", rows * inner, nodes=2)
             count.linear(f"{name}.output", rows, inner, width)
-        count.normalise(f"{name}.norm", rows, width)
+        count.normalize(f"{name}.norm", rows, width)
         name, inner = f"cross.{number}", cross * dim
         if cross:
             count.linear(f"{name}.query", rows, width, inner, nodes=2)
@@ -234,8 +239,8 @@ def _count_decoder(count: _Counter, shape: ModelShape, rows: float, source: floa
             count.attend(name, rows, cross, dim, 1, source, masked=True)
             count.copy(f"{name}.merge", rows * inner, nodes=2)
             count.linear(f"{name}.output", rows, inner, width)
-        count.normalise(f"{name}.norm", rows, width)
-        count.feed_forward(f"decoder_ffn.{number}", rows, width, shape.decoder_ffn)
+        count.normalize(f"{name}.norm", rows, width)
+        count.feed_forward(f"decoder_ffn.{number}", rows, width, ffn)
     count.linear("vocabulary", rows, width, shape.vocabulary)
 
 
@@ -250,7 +255,7 @@ def total_bytes(work: Sequence[Operation]) -> float:
 
 
 def roofline_seconds(work: Sequence[Operation], machine: Machine) -> float:
-    """Least time of these operations, one after the other, on a machine."""
+    """Lower bound of the time of these operations, one after the other, on a machine."""
     combine = np.maximum if machine.runs_ahead else np.add
     seconds = 0.0
     for operation in work:
@@ -279,7 +284,9 @@ def limit_of(
         InputError: no batches.
     """
     if not sizes:
-        raise InputError("a limit over no batches is undefined; give at least one batch size")
+        raise InputError(
+            "a limit over no batches is undefined; give at least one batch size", id="no-batches"
+        )
     totals = []
     for shape, batches in ((dense, sizes), (pruned, pruned_sizes or sizes)):
         work = [operation for size in batches for operation in _run(shape, size, machine)]
@@ -289,7 +296,7 @@ def limit_of(
 
 
 def _run(shape: ModelShape, size: WorkSize, machine: Machine) -> list[Operation]:
-    """What the runtime really runs: nobody reads the source if no cross-attention head is left."""
+    """The operations the runtime executes: no encoder if no cross-attention head reads it."""
     work = operations(
         shape, size, weight_bytes=machine.weight_bytes, value_bytes=machine.value_bytes
     )

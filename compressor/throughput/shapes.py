@@ -1,4 +1,4 @@
-"""A model as plain sizes, which is all that counting its work needs."""
+"""The sizes of a model, from which its work is counted."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from compressor.tasks import get_task
 class ModelShape:
     """Sizes of a classifier or translator, dense or pruned.
 
-    Heads are counts per layer, in layer order. `classifier` lists the (inputs, outputs) of the
-    dense layers that turn the first token's hidden state into logits.
+    Heads and feed-forward widths are given for each layer, in layer order. `classifier` lists the
+    (inputs, outputs) of the linear layers that turn the first token's hidden state into logits.
     """
 
     task: str
     width: int
     head_dim: int
     embedding: int  # width of the embedding tables; projected to `width` where it differs
-    encoder_ffn: int
     encoder_heads: tuple[int, ...]
-    decoder_ffn: int = 0
+    encoder_ffn: tuple[int, ...]
     decoder_heads: tuple[int, ...] = ()
     cross_heads: tuple[int, ...] = ()
+    decoder_ffn: tuple[int, ...] = ()
     vocabulary: int = 0
     classifier: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
 class _Names:
-    """What an architecture's configuration calls the sizes of its encoder."""
+    """The keys of an architecture's `config.json` that hold the sizes of its encoder."""
 
     width: str
     heads: str
@@ -45,7 +45,7 @@ class _Names:
 _BERT = _Names("hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size")
 _BART = _Names("d_model", "encoder_attention_heads", "encoder_layers", "encoder_ffn_dim")
 
-# Only architectures that use other names than BERT (classifiers) or BART (translators).
+# Architectures that use other names than BERT (classifiers) or BART (translators).
 _OTHERS: dict[str, _Names] = {
     "distilbert": _Names("dim", "n_heads", "n_layers", "hidden_dim"),
 }
@@ -63,14 +63,15 @@ def shape_of(
         config: contents of `config.json`, or `model.config.to_dict()`.
         counts: attention layer name (`encoder_self.0`, …) -> heads it has.
         head_dim: size of one head.
-        output_tokens: how many tokens a decoder scores; None: its whole vocabulary.
+        output_tokens: how many tokens a decoder scores; None means its whole vocabulary.
 
     Raises:
         InputError: unsupported architecture, or a size or head count is missing.
     """
     task, names = _names(config)
-    width = _size(config, names.width)
-    encoder = _heads(counts, "encoder_self", _size(config, names.layers))
+    width, encoder_layers = _size(config, names.width), _size(config, names.layers)
+    encoder_heads = _heads(counts, "encoder_self", encoder_layers)
+    encoder_ffn = (_size(config, names.ffn),) * encoder_layers
     if not get_task(task).generates:
         # transformers leaves `id2label` out of config.json where it is the default, two labels.
         labels = len(config.get("id2label") or (0, 1))
@@ -79,9 +80,9 @@ def shape_of(
             width=width,
             head_dim=head_dim,
             embedding=int(config.get("embedding_size") or width),  # ELECTRA's may be smaller
-            encoder_ffn=_size(config, names.ffn),
-            encoder_heads=encoder,
-            classifier=((width, width), (width, labels)),  # a dense layer, then the labels
+            encoder_heads=encoder_heads,
+            encoder_ffn=encoder_ffn,
+            classifier=((width, width), (width, labels)),  # a hidden layer, then the labels
         )
     layers = _size(config, "decoder_layers")
     return ModelShape(
@@ -89,18 +90,18 @@ def shape_of(
         width=width,
         head_dim=head_dim,
         embedding=width,
-        encoder_ffn=_size(config, names.ffn),
-        encoder_heads=encoder,
-        decoder_ffn=_size(config, "decoder_ffn_dim"),
+        encoder_heads=encoder_heads,
+        encoder_ffn=encoder_ffn,
         decoder_heads=_heads(counts, "decoder_self", layers),
         cross_heads=_heads(counts, "cross", layers),
+        decoder_ffn=(_size(config, "decoder_ffn_dim"),) * layers,
         vocabulary=output_tokens
         or int(config.get("decoder_vocab_size") or _size(config, "vocab_size")),
     )
 
 
 def head_dim_of(config: Mapping[str, Any]) -> int:
-    """Size of one head, by the dense model's head count in its `config.json`.
+    """Size of one head: width over the dense model's head count in `config.json`.
 
     Raises:
         InputError: unsupported architecture, or a size is missing.
@@ -119,7 +120,8 @@ def _size(config: Mapping[str, Any], name: str) -> int:
     if not isinstance(config.get(name), int):
         raise InputError(
             f"{name!r} is missing from the {config.get('model_type')} model's configuration; "
-            "give the config.json of a complete checkpoint"
+            "give the config.json of a complete checkpoint",
+            id="size-missing",
         )
     return int(config[name])
 
@@ -130,6 +132,7 @@ def _heads(counts: Mapping[str, int], kind: str, layers: int) -> tuple[int, ...]
     if missing:
         raise InputError(
             f"there is no head count for {', '.join(missing)}; give one for every attention layer "
-            f"of the configuration, which has {layers} of kind {kind}"
+            f"of the configuration, which has {layers} of kind {kind}",
+            id="head-count-missing",
         )
     return tuple(counts[name] for name in names)

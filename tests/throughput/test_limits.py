@@ -160,7 +160,7 @@ def tiny(heads: int) -> ModelShape:
         width=4,
         head_dim=2,
         embedding=4,
-        encoder_ffn=6,
+        encoder_ffn=(6,),
         encoder_heads=(heads,),
         classifier=((4, 3),),
     )
@@ -206,8 +206,8 @@ def test_classifier_counts_by_hand() -> None:
 
 def test_decoder_work_grows_with_the_cache() -> None:
     shape = ModelShape(
-        task="translation", width=4, head_dim=2, embedding=4, encoder_ffn=6, encoder_heads=(0,),
-        decoder_ffn=6, decoder_heads=(2,), cross_heads=(1,), vocabulary=9,
+        task="translation", width=4, head_dim=2, embedding=4, encoder_ffn=(6,), encoder_heads=(0,),
+        decoder_ffn=(6,), decoder_heads=(2,), cross_heads=(1,), vocabulary=9,
     )  # fmt: skip
 
     work = {x.name: x for x in operations(shape, WorkSize(batch=5, source=3, target=4, beams=2))}
@@ -268,8 +268,8 @@ def test_nothing_removed_means_nothing_to_gain() -> None:
 
 def test_shorter_outputs_of_the_pruned_model_count_as_less_work() -> None:
     shape = ModelShape(
-        task="translation", width=4, head_dim=2, embedding=4, encoder_ffn=6, encoder_heads=(2,),
-        decoder_ffn=6, decoder_heads=(2,), cross_heads=(2,), vocabulary=9,
+        task="translation", width=4, head_dim=2, embedding=4, encoder_ffn=(6,), encoder_heads=(2,),
+        decoder_ffn=(6,), decoder_heads=(2,), cross_heads=(2,), vocabulary=9,
     )  # fmt: skip
 
     limit = limit_of(shape, shape, MACHINE, [WorkSize(1, 3, 8)], [WorkSize(1, 3, 4)])
@@ -278,7 +278,7 @@ def test_shorter_outputs_of_the_pruned_model_count_as_less_work() -> None:
 
 
 def test_launches_bound_small_work_so_removing_part_of_a_layer_gains_little() -> None:
-    dense = dataclasses.replace(tiny(2), encoder_heads=(2, 2))
+    dense = dataclasses.replace(tiny(2), encoder_heads=(2, 2), encoder_ffn=(6, 6))
     thinner = dataclasses.replace(dense, encoder_heads=(1, 1))
     shorter = dataclasses.replace(dense, encoder_heads=(2, 0))
     slow_start = dataclasses.replace(MACHINE, launch=1.0)
@@ -291,8 +291,8 @@ def test_launches_bound_small_work_so_removing_part_of_a_layer_gains_little() ->
 
 def test_source_is_not_read_without_cross_attention() -> None:
     shape = ModelShape(
-        task="translation", width=4, head_dim=2, embedding=4, encoder_ffn=6, encoder_heads=(2,),
-        decoder_ffn=6, decoder_heads=(2,), cross_heads=(2,), vocabulary=9,
+        task="translation", width=4, head_dim=2, embedding=4, encoder_ffn=(6,), encoder_heads=(2,),
+        decoder_ffn=(6,), decoder_heads=(2,), cross_heads=(2,), vocabulary=9,
     )  # fmt: skip
     blind = dataclasses.replace(shape, cross_heads=(0,))
     size = WorkSize(2, 5, 3)
