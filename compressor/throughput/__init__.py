@@ -1,9 +1,9 @@
-"""How fast artifacts are, side by side, and how fast they could be at most.
+"""How fast artifacts are, compared side by side, and how fast they could be in theory.
 
-- `benchmark`: the whole measurement of several artifacts
-- `measure`, `summarize`: interleaved timing and its statistics, for anything callable
+- `benchmark`: times several artifacts, with limits and memory
+- `measure`, `summarize`: interleaved timing of any callables, and its statistics
 - `limit_of`, `shape_of`: the theoretical limit of a speed-up
-- `peak_memory`: of an artifact, in a fresh process
+- `peak_memory`: of running an artifact, in a fresh process
 """
 
 from compressor.throughput.bench import Subject, benchmark

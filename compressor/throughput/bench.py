@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,8 +38,8 @@ class Subject:
     """One artifact to time.
 
     Args:
-        counts: heads of each attention layer, for its limit.
-        precision: of its graphs; None takes that of the whole measurement.
+        counts: sublayer name -> units it has; its theoretical limit follows from them.
+        precision: of its graphs; None means that of the whole measurement.
     """
 
     name: str
@@ -49,12 +50,12 @@ class Subject:
 
 @dataclass(frozen=True)
 class Settings:
-    """How to run: what `benchmark` was asked for, with nothing left open."""
+    """How the models are run: the arguments of `benchmark` with all defaults resolved."""
 
     device: str
     threads: int
     precisions: Mapping[str, str]  # of each model
-    forced_length: int | None  # tokens every row generates; None: as many as the model likes
+    forced_length: int | None  # tokens every row generates; None: models stop by themselves
     num_beams: int
 
     @property
@@ -83,50 +84,46 @@ def benchmark(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> Throughput:
-    """Time artifacts of one model side by side; the first is the reference of the speed-ups.
+    """Time artifacts of one model side by side; speed-ups are relative to the first.
 
     Translators generate the same number of tokens for every row unless `natural` is set, so that
-    a model cannot look faster by saying less. Peak memory is that of a fresh process that runs
-    each workload's largest batch.
+    shorter translations do not make a model look faster. Peak memory is that of a fresh process
+    that runs each workload's largest batch.
 
     Args:
         subjects: artifacts, the dense one first.
         rows: the data that sentences and lengths are taken from.
         config: the checkpoint's configuration; without it there are no theoretical limits.
-        batch_sizes: rows per batch, each wanted once.
+        batch_sizes: rows per batch; distinct.
         lengths: `data`, or the number of source tokens every row is cut or filled to.
         target_length: generated tokens per row (translation only); None takes the mean length
             of the reference's own translations of the timed rows, rounded up.
         natural: translators stop by themselves instead.
-        num_beams: beams where translators stop by themselves; forced lengths are greedy.
+        num_beams: beam width where translators stop by themselves; forced lengths are greedy.
         device, threads, precision: as for the runtime; None means all cores this process may
             use, and the artifact's default precision.
         seconds: least time per model and batch size.
         memory: whether to measure peak memory, in a process per model and batch size.
         samples_file: a JSON file to write the raw times to.
         seed: of the choice of rows and of the bootstrap.
-        progress: told one line per step.
+        progress: called with a line of text per step.
 
     Raises:
-        UsageError: contradictory or impossible settings.
+        UsageError: settings that contradict each other or are impossible.
         InputError: an artifact cannot be read, or there are no rows.
         EnvironmentProblem: the device is not usable, or artifacts run on different providers.
     """
     _check(subjects, rows.task, target_length, natural, num_beams)
     threads = threads or cores()
-    # Planned with a runtime of its own: one that has worked before is timed slower than a fresh one
-    # (its memory arena has grown), and that would flatter all models but the reference.
-    planner = _open(subjects[0], rows.task, device, threads, precision)
-    if target_length is not None and isinstance(planner.artifact, TranslationArtifact):
-        planner.artifact.generation.with_length(target_length)  # or it says what is possible
-    workloads = _workloads(planner, rows, batch_sizes, lengths, seed)
-    forced = None if natural else _forced_length(planner, workloads, target_length)
-    del planner
-    if forced is not None:
-        workloads = [replace(workload, target_tokens=float(forced)) for workload in workloads]
-    runtimes = {
-        subject.name: _open(subject, rows.task, device, threads, precision) for subject in subjects
-    }
+    open_subject = partial(
+        _open, task=rows.task, device=device, threads=threads, precision=precision
+    )
+    # The workloads are made with a runtime of their own: one that has run before is slower than a
+    # fresh one, because its memory arena has grown, and the reference would be at a disadvantage.
+    workloads, forced = _plan(
+        open_subject(subjects[0]), rows, batch_sizes, lengths, target_length, natural, seed
+    )
+    runtimes = {subject.name: open_subject(subject) for subject in subjects}
     precisions = _precisions(runtimes, [s for s in subjects if (s.precision or precision) is None])
     settings = Settings(device, threads, precisions, forced, num_beams)
     generated = _generated(runtimes, workloads, settings) if natural else {}
@@ -145,14 +142,14 @@ def benchmark(
         reference=subjects[0].name,
         seed=seed,
     )
-    words = _in_words(lengths, settings, target_length, natural)
-    return _throughput(timings, settings, runtimes[subjects[0].name].provider, words)
+    described = _described_lengths(lengths, settings, target_length, natural)
+    return _throughput(timings, settings, runtimes[subjects[0].name].provider, described)
 
 
 def _throughput(
     timings: Sequence[Timing], settings: Settings, provider: str, lengths: str
 ) -> Throughput:
-    """The timings with what they have in common."""
+    """The timings with the conditions they share."""
     precisions = settings.precisions
     return Throughput(
         provider=provider,
@@ -172,17 +169,24 @@ def _check(
 ) -> None:
     names = [subject.name for subject in subjects]
     if not names or len(set(names)) < len(names):
-        raise UsageError(f"the models to time need distinct names, not {names}")
+        raise UsageError(
+            f"the models to time need distinct names, not {names}", id="names-not-distinct"
+        )
     if not get_task(task).generates and (target is not None or natural):
-        raise UsageError("classifiers generate no tokens; leave the target length out")
+        raise UsageError(
+            "classifiers generate no tokens; leave the target length out",
+            id="target-length-without-generation",
+        )
     if target is not None and (target < 1 or natural):
         raise UsageError(
-            f"target length {target} must be at least 1, and excludes translations that stop "
-            "by themselves"
+            f"target length {target} must be at least 1, and cannot be given for translations that "
+            "stop by themselves",
+            id="target-length-invalid",
         )
     if beams != 1 and not natural:
         raise UsageError(
-            f"{beams} beams need translations that stop by themselves; forced lengths are greedy"
+            f"{beams} beams need translations that stop by themselves; forced lengths are greedy",
+            id="beams-with-forced-length",
         )
 
 
@@ -194,6 +198,25 @@ def _open(
     kind = runtime.Translator if get_task(task).generates else runtime.Classifier
     chosen = subject.precision or precision
     return kind(subject.directory, device=device, threads=threads, precision=chosen)
+
+
+def _plan(
+    reference: Classifier | Translator,
+    rows: Rows,
+    batch_sizes: Sequence[int],
+    lengths: Lengths,
+    target_length: int | None,
+    natural: bool,
+    seed: int,
+) -> tuple[list[Workload], int | None]:
+    """The workloads, and how many tokens every row generates (None where that is not forced)."""
+    if target_length is not None and isinstance(reference.artifact, TranslationArtifact):
+        reference.artifact.generation.with_length(target_length)  # raises if it is too long
+    workloads = _workloads(reference, rows, batch_sizes, lengths, seed)
+    forced = None if natural else _forced_length(reference, workloads, target_length)
+    if forced is not None:
+        workloads = [replace(workload, target_tokens=float(forced)) for workload in workloads]
+    return workloads, forced
 
 
 def _workloads(
@@ -210,7 +233,8 @@ def _workloads(
     if lengths != "data" and lengths > artifact.max_source_tokens:
         raise UsageError(
             f"rows of {lengths} tokens are longer than the {artifact.max_source_tokens} that the "
-            "model can read; ask for fewer"
+            "model can read; ask for fewer",
+            id="length-too-large",
         )
     if isinstance(reference, Translator):
         encoded = reference.encode(rows.sources)
@@ -228,15 +252,21 @@ def _workloads(
 def _precisions(
     runtimes: Mapping[str, Classifier | Translator], unnamed: Sequence[Subject]
 ) -> dict[str, str]:
-    """What each model runs in; `unnamed` were given no precision, and must agree by themselves."""
+    """The precision of each model.
+
+    Raises:
+        EnvironmentProblem: the providers differ, or the default precisions of `unnamed`, the models
+            for which no precision was asked.
+    """
     precisions = {name: runtime.precision for name, runtime in runtimes.items()}
     found = {precisions[subject.name] for subject in unnamed}
     providers = {runtime.provider for runtime in runtimes.values()}
     if len(found) > 1 or len(providers) > 1:
         raise EnvironmentProblem(
             f"the models differ in precision ({', '.join(sorted(found))}) or provider "
-            f"({', '.join(sorted(providers))}), so their speeds do not compare; "
-            "export them alike and name the precision"
+            f"({', '.join(sorted(providers))}), so their speeds cannot be compared; "
+            "export them alike and name the precision",
+            id="precisions-or-providers-differ",
         )
     return precisions
 
@@ -250,15 +280,11 @@ def _runner(runtime: Any, settings: Settings) -> Run:
 def _forced_length(
     runtime: Classifier | Translator, workloads: Sequence[Workload], asked: int | None
 ) -> int | None:
-    """Tokens every row generates: what was asked for, or else what the model itself tends to."""
+    """Tokens every row generates: as many as asked, or the mean of the model's translations."""
     if asked is not None or not hasattr(runtime, "generate"):
         return asked
-    return _typical_length(runtime, workloads)
-
-
-def _typical_length(translator: Any, workloads: Sequence[Workload]) -> int:
     largest = max(workloads, key=lambda workload: workload.batch_size)
-    found = [len(row) for batch in largest.batches for row in translator.generate(batch)]
+    found = [len(row) for batch in largest.batches for row in runtime.generate(batch)]
     return math.ceil(sum(found) / len(found))
 
 
@@ -283,11 +309,11 @@ def _limits(
     generated: Mapping[_Key, list[float]],
     settings: Settings,
 ) -> dict[_Key, Limit]:
-    """The limits of all models that run in the reference's precision.
+    """Theoretical limits of the models that run in the reference's precision.
 
-    Kernels of different precision reach different shares of their peak, so no quotient of peaks
-    bounds what one gains over the other. In int8 the quantising of activations, which goes with
-    the heads, is work that is not counted, so there is no limit either.
+    Between precisions there is none: their kernels reach different shares of their peak rates, so
+    the ratio of the peaks is no bound. Nor is there one in int8, where quantizing activations is
+    work that pruning removes too, but that is not counted.
     """
     dense = subjects[0].name
     precision = settings.precisions[dense]
@@ -304,18 +330,8 @@ def _limits(
     }
 
     def sizes(name: str, workload: Workload) -> list[WorkSize]:
-        lengths = generated.get(
-            (name, workload.batch_size), [workload.target_tokens] * len(workload.batches)
-        )
-        return [
-            WorkSize(
-                batch=batch["input_ids"].shape[0],
-                source=batch["input_ids"].shape[1],
-                target=math.ceil(length),
-                beams=settings.num_beams,
-            )
-            for batch, length in zip(workload.batches, lengths, strict=True)
-        ]
+        targets = generated.get((name, workload.batch_size))
+        return _work_sizes(workload, targets, settings.num_beams)
 
     return {
         (subject.name, workload.batch_size): limit_of(
@@ -328,6 +344,17 @@ def _limits(
         for subject in alike
         for workload in workloads
     }
+
+
+def _work_sizes(workload: Workload, generated: list[float] | None, beams: int) -> list[WorkSize]:
+    """The size of each batch; `generated` are mean tokens per row where they are not forced."""
+    sizes = []
+    for batch, target in zip(
+        workload.batches, generated or [workload.target_tokens] * len(workload.batches), strict=True
+    ):
+        rows, source = batch["input_ids"].shape
+        sizes.append(WorkSize(rows, source, math.ceil(target), beams))
+    return sizes
 
 
 def _peaks(
@@ -364,7 +391,7 @@ def _write_samples(samples: Samples, workloads: Sequence[Workload], path: Path) 
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
-def _in_words(
+def _described_lengths(
     lengths: Lengths, settings: Settings, target_length: int | None, natural: bool
 ) -> str:
     source = "source lengths from the data" if lengths == "data" else f"{lengths} source tokens"

@@ -1,4 +1,4 @@
-"""What `compress doctor` looks at: versions, hardware, providers, and packages that clash."""
+"""What `compress doctor` checks: versions, hardware, providers, and packages that clash."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MINIMUM = {"torch": (2, 11), "transformers": (5, 17)}
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything found; `problems` are sentences that say what to do."""
+    """The environment; each of `problems` is a sentence that says what to do."""
 
     versions: dict[str, str]
     hardware: dict[str, str]
@@ -27,8 +27,10 @@ class Diagnosis:
 
 def diagnose() -> Diagnosis:
     """Look at the installed packages and try the execution providers."""
-    problems = [*_clashes(), *_too_old()]
-    return Diagnosis(versions(), describe(), _providers(problems), problems)
+    providers, unusable = _providers()
+    return Diagnosis(
+        versions(), describe(), providers, problems=[*_clashes(), *_too_old(), *unusable]
+    )
 
 
 def _installed(name: str) -> bool:
@@ -64,11 +66,11 @@ def _too_old() -> list[str]:
     return problems
 
 
-def _providers(problems: list[str]) -> dict[str, str]:
-    """Which devices really run a model: one is opened on each, since a list proves nothing."""
+def _providers() -> tuple[dict[str, str], list[str]]:
+    """Whether a model runs on each device. One is opened, since a listed provider may not work."""
     from compressor.runtime.session import try_device
 
-    states = {}
+    states, problems = {}, []
     for device in ("cpu", "cuda"):
         try:
             states[device] = f"works ({try_device(device)})"
@@ -76,4 +78,4 @@ def _providers(problems: list[str]) -> dict[str, str]:
             states[device] = f"not usable: {error}"
             if device == "cpu":
                 problems.append(str(error))
-    return states
+    return states, problems

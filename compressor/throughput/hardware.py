@@ -11,8 +11,8 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-_PROC = Path("/proc")
-_CGROUP = Path("/sys/fs/cgroup")
+PROC = Path("/proc")
+CGROUP = Path("/sys/fs/cgroup")
 
 # Instruction sets that decide how fast matrices multiply; as /proc/cpuinfo and sysctl spell them.
 _NOTABLE = (
@@ -27,7 +27,7 @@ _PACKAGES = (
 
 
 def describe() -> dict[str, str]:
-    """Facts about this machine, by names fit for a table; what cannot be found is left out.
+    """Facts about this machine, by name; those that cannot be found are left out.
 
     Keys: `cpu`, `instructions`, `cores` (those this process may use), `memory`, `os`, and for
     the first NVIDIA GPU `gpu` and `gpu driver`.
@@ -44,7 +44,7 @@ def describe() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the installed packages that numbers depend on; imports nothing."""
+    """Versions of Python and of the installed packages that results depend on; imports none."""
     found = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
@@ -55,7 +55,7 @@ def versions() -> dict[str, str]:
 
 
 def cores() -> int:
-    """Logical cores this process may use: its affinity, and its container's share of time."""
+    """Logical cores this process may use, by its affinity and its container's CPU quota."""
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
     else:
@@ -65,12 +65,12 @@ def cores() -> int:
 
 
 def _cgroup_cores() -> float | None:
-    """Cores' worth of time a Linux container may use; None without a limit."""
-    version2 = _read(_CGROUP / "cpu.max").split()  # "200000 100000" or "max 100000"
+    """CPU quota of a Linux container, in cores; None without a quota."""
+    version2 = _read(CGROUP / "cpu.max").split()  # "200000 100000" or "max 100000"
     if len(version2) == 2:
         return None if version2[0] == "max" else int(version2[0]) / int(version2[1])
-    quota = _read(_CGROUP / "cpu" / "cpu.cfs_quota_us").strip()
-    period = _read(_CGROUP / "cpu" / "cpu.cfs_period_us").strip()
+    quota = _read(CGROUP / "cpu" / "cpu.cfs_quota_us").strip()
+    period = _read(CGROUP / "cpu" / "cpu.cfs_period_us").strip()
     if not quota or not period or int(quota) < 0:
         return None
     return int(quota) / int(period)
@@ -92,7 +92,7 @@ def _instructions() -> list[str]:
 
 def _cpuinfo(key: str) -> str:
     """The first processor's value in /proc/cpuinfo; empty where there is none."""
-    for line in _read(_PROC / "cpuinfo").splitlines():
+    for line in _read(PROC / "cpuinfo").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == key:
             return value.strip()
@@ -103,7 +103,7 @@ def _memory() -> str:
     if sys.platform == "darwin":
         total = run_tool("sysctl", "-n", "hw.memsize")
         return f"{int(total) / 2**30:.1f} GiB" if total else ""
-    for line in _read(_PROC / "meminfo").splitlines():
+    for line in _read(PROC / "meminfo").splitlines():
         if line.startswith("MemTotal:"):
             return f"{int(line.split()[1]) / 2**20:.1f} GiB"
     return ""
@@ -123,11 +123,11 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError:
-        return ""  # another system: the fact is not to be had here
+        return ""  # not a Linux system
 
 
 def run_tool(program: str, *arguments: str) -> str:
-    """Output of a small system tool; empty where it is not installed or reports an error."""
+    """Output of a small system tool; empty if it is not installed or fails."""
     path = shutil.which(program)
     if path is None:
         return ""

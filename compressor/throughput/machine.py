@@ -1,7 +1,7 @@
-"""What this machine can do at most, measured through onnxruntime in about a second.
+"""This machine's upper limits, measured through onnxruntime in about a second.
 
-Three numbers bound any operation from below: how fast large matrices are multiplied, how fast
-memory is read and written, and how long the smallest of them takes to start.
+Three numbers bound the time of any operation from below: how fast large matrices are multiplied,
+how fast memory is read and written, and how long the smallest operation takes.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from compressor.errors import UsageError
+from compressor.errors import UsageError, did_you_mean
 from compressor.runtime.session import open_session
 
-# device -> side of the square matrices that are multiplied, MiB that are copied: large enough for
-# the full rate, and far beyond the caches.
-_SIZES = {"cpu": (1024, 64), "cuda": (4096, 256)}
-_MORE = 4  # nodes that a GPU runs beside the first one, to tell their time from the start of a run
-_CHAIN = 200  # tiny products in a row, to time the start of one
-_SECONDS = 0.3  # per measurement
+# device -> side of the square matrices that are multiplied, and MiB that are copied: large enough
+# for the full rate, and far larger than the caches.
+SIZES = {"cpu": (1024, 64), "cuda": (4096, 256)}
+EXTRA_NODES = 4  # on a GPU, so that the time of a node can be told from that of starting a run
+_CHAIN = 200  # tiny products in a row, to time the launch of one
+SECONDS = 0.3  # per measurement
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Machine:
     """Measured upper limits of one device, for one precision and number of threads."""
 
     stored_rate: float  # multiply-adds per second with stored weights, in their precision
-    value_rate: float  # multiply-adds per second of two computed matrices
+    value_rate: float  # multiply-adds per second of one computed matrix with another
     bandwidth: float  # bytes per second, reading and writing together
     launch: float  # seconds the smallest matrix product takes
     weight_bytes: float = 4
@@ -61,21 +61,24 @@ def measure_machine(device: str = "cpu", threads: int = 1, precision: str = "fp3
     if precision not in _PRECISIONS:
         raise UsageError(
             f"precision {precision!r} cannot be measured; choose one of {', '.join(_PRECISIONS)}"
+            f"{did_you_mean(precision, _PRECISIONS)}",
+            id="precision-unknown",
         )
     weight_bytes, value_bytes, element = _PRECISIONS[precision]
-    side, copied_mib = _SIZES[device]
+    side, copied_mib = SIZES[device]
     square = np.random.default_rng(0).standard_normal((side, side), np.float32)
-    square = (square / np.sqrt(side)).astype(element)  # products of several stay of its size
+    # Products of several such matrices neither overflow nor vanish.
+    square = (square / np.sqrt(side)).astype(element)
     macs = float(side**3)
     value_rate = macs / _node_seconds("MatMul", [square, square], device, threads)
     stored_rate = value_rate
     if precision == "int8":
         integers = [np.full((side, side), 3, dtype=kind) for kind in (np.uint8, np.int8)]
-        stored_rate = macs / _best_seconds("MatMulInteger", integers, 1, device, threads)
+        stored_rate = macs / best_seconds("MatMulInteger", integers, 1, device, threads)
     large = np.ones(copied_mib * 2**20 // 4, dtype=np.float32)
     copy_seconds = _node_seconds("Abs", [large], device, threads)
     small = np.eye(4, dtype=np.float32)
-    chain_seconds = _best_seconds("MatMul", [small, small], _CHAIN, device, threads)
+    chain_seconds = best_seconds("MatMul", [small, small], _CHAIN, device, threads)
     return Machine(
         stored_rate=stored_rate,
         value_rate=value_rate,
@@ -88,27 +91,27 @@ def measure_machine(device: str = "cpu", threads: int = 1, precision: str = "fp3
 
 
 def _node_seconds(operator: str, inputs: list[np.ndarray], device: str, threads: int) -> float:
-    """Seconds of one node by itself.
+    """Seconds of one node, without the time of starting a run.
 
-    On a GPU a run takes longer to start and to wait for than a large product to compute; what more
-    nodes in the same run add is free of that.
+    On a GPU a run takes longer to start and to wait for than a large product takes to compute; so
+    there it is the time that further nodes add to a run.
     """
-    once = _best_seconds(operator, inputs, 1, device, threads)
+    once = best_seconds(operator, inputs, 1, device, threads)
     if device == "cpu":
         return once
-    several = _best_seconds(operator, inputs, 1 + _MORE, device, threads)
-    added = (several - once) / _MORE
-    return added if added > 0 else several / (1 + _MORE)
+    several = best_seconds(operator, inputs, 1 + EXTRA_NODES, device, threads)
+    added = (several - once) / EXTRA_NODES
+    return added if added > 0 else several / (1 + EXTRA_NODES)
 
 
-def _best_seconds(
+def best_seconds(
     operator: str, inputs: list[np.ndarray], chain: int, device: str, threads: int
 ) -> float:
     """Shortest time of a graph of `chain` equal nodes, inputs and output staying on the device."""
     session = open_session(_graph(operator, inputs, chain), device, threads)
     binding = _bind(session, inputs, device)
     session.run_with_iobinding(binding)
-    best, end = float("inf"), time.perf_counter() + _SECONDS
+    best, end = float("inf"), time.perf_counter() + SECONDS
     while best == float("inf") or time.perf_counter() < end:
         start = time.perf_counter()
         session.run_with_iobinding(binding)

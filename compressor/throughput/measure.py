@@ -1,8 +1,8 @@
-"""Timing several models fairly: one process, taking turns, everybody the same work.
+"""Interleaved timing of several models on the same work, in one process.
 
-A machine drifts (clock, temperature, neighbours) by more than pruning gains, so models are never
-timed one after the other: each round runs every model once on the same batch, in an order that
-rotates, and models are compared within rounds.
+A machine's speed drifts (clock, temperature, other processes) by more than pruning gains, so models
+are not timed one after the other: each round runs every model once on the same batch, in an order
+that rotates, and models are compared within rounds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from compressor.throughput.workloads import Batch, Workload
 Run = Callable[[Batch], object]
 Samples = dict[tuple[str, int], list[float]]
 
-# A batch's typical time is a median over passes; below five one disturbance can move it.
+# Each batch's time is a median over the passes; with fewer than five, disturbances move it.
 MIN_PASSES = 5
 
 
@@ -39,7 +39,7 @@ def measure(
     Per workload: each subject is warmed up with at least `warmup` calls and at least one per
     batch; then rounds follow, one batch each, cycling over the batches. Rounds end after a whole
     number of passes over the batches, once every subject has had `min_runs` calls, `min_seconds`
-    in total and `min_passes` passes. The garbage collector rests meanwhile.
+    in total and `min_passes` passes. The garbage collector is off while rounds are timed.
 
     Args:
         subjects: name -> a call that runs one batch and returns when it is done.
@@ -47,8 +47,8 @@ def measure(
         warmup, min_runs: calls per subject and workload.
         min_seconds: seconds per subject and workload.
         min_passes: passes over all batches of a workload.
-        progress: told one line per workload.
-        clock: seconds, monotonic.
+        progress: called with a line of text per workload.
+        clock: returns seconds, monotonic.
 
     Returns:
         (subject, batch size) -> seconds of every call. Entry i of every subject of a workload
@@ -61,11 +61,13 @@ def measure(
     if not subjects or len(set(sizes)) < len(sizes):
         raise UsageError(
             f"timing needs at least one model and distinct batch sizes, "
-            f"not {len(subjects)} models and batch sizes {sizes}"
+            f"not {len(subjects)} models and batch sizes {sizes}",
+            id="nothing-to-time" if not subjects else "batch-sizes-not-distinct",
         )
     if min(min_runs, min_passes) < 1:
         raise UsageError(
-            f"{min_runs} runs in {min_passes} passes measure nothing; ask for at least 1"
+            f"{min_runs} runs in {min_passes} passes measure nothing; ask for at least 1",
+            id="too-few-runs",
         )
     samples: Samples = {}
     for workload in workloads:
@@ -80,7 +82,7 @@ def measure(
 
 
 def _warm_up(subjects: Mapping[str, Run], workload: Workload, warmup: int) -> None:
-    # Every shape must have been seen: allocators and kernel choices depend on it.
+    # Every batch at least once: memory arenas and the choice of kernels depend on its shape.
     for number in range(max(warmup, len(workload.batches))):
         for run in subjects.values():
             run(workload.batches[number % len(workload.batches)])
@@ -103,8 +105,8 @@ def _rounds(
         or min(sum(values) for values in seconds.values()) < min_seconds
     ):
         for number, batch in enumerate(workload.batches):
-            # The order moves on by one per round and once more per pass, so that no batch
-            # always meets the same order when their number is a multiple of the models'.
+            # The order rotates by one per round and once more per pass. Without the latter, each
+            # batch would always meet the same order where batches are a multiple of models.
             first = (passes * (len(workload.batches) + 1) + number) % len(names)
             for name in names[first:] + names[:first]:
                 start = clock()

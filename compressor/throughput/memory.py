@@ -1,6 +1,6 @@
 """Peak memory of running an artifact, in a fresh process that does nothing else.
 
-The process is `compressor.throughput.memory_process`; this module starts it and reads its answer.
+This module starts the process, `compressor.throughput.memory_process`, and reads its answer.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from compressor.throughput.workloads import Batch
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """What one process needed to load an artifact and run its batches.
+    """Memory of one process that loaded an artifact and ran its batches.
 
-    `host_mib` is its peak resident memory, None on systems that do not tell. `device_mib` is
-    its GPU memory after the last batch (onnxruntime gives nothing back before the end, so that
-    is the peak); None on the CPU, or where the driver does not list processes.
+    `host_mib` is its peak resident memory, None on systems that do not report it. `device_mib` is
+    its GPU memory after the last batch, which is the peak, since onnxruntime frees nothing before
+    the end; None on the CPU, and where the driver does not list processes.
     """
 
     host_mib: float | None
@@ -83,7 +83,7 @@ def measure_memory(
         num_beams, device, precision, threads: as for the runtime.
 
     Raises:
-        EnvironmentProblem: the process failed; the message ends with what it said.
+        EnvironmentProblem: the process failed; the message ends with the process's own.
     """
     with tempfile.TemporaryDirectory() as folder:
         for number, batch in enumerate(batches):
@@ -105,7 +105,9 @@ def measure_memory(
             check=False,
         )
     if done.returncode:
-        raise EnvironmentProblem(_complaint(directory, done.returncode, done.stderr))
+        raise EnvironmentProblem(
+            _failure(directory, done.returncode, done.stderr), id="memory-measurement-failed"
+        )
     return MemoryUse(**json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -116,11 +118,11 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": root + (os.pathsep + others if others else "")}
 
 
-def _complaint(directory: Path, status: int, errors: str) -> str:
-    """What failed, with the advice of its own error where the process could still tell it."""
+def _failure(directory: Path, status: int, errors: str) -> str:
+    """The error message, with the last line that the process wrote to stderr."""
     lines = errors.strip().splitlines()
     if status < 0:
-        reason = f"signal {-status} ended it, most often for want of memory; try smaller batches"
+        reason = f"signal {-status} ended it, probably for lack of memory; try smaller batches"
     else:
         reason = lines[-1] if lines else f"it ended with status {status}; try smaller batches"
     return f"measuring the memory of {directory} failed: {reason}"

@@ -24,7 +24,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The measuring process: `arguments` is the path of one request file."""
+    """Answer the request whose path is the only argument."""
     request = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     try:
         start = time.perf_counter()
@@ -71,14 +71,14 @@ def _open_classifier(
     return lambda batch, _: classifier.run(batch)
 
 
-# Not asked of `compressor.tasks`, whose import would count as memory of the artifact.
+# A table by name instead of `compressor.tasks`, whose import would count as the artifact's memory.
 _OPENERS = {"translation": _open_translator, "classification": _open_classifier}
 
 
 def host_peak_mib() -> float | None:
-    """Peak resident memory of this process; None on systems that do not tell."""
-    # Not ru_maxrss where it can be helped: Linux carries its value over from the process that
-    # forked this one, so that it would report a parent with a loaded model instead.
+    """Peak resident memory of this process; None on systems that do not report it."""
+    # Linux first: its ru_maxrss starts at the peak of the process that forked this one, which may
+    # have a model loaded.
     if _STATUS.exists():
         for line in _STATUS.read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):

@@ -1,26 +1,26 @@
 """From raw times to sentences per second, latency percentiles and speed-ups with intervals.
 
-A workload is run in passes over its batches, all models side by side (`measure`). Batches differ
-in length, rounds in luck, so both are kept apart:
+A workload is run in passes over its batches; in each round all models run the same batch in turn
+(`measure`). Batches differ in length and rounds in disturbances, so each batch is estimated apart:
 
 - time of the reference model on a batch: median over the passes;
 - a model's speed-up on a batch: median over the passes of reference time / its time, both of the
-  same round. Drift slower than a round cancels, and an interrupted run is outvoted;
+  same round. Drift slower than a round cancels, and a single disturbed run does not move a median;
 - a model's time on that batch: the reference's time over its speed-up.
 
-Sentences per second are the sentences of a pass over the sum of these times: total work over
-total time, without the disturbances. The overall speed-up is the quotient of two such sums, and
-so exactly the quotient of the sentences per second.
+Sentences per second are the sentences of a pass over the sum of these times. The speed-up is the
+ratio of two such sums, and so exactly the ratio of the sentences per second.
 
 The 95 % interval is the percentile interval over bootstrap draws of rounds, drawn within each
-batch (other draws would mix batches of different weight) and jointly for both models (times of
-one round belong together). Mean-based estimates were rejected: a single stall of the machine
-moves them by more than pruning gains.
+batch (batches differ in how much they count) and jointly for both models (times of one round
+belong together). Estimates based on means were rejected: one stall of the machine moves them by
+more than pruning gains.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ from compressor.throughput.workloads import Workload
 Array = NDArray[np.float64]
 
 RESAMPLES = 1000
-_DRAWS_PER_CHUNK = 2_000_000  # bounds the memory of very long runs
+_DRAWS_PER_CHUNK = 2_000_000  # bounds the memory that very long runs take
 
 
 def summarize(
@@ -51,16 +51,16 @@ def summarize(
 
     Args:
         samples: what `measure` returned for `workloads`.
-        workloads: the same as were measured.
-        limits: (model, batch size) -> the theoretical limit.
+        workloads: those that were measured.
+        limits: (model, batch size) -> theoretical limit.
         target_tokens: (model, batch size) -> generated tokens per row, where not forced.
         peak_memory_mib: (model, batch size) -> peak memory, None where it is unknown.
-        reference: the model speed-ups are relative to; it gets none itself, and nobody gets
-            one if it was not measured.
+        reference: the model that speed-ups are relative to. It has none itself; without it, no
+            model has one.
         seed: of the bootstrap.
 
     Raises:
-        UsageError: samples and workloads do not belong together.
+        UsageError: the samples are not those of the workloads.
     """
     by_size = {workload.batch_size: workload for workload in workloads}
     names = list(dict.fromkeys(name for name, _ in samples))
@@ -74,26 +74,32 @@ def summarize(
             speedup, interval = speedup_of(base, seconds, seed=seed)
             tokens = (target_tokens or {}).get(key, workload.target_tokens)
             pass_seconds = float(np.median(base, axis=0).sum()) / speedup
-            found = _timing(name, workload, seconds, tokens, pass_seconds)
-            found.peak_memory_mib = (peak_memory_mib or {}).get(key)
+            more: dict[str, Any] = {"peak_memory_mib": (peak_memory_mib or {}).get(key)}
             if reference in names and name != reference:
-                found.speedup, found.speedup_interval = speedup, interval
+                more |= {"speedup": speedup, "speedup_interval": interval}
                 limit = (limits or {}).get(key)
                 if limit is not None:
-                    found.limit, found.limit_macs = limit.time, limit.macs
-                    found.limit_bytes = limit.bytes
-            rows.append(found)
+                    more |= {"limit": limit.time, "limit_macs": limit.macs}
+                    more["limit_bytes"] = limit.bytes
+            rows.append(_timing(name, workload, seconds, tokens, pass_seconds, more))
     return rows
 
 
 def _timing(
-    name: str, workload: Workload, seconds: Array, tokens: float, pass_seconds: float
+    name: str,
+    workload: Workload,
+    seconds: Array,
+    tokens: float,
+    pass_seconds: float,
+    more: Mapping[str, Any],
 ) -> Timing:
-    """What one model's own times [passes, batches] say, compared with nothing.
+    """The timing of one model.
 
     Args:
+        seconds: [passes, batches].
         tokens: generated per row, 0 where none are.
-        pass_seconds: of one pass over all batches, without the disturbances.
+        pass_seconds: of one pass over all batches, as estimated from the medians.
+        more: the fields that do not follow from the model's own times.
     """
     sentences = workload.batch_size * len(workload.batches) / pass_seconds
     return Timing(
@@ -110,6 +116,7 @@ def _timing(
             "p90": _percentile_ms(seconds, 90),
             "p99": _percentile_ms(seconds, 99),
         },
+        **more,
     )
 
 
@@ -119,7 +126,7 @@ def speedup_of(
     """Speed-up over the reference and its 95 % bootstrap interval.
 
     Args:
-        reference, seconds: [passes, batches], entries at the same place from the same round.
+        reference, seconds: [passes, batches]; entries at the same place are of the same round.
         resamples: number of bootstrap draws.
         seed: of the draws.
     """
@@ -129,16 +136,16 @@ def speedup_of(
     values: list[float] = []
     while len(values) < resamples:
         count = min(resamples - len(values), max(1, _DRAWS_PER_CHUNK // seconds.size))
-        drawn = generator.integers(passes, size=(count, passes, batches))
+        drawn = generator.integers(passes, size=(count, passes, batches))  # a pass per entry
         values.extend(_speedup(reference[drawn, each], seconds[drawn, each]))
     low, high = np.quantile(values, [0.025, 0.975])
     return float(_speedup(reference, seconds)), (float(low), float(high))
 
 
 def _speedup(reference: Array, seconds: Array) -> Array:
-    """Speed-up on a whole pass: [..., passes, batches] twice -> [...]."""
-    level = np.median(reference, axis=-2)
-    ratio = np.median(reference / seconds, axis=-2)
+    """Speed-up on a whole pass, [...], from times [..., passes, batches] of both models."""
+    level = np.median(reference, axis=-2)  # [..., batches]
+    ratio = np.median(reference / seconds, axis=-2)  # [..., batches]
     return np.asarray(level.sum(axis=-1) / (level / ratio).sum(axis=-1))
 
 
@@ -149,7 +156,8 @@ def _passes(samples: Samples, key: tuple[str, int], workload: Workload) -> Array
     if not seconds.size or seconds.size % batches:
         raise UsageError(
             f"there are {seconds.size} times of {key[0]!r} at batch size {key[1]}, which is not a "
-            f"whole number of passes over its {batches} batches; pass what `measure` returned"
+            f"whole number of passes over its {batches} batches; pass what `measure` returned",
+            id="samples-of-other-workloads",
         )
     return seconds.reshape(-1, batches)
 

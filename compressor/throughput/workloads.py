@@ -1,4 +1,4 @@
-"""What is timed: batches made of the data's own rows, or of rows forced to one length."""
+"""The batches that are timed: rows of the data as they are, or forced to one length."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compressor.runtime.text import Encoded
 Batch = dict[str, NDArray[np.int64]]
 Lengths = Literal["data"] | int
 
-# Enough different batches for a typical mix of lengths, few enough to repeat each several times.
+# Enough batches for a typical mix of lengths, few enough to repeat each several times.
 _ROWS_WANTED = 32
 _FEWEST_BATCHES = 4
 _MOST_BATCHES = 16
@@ -26,8 +26,8 @@ _MOST_BATCHES = 16
 class Workload:
     """Batches of one size; token counts are means per row.
 
-    `target_tokens` is what each row generates where that is fixed beforehand, 0 where it is not
-    (classifiers, or translators that stop by themselves).
+    `target_tokens` is the number each row generates if it is forced, 0 if it is not (classifiers,
+    and translators that stop by themselves).
     """
 
     batch_size: int
@@ -38,7 +38,7 @@ class Workload:
 
     @classmethod
     def of(cls, batches: list[Batch], target_tokens: float = 0.0) -> Workload:
-        """Of batches of one size that hold an `attention_mask` [rows, tokens]."""
+        """From batches of one size that hold an `attention_mask` [rows, tokens]."""
         masks = [batch["attention_mask"] for batch in batches]
         rows = sum(len(mask) for mask in masks)
         return cls(
@@ -66,7 +66,7 @@ def make_workloads(
 
     Args:
         rows: encoded rows with their special tokens.
-        batch_sizes: rows per batch, each wanted once.
+        batch_sizes: rows per batch; distinct.
         collate: pads rows into a batch that holds an `attention_mask`.
         lengths: `data`, or the number of tokens every row is cut or filled to.
         target_tokens: tokens each row will generate, recorded in the workload.
@@ -77,10 +77,14 @@ def make_workloads(
         UsageError: a batch size or length below 1, or the same batch size twice.
     """
     if not rows:
-        raise InputError("there are no rows to time; give a data file with at least one row")
+        raise InputError(
+            "there are no rows to time; give a data file with at least one row", id="no-rows"
+        )
     sizes = list(batch_sizes)
     if not sizes or min(sizes) < 1 or len(set(sizes)) < len(sizes):
-        raise UsageError(f"batch sizes {sizes} must be distinct numbers from 1 up")
+        raise UsageError(
+            f"batch sizes {sizes} must be distinct numbers from 1 up", id="batch-sizes-not-distinct"
+        )
     if lengths != "data":
         rows = [_with_length(row, lengths) for row in rows]
     return [_workload(rows, size, collate, target_tokens, seed) for size in sizes]
@@ -112,10 +116,14 @@ def _choose(available: int, wanted: int, seed: int) -> list[int]:
 def _with_length(row: Encoded, tokens: int) -> Encoded:
     """The row cut or filled to `tokens`; its last token (a special one) stays the last."""
     if tokens < 1:
-        raise UsageError(f"rows cannot be forced to {tokens} tokens; ask for at least 1")
+        raise UsageError(
+            f"rows cannot be forced to {tokens} tokens; ask for at least 1", id="length-too-small"
+        )
     length = len(row)
     if length < 1:
-        raise InputError("an encoded row has no tokens; remove empty rows from the data")
+        raise InputError(
+            "an encoded row has no tokens; remove empty rows from the data", id="row-without-tokens"
+        )
     inner = max(1, length - 1)
     positions = [index % inner for index in range(tokens - 1)] + [length - 1]
     return Encoded([row[i] for i in positions], [row.type_ids[i] for i in positions])

@@ -35,8 +35,8 @@ model name\t: Example CPU @ 2.50GHz
 def linux(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A Linux of our own making: its /proc and /sys/fs/cgroup are below the returned folder."""
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(hardware, "_PROC", tmp_path)
-    monkeypatch.setattr(hardware, "_CGROUP", tmp_path)
+    monkeypatch.setattr(hardware, "PROC", tmp_path)
+    monkeypatch.setattr(hardware, "CGROUP", tmp_path)
     monkeypatch.setattr(hardware.os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     (tmp_path / "cpuinfo").write_text(PROCESSOR, encoding="utf-8")
     (tmp_path / "meminfo").write_text("MemTotal:       16777216 kB\n", encoding="utf-8")
