@@ -36,7 +36,6 @@ APART = {
 
 # What does not hold yet.
 KNOWN_UPWARDS: set[str] = {
-    "compressor.importance -> compressor.learned_masks",
     "compressor.importance.ablation -> compressor.evaluation",
     "compressor.importance.compare -> compressor.report.facts",
     "compressor.importance.compare -> compressor.report.numbers",
@@ -44,7 +43,6 @@ KNOWN_UPWARDS: set[str] = {
 }
 KNOWN_CIRCLES: set[str] = {
     "compressor.learned_masks",
-    "compressor.learned_masks.base",
     "compressor.learned_masks.learning",
     "compressor.learned_masks.problem",
     "compressor.study",
