@@ -1,11 +1,12 @@
-"""What tests of whole runs share."""
+"""Fixtures that several folders of tests share."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
+import io
 import os
+import pickle
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,15 +15,15 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
 from filelock import FileLock
 
-import compressor.export.graphs
-import compressor.pipeline.time_masks
+from compressor.export import graphs
 
 
 @pytest.fixture(scope="session")
 def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that the workers of a run have in common."""
+    """A directory that all worker processes of this run share."""
     base = tmp_path_factory.getbasetemp()
     directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
     directory.mkdir(exist_ok=True)
@@ -30,24 +31,17 @@ def _shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def _exports(_shared: Path) -> Path:
-    directory = _shared / "exports"
-    directory.mkdir(exist_ok=True)
-    return directory
-
-
-@pytest.fixture(scope="session")
 def once(_shared: Path) -> Callable[[str, Callable[[Path], object]], Path]:
-    """`once(name, make)`: what `make` writes to an empty directory, made by one worker for all.
+    """`once(name, make)`: a directory that `make` filled, called by one worker for all of them.
 
-    Tests read it; one that writes takes a copy.
+    Tests only read it; a test that writes takes a copy.
     """
 
     def made(name: str, make: Callable[[Path], object]) -> Path:
         directory, done = _shared / name, _shared / f"{name}.done"
         with FileLock(_shared / f"{name}.lock"):
             if not done.exists():
-                shutil.rmtree(directory, ignore_errors=True)  # of a failure
+                shutil.rmtree(directory, ignore_errors=True)  # left by a failed attempt
                 directory.mkdir()
                 make(directory)
                 done.touch()
@@ -56,38 +50,39 @@ def once(_shared: Path) -> Callable[[str, Callable[[Path], object]], Path]:
     return made
 
 
-@pytest.fixture(scope="module")
-def shared_exports(_exports: Path) -> Iterator[None]:
-    """Graphs of the same weights are written once and then copied, for tests about other things.
+class _ByValue(pickle.Pickler):
+    """Pickles tensors by their values alone: equal modules give equal bytes in every process."""
 
-    Exporting takes seconds, and whole runs export the same toy models again and again. That it
-    always gives the same bytes is tested in test_export.py.
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return bytes, (value.detach().numpy().tobytes(),)
+        return NotImplemented
+
+
+@pytest.fixture(scope="module")
+def shared_exports(_shared: Path) -> Iterator[None]:
+    """Export each graph once per run and copy it afterwards, for tests that are not about export.
+
+    An export takes seconds, and whole runs export the same toy models again and again.
+    test_export.py tests that the same model always gives the same bytes.
     """
-    export = compressor.export.graphs.export_graphs
+    export = graphs.export_graph
+    exports = _shared / "exports"
+    exports.mkdir(exist_ok=True)
 
     def export_or_copy(
-        model: Any, layers: Any, mask: Any, directory: Path, **options: Any
-    ) -> dict[str, str]:
-        settings = (model.config.to_dict(), mask.to_json(), sorted(options.items()))
-        key = hashlib.sha256(repr(settings).encode())
-        for name, value in model.state_dict().items():
-            key.update(name.encode())
-            key.update(value.numpy().tobytes())
-        kept = _exports / key.hexdigest()
+        graph: Any, example: Any, inputs: Any, outputs: Any, shapes: Any, path: Path
+    ) -> None:
+        content = io.BytesIO()
+        _ByValue(content).dump((graph, inputs, outputs, repr(shapes), path.name))
+        kept = exports / hashlib.sha256(content.getbuffer()).hexdigest()
         if not kept.exists():
-            fresh = Path(tempfile.mkdtemp(dir=_exports))
-            files = export(model, layers, mask, fresh, **options)
-            fresh.joinpath("files.json").write_text(json.dumps(files), encoding="utf-8")
+            fresh = Path(tempfile.mkdtemp(dir=exports))
+            export(graph, example, inputs, outputs, shapes, fresh / path.name)
             with contextlib.suppress(OSError):  # the other worker was faster
                 fresh.rename(kept)
-        directory.mkdir(parents=True, exist_ok=True)
-        for path in kept.glob("*.onnx*"):
-            shutil.copy(path, directory)
-        found: dict[str, str] = json.loads((kept / "files.json").read_text(encoding="utf-8"))
-        return found
+        for file in kept.iterdir():
+            shutil.copy(file, path.parent)
 
-    with (
-        mock.patch.object(compressor.export.graphs, "export_graphs", export_or_copy),
-        mock.patch.object(compressor.pipeline.time_masks, "export_graphs", export_or_copy),
-    ):
+    with mock.patch.object(graphs, "export_graph", export_or_copy):
         yield
