@@ -22,7 +22,7 @@ from compressor.throughput.limits import Limit, WorkSize, limit_of
 from compressor.throughput.machine import measure_machine
 from compressor.throughput.measure import Run, Samples, measure
 from compressor.throughput.memory import peak_memory
-from compressor.throughput.shapes import head_dim_of, shape_of
+from compressor.throughput.shapes import shape_of
 from compressor.throughput.statistics import summarize
 from compressor.throughput.workloads import Lengths, Workload, make_workloads
 
@@ -321,11 +321,8 @@ def _limits(
     if config is None or not alike or precision == "int8":
         return {}
     machine = measure_machine(settings.device, settings.threads, precision)
-    head_dim = head_dim_of(config)
     shapes = {
-        subject.name: shape_of(
-            config, subject.counts, head_dim, count_output_tokens(subject.directory)
-        )
+        subject.name: shape_of(config, subject.counts, count_output_tokens(subject.directory))
         for subject in (subjects[0], *alike)
     }
 
