@@ -3,9 +3,9 @@
     python -m benchmarks.export_time MODEL [MODEL ...] [--repeats 3]
 
 Each repeat exports the model in a new process twice with the shortcuts and in a new process twice
-without, alternately. The first export of a process also fills the exporter's tables; the second one
-is what every further model of a run takes. Both are the whole command: opening the checkpoint,
-graphs, tokenizer and verification; imports are not counted. Prints the median of each and the ratio.
+without, alternately. The first export of a process also loads and fills the exporter's tables; the
+second one is what every further model of a run takes. Both are the whole command: opening the
+checkpoint, graphs, tokenizer and verification; imports are not counted. Prints the median of each and the ratio.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Small graphs that take rows of a decoder's caches.
 
 In beam search hypotheses change places, and finished sentences leave the batch: a row of the batch
-is a row of every cache. The caches stay on the device where the decoder runs, so a graph moves them.
+is a row of every cache. The caches stay on the device where the decoder runs, so a graph takes the
+rows.
 """
 
 from __future__ import annotations
