@@ -1,11 +1,11 @@
-"""Time of `compress export` with and without the shortcuts of `compressor.export.tracing`.
+"""Time of `compress export` with and without the shortcut of `compressor.export.tracing`.
 
     python -m benchmarks.export_time MODEL [MODEL ...] [--repeats 3]
 
-Each repeat exports the model in a new process twice with the shortcuts and in a new process twice
-without, alternately. The first export of a process also loads and fills the exporter's tables; the
-second one is what every further model of a run takes. Both are the whole command: opening the
-checkpoint, graphs, tokenizer and verification; imports are not counted. Prints the median of each and the ratio.
+Each repeat exports the model twice in a new process with the shortcut and twice in a new process
+without. The first export of a process also loads and fills the exporter's tables; the second is what
+every further model of a run takes. Both are the whole command: opening the checkpoint, graphs,
+tokenizer and verification; imports are not counted. Prints the median of each and what is saved.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ import torch
 from compressor.commands import run
 from compressor.export import graphs, optimum, precisions, tokenizer, verify
 
-model, shortcuts = sys.argv[1], sys.argv[2] == "with"
+model, shortcut = sys.argv[1], sys.argv[2] == "with"
 torch.set_num_threads(1)
-if not shortcuts:
+if not shortcut:
     graphs.traced_once = contextlib.nullcontext
 found = []
 for _ in range(2):
