@@ -3,7 +3,7 @@
     python -m benchmarks.export_time MODEL [MODEL ...] [--repeats 3]
 
 Each repeat exports the model twice in a new process with the shortcut and twice in a new process
-without. The first export of a process also loads and fills the exporter's tables; the second is what
+without. The first export of a process also fills the exporter's tables; the second is what
 every further model of a run takes. Both are the whole command: opening the checkpoint, graphs,
 tokenizer and verification; imports are not counted. Prints the median of each and what is saved.
 """
