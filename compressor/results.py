@@ -83,6 +83,11 @@ class Variant(Record):
     base_comparisons: list[Comparison] = []  # with `base` (as `dense`), where that is not dense
     checks: list[Check] = []
 
+    @property
+    def family(self) -> str:
+        """Name of the float32 model that this is one precision of."""
+        return self.base or self.name
+
     @model_validator(mode="after")
     def _heads_exist(self) -> Variant:
         if self.kept.keys() != self.heads.keys():

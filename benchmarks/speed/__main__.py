@@ -34,6 +34,7 @@ from compressor.runtime.vocabulary import count_output_tokens
 from compressor.throughput import WorkSize, limit_of, measure, measure_machine, shape_of, summarize
 from compressor.throughput.hardware import cores, describe, versions
 from compressor.throughput.limits import Limit
+from compressor.throughput.shapes import head_dim_of
 from compressor.throughput.workloads import Workload, make_workloads
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -102,10 +103,10 @@ def limits(
 ) -> dict[tuple[str, int], Limit]:
     """The most that half the heads can gain over the dense artifact in the same precision."""
     config = json.loads((setting.checkpoint / "config.json").read_text(encoding="utf-8"))
-    heads = read_heads(setting.output)
+    heads, size = read_heads(setting.output), head_dim_of(config)
     tokens = count_output_tokens(setting.output)
-    dense = shape_of(config, heads["heads"], tokens)
-    pruned = shape_of(config, {k: len(v) for k, v in heads["kept"].items()}, tokens)
+    dense = shape_of(config, heads["heads"], size, tokens)
+    pruned = shape_of(config, {k: len(v) for k, v in heads["kept"].items()}, size, tokens)
     precision = "fp16" if device == "cuda" else "fp32"
     machine = measure_machine(device, threads, precision)
     found = {}

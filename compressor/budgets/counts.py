@@ -1,4 +1,4 @@
-"""From scores to a mask: exactly as many heads as were asked for.
+"""From scores to a mask: exactly as many units as were asked for.
 
 A budget is written `0.5` (a fraction), `36` (a count) or per kind, `encoder_self=0.3,cross=0.8`;
 kinds that are not named keep all their heads. Floors say how many heads every layer must keep.
@@ -8,20 +8,20 @@ Budgets of another sort name a speed-up or a drop in quality; how many heads tha
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from compressor.errors import UsageError
+from compressor.errors import UsageError, did_you_mean
 from compressor.model.sublayers import KINDS, Mask, Scores, kind_of
 
 ALL = "all"
+Floors = Mapping[str, int]  # kind -> least number of units in each of its sublayers
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How many heads to keep: per kind, or of all kinds together (`{"all": n}`)."""
+    """How many units to keep: per kind, or of all kinds together (`{"all": n}`)."""
 
     measured: ClassVar[bool] = False  # whether measurements, not `keep`, say how many heads stay
 
@@ -63,25 +63,13 @@ class QualityBudget(Budget):
         return cls(f"max-drop {drop:.15g}", {}, drop)
 
 
-def split_max_drop(values: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The values of `--max-drop`: plain numbers, which are budgets, and rules for the gate.
-
-    Raises:
-        UsageError: a plain number that is no drop.
-    """
-    numbers, rules = [], []
-    for text in values:
-        try:
-            drop = float(text)
-        except ValueError:
-            rules.append(text)
-            continue
-        if not 0 <= drop < math.inf:
-            raise UsageError(
-                f"--max-drop {text}: a drop is a number from 0 up, as in --max-drop 0.3"
-            )
-        numbers.append(text)
-    return numbers, rules
+def is_number(text: str) -> bool:
+    """Whether a value of `--max-drop` is a plain number, hence a budget and not a rule."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def parse_budget(mode: Literal["keep", "remove"], text: str, full: Mask) -> Budget:
@@ -103,7 +91,11 @@ def parse_floors(text: str, full: Mask) -> dict[str, int]:
     floors = dict.fromkeys(full.kinds(), 1)
     for kind, amount in _parts(text, full, "--floor").items():
         if not amount.isdecimal():
-            raise UsageError(f"--floor {text}: {amount!r} is not a number of heads")
+            raise UsageError(
+                f"--floor {text}: {amount!r} is not a number of heads; write --floor 1, or "
+                "--floor cross=2",
+                id="floor-invalid",
+            )
         floors.update(dict.fromkeys(full.kinds() if kind == ALL else [kind], int(amount)))
     return floors
 
@@ -117,12 +109,17 @@ def _parts(text: str, full: Mask, option: str) -> dict[str, str]:
         if not equals or kind in parts:
             raise UsageError(
                 f"{option} {text}: write one KIND=AMOUNT for each kind, as in "
-                f"{option} encoder_self=0.3,cross=0.8"
+                f"{option} encoder_self=0.3,cross=0.8",
+                id="budget-invalid",
             )
         if kind not in full.kinds():
             there = ", ".join(full.kinds())
             known = "the model has no" if kind in KINDS else "there is no"
-            raise UsageError(f"{option} {text}: {known} attention {kind!r}; it has {there}")
+            raise UsageError(
+                f"{option} {text}: {known} attention {kind!r}; it has {there}"
+                + did_you_mean(kind, full.kinds()),
+                id="kind-unknown",
+            )
         parts[kind] = amount
     return parts
 
@@ -139,15 +136,18 @@ def _count(amount: str, total: int, where: str) -> int:
             count = int(number * total + 0.5)
     except ValueError as error:
         raise UsageError(
-            f"{where}: {amount!r} is neither a fraction (0.5, 50%) nor a number of heads (36)"
+            f"{where}: {amount!r} is neither a fraction (0.5, 50%) nor a number of heads (36)",
+            id="budget-invalid",
         ) from error
     if count > total:
-        raise UsageError(f"{where}: there are only {total} heads")
+        raise UsageError(
+            f"{where}: there are only {total} heads; ask for at most that", id="budget-too-large"
+        )
     return count
 
 
-def fewest_heads(full: Mask, floors: Mapping[str, int], kind: str = ALL) -> int:
-    """How many heads the floors demand, of one kind or of all."""
+def fewest_units(full: Mask, floors: Floors, kind: str = ALL) -> int:
+    """How many units the floors demand, of one kind or of all."""
     return sum(
         min(len(flags), floors[kind_of(name)])
         for name, flags in full.keep.items()
@@ -155,73 +155,68 @@ def fewest_heads(full: Mask, floors: Mapping[str, int], kind: str = ALL) -> int:
     )
 
 
-def check_possible(budget: Budget, floors: Mapping[str, int], full: Mask) -> None:
+def check_possible(budget: Budget, floors: Floors, full: Mask) -> None:
     """Raise `UsageError` if the floors make the budget impossible; says how many are needed."""
-    if budget.measured and fewest_heads(full, floors) == full.total():
-        raise UsageError(f"{budget.text}: the floors keep all {full.total()} heads; lower --floor")
+    if budget.measured and fewest_units(full, floors) == full.total():
+        raise UsageError(
+            f"{budget.text}: the floors keep all {full.total()} heads; lower --floor",
+            id="floors-too-high",
+        )
     for kind, wanted in budget.keep.items():
-        needed = fewest_heads(full, floors, kind)
+        needed = fewest_units(full, floors, kind)
         if wanted < needed:
             names = [name for name in full.keep if kind in (ALL, kind_of(name))]
             of = "" if kind == ALL else f" of {kind}"
             raise UsageError(
                 f"{budget.text} leaves {wanted} heads{of}, but the floors of its {len(names)} "
-                f"layers need {needed}; keep more, or lower --floor (0 lets a layer lose all)"
+                f"layers need {needed}; keep more, or lower --floor (0 lets a layer lose all)",
+                id="floors-too-high",
             )
 
 
-def select(scores: Scores, mask: Mask, keep: Mapping[str, int], floors: Mapping[str, int]) -> Mask:
-    """Remove the least important heads of `mask` until exactly `keep` are left.
+def select(scores: Scores, mask: Mask, keep: Mapping[str, int], floors: Floors) -> Mask:
+    """Remove the least important units of `mask` until exactly `keep` are left.
 
     Args:
-        keep: kept heads per kind, or of all kinds together under `all`.
-        floors: least number of heads in each layer of a kind.
+        keep: kept units per kind, or of all kinds together under `all`.
+        floors: least number of units in each sublayer of a kind.
     """
     counts = mask.counts()
     excess = {kind: mask.count(None if kind == ALL else kind) - n for kind, n in keep.items()}
     removed = []
-    for name, head in scores.ascending():
+    for name, unit in scores.ascending():
         pool = ALL if ALL in excess else kind_of(name)
-        if not mask.keep[name][head] or excess.get(pool, 0) <= 0:
+        if not mask.keep[name][unit] or excess.get(pool, 0) <= 0:
             continue
         if counts[name] > floors[kind_of(name)]:
             counts[name] -= 1
             excess[pool] -= 1
-            removed.append((name, head))
+            removed.append((name, unit))
     return mask.without(removed)
 
 
-def prune_in_steps(
-    full: Mask,
-    budget: Budget,
-    floors: Mapping[str, int],
-    steps: int,
-    score: Callable[[Mask], Scores],
-) -> tuple[Mask, Scores]:
-    """Reach the budget in equal steps, calling `score` on what is left before every step.
+def step_targets(full: Mask, budget: Budget, steps: int) -> list[dict[str, int]]:
+    """Units to keep after each of some equal steps to a budget; steps without effect are left out.
 
     Returns:
-        The mask, and every head's score at the time it was last looked at.
+        Per step the kept units per kind, as in `Budget.keep`; at least one step.
     """
-    check_possible(budget, floors, full)
-    mask = full
-    scores: Scores | None = None
+    pools = {kind: None if kind == ALL else kind for kind in budget.keep}
+    targets = []
+    left = {kind: full.total(pool) for kind, pool in pools.items()}
     for step in range(1, steps + 1):
-        targets, left = {}, {}
-        for kind, final in budget.keep.items():
-            pool = None if kind == ALL else kind
-            targets[kind] = full.total(pool) - round((full.total(pool) - final) * step / steps)
-            left[kind] = mask.count(pool)
-        if targets == left:
-            continue  # fewer heads to remove than steps
-        latest = score(mask)
-        scores = latest if scores is None else _merge(scores, latest, mask)
-        mask = select(latest, mask, targets, floors)
-    return mask, score(mask) if scores is None else scores
+        wanted = {
+            kind: full.total(pool) - round((full.total(pool) - budget.keep[kind]) * step / steps)
+            for kind, pool in pools.items()
+        }
+        if wanted != left:
+            targets.append(wanted)
+        left = wanted
+    return targets or [left]
 
 
-def _merge(old: Scores, new: Scores, mask: Mask) -> Scores:
-    """New scores where heads are left, the last known ones where they are gone."""
+def latest_scores(old: Scores, new: Scores, mask: Mask) -> Scores:
+    """New scores of the units that `mask` keeps, the old ones of those that are gone."""
     values = {
         name: tuple(
             n if keep else o

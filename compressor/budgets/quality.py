@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from compressor.budgets.counts import ALL, select
 from compressor.model.sublayers import Mask, Scores
 from compressor.results import Comparison, QualityProbe
-from compressor.tasks import get_task
+from compressor.tasks import Task
 
 
-def main_comparison(comparisons: Sequence[Comparison], task: str) -> Comparison:
+def main_comparison(comparisons: Sequence[Comparison], task: Task) -> Comparison:
     """The comparison in the task's main metric."""
-    return next(found for found in comparisons if found.metric == get_task(task).main_metric)
+    return next(found for found in comparisons if found.metric == task.main_metric)
 
 
 def acceptable(comparison: Comparison, drop: float) -> bool:
@@ -36,15 +36,15 @@ def nested_mask(scores: Scores, full: Mask, floors: Mapping[str, int], kept: int
 def search(
     total: int, fewest: int, probe: Callable[[int], QualityProbe]
 ) -> tuple[int, list[QualityProbe]]:
-    """Bisect for the smallest number of heads whose probe is accepted.
+    """Bisect for the smallest number of units whose candidate is accepted.
 
-    The smallest number of all is looked at first. Where acceptance does not rise with the heads
-    kept, what is found is still accepted, and one head fewer was looked at and is not.
+    The smallest number of all is tried first. Where acceptance does not rise with the units kept,
+    what is found is still accepted, and one unit fewer was tried and is not.
 
     Args:
-        total: all heads; that many are accepted unseen, being the dense model.
-        fewest: heads that must stay.
-        probe: builds and judges the model with so many heads.
+        total: all units; that many are accepted untried, being the dense model.
+        fewest: units that must stay.
+        probe: builds and judges the model with so many units.
 
     Returns:
         Heads to keep, and the probes in the order they were made.

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.budgets.counts import ALL, fewest_heads, select
+from compressor.budgets.counts import ALL, fewest_units, select
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores, kind_of
 from compressor.results import CostTable, LayerCost, SpeedTry, Timing
@@ -161,7 +161,7 @@ def choose(
 
 def fewest(scores: Scores, full: Mask, floors: Mapping[str, int], table: CostTable) -> Candidate:
     """Every layer down to its floor: the fastest that there is."""
-    mask = select(scores, full, {ALL: fewest_heads(full, floors)}, floors)
+    mask = select(scores, full, {ALL: fewest_units(full, floors)}, floors)
     return Candidate(mask, predicted_speedup(mask, savings(table, full)))
 
 

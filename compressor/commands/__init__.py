@@ -34,17 +34,6 @@ RESUMABLE = ("run", "demo", "study")
 BUG = 70
 INTERRUPTED = 130
 
-app = typer.Typer(
-    name="compress",
-    help="Remove the attention heads a transformer does not need, export the smaller model to "
-    "ONNX, and measure what that costs and gains.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
 
 def _version(value: bool) -> None:
     if value:
@@ -52,7 +41,6 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _common(
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Print the version."
@@ -61,8 +49,23 @@ def _common(
     pass
 
 
-for _name in COMMANDS:
-    import_module(f"compressor.commands.{_name}").register(app)
+def _application(arguments: Sequence[str]) -> typer.Typer:
+    """The application with the command that is called; with all of them where none is."""
+    app = typer.Typer(
+        name="compress",
+        help="Remove the attention heads a transformer does not need, export the smaller model to "
+        "ONNX, and measure what that costs and gains.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_common)
+    called = [name for name in arguments[:1] if name in COMMANDS]
+    for name in called or COMMANDS:
+        import_module(f"compressor.commands.{name}").register(app)
+    return app
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -72,7 +75,7 @@ def run(arguments: Sequence[str]) -> int:
     console.quiet = console.verbose = False
     began = time.perf_counter()
     try:
-        status = app(list(arguments), standalone_mode=False)
+        status = _application(arguments)(list(arguments), standalone_mode=False)
         if status == INTERRUPTED:  # Typer's own answer to Ctrl-C
             raise KeyboardInterrupt
         console.detail(f"took {time.perf_counter() - began:.1f} s")

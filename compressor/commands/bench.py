@@ -9,55 +9,37 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
+from compressor.pipeline.recipe import BenchRequest
 
 
 def register(app: typer.Typer) -> None:
-    app.command("bench")(bench)
+    o.add_command(app, "bench", bench, BenchRequest)
 
 
 def bench(
+    request: BenchRequest,
     artifacts: Annotated[
         list[Path], typer.Argument(help="Artifact directories; the first is the reference.")
     ],
-    test: Annotated[str, typer.Option("--test", help="Rows to time on.")],
     precision: o.MeasuredPrecision = None,
-    batch_size: o.BatchSize = None,
-    lengths: o.Lengths = None,
-    target_length: o.TargetLength = None,
-    bench_seconds: o.BenchSeconds = None,
-    threads: o.Threads = None,
-    device: o.Device = None,
-    source_column: o.SourceColumn = None,
-    target_column: o.TargetColumn = None,
-    text_column: o.TextColumn = None,
-    text_pair_column: o.TextPairColumn = None,
-    label_column: o.LabelColumn = None,
-    test_rows: o.MeasuredRows = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
-    as_json: o.Json = False,
 ) -> int:
     """Measure sentences and tokens per second, latency and memory across batch sizes."""
+    from compressor.export.precision_names import named_precisions
     from compressor.pipeline.compare_artifacts import bench_artifacts
-    from compressor.pipeline.recipe import parse_lengths
     from compressor.report.summary import timing_table
 
-    columns = {
-        "source_column": source_column, "target_column": target_column,
-        "text_column": text_column, "text_pair_column": text_pair_column,
-        "label_column": label_column, "limit": test_rows,
-    }  # fmt: skip
+    settings = request.throughput
     throughput = bench_artifacts(
         artifacts,
-        test,
-        columns,
-        batch_sizes=o.parse_numbers(batch_size, "--batch-size") or [1, 4, 16, 64],
-        lengths=parse_lengths(lengths) or "data",
-        target_length=target_length,
-        precisions=o.parse_precisions(precision),
-        seconds=bench_seconds or 3.0,
-        threads=threads,
-        device=device or "auto",
+        request.data.test,
+        request.data.columns() | {"limit": request.data.test_rows},
+        batch_sizes=settings.batch_size,
+        lengths=settings.lengths,
+        target_length=settings.target_length,
+        precisions=named_precisions(precision),
+        seconds=settings.seconds,
+        threads=settings.threads,
+        device=request.device,
         progress=console,
     )
     console.result(timing_table(throughput), throughput.model_dump())

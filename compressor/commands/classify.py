@@ -4,48 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
+from compressor.commands.lines import Artifact, Files, LinesOutput
 from compressor.errors import InputError, UsageError
+from compressor.pipeline.recipe import ClassifyRequest
 
 if TYPE_CHECKING:
     from compressor.pipeline.stream_lines import Lines
 
 
 def register(app: typer.Typer) -> None:
-    app.command("classify")(classify)
+    o.add_command(app, "classify", classify, ClassifyRequest, json=False)
 
 
 def classify(
-    directory: o.Artifact,
-    files: o.Files = None,
-    output: o.LinesOutput = None,
-    pairs: Annotated[
-        bool, typer.Option("--pairs", help="Each line is two texts, with one tab between them.")
-    ] = False,
-    top_k: Annotated[
-        int | None,
-        typer.Option(
-            "--top-k", min=1, help="The N most probable labels: label, probability, label, ..."
-        ),
-    ] = None,
-    probabilities: Annotated[
-        bool,
-        typer.Option("--probabilities", help="All labels in the model's order, as by --top-k."),
-    ] = False,
-    batch_size: o.RowsPerBatch = None,
-    batch_tokens: o.BatchTokens = None,
-    chunk_lines: o.ChunkLines = None,
-    precision: o.RuntimePrecision = None,
-    device: o.Device = None,
-    threads: o.Threads = None,
-    jsonl: o.Jsonl = False,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    request: ClassifyRequest,
+    directory: Artifact,
+    files: Files = None,
+    output: LinesOutput = None,
 ) -> int:
     """Label lines with an artifact, one line each."""
     from compressor.pipeline.stream_lines import Lines, serve
@@ -53,32 +34,32 @@ def classify(
     from compressor.runtime.artifact import read_artifact
     from compressor.runtime.session import choose_device
 
-    if probabilities and top_k is not None:
+    if request.probabilities and request.top_k is not None:
         raise UsageError("--top-k and --probabilities exclude each other; give one of them")
     lines = Lines(files or [])
-    precision = precision or read_artifact(directory).default_precision
-    chosen = choose_device(device or "auto", [precision])
-    model = Classifier(directory, precision=precision, device=chosen, threads=threads)
-    if top_k is not None and top_k > len(model.labels):
-        raise UsageError(f"--top-k {top_k}: the model has only {len(model.labels)} labels")
+    precision = request.precision or read_artifact(directory).default_precision
+    chosen = choose_device(request.device, [precision])
+    model = Classifier(directory, precision=precision, device=chosen, threads=request.threads)
+    if request.top_k is not None and request.top_k > len(model.labels):
+        raise UsageError(f"--top-k {request.top_k}: the model has only {len(model.labels)} labels")
 
     def answer(texts: Iterable[str], chunk: int) -> Iterator[list[tuple[str, float]]]:
         found = model.probabilities_stream(
-            _columns(lines) if pairs else texts,
-            chunk_rows=chunk, batch_size=batch_size, batch_tokens=batch_tokens,
+            _columns(lines) if request.pairs else texts,
+            chunk_rows=chunk, batch_size=request.batch_size, batch_tokens=request.batch_tokens,
         )  # fmt: skip
-        wanted = None if probabilities else top_k or 1
+        wanted = None if request.probabilities else request.top_k or 1
         return ([] if row is None else _ranked(model.labels, row.tolist(), wanted) for row in found)
 
     def form(number: int, found: Sequence[tuple[str, float]]) -> str:
-        if jsonl:
+        if request.jsonl:
             return _as_json(number, found)
-        if top_k is None and not probabilities:
+        if request.top_k is None and not request.probabilities:
             return "".join(label for label, _ in found)
         return "\t".join(f"{label}\t{probability:.6f}" for label, probability in found)
 
     counts = console.counts_lines(to_stdout=output is None)
-    serve(lines, answer, form, output, chunk_lines, console, counts)
+    serve(lines, answer, form, output, request.chunk_lines, console, counts)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`compress demo`: the whole context on the translator that comes with the package."""
+"""`compress demo`: the whole journey on the translator that comes with the package."""
 
 from __future__ import annotations
 
@@ -9,35 +9,32 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.run import execute
+from compressor.pipeline.recipe import build_recipe
 
 
 def register(app: typer.Typer) -> None:
-    app.command("demo")(demo)
+    o.add_command(app, "demo", demo)
 
 
 def demo(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Directory to write to.")] = Path(
-        "demo-out"
-    ),
-    keep: o.Keep = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
-    as_json: o.Json = False,
+    output: o.Output = Path("demo-out"),
+    keep: Annotated[
+        list[str] | None, typer.Option("--keep", help="Heads to keep. Default: 0.6.")
+    ] = None,
 ) -> int:
     """Compress the bundled English-German translator, keeping 60 % of its heads."""
     from compressor import example
-    from compressor.pipeline.recipe import build_recipe
 
     recipe = build_recipe(
         {
-            "model": str(example.model()),
-            "calibration": str(example.calibration()),
-            "test": str(example.test()),
-            "keep": keep or ["0.6"],
-            "method": "second-order",
-            "recover": "reconstruct",
-            "batch_size": [1, 16, 64],
-            "bench_seconds": 2.0,
+            "--model": str(example.model()),
+            "--calibration": str(example.calibration()),
+            "--test": str(example.test()),
+            "--keep": keep or ["0.6"],
+            "--method": "second-order",
+            "--recover": "reconstruct",
+            "--batch-size": "1,16,64",
+            "--bench-seconds": 2.0,
         }
     )
     return execute(recipe, output)

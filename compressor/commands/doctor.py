@@ -10,14 +10,10 @@ from compressor.errors import EnvironmentProblem
 
 
 def register(app: typer.Typer) -> None:
-    app.command("doctor")(doctor)
+    o.add_command(app, "doctor", doctor)
 
 
-def doctor(
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
-    as_json: o.Json = False,
-) -> int:
+def doctor() -> int:
     """Show versions, hardware and execution providers; exit status 3 if packages clash."""
     from compressor.throughput.diagnosis import diagnose
 
@@ -29,6 +25,6 @@ def doctor(
     if not found.problems:
         lines.append("no conflicts found")
     if found.problems and console.as_json:
-        raise EnvironmentProblem("; ".join(found.problems))
+        raise EnvironmentProblem("; ".join(found.problems), id="packages-clash")
     console.result("\n".join(lines), found.as_dict())
     return EnvironmentProblem.exit_code if found.problems else 0

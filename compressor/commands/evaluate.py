@@ -9,46 +9,36 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
+from compressor.pipeline.recipe import EvaluateRequest
 
 
 def register(app: typer.Typer) -> None:
-    app.command("evaluate")(evaluate)
+    o.add_command(app, "evaluate", evaluate, EvaluateRequest)
 
 
 def evaluate(
+    request: EvaluateRequest,
     artifacts: Annotated[
         list[Path], typer.Argument(help="Directories with onnx/; the first is the reference.")
     ],
-    test: Annotated[str, typer.Option("--test", help="Rows to measure quality on.")],
     precision: o.MeasuredPrecision = None,
-    num_beams: o.NumBeams = None,
-    device: o.Device = None,
-    seed: o.Seed = None,
-    resamples: Annotated[int, typer.Option("--resamples", min=100)] = 1000,
-    source_column: o.SourceColumn = None,
-    target_column: o.TargetColumn = None,
-    text_column: o.TextColumn = None,
-    text_pair_column: o.TextPairColumn = None,
-    label_column: o.LabelColumn = None,
-    test_rows: o.MeasuredRows = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
-    as_json: o.Json = False,
 ) -> int:
     """Measure BLEU and chrF, or accuracy, of artifacts on the same rows."""
+    from compressor.export.precision_names import named_precisions
     from compressor.pipeline.compare_artifacts import evaluate_artifacts
     from compressor.report import numbers
 
-    columns = {
-        "source_column": source_column, "target_column": target_column,
-        "text_column": text_column, "text_pair_column": text_pair_column,
-        "label_column": label_column, "limit": test_rows,
-    }  # fmt: skip
     found = evaluate_artifacts(
-        artifacts, test, columns, precisions=o.parse_precisions(precision),
-        device=device or "auto", num_beams=num_beams,
-        resamples=resamples, seed=seed or 0, progress=console,
-    )  # fmt: skip
+        artifacts,
+        request.data.test,
+        request.data.columns() | {"limit": request.data.test_rows},
+        precisions=named_precisions(precision),
+        device=request.device,
+        num_beams=request.evaluation.num_beams,
+        resamples=request.evaluation.resamples,
+        seed=request.seed,
+        progress=console,
+    )
     lines = []
     for result in found:
         metrics = ", ".join(f"{name} {value:.2f}" for name, value in result.quality.metrics.items())

@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
+from compressor.pipeline.recipe import ExportRequest
+
+Layout = Annotated[
+    str,
+    typer.Option(
+        "--layout",
+        help="compress: OUTPUT/onnx for this tool's runtime; optimum: OUTPUT for the ONNX Runtime "
+        "loaders of Hugging Face optimum (fp32).",
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
-    app.command("export")(export)
+    o.add_command(app, "export", export, ExportRequest)
 
 
-def export(
-    output: o.Output,
-    model: o.Model = None,
-    target_text: o.TargetText = None,
-    precision: o.Precision = None,
-    layout: o.Layout = "compress",
-    revision: o.Revision = None,
-    allow_pickle: o.AllowPickle = None,
-    trust_remote_code: o.TrustRemoteCode = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
-    as_json: o.Json = False,
-) -> int:
+def export(request: ExportRequest, output: o.Output, layout: Layout = "compress") -> int:
     """Write OUTPUT/onnx, which `compressor.runtime` runs without PyTorch.
 
     With --layout optimum OUTPUT itself is a directory that optimum's ORTModel classes open.
     """
-    from compressor.pipeline.recipe import build_recipe
     from compressor.pipeline.single_steps import export_checkpoint
 
-    given = {
-        "model": model, "revision": revision, "allow_pickle": allow_pickle,
-        "trust_remote_code": trust_remote_code, "precision": precision,
-        "target_text": target_text,
-    }  # fmt: skip
-    checks = export_checkpoint(build_recipe(given), output, layout)
+    checks = export_checkpoint(request, output, layout)
     lines = [f"wrote {output if layout == 'optimum' else output / 'onnx'}"]
     lines += [
         f"  {c.name}: {c.largest_difference:.1e} (tolerance {c.tolerance:.1e}); {c.detail}"

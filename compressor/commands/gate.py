@@ -10,22 +10,19 @@ import typer
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import UsageError
+from compressor.pipeline.recipe import GateRequest
 
 
 def register(app: typer.Typer) -> None:
-    app.command("gate")(gate)
+    o.add_command(app, "gate", gate, GateRequest)
 
 
 def gate(
+    request: GateRequest,
     report: Annotated[Path, typer.Argument(help="A report.json.")],
-    max_drop: o.MaxDrop = None,
-    min_speedup: o.MinSpeedup = None,
     junit: Annotated[
         Path | None, typer.Option("--junit", help="Also write the outcomes as JUnit XML.")
     ] = None,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
-    as_json: o.Json = False,
 ) -> int:
     """Check a report against quality and speed rules."""
     from compressor.files import require_file, write_at_once
@@ -35,7 +32,7 @@ def gate(
     from compressor.report.schema import load_report
     from compressor.report.sentences import outcome_line
 
-    rules = parse_rules(max_drop or [], min_speedup or [])
+    rules = parse_rules(request.gate.max_drop, request.gate.min_speedup)
     if not rules:
         raise UsageError("give at least one rule: --max-drop bleu=0.5 or --min-speedup 1.1@16")
     if junit is not None:

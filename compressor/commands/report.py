@@ -17,7 +17,7 @@ _TITLE = re.compile(r"\A# Compression report: |<title>Compression report: ")
 
 
 def register(app: typer.Typer) -> None:
-    app.command("report")(report)
+    o.add_command(app, "report", report)
 
 
 def report(
@@ -30,9 +30,6 @@ def report(
     plots: Annotated[
         bool, typer.Option("--plots", help="Also write the plots as PNG and SVG files.")
     ] = False,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
-    as_json: o.Json = False,
 ) -> int:
     """Write report files (Markdown, HTML, JUnit, plots) from one or several report.json."""
     from compressor.files import require_directory

@@ -9,27 +9,19 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
+from compressor.commands.lines import Artifact, Files, LinesOutput
+from compressor.pipeline.recipe import TranslateRequest
 
 
 def register(app: typer.Typer) -> None:
-    app.command("translate")(translate)
+    o.add_command(app, "translate", translate, TranslateRequest, json=False)
 
 
 def translate(
-    directory: o.Artifact,
-    files: o.Files = None,
-    output: o.LinesOutput = None,
-    num_beams: o.NumBeams = None,
-    max_new_tokens: o.MaxNewTokens = None,
-    batch_size: o.RowsPerBatch = None,
-    batch_tokens: o.BatchTokens = None,
-    chunk_lines: o.ChunkLines = None,
-    precision: o.RuntimePrecision = None,
-    device: o.Device = None,
-    threads: o.Threads = None,
-    jsonl: o.Jsonl = False,
-    quiet: o.Quiet = False,
-    verbose: o.Verbose = False,
+    request: TranslateRequest,
+    directory: Artifact,
+    files: Files = None,
+    output: LinesOutput = None,
 ) -> int:
     """Translate lines with an artifact, one line each."""
     from compressor.pipeline.stream_lines import Lines, serve
@@ -38,19 +30,20 @@ def translate(
     from compressor.runtime.session import choose_device
 
     lines = Lines(files or [])
-    precision = precision or read_artifact(directory).default_precision
-    chosen = choose_device(device or "auto", [precision])
-    model = Translator(directory, precision=precision, device=chosen, threads=threads)
+    precision = request.precision or read_artifact(directory).default_precision
+    chosen = choose_device(request.device, [precision])
+    model = Translator(directory, precision=precision, device=chosen, threads=request.threads)
 
     def answer(texts: Iterable[str], chunk: int) -> Iterator[str]:
         return model.translate_stream(
-            texts, chunk_rows=chunk, batch_size=batch_size, batch_tokens=batch_tokens,
-            num_beams=num_beams, max_new_tokens=max_new_tokens,
+            texts, chunk_rows=chunk, batch_size=request.batch_size,
+            batch_tokens=request.batch_tokens,
+            num_beams=request.num_beams, max_new_tokens=request.max_new_tokens,
         )  # fmt: skip
 
-    form = _as_json if jsonl else _as_text
+    form = _as_json if request.jsonl else _as_text
     counts = console.counts_lines(to_stdout=output is None)
-    serve(lines, answer, form, output, chunk_lines, console, counts)
+    serve(lines, answer, form, output, request.chunk_lines, console, counts)
     return 0
 
 

@@ -66,3 +66,21 @@ def precisions_to_export(names: Sequence[str], device: str) -> tuple[str, ...]:
             id="precision-not-on-device",
         )
     return (BASE, *(name for name in wanted if name != BASE))
+
+
+def named_precisions(values: Sequence[str] | None) -> list[str] | None:
+    """Names of precisions to run artifacts in; None if none are given.
+
+    Raises:
+        UsageError: an unknown name, one given twice, or `auto`, which is for exporting.
+    """
+    if not values:
+        return None
+    names = split_precisions(values)
+    if names == [AUTO]:
+        raise UsageError(
+            "--precision auto is for `compress run` and `compress export`; name the precisions to "
+            "run, or leave it out for each artifact's default",
+            id="precision-auto",
+        )
+    return names

@@ -119,6 +119,10 @@ class Mask:
             keep[name][unit] = False
         return Mask({name: tuple(flags) for name, flags in keep.items()})
 
+    def __str__(self) -> str:
+        """`43 of 72`, for messages."""
+        return f"{self.count()} of {self.total()}"
+
     def kept(self, name: str) -> list[int]:
         """Indices of the kept units of one sublayer, ascending."""
         return [unit for unit, flag in enumerate(self.keep[name]) if flag]

@@ -22,7 +22,7 @@ from compressor.tasks import Rows, read_rows
 from compressor.throughput import Subject, benchmark
 
 
-class Evaluated(BaseModel):
+class Evaluated(BaseModel, frozen=True):
     """Quality of one artifact, and its difference from the first one."""
 
     directory: str
@@ -62,14 +62,21 @@ def evaluate_artifacts(
         progress.message(f"evaluating {directory} ({precision}) on {len(rows.sources)} rows …")
         outputs = answers(directory, rows, device, num_beams, progress, precision)
         quality = score_answers(rows.task, outputs, rows.targets, _labels(first))
-        result = Evaluated(directory=str(directory), precision=precision, quality=quality)
+        comparisons = []
         if found:
-            result.comparisons = compare(
+            comparisons = compare(
                 rows.task, reference, outputs, rows.targets, resamples=resamples, seed=seed
             )
         else:
             reference = outputs
-        found.append(result)
+        found.append(
+            Evaluated(
+                directory=str(directory),
+                precision=precision,
+                quality=quality,
+                comparisons=comparisons,
+            )
+        )
     return found
 
 

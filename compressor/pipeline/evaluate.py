@@ -1,65 +1,126 @@
-"""The stages in which models answer the test rows and are compared with the dense one."""
+"""Models answer the test rows, are compared with the dense one, and are timed."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from compressor.evaluation import compare, score_answers
 from compressor.evaluation.answers import answers
 from compressor.pipeline.context import Context
-from compressor.results import Comparison, Variant
-from compressor.tasks import Rows
+from compressor.pipeline.default_precision import choose_default
+from compressor.pipeline.stages import DENSE, stage
+from compressor.results import Comparison, Throughput, Variant
+from compressor.throughput import Subject
+from compressor.throughput import benchmark as time_models
 
 
-def evaluate(context: Context, dense: Variant, variants: list[Variant]) -> None:
-    """Quality of every model on the test rows through the same runtime, with comparisons."""
-    rows = context.test
-    labels = context.task.label_names(context.checkpoint.model.config)
+def evaluate(
+    context: Context, dense: Variant, builds: Sequence[Variant]
+) -> tuple[Variant, list[Variant]]:
+    """The models with their quality on the test rows, through the same runtime, and compared.
+
+    Returns:
+        The dense model and the others; as they were handed in where there are no test rows.
+    """
+    rows = context.data.test
     if rows is None:
         context.progress.message("quality is not measured: no --test FILE was given")
-        return
-    outputs = {}
-    for model in (dense, *variants):
-        outputs[model.name] = answer_rows(context, model, rows)
-        model.quality = score_answers(rows.task, outputs[model.name], rows.targets, labels)
-    for model in variants:
-        pair = outputs["dense"], outputs[model.name]
-        model.comparisons = _compare(context, model.name, "dense", pair, rows)
-        if model.base not in ("", "dense"):
-            pair = outputs[model.base], outputs[model.name]
-            model.base_comparisons = _compare(context, model.name, model.base, pair, rows)
+        return dense, list(builds)
+    labels = context.task.label_names(context.checkpoint.model.config)
+    models = {model.name: model for model in (dense, *builds)}
+    outputs = {name: answer_rows(context, model) for name, model in models.items()}
+    scored = {
+        name: model.model_copy(
+            update={"quality": score_answers(rows.task, outputs[name], rows.targets, labels)}
+        )
+        for name, model in models.items()
+    }
+    return scored.pop(dense.name), [
+        model.model_copy(update=_comparisons(context, model, models, outputs))
+        for model in scored.values()
+    ]
 
 
-def answer_rows(context: Context, model: Variant, rows: Rows) -> list[str]:
-    """What an exported model answers to the rows; a resumable stage."""
-    recipe = context.recipe
-    return context.workspace.stage(
-        f"answers-{model.name}",
-        f"evaluating {model.name} on {len(rows.sources)} rows",
-        lambda: answers(
-            Path(model.directory),
-            rows,
-            context.device,
-            recipe.num_beams,
-            context.progress,
-            model.precision,
-        ),
+def _comparisons(
+    context: Context,
+    model: Variant,
+    models: Mapping[str, Variant],
+    outputs: Mapping[str, list[str]],
+) -> dict[str, list[Comparison]]:
+    """With the dense model, and of other precisions with the float32 one they were made from."""
+    found = {"comparisons": _compare(context, model, models[DENSE], outputs)}
+    if model.base not in ("", DENSE):
+        found["base_comparisons"] = _compare(context, model, models[model.base], outputs)
+    return found
+
+
+@stage("answers")
+def answer_rows(context: Context, model: Variant) -> list[str]:
+    """What an exported model answers to the test rows."""
+    rows = context.data.test
+    assert rows is not None
+    return answers(
+        Path(model.directory),
+        rows,
+        context.device,
+        context.recipe.evaluation.num_beams,
+        context.progress,
+        model.precision,
     )
 
 
+@stage("comparison")
 def _compare(
-    context: Context, name: str, base: str, outputs: tuple[list[str], list[str]], rows: Rows
+    context: Context, model: Variant, base: Variant, outputs: Mapping[str, list[str]]
 ) -> list[Comparison]:
-    recipe = context.recipe
+    """Paired differences of a model from another in every metric."""
+    rows, recipe = context.data.test, context.recipe
+    assert rows is not None
+    return compare(
+        rows.task, outputs[base.name], outputs[model.name], rows.targets,
+        resamples=recipe.evaluation.resamples, seed=recipe.seed,
+    )  # fmt: skip
 
-    def compute() -> list[dict[str, Any]]:
-        found = compare(
-            rows.task, *outputs, rows.targets, resamples=recipe.resamples, seed=recipe.seed
+
+@stage("throughput")
+def benchmark(context: Context, dense: Variant, builds: Sequence[Variant]) -> Throughput:
+    """Interleaved timings of all models at all batch sizes."""
+    settings = context.recipe.throughput
+    assert settings is not None
+    subjects = [
+        Subject(
+            model.name,
+            Path(model.directory),
+            {name: len(kept) for name, kept in model.kept.items()},
+            model.precision,
         )
-        return [comparison.model_dump() for comparison in found]
+        for model in (dense, *builds)
+    ]
+    return time_models(
+        subjects,
+        config=context.checkpoint.model.config.to_dict(),  # type: ignore[union-attr,operator]
+        rows=context.data.timed,
+        batch_sizes=settings.batch_size,
+        lengths=settings.lengths,
+        target_length=settings.target_length,
+        device=context.device,
+        threads=settings.threads,
+        seconds=settings.seconds,
+        progress=context.progress.message,
+    )
 
-    title = f"comparing {name} with {base} ({recipe.resamples} resamples)"
-    stage = f"significance-{name}" if base == "dense" else f"significance-{name}-base"
-    data = context.workspace.stage(stage, title, compute)
-    return [Comparison.model_validate(found) for found in data]
+
+def choose_defaults(builds: Sequence[Variant], throughput: Throughput | None) -> list[Variant]:
+    """The models, each marked whether its artifact runs it where no precision is named."""
+    chosen = {
+        base.name: choose_default([b for b in builds if b.family == base.name], throughput)
+        for base in builds
+        if not base.base
+    }
+    return [
+        build.model_copy(update={"default": build.precision == chosen[build.family]})
+        if build.family in chosen
+        else build
+        for build in builds
+    ]

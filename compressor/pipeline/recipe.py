@@ -1,186 +1,221 @@
-"""Every option of `compress run`, in one typed value that can stand in a YAML file.
+"""What a run is asked for: the sections of a recipe, and the requests of single commands.
 
-Flags win over the file, the file over the defaults; keys that are not options are errors.
+Flags win over a recipe file, the file over the defaults. `recipe.yaml` in an artifact is the
+resolved recipe, written out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import yaml
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PositiveInt,
-    ValidationError,
-    field_validator,
-    model_validator,
+from pydantic import Field, model_validator
+
+from compressor.errors import InputError, UsageError
+from compressor.pipeline.options import Section, assemble, flags_of, option
+from compressor.pipeline.sections import (
+    DEVICE,
+    LEARNING,
+    METHOD_HELP,
+    METHOD_OR_MASK_HELP,
+    RECOVER_HELP,
+    SCORED,
+    SEED,
+    Access,
+    AnyMethod,
+    Benchmark,
+    Budget,
+    CalibrationData,
+    Counts,
+    Data,
+    Device,
+    Evaluation,
+    Export,
+    Gate,
+    ModelSection,
+    Repair,
+    RunModelSection,
+    ScoringMethod,
+    TestData,
 )
 
-from compressor.budgets.counts import split_max_drop
-from compressor.errors import InputError, UsageError
-from compressor.export.precision_names import split_precisions
-
-MINIMUM_ROWS = 8  # of calibration and of test data
-# Options that say how far to go, beside the plain numbers of `max_drop`.
-BUDGETS = ("keep", "remove", "speedup", "penalty")
-# Options of throughput alone.
-TIMING = ("batch_size", "lengths", "target_length", "bench_seconds", "threads")
-Lengths = Literal["data"] | PositiveInt
+DEFAULT_METHOD = SCORED["second-order"]()
+_NAMED = Field(discriminator="name")
 
 
-class Recipe(BaseModel):
-    """The resolved options of one run; `recipe.yaml` in an artifact is this, written out."""
+class Recipe(Section):
+    """The resolved options of one run: a section for each stage."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
-
-    model: str
-    task: Literal["translation", "classification"] | None = None
-    revision: str | None = None
-    allow_pickle: bool = False
-    trust_remote_code: bool = False
-
-    target_text: str | None = None
-    calibration: str | None = None
-    test: str | None = None
-    source_column: str | None = None
-    target_column: str | None = None
-    text_column: str | None = None
-    text_pair_column: str | None = None
-    label_column: str | None = None
-    calibration_rows: int | None = Field(default=None, ge=MINIMUM_ROWS)
-    test_rows: int | None = Field(default=None, ge=MINIMUM_ROWS)
-
-    method: str = "second-order"
-    per: Literal["token", "example"] = "token"
-    normalize: Literal["layer", "none"] = "layer"
-    ablate: Literal["loss", "metric"] = "loss"
-    keep: list[str] = []
-    remove: list[str] = []
-    speedup: float | None = Field(default=None, gt=1, allow_inf_nan=False)
-    at_batch: PositiveInt = 16
-    floor: str = "1"
-    steps: int = Field(default=1, ge=1)
-    recover: str = "reconstruct"
-    train_weights: Literal["none", "encoder", "all"] = "none"
-    estimator: Literal["gumbel", "straight-through"] = "gumbel"
-    penalty: float | None = Field(default=None, gt=0)
-    gate_epochs: PositiveInt = 20
-    gate_learning_rate: float | None = Field(default=None, gt=0)
-    distill_epochs: PositiveInt = 5
-    learning_rate: float | None = Field(default=None, gt=0)
-    patience: PositiveInt = 2
-    seed: int = Field(default=0, ge=0, lt=2**32)
-
-    precision: list[str] = ["fp32"]
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    num_beams: int | None = Field(default=None, ge=1)
-    resamples: int = Field(default=1000, ge=100)
-
-    bench: bool = True
-    batch_size: list[int] = [1, 4, 16, 64]
-    lengths: Lengths = "data"
-    target_length: int | None = Field(default=None, ge=1)
-    bench_seconds: float = Field(default=3.0, gt=0)
-    threads: int | None = Field(default=None, ge=1)
-
-    max_drop: list[str] = []
-    min_speedup: list[str] = []
-
-    @field_validator("batch_size", mode="before")
-    @classmethod
-    def _batch_sizes(cls, value: Any) -> Any:
-        """In a file also in the form of the option, `1,4,16`."""
-        values = value if isinstance(value, list) else [value]
-        parts = [part for x in values for part in (x.split(",") if isinstance(x, str) else [x])]
-        return [int(x) if isinstance(x, str) and x.strip().isdecimal() else x for x in parts]
-
-    @field_validator("precision", mode="before")
-    @classmethod
-    def _precision_names(cls, value: Any) -> list[str]:
-        return split_precisions(value)
+    model: RunModelSection
+    data: Data = Data()
+    method: Annotated[AnyMethod, _NAMED] = option(
+        DEFAULT_METHOD, flag="--method", help=METHOD_OR_MASK_HELP
+    )
+    budget: Annotated[Budget, _NAMED]
+    recovery: list[Annotated[Repair, _NAMED]] = option(
+        [{"name": "reconstruct"}], flag="--recover", help=RECOVER_HELP + " Default: reconstruct."
+    )
+    export: Export = Export()
+    evaluation: Evaluation = Evaluation()
+    throughput: Benchmark | None = option(
+        Benchmark(), flag="--bench", help="Measure throughput, or not."
+    )
+    gate: Gate = Gate()
+    seed: int = SEED
+    device: Device = DEVICE
 
     @model_validator(mode="before")
     @classmethod
-    def _trained_weights_are_not_re_solved(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("train_weights", "none") != "none":
-            return {"recover": "none", **values}
+    def _trained_weights_are_not_solved_again(cls, values: Any) -> Any:
+        """No repair by default: reconstruction would undo what training did."""
+        method = values.get("method") if isinstance(values, Mapping) else None
+        if isinstance(method, Mapping) and method.get("train_weights", "none") != "none":
+            return {"recovery": [], **values}
         return values
 
     @property
-    def drop_budgets(self) -> list[float]:
-        """The plain numbers of `max_drop`: budgets, not rules."""
-        return [float(text) for text in split_max_drop(self.max_drop)[0]]
-
-    @property
-    def drop_rules(self) -> list[str]:
-        """The gate's rules in `max_drop`."""
-        return split_max_drop(self.max_drop)[1]
+    def learns(self) -> bool:
+        """Whether a mask is learned, instead of chosen by scores."""
+        return self.method.name in LEARNING
 
     def to_yaml(self) -> str:
-        """All options with their values, in the order of the class."""
+        """All options with their values, in the order of the sections."""
         return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
 
 
+class ScoreRequest(Section):
+    """What `compress score` takes."""
+
+    model: ModelSection
+    data: CalibrationData = CalibrationData()
+    method: Annotated[ScoringMethod, _NAMED] = option(
+        DEFAULT_METHOD, flag="--method", help=METHOD_HELP
+    )
+    seed: int = SEED
+    device: Device = DEVICE
+
+
+class PruneRequest(Section):
+    """What `compress prune` takes: the scores are there already."""
+
+    model: ModelSection
+    data: CalibrationData = CalibrationData()
+    budget: Annotated[Counts, _NAMED]
+    recovery: list[Annotated[Repair, _NAMED]] = option(
+        [], flag="--recover", help=RECOVER_HELP + " Default here: none."
+    )
+    seed: int = SEED
+    device: Device = DEVICE
+
+
+class ExportRequest(Section):
+    """What `compress export` takes."""
+
+    model: ModelSection
+    export: Export = Export()
+    device: Device = DEVICE
+
+
+class EvaluateRequest(Section):
+    """What `compress evaluate` takes, beside the artifacts."""
+
+    data: TestData
+    evaluation: Evaluation = Evaluation()
+    seed: int = SEED
+    device: Device = DEVICE
+
+
+class BenchRequest(Section):
+    """What `compress bench` takes, beside the artifacts."""
+
+    data: TestData
+    throughput: Benchmark = Benchmark()
+    device: Device = DEVICE
+
+
+class InspectRequest(Section):
+    """What `compress inspect` takes, beside the checkpoint."""
+
+    access: Access = Access()
+
+
+class GateRequest(Section):
+    """What `compress gate` takes, beside the report."""
+
+    gate: Gate = Gate()
+
+
+class StreamRequest(Section):
+    """What commands take that stream lines through an artifact."""
+
+    batch_size: int | None = option(None, short="-b", ge=1, help="Rows per batch at most.")
+    batch_tokens: int | None = option(
+        None,
+        ge=1,
+        help="Rows x longest row of a batch at most, in tokens. Default without -b: 1024 on CPU, "
+        "4096 on CUDA.",
+    )
+    chunk_lines: int | None = option(
+        None,
+        ge=1,
+        help="Lines to read ahead and sort by length. Default: 2048, and 1 on a terminal.",
+    )
+    precision: str | None = option(
+        None, help="One that was exported; the artifact's default otherwise."
+    )
+    device: Device = DEVICE
+    threads: int | None = option(None, ge=1, help="CPU threads of the runtime.")
+    jsonl: bool = option(False, help="One JSON object per line instead of plain text.")
+
+
+class TranslateRequest(StreamRequest):
+    """What `compress translate` takes."""
+
+    num_beams: int | None = option(None, ge=1, help="Beam width; the checkpoint's own by default.")
+    max_new_tokens: int | None = option(
+        None, ge=1, help="Longest translation; the model's by default."
+    )
+
+
+class ClassifyRequest(StreamRequest):
+    """What `compress classify` takes."""
+
+    pairs: bool = option(False, help="Each line is two texts, with one tab between them.")
+    top_k: int | None = option(
+        None, ge=1, help="The N most probable labels: label, probability, label, ..."
+    )
+    probabilities: bool = option(False, help="All labels in the model's order, as by --top-k.")
+
+
 def build_recipe(flags: Mapping[str, Any], file: Path | None = None) -> Recipe:
-    """Merge flags (None or empty = not given) over a recipe file over the defaults.
+    """Flags over a recipe file over the defaults.
+
+    Args:
+        flags: flag name (`--keep`) -> value; None or an empty list where it was not given.
 
     Raises:
         InputError: the file cannot be read.
-        UsageError: it is not a recipe: unknown key, wrong type, value out of range, or no model.
+        UsageError: it is not a recipe, or something in it or on the command line is wrong.
     """
-    values = {} if file is None else _read(file)
-    drops = _max_drop(flags, values)
-    if _has_budget(flags):
-        values = {name: value for name, value in values.items() if name not in BUDGETS}
-    values |= {name: value for name, value in flags.items() if value not in (None, [], ())}
-    values["max_drop"] = drops
-    try:
-        recipe = Recipe.model_validate(values)
-    except ValidationError as error:
-        raise UsageError(_explain(error, file)) from error
-    if flags.get("at_batch") and recipe.speedup is None:
-        raise UsageError(
-            f"--at-batch {recipe.at_batch} belongs to --speedup; give both, or neither"
-        )
-    if flags.get("bench") is False:
-        for name in TIMING:
-            if flags.get(name):
-                option = name.replace("_", "-")
-                raise UsageError(f"--{option} is for throughput; drop it, or drop --no-bench")
-    if any(size < 1 for size in recipe.batch_size) or not recipe.batch_size:
-        raise UsageError(f"batch sizes must be positive numbers, not {recipe.batch_size}")
-    return recipe
+    if file is None:
+        return assemble(Recipe, flags)
+    return assemble(Recipe, flags, _read(file), f"recipe {file}")
 
 
-def _has_budget(flags: Mapping[str, Any]) -> bool:
-    """Whether the command line says how far to go, which replaces what a file says of that."""
-    numbers, _ = split_max_drop(flags.get("max_drop") or [])
-    return bool(numbers or any(flags.get(name) for name in BUDGETS))
-
-
-def _max_drop(flags: Mapping[str, Any], file: Mapping[str, Any]) -> list[str]:
-    """Values of `max_drop`: flags win over the file, for budgets and for rules separately."""
-    numbers, rules = split_max_drop(file.get("max_drop") or [])
-    new_numbers, new_rules = split_max_drop(flags.get("max_drop") or [])
-    kept = [] if _has_budget(flags) else numbers
-    return [*(new_numbers or kept), *(new_rules or rules)]
-
-
-def parse_lengths(text: str | None) -> Lengths | None:
-    """`data`, or a number of tokens.
+def make_recipe(**options: Any) -> Recipe:
+    """A recipe by the names of its flags: `make_recipe(model="m", keep=["0.5"], seed=3)`.
 
     Raises:
-        UsageError: neither.
+        UsageError: see `build_recipe`.
     """
-    if text is None or text == "data":
-        return text  # type: ignore[return-value]
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise UsageError(f"--lengths {text!r} is neither `data` nor a number of tokens")
+    return build_recipe(as_flags(options))
+
+
+def as_flags(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by the names of their flags: `gate_epochs` is `--gate-epochs`."""
+    return {f"--{name.replace('_', '-')}": value for name, value in options.items()}
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -188,36 +223,39 @@ def _read(file: Path) -> dict[str, Any]:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(
-            f"cannot read recipe {file}: {error.strerror}; give --config another file"
+            f"cannot read recipe {file}: {error.strerror}; give --config another file",
+            id="recipe-unreadable",
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise UsageError(
-            f"recipe {file} is not YAML: {reason}; write lines of the form `option: value`"
+            f"recipe {file} is not YAML: {reason}; write sections of lines `option: value`",
+            id="recipe-not-yaml",
         ) from error
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise UsageError(f"recipe {file} must consist of lines of the form `option: value`")
-    for name in ("keep", "remove", "max_drop", "min_speedup"):
-        if name in values and not isinstance(values[name], list):
-            values[name] = [values[name]]
-    for name in ("keep", "remove", "max_drop", "min_speedup"):
-        if name in values:
-            values[name] = [str(value) for value in values[name]]
-    if "floor" in values:
-        values["floor"] = str(values["floor"])
+        raise UsageError(
+            f"recipe {file} must consist of sections of lines `option: value`", id="recipe-not-yaml"
+        )
+    _require_sections(values, file)
     return values
 
 
-def _explain(error: ValidationError, file: Path | None) -> str:
-    first = error.errors()[0]
-    name = str(first["loc"][0]) if first["loc"] else "recipe"
-    option = f"--{name.replace('_', '-')}"
-    where = f"recipe {file}" if file is not None else "the command line"
-    if first["type"] == "extra_forbidden":
-        known = ", ".join(Recipe.model_fields)
-        return f"{where} has the unknown option {name!r}; options are {known}"
-    if first["type"] == "missing":
-        return f"{where} does not say which {name} to use; give {option}"
-    return f"{where}: {option} {first.get('input')!r}: {first['msg']}"
+def _require_sections(values: Mapping[str, Any], file: Path) -> None:
+    """Raise UsageError for a recipe of version 0.1, whose options stood outside sections."""
+    places = {
+        flag.parameter: f"{place.section}.{'name' if place.variant is Recipe else place.name}"
+        for flag in reversed(flags_of(Recipe).values())
+        for place in reversed(flag.places)
+        if place.section
+    } | {"recover": "recovery", "bench": "throughput (null for no benchmark)"}
+    flat = [name for name in values if name in places and name not in Recipe.model_fields]
+    flat += [n for n in ("model", "method") if isinstance(values.get(n), str)]
+    if flat:
+        moves = ", ".join(f"{name} as {places[name]}" for name in flat)
+        raise UsageError(
+            f"recipe {file} is in the form of version 0.1, in which options stood outside "
+            f"sections; write {moves}",
+            id="recipe-flat",
+        )

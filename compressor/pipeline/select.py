@@ -1,4 +1,4 @@
-"""Which heads go: from the recipe's method to a mask, and the weights that belong to it.
+"""Which units go: scores or a learned mask, and the weights that belong to the mask.
 
 Scores give a mask at once or in steps; with a recovery method the model is repaired between the
 steps, so that the next scores are those of the model that is really left. Learned masks come with
@@ -8,198 +8,274 @@ stage's result, so that a stopped run goes on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
+from pydantic import TypeAdapter
+from safetensors.torch import load_file, save_file
 
-from compressor.budgets.counts import prune_in_steps
-from compressor.importance import METHODS
+from compressor.budgets.counts import latest_scores, select, step_targets
+from compressor.importance import METHODS, Scoring, score_heads
+from compressor.importance.confidence import boundary_ids
+from compressor.learned_masks import Learning
+from compressor.learned_masks import learn as learn_mask
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
-from compressor.pipeline.build import Choice
-from compressor.pipeline.context import Context, score_checkpoint_heads
+from compressor.pipeline.context import Context
 from compressor.pipeline.plan import Plan
-from compressor.pipeline.recipe import Recipe
+from compressor.pipeline.sections import MethodSection, Penalty, RecoverySection
+from compressor.pipeline.stages import stage, weights_file
 from compressor.progress import Progress
-from compressor.recovery import RECOVERIES, Recovered, Recovery, parse_recovery, recover
-from compressor.tasks import Example, get_task
+from compressor.recovery import Recovered, Recovery
+from compressor.recovery import recover as recover_model
+from compressor.results import QualitySearch, SpeedSearch
+from compressor.tasks import Example, Task
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Search = SpeedSearch | QualitySearch
 
 
-def choose_heads(context: Context, plan: Plan) -> Choice:
-    """The mask of one budget by the recipe's method; a resumable stage."""
-    recipe = context.recipe
-    weights = context.workspace.state / f"weights-{plan.name}.safetensors"
-    how, title = _scored, f"choosing heads to {plan.budget.text}"
-    if recipe.method not in METHODS:
-        how, title = _learned, f"learning with {recipe.method} which heads to keep"
-        title += f" ({plan.budget.text})"
-    data = context.workspace.stage(f"heads-{plan.name}", title, lambda: how(context, plan, weights))
-    forget(context, *(f"distill-{plan.name}-{step}" for step in range(1, recipe.steps)))
-    forget(context, f"gates-{plan.name}", f"gates-{plan.name}-fit")
-    if data["text"]:
-        context.progress.message(f"  {data['text']}")
-    heads = {name: len(flags) for name, flags in context.full.keep.items()}
-    mask = Mask.from_json(data["kept"], heads)
-    model = _read_weights(context, weights) if weights.exists() else context.checkpoint.model
-    return Choice(mask, Scores.from_json(data), model, data["text"])
+@dataclass(frozen=True)
+class Choice:
+    """The units to keep, and what led to them.
+
+    Args:
+        text: how they were found, in words, where scores alone do not tell.
+        search: what was measured on the way, for budgets that are measured.
+    """
+
+    mask: Mask
+    scores: Scores
+    text: str = ""
+    search: Search | None = None
+
+    @property
+    def kept(self) -> int:
+        """Number of kept units."""
+        return self.mask.count()
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            "kept": self.mask.to_json(),
+            "units": self.mask.totals(),
+            "scores": self.scores.to_json(),
+            "text": self.text,
+            "search": None if self.search is None else self.search.model_dump(mode="json"),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Choice:
+        """Inverse of `to_json`.
+
+        Raises:
+            ValueError, KeyError, TypeError: `data` is something else.
+        """
+        return cls(
+            Mask.from_json(data["kept"], data["units"]),
+            Scores.from_json(data["scores"]),
+            data["text"],
+            TypeAdapter[Search | None](Search | None).validate_python(data["search"]),
+        )
 
 
-def _scored(context: Context, plan: Plan, weights: Path) -> dict[str, Any]:
-    """Scores and the mask that follows from them; the first scores serve all budgets."""
-    recipe, full, dense = context.recipe, context.full, context.checkpoint.model
-    repairs = recipe.steps > 1 and bool(parse_recovery(recipe.recover))
-    model, step = dense, 0
+@stage("scores")
+def score(context: Context) -> Scores:
+    """Scores of all units of the checkpoint; every budget starts from them."""
+    return _score(context, context.full, context.checkpoint.model)
 
-    def score(mask: Mask) -> Scores:
-        nonlocal model, step
-        step += 1
-        if mask == full:
-            return first_scores(context)
+
+def choose(context: Context, plan: Plan, scores: Scores) -> Choice:
+    """The mask of a plan that says how many units to keep, at once or in steps.
+
+    Args:
+        scores: of all units of the checkpoint.
+    """
+    steps = getattr(context.recipe.budget, "steps", 1)
+    repairs = steps > 1 and bool(context.recipe.recovery)
+    layers, dense = context.checkpoint.layers, context.checkpoint.model
+    first, *later = step_targets(context.full, plan.budget, steps)
+    mask, model = select(scores, context.full, first, context.floors), dense
+    for number, target in enumerate(later, 1):
         if repairs:
-            pruned = prune(model, context.checkpoint.layers, mask)
-            repaired = repair(context, pruned, f"{plan.name}-{step - 1}").model
-            model = restore_shape(dense, repaired, context.checkpoint.layers, mask)
-        return _score(context, mask, model)
-
-    mask, scores = prune_in_steps(full, plan.budget, context.floors, recipe.steps, score)
+            pruned = prune(model, layers, mask)
+            repaired = recover(context, pruned, f"{plan.name}-step-{number}")
+            model = restore_shape(dense, repaired.model, layers, mask)
+        latest = _score(context, mask, model)
+        scores = latest_scores(scores, latest, mask)
+        mask = select(latest, mask, target, context.floors)
     if model is not dense:
-        _write_weights(model, weights)
-    text = f"{recipe.steps} steps, repaired after each" if repairs else ""
-    return {"kept": mask.to_json(), "text": text, **scores.to_json()}
+        _save_weights(model, weights_file(context, "choice", plan=plan))
+    return Choice(mask, scores, f"{steps} steps, repaired after each" if repairs else "")
 
 
-def first_scores(context: Context) -> Scores:
-    """Scores of all heads of the checkpoint, a stage that all budgets share."""
-    data = context.workspace.stage(
-        "scores",
-        f"scoring {context.full.total()} heads with {context.recipe.method}",
-        lambda: _score(context, context.full, context.checkpoint.model).to_json(),
-    )
-    return Scores.from_json(data)
-
-
-def _score(context: Context, mask: Mask, model: nn.Module) -> Scores:
-    return score_checkpoint_heads(
-        context.recipe,
-        context.checkpoint,
-        context.examples,
-        mask,
-        context.device,
-        context.progress,
-        references=context.rows.targets,
-        model=model,
-    )
-
-
-def _learned(context: Context, plan: Plan, weights: Path) -> dict[str, Any]:
-    from compressor.learned_masks import LEARNED, Learning, learn
-
-    recipe = context.recipe
-    learned = learn(
-        recipe.method,
+def learn(context: Context, plan: Plan) -> Choice:
+    """A learned mask; trained weights are kept beside the result."""
+    recipe, checkpoint, progress = context.recipe, context.checkpoint, context.progress
+    counted = not isinstance(recipe.budget, Penalty)
+    options = _options(recipe.method)
+    shared = ("train_weights", "epochs", "learning_rate", "patience")
+    settings = {name: options.pop(name) for name in shared}
+    if isinstance(recipe.budget, Penalty):
+        options["penalty"] = recipe.budget.penalty
+    learned = learn_mask(
+        recipe.method.name,
         Learning(
-            model=context.checkpoint.model,
-            layers=context.checkpoint.layers,
+            model=checkpoint.model,
+            layers=checkpoint.layers,
             examples=context.examples,
             task=context.task,
-            keep=None if recipe.penalty is not None else plan.budget.keep,
+            keep=plan.budget.keep if counted else None,
             floors=context.floors,
-            weights=recipe.train_weights,
-            epochs=recipe.gate_epochs,
-            learning_rate=recipe.learning_rate or context.task.learning_rate,
-            patience=recipe.patience,
+            weights=settings["train_weights"],
+            epochs=settings["epochs"],
+            learning_rate=settings["learning_rate"] or context.task.learning_rate,
+            patience=settings["patience"],
             seed=recipe.seed,
             device=context.device,
             state=context.workspace.state / f"gates-{plan.name}.safetensors",
-            report=context.progress.message,
-            progress=lambda done, total: context.progress.update("training steps", done, total),
+            report=progress.message,
+            progress=lambda done, total: progress.update("training steps", done, total),
         ),
-        **{name: getattr(recipe, name) for name in LEARNED[recipe.method].options},
+        **options,
     )
-    if learned.model is not context.checkpoint.model:
-        _write_weights(learned.model, weights)
-    kept = learned.mask.to_json()
-    return {"kept": kept, "text": learned.text, **learned.scores.to_json()}
+    if learned.model is not checkpoint.model:
+        _save_weights(learned.model, weights_file(context, "choice", plan=plan))
+    return Choice(learned.mask, learned.scores, learned.text)
 
 
-def repair(context: Context, pruned: nn.Module, name: str) -> Recovered:
-    """Run the recipe's recovery on a pruned model, which stays as it is.
+def chosen_model(context: Context, plan: Plan) -> nn.Module:
+    """What a plan's units are cut from: the checkpoint's model, or the weights of its choice."""
+    path = weights_file(context, "choice", plan=plan)
+    if not path.exists():
+        return context.checkpoint.model
+    model = copy.deepcopy(context.checkpoint.model)
+    model.load_state_dict(load_file(path))
+    return model
+
+
+def recover(context: Context, pruned: nn.Module, name: str) -> Recovered:
+    """Repair a pruned model as the recipe says.
 
     Args:
         name: of the model, for the file from which a stopped training goes on.
     """
-    return repair_checkpoint(
-        context.recipe,
+    return repair(
+        context.recipe.recovery,
         context.checkpoint,
+        context.task,
         context.examples,
         pruned,
-        context.device,
-        context.progress,
-        context.workspace.state / f"distill-{name}.safetensors",
+        seed=context.recipe.seed,
+        device=context.device,
+        progress=context.progress,
+        state=context.workspace.state / f"distill-{name}.safetensors",
     )
 
 
-def forget(context: Context, *names: str) -> None:
-    """Remove the states of trainings whose stage is finished: several times the model each."""
-    for name in names:
-        (context.workspace.state / f"{name}.safetensors").unlink(missing_ok=True)
+def _score(context: Context, mask: Mask, model: nn.Module) -> Scores:
+    return score_model(
+        context.recipe.method,
+        context.checkpoint,
+        context.task,
+        context.examples,
+        mask,
+        seed=context.recipe.seed,
+        device=context.device,
+        progress=context.progress,
+        references=context.data.fitted.targets,
+        model=model,
+    )
 
 
-def repair_checkpoint(
-    recipe: Recipe,
+def score_model(
+    method: MethodSection,
     checkpoint: Checkpoint,
+    task: Task,
+    examples: Sequence[Example],
+    mask: Mask,
+    *,
+    seed: int,
+    device: str,
+    progress: Progress,
+    references: Sequence[str] = (),
+    model: nn.Module | None = None,
+) -> Scores:
+    """Run a scoring method over encoded calibration rows on a device.
+
+    Args:
+        mask: units that are still there; the others are gated to zero and score zero.
+        references: the right answer to every row that `examples` were made from.
+        model: one of the checkpoint's shape, to be scored in its place.
+    """
+    model = model or checkpoint.model
+    needs_rows = METHODS[method.name].needs_rows
+    scoring = Scoring(
+        model=model.to(device),
+        layers=checkpoint.layers,
+        mask=mask,
+        batches=task.batches(examples, model) if needs_rows else [],
+        task=task,
+        tokenizer=checkpoint.tokenizer,
+        references=references,
+        seed=seed,
+        device=device,
+        special_ids=boundary_ids(checkpoint.tokenizer),
+        progress=lambda done, total: progress.update("scoring", done, total),
+    )
+    try:
+        return score_heads(method.name, scoring, **_options(method))
+    finally:
+        model.to("cpu")
+
+
+def repair(
+    steps: Sequence[RecoverySection],
+    checkpoint: Checkpoint,
+    task: Task,
     examples: Sequence[Example],
     pruned: nn.Module,
+    *,
+    seed: int,
     device: str,
     progress: Progress,
     state: Path | None = None,
 ) -> Recovered:
-    """Run a recipe's recovery, with a checkpoint's model as what to come close to."""
+    """Run recovery methods, with a checkpoint's model as what to come close to."""
     job = Recovery(
         dense=checkpoint.model,
         pruned=pruned,
         layers=checkpoint.layers,
-        task=get_task(checkpoint.entry.task),
+        task=task,
         examples=examples,
-        seed=recipe.seed,
+        seed=seed,
         device=device,
         progress=lambda done, total: progress.update("repair", done, total),
         report=progress.message,
         state=state,
     )
-    options = {
-        "epochs": recipe.distill_epochs,
-        "learning_rate": recipe.learning_rate or get_task(checkpoint.entry.task).learning_rate,
-        "patience": recipe.patience,
-    }
-    methods = {
-        name: {option: options[option] for option in RECOVERIES[name].options}
-        for name in parse_recovery(recipe.recover)
-    }
-    return recover(methods, job)
+    methods = {}
+    for step in steps:
+        methods[step.name] = _options(step)
+        if methods[step.name].get("learning_rate", 1) is None:
+            methods[step.name]["learning_rate"] = task.learning_rate
+    return recover_model(methods, job)
 
 
-def _write_weights(model: nn.Module, path: Path) -> None:
-    from safetensors.torch import save_file
+def _options(section: MethodSection | RecoverySection) -> dict[str, Any]:
+    return section.model_dump(exclude={"name"})
 
+
+def _save_weights(model: nn.Module, path: Path) -> None:
     # Tied weights share memory, which the file format refuses: every name gets a copy.
     tensors = {n: t.to("cpu", copy=True).contiguous() for n, t in model.state_dict().items()}
     temporary = path.with_suffix(".tmp")
     save_file(tensors, temporary)
     temporary.replace(path)
-
-
-def _read_weights(context: Context, path: Path) -> nn.Module:
-    import copy
-
-    from safetensors.torch import load_file
-
-    model = copy.deepcopy(context.checkpoint.model)
-    with torch.no_grad():
-        model.load_state_dict(load_file(path))
-    return model

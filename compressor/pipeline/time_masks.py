@@ -1,6 +1,6 @@
-"""Timing choices of heads before they are built: their graphs against those of the dense model.
+"""Timing choices of units before they are built: their graphs against those of the dense model.
 
-Time does not depend on the weights, so the graphs are those of the dense model without the heads;
+Time does not depend on the weights, so the graphs are those of the dense model without the units;
 they are neither repaired nor checked, and deleted once timed.
 """
 
@@ -20,16 +20,19 @@ from compressor.model.memory import release
 from compressor.model.sublayers import Mask, kind_of
 from compressor.model.surgery import prune
 from compressor.pipeline.context import Context
+from compressor.pipeline.stages import stage
 from compressor.results import CostTable, LayerCost, Throughput, Timing
 from compressor.runtime.artifact import GRAPH_DIRECTORY
+from compressor.tasks import get_task
 from compressor.throughput import Subject, benchmark
 
 # What each graph of a translator holds; the encoder's also makes the cross-attention's keys.
 _GRAPH_KINDS = {"encoder": {"encoder_self", "cross"}, "decoder": {"decoder_self", "cross"}}
+_CHOICE = "choice"
 
 
 def measure_costs(context: Context, dense: Path, batch_size: int) -> CostTable:
-    """The cost table at one batch size; one resumable stage for each kind of attention.
+    """The cost table at one batch size; one resumable stage for each kind of sublayer.
 
     Args:
         dense: the artifact of the dense model.
@@ -38,74 +41,71 @@ def measure_costs(context: Context, dense: Path, batch_size: int) -> CostTable:
     seconds: list[float] = []
     lengths = ""
     for kind in context.full.kinds():
-        flags = [flags for name, flags in context.full.keep.items() if kind_of(name) == kind]
-        counts = counts_to_measure(len(flags[0]), context.floors[kind])
+        totals = [n for name, n in context.full.totals().items() if kind_of(name) == kind]
+        counts = counts_to_measure(totals[0], context.floors[kind])
         if not counts:
             continue
-        masks = {f"{kind}={count}": trial_mask(context.full, kind, count) for count in counts}
-        title = f"timing layers of {kind} with {', '.join(map(str, counts))} heads"
-        found = time_masks(context, dense, f"cost-{kind}", title, masks, batch_size)
+        found = _time_kind(context, kind, ", ".join(map(str, counts)), counts, dense, batch_size)
         timings = {row.variant: row for row in found.rows}
         by_count = {count: timings[f"{kind}={count}"] for count in counts}
-        rows += layer_costs(kind, len(flags), by_count)
+        rows += layer_costs(kind, len(totals), by_count)
         seconds.append(batch_size / timings["dense"].sentences_per_second)
         lengths = found.lengths
     mean = sum(seconds) / len(seconds)
     return CostTable(batch_size=batch_size, dense_seconds=mean, lengths=lengths, rows=rows)
 
 
-def time_mask(context: Context, dense: Path, mask: Mask, number: int, batch_size: int) -> Timing:
-    """Timing of one choice of heads, with its speed-up over dense; a resumable stage."""
-    title = f"timing a choice of {mask.count()} of {mask.total()} heads (try {number})"
-    found = time_masks(context, dense, f"speed-{number}", title, {"choice": mask}, batch_size)
-    return next(row for row in found.rows if row.variant == "choice")
-
-
-def time_masks(
-    context: Context,
-    dense: Path,
-    stage: str,
-    title: str,
-    masks: Mapping[str, Mask],
-    batch_size: int,
+@stage("costs")
+def _time_kind(
+    context: Context, kind: str, counts: str, numbers: list[int], dense: Path, batch_size: int
 ) -> Throughput:
-    """Time models without the heads that masks remove, in turns with the dense one.
+    """Models with all sublayers of a kind at some number of units, timed against dense."""
+    masks = {f"{kind}={count}": trial_mask(context.full, kind, count) for count in numbers}
+    return _time_masks(context, dense, masks, batch_size)
+
+
+@stage("timed-choice")
+def time_mask(context: Context, dense: Path, mask: Mask, number: int, batch_size: int) -> Timing:
+    """Timing of one choice of units, with its speed-up over dense.
+
+    Args:
+        number: of the try, from 1.
+    """
+    found = _time_masks(context, dense, {_CHOICE: mask}, batch_size)
+    return next(row for row in found.rows if row.variant == _CHOICE)
+
+
+def _time_masks(
+    context: Context, dense: Path, masks: Mapping[str, Mask], batch_size: int
+) -> Throughput:
+    """Time models without the units that masks remove, in turns with the dense one.
 
     Rows, lengths, threads and device are those of the run's throughput measurement.
 
     Args:
-        stage: name of the stage that keeps the result; the same name must mean the same masks.
-        masks: name of each model -> its heads; `dense` is taken.
+        masks: name of each model -> its units; `dense` is taken.
     """
-
-    def compute() -> Throughput:
-        with TemporaryDirectory(dir=context.workspace.state, prefix="trial-") as directory:
-            subjects = [Subject("dense", dense, context.full.counts())]
-            for number, (name, mask) in enumerate(masks.items(), 1):
-                path = Path(directory) / str(number)
-                export_trial(context.checkpoint, mask, dense, path)
-                subjects.append(Subject(name, path, mask.counts()))
-                context.progress.update("graphs", number, len(masks))
-            return _benchmark(context, subjects, batch_size)
-
-    data = context.workspace.stage(stage, title, lambda: compute().model_dump())
-    return Throughput.model_validate(data)
-
-
-def _benchmark(context: Context, subjects: list[Subject], batch_size: int) -> Throughput:
-    recipe = context.recipe
-    return benchmark(
-        subjects,
-        rows=context.test or context.rows,
-        batch_sizes=[batch_size],
-        lengths=recipe.lengths,
-        target_length=recipe.target_length,
-        device=context.device,
-        threads=recipe.threads,
-        seconds=recipe.bench_seconds,
-        memory=False,
-        progress=context.progress.message,
-    )
+    settings = context.recipe.throughput
+    assert settings is not None
+    with TemporaryDirectory(dir=context.workspace.state, prefix="trial-") as directory:
+        subjects = [Subject("dense", dense, context.full.counts())]
+        for number, (name, mask) in enumerate(masks.items(), 1):
+            path = Path(directory) / str(number)
+            export_trial(context.checkpoint, mask, dense, path)
+            subjects.append(Subject(name, path, mask.counts()))
+            context.progress.update("graphs", number, len(masks))
+        return benchmark(
+            subjects,
+            rows=context.data.timed,
+            batch_sizes=[batch_size],
+            lengths=settings.lengths,
+            target_length=settings.target_length,
+            device=context.device,
+            threads=settings.threads,
+            seconds=settings.seconds,
+            memory=False,
+            progress=context.progress.message,
+        )
 
 
 def export_trial(checkpoint: Checkpoint, mask: Mask, dense: Path, directory: Path) -> None:
@@ -119,7 +119,7 @@ def export_trial(checkpoint: Checkpoint, mask: Mask, dense: Path, directory: Pat
     shutil.copy(dense / GRAPH_DIRECTORY / "tokenizer.json", graphs)
     changed = {kind for kind in mask.kinds() if mask.count(kind) < mask.total(kind)}
     same = [role for role, kinds in _GRAPH_KINDS.items() if not changed & kinds]
-    if checkpoint.entry.task != "translation":
+    if not get_task(checkpoint.entry.task).generates:
         same = []
     for role in same:
         for path in (dense / GRAPH_DIRECTORY).glob(f"{role}.onnx*"):  # weights may lie beside it

@@ -1,137 +1,225 @@
-"""Options that would do nothing are refused, with what they belong to."""
+"""What options of different sections, or options and the model, must agree about.
+
+Everything here is checked before the first long computation.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from pathlib import Path
 from typing import Any
 
-from compressor.errors import UsageError, did_you_mean
+from compressor.errors import UsageError
+from compressor.export.target_text import count_lines
 from compressor.importance import METHODS
-from compressor.learned_masks import LEARNED
-from compressor.pipeline.recipe import Recipe
-from compressor.recovery import parse_recovery
-
-_MASKS = " or ".join(LEARNED)
-# Option of scoring methods -> the methods that it changes.
-SCORING = {
-    option: tuple(name for name, method in METHODS.items() if option in method.options)
-    for option in ("per", "normalize", "ablate")
-}
-# Option of learned masks -> the methods that have it.
-_GATES = {
-    "penalty": "hard-concrete",
-    "estimator": "subset",
-    "train_weights": _MASKS,
-    "gate_epochs": _MASKS,
-    "gate_learning_rate": _MASKS,
-}
-COLUMNS = (
-    "source_column", "target_column", "text_column", "text_pair_column", "label_column",
-)  # fmt: skip
-_DECODING = ("num_beams", "target_length")
+from compressor.model.checkpoint import Checkpoint
+from compressor.pipeline.options import assemble, flag_name
+from compressor.pipeline.recipe import Recipe, ScoreRequest
+from compressor.pipeline.sections import (
+    SCORED,
+    Benchmark,
+    CalibrationData,
+    Columns,
+    Counts,
+    Evaluation,
+    MaxDrop,
+    Penalty,
+    RecoverySection,
+    Speedup,
+)
+from compressor.report.rules import MaxDrop as MaxDropRule
+from compressor.report.rules import MinSpeedup, Rule, require_metrics
+from compressor.tasks import Task
 
 
-def check_method(method: str, *, masks: bool = False) -> None:
-    """Raise `UsageError` for the name of no scoring method, or, with `masks`, of no method."""
-    if method in METHODS or (masks and method in LEARNED):
-        return
-    if method in LEARNED:
+def check_recipe(recipe: Recipe, rules: Sequence[Rule]) -> None:
+    """Raise `UsageError` for sections of a recipe that do not go together."""
+    _check_method(recipe)
+    require_rows(recipe.method.name, recipe.recovery, recipe.data)
+    if recipe.data.calibration is None and recipe.data.test is None:
         raise UsageError(
-            f"{method} gives no scores, it learns which heads to keep; use it with `compress run`, "
-            f"or one of {', '.join(METHODS)}",
-            id="method-learns-a-mask",
+            "give --calibration FILE or --test FILE: builds are checked on its rows",
+            id="rows-missing",
         )
-    known = (*METHODS, *LEARNED) if masks else tuple(METHODS)
-    raise UsageError(
-        f"there is no method {method!r}; there are {', '.join(known)}{did_you_mean(method, known)}",
-        id="unknown-method",
-    )
+    _check_budget(recipe)
+    for rule in rules:
+        if isinstance(rule, MaxDropRule) and recipe.data.test is None:
+            raise UsageError(
+                f"--max-drop {rule.text} needs --test FILE to measure quality on",
+                id="test-rows-missing",
+            )
+        if isinstance(rule, MinSpeedup):
+            _require_timing(recipe.throughput, f"--min-speedup {rule.text}", rule.batch_size)
 
 
-def require_calibration(method: str, calibration: str | None) -> None:
-    """Raise `UsageError` if a method looks at data and no file is given."""
-    if calibration is None and (method in LEARNED or METHODS[method].needs_rows):
-        raise UsageError(f"--method {method} needs --calibration FILE", id="calibration-missing")
-
-
-def refuse_unused(recipe: Recipe, task: str) -> None:
-    """Refuse options of a run that its method, its repair and its task leave without effect.
-
-    An option with its default value is as good as not given, so that resolved recipes run.
-
-    Raises:
-        UsageError: there is one.
-    """
-    refuse_unused_rows(recipe)
-    refuse_unused_scoring(recipe, [recipe.method])
-    learned = recipe.method in LEARNED
-    if not learned:
-        for name, methods in _GATES.items():
-            _refuse(recipe, name, f"learned masks; use --method {methods}, or")
-    refuse_unused_training(
-        recipe, gates=learned, weights=learned and recipe.train_weights != "none"
-    )
-    if task != "translation":
-        for name in _DECODING:
-            _refuse(recipe, name, f"translators, and {recipe.model} is a {task} model;")
-
-
-def refuse_unused_rows(recipe: Recipe) -> None:
-    """Refuse options about rows of files that are not given.
-
-    Raises:
-        UsageError: there is one.
-    """
-    for name in ("calibration", "test"):
-        if getattr(recipe, name) is None:
-            _refuse(recipe, f"{name}_rows", f"--{name} FILE; give it, or")
-    if recipe.calibration is None and recipe.test is None:
-        for name in COLUMNS:
-            _refuse(recipe, name, "--calibration FILE; give it, or")
-
-
-def refuse_unused_scoring(
-    recipe: Recipe, methods: Sequence[str], typed: Mapping[str, Any] = MappingProxyType({})
-) -> None:
-    """Refuse options of scoring methods that are not among `methods`.
-
-    Args:
-        typed: options of a command line without a recipe, None where not given: nothing is there
-            that a default value could be meant to override.
-
-    Raises:
-        UsageError: there is one.
-    """
-    for name, users in SCORING.items():
-        if not set(users) & set(methods):
-            others = f", not for {', '.join(methods)}" if methods else ""
-            where = f"--method {' or '.join(users)}{others};"
-            _refuse(recipe, name, where, even_default=typed.get(name) is not None)
-
-
-def refuse_unused_training(recipe: Recipe, *, gates: bool = False, weights: bool = False) -> None:
-    """Refuse options of training where nothing is trained that they are about.
-
-    Args:
-        gates: gates are trained.
-        weights: weights are trained along with gates.
-
-    Raises:
-        UsageError: there is one.
-    """
-    if "distill" in parse_recovery(recipe.recover):
+def _check_method(recipe: Recipe) -> None:
+    method = recipe.method.name
+    if not recipe.learns:
+        if isinstance(recipe.budget, Penalty):
+            raise UsageError(
+                f"--penalty {recipe.budget.penalty:g} is for --method hard-concrete, not for "
+                f"{method}; choose that, or give --keep",
+                id="option-without-use",
+            )
         return
-    _refuse(recipe, "distill_epochs", "distillation; add --recover distill, or")
-    if not weights:
-        along = "--train-weights encoder" if gates else "--recover distill"
-        _refuse(recipe, "learning_rate", f"weights that are trained; add {along}, or")
-    if not gates:
-        _refuse(recipe, "patience", "training; add --recover distill, or")
+    if isinstance(recipe.budget, Counts) and recipe.budget.steps > 1:
+        raise UsageError(
+            f"--steps {recipe.budget.steps} does not go with --method {method}, which learns the "
+            "whole mask at once; leave it out",
+            id="options-exclude-each-other",
+        )
+    if isinstance(recipe.budget, Speedup | MaxDrop):
+        raise UsageError(
+            f"--method {method} does not go with a budget that is measured, which needs scores "
+            f"from one of {', '.join(METHODS)}",
+            id="options-exclude-each-other",
+        )
+    if isinstance(recipe.budget, Penalty) and method != "hard-concrete":
+        raise UsageError(
+            f"--penalty {recipe.budget.penalty:g} is for --method hard-concrete; {method} keeps "
+            "exactly as many heads as --keep says",
+            id="option-without-use",
+        )
+    trained = getattr(recipe.method, "train_weights", "none")
+    if trained != "none" and any(step.name == "reconstruct" for step in recipe.recovery):
+        raise UsageError(
+            f"reconstruction would re-solve what --train-weights {trained} trains, towards the "
+            "weights before; use --recover none, which is the default with trained weights, or "
+            "distill",
+            id="options-exclude-each-other",
+        )
 
 
-def _refuse(recipe: Recipe, name: str, where: str, *, even_default: bool = False) -> None:
-    value = getattr(recipe, name)
-    if even_default or value != Recipe.model_fields[name].default:
-        option = name.replace("_", "-")
-        raise UsageError(f"--{option} {value} is for {where} leave it out")
+def require_rows(
+    method: str | None, recovery: Sequence[RecoverySection], data: CalibrationData
+) -> None:
+    """Raise `UsageError` if a method or a repair looks at rows and there are none.
+
+    Args:
+        method: of scoring or of learning a mask; None for none.
+    """
+    if data.calibration is not None:
+        return
+    if method is not None and (method not in METHODS or METHODS[method].needs_rows):
+        raise UsageError(
+            f"--method {method} needs --calibration FILE; give one", id="calibration-missing"
+        )
+    if recovery:
+        names = "+".join(step.name for step in recovery)
+        raise UsageError(
+            f"--recover {names} needs --calibration FILE; give one, or --recover none",
+            id="calibration-missing",
+        )
+    if not hasattr(data, "test") or data.test is None:
+        _refuse(data, Columns, tuple(Columns.model_fields), "--calibration FILE; give it, or")
+
+
+def _check_budget(recipe: Recipe) -> None:
+    budget = recipe.budget
+    if isinstance(budget, Speedup):
+        _require_timing(recipe.throughput, f"--speedup {budget.speedup:g}", budget.at_batch)
+        if recipe.export.target_text is not None:
+            raise UsageError(
+                f"--target-text does not go with --speedup {budget.speedup:g}, which is about "
+                "heads alone; leave it out, and give it to `compress export` afterwards",
+                id="options-exclude-each-other",
+            )
+    if isinstance(budget, MaxDrop) and recipe.data.test is None:
+        raise UsageError(
+            f"--max-drop {budget.max_drop:g} needs --test FILE to search on", id="test-rows-missing"
+        )
+
+
+def _require_timing(settings: Benchmark | None, option: str, batch_size: int | None) -> None:
+    if settings is None:
+        raise UsageError(
+            f"{option} needs throughput; drop --no-bench", id="options-exclude-each-other"
+        )
+    if batch_size not in (None, *settings.batch_size):
+        raise UsageError(
+            f"{option}: batch size {batch_size} is not measured; add it to --batch-size",
+            id="batch-size-not-measured",
+        )
+
+
+def check_model(recipe: Recipe, checkpoint: Checkpoint, task: Task, rules: Sequence[Rule]) -> None:
+    """Raise `UsageError` for options that a model or its task leave without effect."""
+    if recipe.model.task not in (None, task.name):
+        raise UsageError(
+            f"--task {recipe.model.task} does not fit {recipe.model.path}, a {task.name} model; "
+            "leave it out",
+            id="task-of-another-model",
+        )
+    require_metrics(rules, task)
+    check_columns(recipe.data, task)
+    if recipe.export.target_text is not None:
+        require_target(checkpoint, task, recipe.export.target_text)
+    if not task.generates:
+        why = f"translators, and {recipe.model.path} is a {task.name} model;"
+        _refuse(recipe.evaluation, Evaluation, ("num_beams",), why)
+        if recipe.throughput is not None:
+            _refuse(recipe.throughput, Benchmark, ("target_length",), why)
+
+
+def check_columns(data: Columns, task: Task) -> None:
+    """Raise `UsageError` for columns of another task."""
+    others = tuple(name for name in Columns.model_fields if name not in task.columns)
+    _refuse(data, Columns, others, f"another task than {task.name};")
+
+
+def score_requests(flags: Mapping[str, Any], compare: Sequence[str]) -> list[ScoreRequest]:
+    """One request for each method that `compress score` runs; flags go to the methods with them.
+
+    Args:
+        flags: flag name -> typed value; None where it was not given.
+        compare: methods beside the one of `--method`.
+
+    Raises:
+        UsageError: an unknown method, a flag that none of them has, or no rows to look at.
+    """
+    first = flags.get("--method") or ScoreRequest.model_fields["method"].default.name
+    methods = [first, *compare]
+    of_methods = {flag_name(n, i) for m in SCORED.values() for n, i in m.model_fields.items()}
+    known = {
+        name: {flag_name(option, info) for option, info in SCORED[name].model_fields.items()}
+        for name in methods
+        if name in SCORED
+    }
+    used = set().union(*known.values())
+    requests = []
+    for method in methods:
+        # Flags of no method at all, or of a method that does not exist, are refused by `assemble`.
+        without_use = (of_methods & used) - known.get(method, of_methods)
+        given = {name: value for name, value in flags.items() if name not in without_use}
+        requests.append(assemble(ScoreRequest, given | {"--method": method}))
+        require_rows(method, [], requests[-1].data)
+    return requests
+
+
+def require_target(checkpoint: Checkpoint, task: Task, path: str) -> None:
+    """Raise where `--target-text` cannot do anything, before anything is written.
+
+    Raises:
+        UsageError: the model does not generate text.
+        InputError: the file cannot be read, or holds no text.
+    """
+    if not task.generates:
+        raise UsageError(
+            f"--target-text {path} is for translators, and {checkpoint.name} is a {task.name} "
+            "model; leave it out",
+            id="option-without-use",
+        )
+    count_lines(Path(path))
+
+
+def _refuse(
+    section: Columns | Evaluation | Benchmark, kind: type, names: tuple[str, ...], why: str
+) -> None:
+    for name in names:
+        info = type(section).model_fields[name]
+        value = getattr(section, name)
+        if value != info.default:
+            raise UsageError(
+                f"{flag_name(name, info)} {value} is for {why} leave it out",
+                id="option-without-use",
+            )

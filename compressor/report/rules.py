@@ -14,6 +14,7 @@ from compressor.errors import InputError, UsageError, did_you_mean
 from compressor.report import facts, numbers, sentences
 from compressor.report.schema import Report
 from compressor.results import Outcome, Timing, Variant
+from compressor.tasks import Task
 
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}"
 _MAX_DROP = re.compile(rf"\s*([A-Za-z0-9_]+)\s*=\s*({_NUMBER})\s*", re.ASCII)
@@ -130,6 +131,17 @@ def parse_rules(max_drop: Sequence[str], min_speedup: Sequence[str]) -> list[Rul
                 id="rule-twice",
             )
     return rules
+
+
+def require_metrics(rules: Sequence[Rule], task: Task) -> None:
+    """Raise `UsageError` for rules about metrics of another task."""
+    for rule in rules:
+        if isinstance(rule, MaxDrop) and rule.metric not in task.metrics:
+            raise UsageError(
+                f"--max-drop {rule.text}: {rule.metric} is not a {task.name} metric; use "
+                f"{' or '.join(task.metrics)}",
+                id="metric-of-another-task",
+            )
 
 
 def check(report: Report, rules: Sequence[Rule]) -> list[Outcome]:

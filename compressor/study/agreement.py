@@ -14,7 +14,6 @@ from compressor.errors import UsageError
 from compressor.importance import METHODS
 from compressor.importance.compare import TIED, compare_scores, comparison_figure
 from compressor.model.sublayers import Scores, kind_of
-from compressor.pipeline.validate import check_method
 from compressor.report import numbers
 from compressor.report.facts import kind_label
 from compressor.study.job import Job, score
@@ -26,20 +25,19 @@ from compressor.tasks.rows import fingerprint
 
 def study(job: Job) -> Result:
     """Score on both data sets and on halves of each, and compare."""
-    check_method(job.recipe.method)
-    if not METHODS[job.recipe.method].needs_rows:
+    if not METHODS[job.method.name].needs_rows:
         raise UsageError(
-            f"--method {job.recipe.method} looks at no data, so two data sets always agree; choose "
+            f"--method {job.method.name} looks at no data, so two data sets always agree; choose "
             "another"
         )
     assert job.calibration is not None
     assert job.other is not None
     found = {"first": _score(job, job.calibration, "first")}
     found["other"] = _score(job, job.other, "other")
-    pairs = {"the two data sets": compared(found["first"], found["other"], job.recipe.seed)}
+    pairs = {"the two data sets": compared(found["first"], found["other"], job.seed)}
     for name, rows in (("first", job.calibration), ("other", job.other)):
         halves = [_score(job, half(rows, i), f"{name}-half-{i + 1}") for i in (0, 1)]
-        pairs[f"two halves of the {name}"] = compared(halves[0], halves[1], job.recipe.seed)
+        pairs[f"two halves of the {name}"] = compared(halves[0], halves[1], job.seed)
     named = [replace(found[name], method=f"the {name} data set") for name in found]
     data = {
         **job.facts(),

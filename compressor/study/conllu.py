@@ -1,8 +1,9 @@
 """Sentences with dependencies from a CoNLL-U file (Universal Dependencies, version 2).
 
-Words that are written together without changing ("do" + "n't") stay two words without a space;
-where they do change (German "im" for "in dem") what is written is one word, and arcs inside it are
-left out. Empty nodes (8.1) are left out, and of a relation's name what follows a colon.
+A multiword token whose spelling is that of its words ("don't": "do" + "n't") stays several words,
+without a space between them. One that is spelled differently (German "im" for "in dem") becomes one
+word, and dependencies inside it are left out. So are empty nodes (8.1) and subtypes of relations
+(what follows the colon in `nsubj:pass`).
 """
 
 from __future__ import annotations
@@ -19,13 +20,12 @@ Arc = tuple[int, int, str]  # dependent, head, relation; numbers of words from 0
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence as it is written.
+    """A sentence with its dependencies.
 
     Args:
-        text: with the spaces that the file says there are.
+        text: with spaces where the file does not say `SpaceAfter=No`.
         starts: where in `text` each word begins.
-        words: the words.
-        arcs: the dependencies between them, without the root.
+        arcs: without the root's.
     """
 
     text: str
@@ -37,7 +37,7 @@ class Sentence:
 @dataclass(frozen=True)
 class _Row:
     line: int
-    first: int  # its number, or the first and last of the range it spells
+    first: int  # the word's number; of a multiword token, the numbers of its first and last word
     last: int
     form: str
     head: str
@@ -49,15 +49,18 @@ def read_conllu(path: str) -> list[Sentence]:
     """All sentences of a file.
 
     Raises:
-        InputError: no file, no sentence, or a malformed line; with its number.
+        InputError: no file, no sentence, or a malformed line; the message has its number.
     """
-    found = [_sentence(path, rows) for rows in _blocks(path)]
-    if not found:
-        raise InputError(f"{path} holds no sentences; give a CoNLL-U file")
-    return found
+    sentences = [_sentence(path, rows) for rows in _blocks(path)]
+    if not sentences:
+        raise InputError(
+            f"{path} holds no sentences; give a CoNLL-U file", id="conllu-without-sentences"
+        )
+    return sentences
 
 
 def _blocks(path: str) -> Iterator[list[_Row]]:
+    """The rows of each sentence; sentences are separated by empty lines."""
     block: list[_Row] = []
     for number, line in enumerate(read_text(path).split("\n"), 1):
         line = line.removesuffix("\r")
@@ -76,13 +79,16 @@ def _row(path: str, number: int, line: str) -> _Row | None:
     cells = line.split("\t")
     if len(cells) != COLUMNS:
         raise InputError(
-            f"{path}:{number}: {len(cells)} columns separated by tabs, but CoNLL-U has {COLUMNS}"
+            f"{path}:{number}: {len(cells)} columns separated by tabs, but CoNLL-U has {COLUMNS}",
+            id="conllu-columns",
         )
     first, dash, last = cells[0].partition("-")
     if "." in first:
         return None
     if not first.isdecimal() or (dash and not last.isdecimal()):
-        raise InputError(f"{path}:{number}: {cells[0]!r} is not the number of a word")
+        raise InputError(
+            f"{path}:{number}: {cells[0]!r} is not the number of a word", id="conllu-word-number"
+        )
     return _Row(
         line=number,
         first=int(first),
@@ -96,33 +102,35 @@ def _row(path: str, number: int, line: str) -> _Row | None:
 
 def _sentence(path: str, rows: list[_Row]) -> Sentence:
     plain = {row.first: row for row in rows if row.head}
-    spelled = {row.first: row for row in rows if not row.head}
+    multiword = {row.first: row for row in rows if not row.head}
     if list(plain) != list(range(1, len(plain) + 1)):
         raise InputError(
-            f"{path}:{rows[0].line}: the words of the sentence are not numbered 1, 2, …"
+            f"{path}:{rows[0].line}: the words of the sentence are not numbered 1, 2, …",
+            id="conllu-numbering",
         )
     text, starts, words = "", [], []
-    place: dict[int, int] = {0: -1}  # number in the file -> number of the word
+    index: dict[int, int] = {0: -1}  # number in the file, 0 for the root -> index in `words`
     number = 1
     while number <= len(plain):
-        row = spelled.get(number, plain[number])
+        row = multiword.get(number, plain[number])
         members = [plain[n] for n in range(number, min(row.last, len(plain)) + 1)]
-        parts = [member.form for member in members]
+        keeps_spelling = "".join(member.form for member in members) == row.form
         for member in members:
-            split = "".join(parts) == row.form
-            if split or member is members[0]:
+            if keeps_spelling or member is members[0]:
                 starts.append(len(text))
-                words.append(member.form if split else row.form)
+                words.append(member.form if keeps_spelling else row.form)
                 text += words[-1]
-            place[member.first] = len(words) - 1
+            index[member.first] = len(words) - 1
         text += " " if row.space else ""
         number = members[-1].first + 1
-    arcs = [_arc(path, row, place) for row in plain.values()]
-    real = [arc for arc in arcs if arc[1] >= 0 and arc[0] != arc[1]]
-    return Sentence(text.rstrip(), tuple(starts), tuple(words), tuple(real))
+    arcs = [_arc(path, row, index) for row in plain.values()]
+    kept = [arc for arc in arcs if arc[1] >= 0 and arc[0] != arc[1]]  # no root, none inside a word
+    return Sentence(text.rstrip(), tuple(starts), tuple(words), tuple(kept))
 
 
-def _arc(path: str, row: _Row, place: dict[int, int]) -> Arc:
-    if not row.head.isdecimal() or int(row.head) not in place:
-        raise InputError(f"{path}:{row.line}: {row.head!r} is not the number of a head")
-    return place[row.first], place[int(row.head)], row.relation
+def _arc(path: str, row: _Row, index: dict[int, int]) -> Arc:
+    if not row.head.isdecimal() or int(row.head) not in index:
+        raise InputError(
+            f"{path}:{row.line}: {row.head!r} is not the number of a head", id="conllu-head-number"
+        )
+    return index[row.first], index[int(row.head)], row.relation

@@ -7,47 +7,40 @@ scoring method's scores; layers may lose all of theirs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import takewhile
 from typing import Any
 
 from compressor.budgets.counts import ALL, select
-from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
-from compressor.recovery import Recovery, check_recovery, parse_recovery, recover
+from compressor.pipeline.load import encode
+from compressor.pipeline.sections import RecoverySection
+from compressor.pipeline.select import repair
 from compressor.report import numbers
 from compressor.report.facts import kind_label, metric_style, significant
 from compressor.study.job import (
     Job,
     answer,
     dense_answers,
-    encode_rows,
     judge,
     make_batches,
-    require_rows,
     score,
 )
+from compressor.study.options import CurveStudy
 from compressor.study.output import Result, table
 from compressor.study.plotting import Line, draw_lines, legend, metric_label
 from compressor.tasks import Batch
-
-REPAIRS = ("none", "reconstruct")
-POINTS = tuple(range(0, 101, 10))  # percent
 
 
 def study(job: Job) -> Result:
     """Remove more and more heads of one kind, of another, of all, and measure each time."""
     assert job.test is not None
-    require_rows(job)
-    if job.recipe.recover not in REPAIRS:
-        raise UsageError(
-            f"--recover {job.recipe.recover}: a curve repairs every point, with "
-            f"{' or '.join(REPAIRS)}; `compress run` trains a single one"
-        )
-    check_recovery(job.recipe.recover, job.calibration is not None)
+    request = job.request
+    assert isinstance(request, CurveStudy)
     scores = score(
-        job, job.checkpoint, job.calibration, "scores", f"scoring with {job.recipe.method}"
+        job, job.checkpoint, job.calibration, "scores", f"scoring with {job.method.name}"
     )
     batches = make_batches(job, job.checkpoint, job.test)
     dense, whole = dense_answers(job, batches)
@@ -56,21 +49,25 @@ def study(job: Job) -> Result:
     lines: dict[str, list[dict[str, Any]]] = {}
     for pool in [*kinds, ALL] if len(kinds) > 1 else kinds:
         lines[pool] = []
-        for removed, mask in removals(scores, full, pool, job.options.points or POINTS):
+        for removed, mask in removals(scores, full, pool, request.points):
             point = job.workspace.stage(
                 f"{pool}-{removed}",
                 f"removing {removed} heads of {'all kinds' if pool == ALL else kind_label(pool)}",
-                partial(_point, job, batches, dense, mask),
+                partial(_point, job, request.recovery, batches, dense, mask),
             )
             of = full.total(None if pool == ALL else pool)
             lines[pool].append({"removed": removed, "of": of} | point)
     data = {**job.facts(), **whole, "method": scores.method, "signature_scores": scores.signature}
-    data |= {"recover": job.recipe.recover, "resamples": job.recipe.resamples, "lines": lines}
+    data |= {
+        "recover": "+".join(step.name for step in request.recovery) or "none",
+        "resamples": job.testing.resamples,
+        "lines": lines,
+    }
     return _result(job, data, lines)
 
 
 def removals(
-    scores: Scores, full: Mask, pool: str, percentages: tuple[int, ...]
+    scores: Scores, full: Mask, pool: str, percentages: Sequence[int]
 ) -> list[tuple[int, Mask]]:
     """(heads removed, mask) at each percentage of a kind's heads, or of all; half rounds up."""
     total = full.total(None if pool == ALL else pool)
@@ -79,28 +76,30 @@ def removals(
     return [(count, select(scores, full, {pool: total - count}, floors)) for count in counts]
 
 
-def _point(job: Job, batches: list[Batch], dense: list[str], mask: Mask) -> dict[str, Any]:
+def _point(
+    job: Job,
+    repairs: Sequence[RecoverySection],
+    batches: list[Batch],
+    dense: list[str],
+    mask: Mask,
+) -> dict[str, Any]:
     recovery = ""
     if mask.count() == mask.total():
         answers = dense
-    elif parse_recovery(job.recipe.recover):
+    elif repairs:
         assert job.calibration is not None
-        model = prune(job.checkpoint.model, job.checkpoint.layers, mask)
-        recovered = recover(
-            {name: {} for name in parse_recovery(job.recipe.recover)},
-            Recovery(
-                dense=job.checkpoint.model,
-                pruned=model,
-                layers=job.checkpoint.layers,
-                task=job.task,
-                examples=encode_rows(job, job.checkpoint, job.calibration),
-                seed=job.recipe.seed,
-                device=job.device,
-                progress=lambda done, total: job.progress.update("layers", done, total),
-            ),
+        repaired = repair(
+            repairs,
+            job.checkpoint,
+            job.task,
+            encode(job.calibration, job.checkpoint, job.task),
+            prune(job.checkpoint.model, job.checkpoint.layers, mask),
+            seed=job.seed,
+            device=job.device,
+            progress=job.progress,
         )
-        recovery = recovered.text
-        answers = answer(job, job.checkpoint, batches, len(dense), model=recovered.model)
+        recovery = repaired.text
+        answers = answer(job, job.checkpoint, batches, len(dense), model=repaired.model)
     else:
         answers = answer(job, job.checkpoint, batches, len(dense), mask)
     return judge(job, dense, answers) | {"recovery": recovery}

@@ -38,7 +38,7 @@ def study(job: Job) -> Result:
             partial(_layer, job, batches, dense, layer),
         )
     judged = correct([head for heads in found.values() for head in heads])
-    data = {**job.facts(), **whole, "resamples": job.recipe.resamples, **judged, "layers": found}
+    data = {**job.facts(), **whole, "resamples": job.testing.resamples, **judged, "layers": found}
     return _result(job, data, found)
 
 
@@ -59,7 +59,7 @@ def _layer(
         progress=lambda done, total: job.progress.update("passes", done, total),
     )
     try:
-        _, answers = silenced_answers(scoring, [layer], job.recipe.num_beams)
+        _, answers = silenced_answers(scoring, [layer], job.testing.num_beams)
     finally:
         checkpoint.model.to("cpu")
     return [

@@ -10,22 +10,28 @@ from typing import Any
 from torch import nn
 
 from compressor import __version__
-from compressor.errors import InputError
 from compressor.evaluation import compare
-from compressor.export.metadata import max_source_tokens
 from compressor.files import fingerprint
 from compressor.importance.ablation import measure
-from compressor.model.checkpoint import Checkpoint, checkpoint_files, open_checkpoint, resolve
+from compressor.model.checkpoint import Checkpoint, checkpoint_files, resolve
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import gated, mask_gates
-from compressor.pipeline.context import pick_device, score_checkpoint_heads, warn_of_shared_rows
-from compressor.pipeline.recipe import MINIMUM_ROWS, Recipe
-from compressor.pipeline.validate import check_method, require_calibration
+from compressor.pipeline.context import DataRows
+from compressor.pipeline.load import encode, load, pick_device, warn_of_shared_rows
+from compressor.pipeline.sections import (
+    MINIMUM_ROWS,
+    CalibrationData,
+    Columns,
+    MethodSection,
+    ModelSection,
+)
+from compressor.pipeline.select import score_model
+from compressor.pipeline.validate import check_columns, require_rows
 from compressor.pipeline.workspace import STATE, Workspace, open_workspace
 from compressor.progress import Progress
-from compressor.study import Options
-from compressor.study.output import PREFIX, require_ours
-from compressor.tasks import Batch, Example, Rows, Task, count_truncated, get_task, read_rows
+from compressor.study.options import StudyRequest, Testing
+from compressor.study.output import PREFIX, require_output
+from compressor.tasks import Batch, Rows, Task, count_shared, count_truncated, get_task, read_rows
 from compressor.tasks.tables import read_text
 
 RECORD = "run.json"  # the file in which a workspace keeps whose it is
@@ -35,7 +41,7 @@ RECORD = "run.json"  # the file in which a workspace keeps whose it is
 class Job:
     """All that a study has to work with; `checkpoint` is dense (of several, the last)."""
 
-    options: Options
+    request: StudyRequest
     checkpoint: Checkpoint
     calibration: Rows | None
     other: Rows | None
@@ -46,8 +52,19 @@ class Job:
     progress: Progress
 
     @property
-    def recipe(self) -> Recipe:
-        return self.options.recipe
+    def seed(self) -> int:
+        return self.request.seed
+
+    @property
+    def testing(self) -> Testing:
+        """How quality is measured."""
+        return getattr(self.request, "evaluation", Testing())
+
+    @property
+    def method(self) -> MethodSection:
+        """The scoring method of a study that scores."""
+        assert self.request.scoring is not None
+        return self.request.scoring
 
     @property
     def task(self) -> Task:
@@ -68,42 +85,46 @@ class Job:
         }
         return {
             "schema": 1,
-            "study": self.options.study,
+            "study": self.request.name,
             "tool_version": __version__,
             "model": self.checkpoint.name,
             "revision": self.checkpoint.revision,
             "heads": {layer.name: layer.units for layer in self.checkpoint.layers},
-            "seed": self.recipe.seed,
+            "seed": self.seed,
             "shared_rows": self.shared_rows,
             **sources,
         }
 
 
-def prepare(options: Options, output: Path, progress: Progress) -> Job:
+def prepare(request: StudyRequest, output: Path, progress: Progress) -> Job:
     """Open and check everything before the first long computation."""
-    recipe = options.recipe
-    require_ours(output)
-    device = pick_device(recipe.device, progress)
-    checkpoint = open_dense(recipe, recipe.model)
-    calibration = _read(recipe, checkpoint, recipe.calibration, recipe.calibration_rows)
-    other = _read(recipe, checkpoint, options.other, recipe.calibration_rows)
-    test = _read(recipe, checkpoint, recipe.test, recipe.test_rows)
-    shared = warn_of_shared_rows(calibration, test, progress)
-    models = [checkpoint.directory, *map(resolve, options.checkpoints[:-1])]
-    if options.pruned is not None:
-        models.append(resolve(options.pruned))
-    conllu = None if options.conllu is None else fingerprint([_file(options.conllu)])
+    require_output(output)
+    device = pick_device(request.device, progress)
+    checkpoint = open_model(request, request.checkpoints[-1])
+    task = get_task(checkpoint.entry.task)
+    columns = request.rows
+    check_columns(columns, task)
+    if request.scoring is not None and isinstance(columns, CalibrationData):
+        require_rows(request.scoring.name, [], columns)
+    calibration, other, test = (
+        _read(columns, checkpoint, task, name) for name in ("calibration", "other", "test")
+    )
+    shared = count_shared(test, calibration) if calibration and test else 0
+    warn_of_shared_rows(DataRows(calibration, test, shared), progress)
+    pruned, conllu = (getattr(request, name, None) for name in ("pruned", "conllu"))
+    others = [*request.checkpoints[:-1], *([] if pruned is None else [pruned])]
+    directories = [checkpoint.directory, *map(resolve, others)]
     identity = {
-        **recipe.model_dump(),
-        **{n: v for n, v in vars(options).items() if n != "recipe"},
+        "study": request.name,
+        **request.model_dump(mode="json"),
         "device": device,
         "version": __version__,
-        "weights": [fingerprint(checkpoint_files(d)) for d in models],
+        "weights": [fingerprint(checkpoint_files(directory)) for directory in directories],
         "data_sha256": [rows and rows.sha256 for rows in (calibration, other, test)],
-        "conllu_sha256": conllu,
+        "conllu_sha256": None if conllu is None else fingerprint([_file(conllu)]),
     }
-    workspace = open_workspace(output / STATE / f"{PREFIX}{options.study}", identity, progress)
-    return Job(options, checkpoint, calibration, other, test, shared, device, workspace, progress)
+    workspace = open_workspace(output / STATE / f"{PREFIX}{request.name}", identity, progress)
+    return Job(request, checkpoint, calibration, other, test, shared, device, workspace, progress)
 
 
 def discard_unused(workspace: Workspace, output: Path) -> None:
@@ -118,21 +139,13 @@ def discard_unused(workspace: Workspace, output: Path) -> None:
         directory.rmdir()
 
 
-def open_dense(recipe: Recipe, model: str) -> Checkpoint:
-    """A dense checkpoint with the recipe's loading options.
+def open_model(request: StudyRequest, path: str) -> Checkpoint:
+    """A dense checkpoint, opened as the request says.
 
     Raises:
         InputError: it cannot be loaded, or has lost heads already.
     """
-    checkpoint = open_checkpoint(
-        model,
-        revision=recipe.revision,
-        allow_pickle=recipe.allow_pickle,
-        trust_remote_code=recipe.trust_remote_code,
-    )
-    if checkpoint.heads:
-        raise InputError(f"{model} has lost heads already; give the dense checkpoint")
-    return checkpoint
+    return load(ModelSection(path=path, **request.access.access()))
 
 
 def _file(path: str) -> Path:
@@ -140,71 +153,52 @@ def _file(path: str) -> Path:
     return Path(path)
 
 
-def _read(
-    recipe: Recipe, checkpoint: Checkpoint, spec: str | None, limit: int | None
-) -> Rows | None:
+def _read(columns: Columns, checkpoint: Checkpoint, task: Task, name: str) -> Rows | None:
+    """The rows of one of a request's files; None where it has none of that name."""
+    spec = getattr(columns, name, None)
     if spec is None:
         return None
-    task = checkpoint.entry.task
     return read_rows(
-        task,
+        task.name,
         spec,
-        source_column=recipe.source_column,
-        target_column=recipe.target_column,
-        text_column=recipe.text_column,
-        text_pair_column=recipe.text_pair_column,
-        label_column=recipe.label_column,
-        labels=get_task(task).label_names(checkpoint.model.config),
+        labels=task.label_names(checkpoint.model.config),
         minimum=MINIMUM_ROWS,
-        limit=limit,
+        limit=getattr(columns, "test_rows" if name == "test" else "calibration_rows"),
+        **columns.columns(),
     )
 
 
-def encode_rows(job: Job, checkpoint: Checkpoint, rows: Rows) -> list[Example]:
-    """All rows as tokens; says how many rows had to be cut."""
-    examples: list[Example] = job.task.encode(
-        rows, checkpoint.tokenizer, max_source_tokens(checkpoint)
-    )
+def make_batches(job: Job, checkpoint: Checkpoint, rows: Rows) -> list[Batch]:
+    """Batches of all rows on the CPU; says how many rows had to be cut."""
+    examples = encode(rows, checkpoint, job.task)
     cut = count_truncated(examples)
     if cut:
         job.progress.message(
             f"{cut} of {len(examples)} rows are longer than the model allows and were cut"
         )
-    return examples
-
-
-def make_batches(job: Job, checkpoint: Checkpoint, rows: Rows) -> list[Batch]:
-    """Batches of all rows on the CPU; says how many rows had to be cut."""
-    examples = encode_rows(job, checkpoint, rows)
     batches: list[Batch] = job.task.batches(examples, checkpoint.model)
     return batches
 
 
-def require_rows(job: Job) -> None:
-    """Refuse a scoring method that is not there, or that has no rows.
-
-    Raises:
-        UsageError: either.
-    """
-    check_method(job.recipe.method)
-    require_calibration(job.recipe.method, job.recipe.calibration)
-
-
 def score(job: Job, checkpoint: Checkpoint, rows: Rows | None, name: str, title: str) -> Scores:
-    """Scores of all heads by the recipe's method, a stage of its own."""
+    """Scores of all heads by the study's method, a stage of its own."""
 
     def compute() -> dict[str, Any]:
-        examples = []
-        if rows is not None:
-            examples = job.task.encode(rows, checkpoint.tokenizer, max_source_tokens(checkpoint))
-        full = Mask.full(checkpoint.layers)
-        references = [] if rows is None else rows.targets
-        scores = score_checkpoint_heads(
-            job.recipe, checkpoint, examples, full, job.device, job.progress, references
+        examples = [] if rows is None else encode(rows, checkpoint, job.task)
+        scores = score_model(
+            job.method,
+            checkpoint,
+            job.task,
+            examples,
+            Mask.full(checkpoint.layers),
+            seed=job.seed,
+            device=job.device,
+            progress=job.progress,
+            references=[] if rows is None else rows.targets,
         )
         return scores.to_json()
 
-    return Scores.from_json(job.workspace.stage(name, title, compute))
+    return Scores.from_json(job.workspace.stage(name, title, compute, dict[str, Any]))
 
 
 def answer(
@@ -231,7 +225,7 @@ def answer(
         with gated(model, checkpoint.layers, gates):
             for batch in batches:
                 answers = job.task.predict(
-                    model, batch.to(job.device), checkpoint.tokenizer, job.recipe.num_beams
+                    model, batch.to(job.device), checkpoint.tokenizer, job.testing.num_beams
                 )
                 for row, text in zip(batch.rows, answers, strict=True):
                     found[row] = text
@@ -250,10 +244,9 @@ def judge(job: Job, dense: Sequence[str], answers: Sequence[str]) -> dict[str, A
         `metrics`, all metrics of the task.
     """
     assert job.test is not None
-    recipe = job.recipe
     found = compare(
         job.test.task, dense, answers, job.test.targets,
-        resamples=recipe.resamples, seed=recipe.seed,
+        resamples=job.testing.resamples, seed=job.seed,
     )  # fmt: skip
     main = next(one for one in found if one.metric == job.metric)
     return {
@@ -276,5 +269,5 @@ def dense_answers(job: Job, batches: Sequence[Batch]) -> tuple[list[str], dict[s
         lambda: answer(job, job.checkpoint, batches, len(rows.sources)),
     )
     value, signature = measure(job.checkpoint.model, answers, rows.targets)
-    search = "" if job.metric != "bleu" else f"|beams:{job.recipe.num_beams or 1}"
+    search = "" if job.metric != "bleu" else f"|beams:{job.testing.num_beams or 1}"
     return answers, {"metric": job.metric, "dense": value, "signature": f"{signature}{search}"}

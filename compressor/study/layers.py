@@ -22,7 +22,6 @@ from compressor.study.job import (
     dense_answers,
     judge,
     make_batches,
-    require_rows,
     score,
 )
 from compressor.study.output import Result, table
@@ -45,17 +44,16 @@ def study(job: Job) -> Result:
                 partial(_layer, job, batches, dense, layer, best[layer.name]),
             )
         )
-    data = {**job.facts(), **whole, "chosen_by": how, "resamples": job.recipe.resamples}
+    data = {**job.facts(), **whole, "chosen_by": how, "resamples": job.testing.resamples}
     data |= correct(found) | {"layers": found}
     return _result(job, data, found)
 
 
 def _best_heads(job: Job) -> tuple[dict[str, int], str]:
     """The head of each layer that does best alone, or that has the highest score."""
-    if job.options.method is not None:
-        require_rows(job)
+    if job.request.scoring is not None:
         scores = score(
-            job, job.checkpoint, job.calibration, "scores", f"scoring with {job.recipe.method}"
+            job, job.checkpoint, job.calibration, "scores", f"scoring with {job.method.name}"
         )
         best = {name: values.index(max(values)) for name, values in scores.values.items()}
         return best, f"highest score: {scores.signature}"

@@ -1,9 +1,10 @@
-"""Where heads look, counted over many sentences: positions, rare tokens, syntactic heads.
+"""Where heads attend, counted over many sentences: positions, rare tokens, dependencies.
 
-Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 5. Special tokens (all but the
-unknown word) are no words: they do not look, and where a head would look most at one of them, the
-largest weight on a word counts. How much of its weight a head puts on them is counted too, since
-of a head that mostly looks there the rest says little.
+Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 5. A query attends to the key with
+its largest weight. Special tokens other than the unknown word are left out, as queries and as keys:
+where a head's largest weight is on one, its largest weight on a word counts. The share of a head's
+weight on special tokens is reported too, because little can be said of a head that attends mostly
+to them.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from compressor.study.word_alignment import NO_WORD, Tokens
 from compressor.tasks import Batch
 from compressor.tasks.batching import pad
 
-WINDOW = 5  # the furthest relative position that is looked at
+WINDOW = 5  # the largest relative position that is counted
 
 
 @dataclass(frozen=True)
 class Rarity:
-    """How often each token occurs, and which are too common for "the rarest" to mean anything."""
+    """How often each token occurs, and which tokens are too common to call the rarest one rare."""
 
     counts: Tensor  # [vocabulary]
     common: Tensor  # ids
@@ -36,10 +37,11 @@ class Rarity:
 def rarity(
     batches: Sequence[Batch], vocabulary: int, common: int, special: Iterable[int] = ()
 ) -> Rarity:
-    """Counts of the source tokens of all rows, but the special ones.
+    """Counts of the source tokens of all rows, without special tokens.
 
     Args:
-        common: so many of the most frequent tokens are too common.
+        common: how many of the most frequent tokens are too common.
+        special: ids of special tokens.
     """
     counts = torch.zeros(vocabulary, dtype=torch.long)
     for batch in batches:
@@ -52,120 +54,135 @@ def rarity(
 
 
 def count_positions(scoring: Scoring, rare: Rarity) -> dict[str, dict[str, Any]]:
-    """Of every self-attention layer, where the largest weight of each token is.
+    """Count to which tokens each self-attention head attends.
 
     Returns:
-        By layer name: `tokens` that look; `special` [heads], their mean weight on special tokens;
-        `offset` and `share` [heads], the relative position (key minus query, up to `WINDOW` away)
-        at which the largest weight is most often, among the tokens that have a word there (at
-        least half of all), and how often it is; and for the encoder `rare` [heads], how often it
-        is on the sentence's least frequent token, `rare_tokens` that look in sentences whose
-        least frequent token is not common, and `rare_chance`, how often a blind guess is right.
+        By layer name: `tokens`, the number of queries; `special` [heads], their mean weight on
+        special tokens; `offset` and `share` [heads], the relative position (key minus query, up to
+        `WINDOW`) to which a head attends most often, and how often, among the queries with a word
+        there (positions that fewer than half of the queries have are not counted). For the encoder
+        also `rare` [heads], how often a head attends to the sentence's least frequent token;
+        `rare_tokens`, the number of queries in sentences whose least frequent token is not common;
+        `rare_chance`, how often a random choice of the key would be right.
     """
     special = torch.tensor(sorted(scoring.special_ids), dtype=torch.long, device=scoring.device)
     counts, common = rare.counts.to(scoring.device), rare.common.to(scoring.device)
-    found = {x.name: _Counter(x) for x in scoring.layers if x.kind != "cross"}
+    counters = {x.name: _Counter(x) for x in scoring.layers if x.kind != "cross"}
 
     def visit(layer: Sublayer, weights: Tensor, seen: Tensor, batch: Batch) -> None:
         if layer.kind == "cross":
             return
         ids = batch["input_ids" if layer.kind == "encoder_self" else "decoder_input_ids"]
+        # [batch, tokens]
         words = scoring.task.token_mask(batch, layer.kind) & ~torch.isin(ids, special)
-        admitted = seen & words[:, None, None]  # [batch, 1, queries, keys]
-        looks = words & admitted.any(-1).squeeze(1)  # [batch, queries]
-        largest = weights.masked_fill(~admitted, -1).argmax(-1)  # [batch, heads, queries]
-        counter = found[layer.name]
-        counter.add_positions(weights, admitted, looks, largest)
+        keys = seen & words[:, None, None]  # [batch, 1, queries, keys]
+        queries = words & keys.any(-1).squeeze(1)  # [batch, queries]
+        # A weight of -1 is below every real one.
+        largest = weights.masked_fill(~keys, -1).argmax(-1)  # [batch, heads, queries]
+        counter = counters[layer.name]
+        counter.add_positions(weights, keys, queries, largest)
         if layer.kind == "encoder_self":
-            counter.add_rare(ids, words, looks, largest, counts, common)
+            counter.add_rare(ids, words, queries, largest, counts, common)
 
     visit_attention(scoring, visit)
-    return {name: counter.result() for name, counter in found.items()}
+    return {name: counter.result() for name, counter in counters.items()}
 
 
 class _Counter:
-    """Sums over batches for one layer."""
+    """Sums over batches for one layer; `offsets` are the relative positions up to `WINDOW`."""
 
     def __init__(self, layer: Sublayer) -> None:
         self.tokens = self.rare_tokens = 0
         self.chance = 0.0
-        self.special = torch.zeros(layer.units, dtype=torch.float64)
-        self.hits = torch.zeros(layer.units, 2 * WINDOW + 1, dtype=torch.long)
-        self.possible = torch.zeros(2 * WINDOW + 1, dtype=torch.long)
-        self.rare = torch.zeros(layer.units, dtype=torch.long)
+        self.special = torch.zeros(layer.units, dtype=torch.float64)  # [heads]
+        self.hits = torch.zeros(layer.units, 2 * WINDOW + 1, dtype=torch.long)  # [heads, offsets]
+        self.possible = torch.zeros(2 * WINDOW + 1, dtype=torch.long)  # [offsets]
+        self.rare = torch.zeros(layer.units, dtype=torch.long)  # [heads]
 
     def add_positions(
-        self, weights: Tensor, admitted: Tensor, looks: Tensor, largest: Tensor
+        self, weights: Tensor, keys: Tensor, queries: Tensor, largest: Tensor
     ) -> None:
-        length = looks.shape[1]
-        self.tokens += int(looks.sum())
-        on_words = (weights * admitted).sum(-1)
-        self.special += ((1 - on_words) * looks[:, None]).sum((0, 2)).double().cpu()
-        offsets = torch.arange(-WINDOW, WINDOW + 1, device=looks.device)
-        moves = largest - torch.arange(length, device=looks.device)
-        match = (moves[..., None] == offsets) & looks[:, None, :, None]
+        """Count a batch; shapes as in `count_positions`."""
+        length = queries.shape[1]
+        self.tokens += int(queries.sum())
+        on_words = (weights * keys).sum(-1)  # [batch, heads, queries]
+        self.special += ((1 - on_words) * queries[:, None]).sum((0, 2)).double().cpu()
+        offsets = torch.arange(-WINDOW, WINDOW + 1, device=queries.device)
+        moves = largest - torch.arange(length, device=queries.device)  # [batch, heads, queries]
+        # [batch, heads, queries, offsets]
+        match = (moves[..., None] == offsets) & queries[:, None, :, None]
         self.hits += match.sum((0, 2)).cpu()
-        square = (admitted & looks[:, None, :, None])[:, 0]  # [batch, queries, keys]
+        pairs = (keys & queries[:, None, :, None])[:, 0]  # [batch, queries, keys]
         for column, offset in enumerate(range(-WINDOW, WINDOW + 1)):
             if abs(offset) < length:
-                self.possible[column] += int(square.diagonal(offset, 1, 2).sum())
+                # The diagonal holds the pairs whose key is `offset` away from the query.
+                self.possible[column] += int(pairs.diagonal(offset, 1, 2).sum())
 
     def add_rare(
         self,
         ids: Tensor,
         words: Tensor,
-        looks: Tensor,
+        queries: Tensor,
         largest: Tensor,
         counts: Tensor,
         common: Tensor,
     ) -> None:
+        """Count how often heads attend to the least frequent token of a sentence.
+
+        Args:
+            counts, common: see `Rarity`.
+        """
         frequency = counts[ids].float().masked_fill(~words, torch.inf)
         least = (frequency == frequency.amin(-1, keepdim=True)) & words  # [batch, tokens]
         usable = ~(least & torch.isin(ids, common)).any(-1) & least.any(-1)  # [batch]
-        looks = looks & usable[:, None]
-        here = least[:, None].expand(-1, largest.shape[1], -1).gather(2, largest)
-        self.rare += (here & looks[:, None]).sum((0, 2)).cpu()
-        self.rare_tokens += int(looks.sum())
-        blind = least.sum(-1) / words.sum(-1).clamp_min(1)
-        self.chance += float((looks.sum(-1) * blind).sum())
+        queries = queries & usable[:, None]
+        # [batch, heads, queries]: whether the key with the largest weight is a least frequent one
+        right = least[:, None].expand(-1, largest.shape[1], -1).gather(2, largest)
+        self.rare += (right & queries[:, None]).sum((0, 2)).cpu()
+        self.rare_tokens += int(queries.sum())
+        by_chance = least.sum(-1) / words.sum(-1).clamp_min(1)  # [batch]
+        self.chance += float((queries.sum(-1) * by_chance).sum())
 
     def result(self) -> dict[str, Any]:
+        """What `count_positions` returns of this layer."""
+        # Of an offset that few queries have, a high share means little.
         usual = self.possible * 2 >= max(self.tokens, 1)
-        share = torch.where(usual, self.hits / self.possible.clamp_min(1), 0.0)
+        share = torch.where(usual, self.hits / self.possible.clamp_min(1), 0.0)  # [heads, offsets]
         best = share.max(1)
-        found: dict[str, Any] = {
+        counted: dict[str, Any] = {
             "tokens": self.tokens,
             "special": (self.special / max(self.tokens, 1)).tolist(),
             "offset": (best.indices - WINDOW).tolist(),
             "share": best.values.tolist(),
         }
         if self.rare_tokens:
-            found["rare"] = (self.rare / self.rare_tokens).tolist()
-            found["rare_tokens"] = self.rare_tokens
-            found["rare_chance"] = self.chance / self.rare_tokens
-        return found
+            counted["rare"] = (self.rare / self.rare_tokens).tolist()
+            counted["rare_tokens"] = self.rare_tokens
+            counted["rare_chance"] = self.chance / self.rare_tokens
+        return counted
 
 
 @dataclass(frozen=True)
 class Arcs:
-    """Dependencies to look for: for each sentence (word that looks, word to find, group) rows."""
+    """Dependencies to count, in groups of the same relation and direction."""
 
     groups: Sequence[tuple[str, str]]  # relation, direction
-    rows: Sequence[Tensor]  # [arcs, 3] of each sentence
+    rows: Sequence[Tensor]  # of each sentence [arcs, (from word, to word, group)]
 
 
 def count_arcs(
     scoring: Scoring, sentences: Sequence[Tokens], arcs: Arcs, from_word: str
 ) -> dict[str, Tensor]:
-    """How often a word's largest weight is on the word to find: name -> [groups, heads].
-
-    Weight on a word is the largest on one of its tokens; weight from a word is that of its last
-    token, or the mean over its tokens (`from_word`).
+    """How often heads attend from a word to the word at the other end of its arc.
 
     Args:
-        scoring: its batches' rows are numbers of `sentences`.
+        scoring: the rows of its batches are indices of `sentences`.
+        from_word: see `word_attention`.
+
+    Returns:
+        Layer name -> [groups, heads].
     """
-    found = {
+    hits = {
         layer.name: torch.zeros(len(arcs.groups), layer.units, dtype=torch.long)
         for layer in scoring.layers
     }
@@ -173,22 +190,27 @@ def count_arcs(
 
     def visit(layer: Sublayer, weights: Tensor, seen: Tensor, batch: Batch) -> None:
         if batch.rows not in prepared:
-            prepared.clear()  # the layers of a batch come one after the other
+            # All layers are visited with one batch before the next: keep only the last one.
+            prepared.clear()
             prepared[batch.rows] = _prepare(sentences, arcs, batch, weights.device)
         words, wanted = prepared[batch.rows]
-        choice = word_attention(weights, words, from_word).argmax(-1)  # [batch, heads, words]
-        right = choice[wanted[:, 0], :, wanted[:, 1]] == wanted[:, 2:3]  # [arcs, heads]
-        sums = torch.zeros_like(found[layer.name], device=weights.device)
-        found[layer.name] += sums.index_add_(0, wanted[:, 3], right.long()).cpu()
+        line, source, target, group = wanted.unbind(1)  # [arcs] each
+        largest = word_attention(weights, words, from_word).argmax(-1)  # [batch, heads, words]
+        right = largest[line, :, source] == target[:, None]  # [arcs, heads]
+        sums = torch.zeros_like(hits[layer.name], device=weights.device)  # [groups, heads]
+        hits[layer.name] += sums.index_add_(0, group, right.long()).cpu()
 
     visit_attention(scoring, visit)
-    return found
+    return hits
 
 
 def _prepare(
     sentences: Sequence[Tokens], arcs: Arcs, batch: Batch, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Words of the tokens [batch, tokens], and arcs [arcs, (line, looks, find, group)]."""
+    """Words of the tokens [batch, tokens], and arcs [arcs, (line, from word, to word, group)].
+
+    A line is the index of a row in the batch.
+    """
     words = pad([sentences[row].words for row in batch.rows], NO_WORD)
     lines = [
         torch.cat([torch.full((len(arcs.rows[row]), 1), line), arcs.rows[row]], 1)
@@ -198,37 +220,43 @@ def _prepare(
 
 
 def word_attention(weights: Tensor, words: Tensor, from_word: str = "last") -> Tensor:
-    """Attention between tokens as attention between words.
+    """Turn attention between tokens into attention between words.
+
+    The weight on a word is the largest on one of its tokens; the weight from a word is that of its
+    last token, or the mean over its tokens.
 
     Args:
         weights: [batch, heads, tokens, tokens].
-        words: the word of each token, `NO_WORD` for none, [batch, tokens].
+        words: the word of each token, or `NO_WORD`, [batch, tokens].
         from_word: `last` or `mean`.
 
     Returns:
-        [batch, heads, words, words]; 0 to words that a sentence does not have.
+        [batch, heads, words, words]; 0 on words that a sentence does not have.
     """
     batch, heads, length, _ = weights.shape
     count = int(words.max()) + 1
-    slot = torch.where(words == NO_WORD, count, words)  # one more column, for no word
-    to = weights.new_zeros(batch, heads, length, count + 1)
+    # Tokens without a word go to an extra column, which is cut off in the end. [batch, tokens]
+    slot = torch.where(words == NO_WORD, count, words)
+    to = weights.new_zeros(batch, heads, length, count + 1)  # [batch, heads, tokens, words + 1]
     to = to.scatter_reduce(3, slot[:, None, None].expand_as(weights), weights, "amax")[..., :count]
     if from_word == "last":
-        places = torch.arange(length, device=words.device).expand_as(words)
-        last = places.new_zeros(batch, count + 1).scatter_reduce(1, slot, places, "amax")
+        positions = torch.arange(length, device=words.device).expand_as(words)
+        # The position of each word's last token, [batch, words + 1].
+        last = positions.new_zeros(batch, count + 1).scatter_reduce(1, slot, positions, "amax")
         return to.gather(2, last[:, None, :count, None].expand(-1, heads, -1, count))
-    rows = slot[:, None, :, None].expand_as(to)
-    sums = to.new_zeros(batch, heads, count + 1, count)
-    return sums.scatter_reduce(2, rows, to, "mean", include_self=False)[:, :, :count]
+    rows = slot[:, None, :, None].expand_as(to)  # [batch, heads, tokens, words]
+    means = to.new_zeros(batch, heads, count + 1, count)
+    return means.scatter_reduce(2, rows, to, "mean", include_self=False)[:, :, :count]
 
 
 def arcs_of(sentences: Sequence[Tokens], groups: Mapping[str, int]) -> list[Tensor]:
-    """Each sentence's arcs in both directions: [arcs, (looks, find, group)].
+    """Each sentence's arcs in both directions: [arcs, (from word, to word, group)].
 
     Args:
-        groups: relation -> number of its group from dependent to head; the other is the next.
+        groups: relation -> group of its arcs from dependent to head; the next group has those from
+            head to dependent.
     """
-    found = []
+    arcs = []
     for tokens in sentences:
         rows = [
             row
@@ -239,5 +267,5 @@ def arcs_of(sentences: Sequence[Tokens], groups: Mapping[str, int]) -> list[Tens
                 (head, dependent, groups[relation] + 1),
             )
         ]
-        found.append(torch.tensor(rows, dtype=torch.long).reshape(-1, 3))
-    return found
+        arcs.append(torch.tensor(rows, dtype=torch.long).reshape(-1, 3))  # also without any arc
+    return arcs

@@ -23,7 +23,7 @@ _CELL = 0.34  # inches
 
 @dataclass(frozen=True)
 class Line:
-    """A named line; `bands` are the ends of an interval at every point, if there are any."""
+    """A named line; `bands` are the ends of the interval at every point, where there are any."""
 
     name: str
     x: Sequence[float]
@@ -38,12 +38,13 @@ def metric_label(metric: str) -> str:
 
 
 def point_label(metric: str) -> str:
-    """What a difference in the metric is counted in."""
-    return "BLEU" if metric == "bleu" else "points of accuracy"
+    """The unit of a difference in the metric: `BLEU`, `points of accuracy`."""
+    style = metric_style(metric)
+    return f"points of {style.label}" if style.unit == "%" else style.label
 
 
 def draw_lines(axes: Axes, lines: Sequence[Line], dense: float | None = None) -> None:
-    """Lines with markers, colors and shaded bands; a dashed one for the whole model."""
+    """Lines with markers, colors and shaded bands; a dashed one for the dense model."""
     if dense is not None:
         axes.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2)
     for i, line in enumerate(lines):
@@ -55,15 +56,15 @@ def draw_lines(axes: Axes, lines: Sequence[Line], dense: float | None = None) ->
 
 
 def legend(figure: Figure, axes: Axes, columns: int = 2) -> None:
-    """The legend of one of the axes above the figure."""
+    """Put the legend of some axes above the figure."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=columns)
 
 
 def by_kind(names: Sequence[str]) -> dict[str, list[str]]:
-    """Layer names by kind of attention, in the canonical order."""
-    found = {kind: [name for name in names if kind_of(name) == kind] for kind in KINDS}
-    return {kind: layers for kind, layers in found.items() if layers}
+    """Layer names by kind of sublayer, in the canonical order."""
+    groups = {kind: [name for name in names if kind_of(name) == kind] for kind in KINDS}
+    return {kind: layers for kind, layers in groups.items() if layers}
 
 
 def head_panels(heads: Mapping[str, int]) -> tuple[Figure, dict[str, Axes]]:
@@ -73,7 +74,7 @@ def head_panels(heads: Mapping[str, int]) -> tuple[Figure, dict[str, Axes]]:
 
     kinds = by_kind(list(heads))
     columns = [max(heads[name] for name in names) for names in kinds.values()]
-    room = [max(width, 7) for width in columns]  # for the title above
+    room = [max(width, 7) for width in columns]  # enough for the panel's title
     rows = max(len(names) for names in kinds.values())
     figure = Figure(
         figsize=(max(4.0, sum(room) * _CELL + 1.6), max(2.2, rows * _CELL + 1.3)),
@@ -100,12 +101,12 @@ def heat_map(
     values: Mapping[str, Sequence[float]], marked: set[tuple[str, int]], label: str
 ) -> Figure:
     """A value per head, red below and blue above zero, with a dot in the marked ones."""
-    figure, panels = head_panels({name: len(found) for name, found in values.items()})
-    limit = max((abs(value) for found in values.values() for value in found), default=0) or 1.0
+    figure, panels = head_panels({name: len(by_head) for name, by_head in values.items()})
+    limit = max((abs(value) for by_head in values.values() for value in by_head), default=0) or 1.0
     for kind, names in by_kind(list(values)).items():
         axes = panels[kind]
         width = max(len(values[name]) for name in names)
-        grid = np.full((len(names), width), math.nan)
+        grid = np.full((len(names), width), math.nan)  # [layers, heads]; NaN: no such head
         for row, name in enumerate(names):
             grid[row, : len(values[name])] = values[name]
         image = axes.imshow(

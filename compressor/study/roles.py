@@ -22,6 +22,7 @@ from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask, Sublayer, kind_of
 from compressor.study.conllu import read_conllu
 from compressor.study.job import Job, make_batches
+from compressor.study.options import RolesStudy
 from compressor.study.output import Result
 from compressor.study.patterns import Arcs, arcs_of, count_arcs, count_positions, rarity
 from compressor.study.statistics import ALPHA, holm
@@ -63,10 +64,10 @@ def study(job: Job) -> Result:
     found = watch(job, "dense", model.model, model.layers, material)
     data: Facts = {
         **job.facts(),
-        "conllu": job.options.conllu,
+        "conllu": _request(job).conllu,
         "sentences": len(material.sentences),
         "left_out": material.left_out,
-        "from_word": job.options.from_word,
+        "from_word": _request(job).from_word,
         "thresholds": {
             "positional": POSITIONAL, "syntactic": SYNTACTIC, "rare-word": RARE, "common": COMMON,
             "arcs": MINIMUM_ARCS,
@@ -87,7 +88,7 @@ def study(job: Job) -> Result:
         ]
         after = watch(job, "pruned", pruned.model, layers, material)
         data["pruned"] = {
-            "directory": job.options.pruned,
+            "directory": _request(job).pruned,
             "kept": kept,
             "heads_roles": after["heads_roles"],
             "survival": survival(found["heads_roles"], kept),
@@ -95,40 +96,45 @@ def study(job: Job) -> Result:
     return role_result(job, data)
 
 
+def _request(job: Job) -> RolesStudy:
+    assert isinstance(job.request, RolesStudy)
+    return job.request
+
+
 def _open_pruned(job: Job) -> Checkpoint | None:
-    if job.options.pruned is None:
+    directory = _request(job).pruned
+    if directory is None:
         return None
-    pruned = open_checkpoint(job.options.pruned)
+    pruned = open_checkpoint(directory)
     if not pruned.heads:
-        raise InputError(f"{job.options.pruned} has lost no heads; give what `compress run` wrote")
+        raise InputError(f"{directory} has lost no heads; give what `compress run` wrote")
     if pruned.layers != job.checkpoint.layers:
         raise InputError(
-            f"{job.options.pruned} was not made from {job.checkpoint.name}: attention layers differ"
+            f"{directory} was not made from {job.checkpoint.name}: attention layers differ"
         )
     return pruned
 
 
 def _material(job: Job) -> Material:
     """Rows with all kinds of self-attention if there are any, else parsed sentences alone."""
-    if job.calibration is None and job.options.conllu is None:
+    if job.calibration is None and _request(job).conllu is None:
         raise UsageError("`compress study roles` needs --calibration FILE, --conllu FILE or both")
     sentences: list[Tokens] = []
     parsed: list[Batch] = []
     left_out, checkpoint = 0, job.checkpoint
-    if job.options.conllu is not None:
+    conllu = _request(job).conllu
+    if conllu is not None:
         sentences, left_out = tokenize(
-            checkpoint.tokenizer, read_conllu(job.options.conllu), max_source_tokens(checkpoint)
+            checkpoint.tokenizer, read_conllu(conllu), max_source_tokens(checkpoint)
         )
         if not sentences:
             raise InputError(
-                f"none of the {left_out} sentences of {job.options.conllu} can be aligned with the "
+                f"none of the {left_out} sentences of {conllu} can be aligned with the "
                 "model's tokens; they are too long, or their characters are rewritten"
             )
         parsed = source_batches(job, sentences)
     if left_out:
-        job.progress.message(
-            f"{left_out} sentences of {job.options.conllu} are left out (not aligned)"
-        )
+        job.progress.message(f"{left_out} sentences of {conllu} are left out (not aligned)")
     if job.calibration is None:
         return Material(parsed, ("encoder_self",), parsed, sentences, left_out)
     batches = make_batches(job, checkpoint, job.calibration)
@@ -227,7 +233,7 @@ def _relations(
             _scoring(job, model, layers, material.parsed),
             sentences,
             Arcs(groups, rows),
-            job.options.from_word,
+            _request(job).from_word,
         )
     finally:
         model.to("cpu")

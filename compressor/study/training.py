@@ -6,11 +6,12 @@ ranking of heads followed over the same checkpoints.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from compressor.budgets.counts import ALL
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError
 from compressor.importance.compare import TIED, shared_heads, spearman
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask, Scores
@@ -18,27 +19,22 @@ from compressor.report import numbers
 from compressor.report.facts import kind_label, metric_style
 from compressor.study.agreement import flat, overlap_p
 from compressor.study.curve import removals
-from compressor.study.job import Job, answer, judge, make_batches, open_dense, require_rows, score
+from compressor.study.job import Job, answer, judge, make_batches, open_model, score
+from compressor.study.options import TrainingStudy
 from compressor.study.output import Result, table
 from compressor.study.plotting import Line, draw_lines, metric_label
 
-POINTS = (0, 20, 40, 60, 80)  # percent
 TOP = 0.25  # share of the heads called the most important
 
 
 def study(job: Job) -> Result:
     """Score every checkpoint's heads, prune each by its own scores, and compare with the last."""
     assert job.test is not None
-    require_rows(job)
-    if len(job.options.checkpoints) < 2:
-        raise UsageError(
-            "give the checkpoints of a training in order: --checkpoint A --checkpoint B"
-        )
-    for directory in job.options.checkpoints[:-1]:
+    for directory in job.request.checkpoints[:-1]:
         _open(job, directory)  # a wrong one is told before the first is computed
-    names = _names(job.options.checkpoints)
+    names = _names(job.request.checkpoints)
     scores, quality = [], []
-    for number, directory in enumerate(job.options.checkpoints):
+    for number, directory in enumerate(job.request.checkpoints):
         found, points = _checkpoint(job, number, directory, names[number])
         scores.append(found)
         quality.append(points)
@@ -46,26 +42,26 @@ def study(job: Job) -> Result:
         **job.facts(),
         "metric": job.metric,
         "signature_scores": scores[-1].signature,
-        "resamples": job.recipe.resamples,
+        "resamples": job.testing.resamples,
         "checkpoints": [
             {"name": name, "directory": directory, "scores": dict(one.values), "points": points}
             | ranking(one, scores[-1])
             for name, directory, one, points in zip(
-                names, job.options.checkpoints, scores, quality, strict=True
+                names, job.request.checkpoints, scores, quality, strict=True
             )
         ],
     }
     return _result(job, data)
 
 
-def _names(directories: tuple[str, ...]) -> list[str]:
+def _names(directories: Sequence[str]) -> list[str]:
     short = [Path(directory).name for directory in directories]
     return short if len(set(short)) == len(short) else list(directories)
 
 
 def _open(job: Job, directory: str) -> Checkpoint:
     """A checkpoint of the training, dense and with the attention layers of the last one."""
-    checkpoint = open_dense(job.recipe, directory)
+    checkpoint = open_model(job.request, directory)
     if checkpoint.layers != job.checkpoint.layers:
         raise InputError(
             f"{directory} has other attention layers than {job.checkpoint.name}; give checkpoints "
@@ -77,7 +73,7 @@ def _open(job: Job, directory: str) -> Checkpoint:
 def _checkpoint(
     job: Job, number: int, directory: str, name: str
 ) -> tuple[Scores, list[dict[str, Any]]]:
-    last = number == len(job.options.checkpoints) - 1
+    last = number == len(job.request.checkpoints) - 1
     checkpoint = job.checkpoint if last else _open(job, directory)
     scores = score(job, checkpoint, job.calibration, f"scores-{number}", f"scoring {name}")
 
@@ -87,13 +83,18 @@ def _checkpoint(
         dense = answer(job, checkpoint, batches, rows)
         full = Mask.full(checkpoint.layers)
         points = []
-        for removed, mask in removals(scores, full, ALL, job.options.points or POINTS):
+        for removed, mask in removals(scores, full, ALL, _percentages(job)):
             answers = answer(job, checkpoint, batches, rows, mask)
             points.append({"removed": removed, "of": full.total()} | judge(job, dense, answers))
         return points
 
-    title = f"pruning {name} at {len(job.options.points or POINTS)} levels"
+    title = f"pruning {name} at {len(_percentages(job))} levels"
     return scores, job.workspace.stage(f"levels-{number}", title, compute)
+
+
+def _percentages(job: Job) -> list[int]:
+    assert isinstance(job.request, TrainingStudy)
+    return job.request.points
 
 
 def ranking(scores: Scores, last: Scores) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from compressor.pipeline.recipe import Recipe
 from tests.helpers import toy
+from tests.helpers.recipes import recipe
 
 
 class Progress:
@@ -29,7 +30,7 @@ class Progress:
 
 
 SHORT = {
-    "keep": ["0.5"], "batch_size": [2, 4], "bench_seconds": 0.05, "resamples": 100,
+    "keep": ["0.5"], "batch_size": "2,4", "bench_seconds": 0.05, "resamples": 100,
     "device": "cpu", "threads": 1,
 }  # fmt: skip
 
@@ -41,7 +42,7 @@ def recipe_for(model: Path, tmp_path: Path, **options) -> Recipe:
         "calibration": str(write(tmp_path / "calibration.tsv")),
         "test": str(write(tmp_path / "test.tsv", seed=1)),
     }
-    return Recipe(**values | SHORT | options)
+    return recipe(**values | SHORT | options)
 
 
 def hashes(directory: Path) -> dict[str, str]:

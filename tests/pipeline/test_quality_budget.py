@@ -11,7 +11,7 @@ from compressor.budgets.counts import (
     QualityBudget,
     SpeedBudget,
     check_possible,
-    fewest_heads,
+    fewest_units,
     parse_floors,
     split_max_drop,
 )
@@ -95,7 +95,7 @@ def test_masks_are_nested_and_respect_floors():
     values = {name: tuple(rng.random(count).tolist()) for name, count in HEADS.items()}
     scores = Scores(values, "random", "random", {})
     floors = parse_floors("cross=5,encoder_self=0", FULL)
-    fewest = fewest_heads(FULL, floors)
+    fewest = fewest_units(FULL, floors)
     assert fewest == 5 + 1
     before = nested_mask(scores, FULL, floors, fewest)
     assert before.count("cross") == 5

@@ -1,0 +1,401 @@
+"""Every option of a run, each declared once: a section for each stage of the journey.
+
+`compressor.pipeline.recipe` composes the sections to recipes and to what single commands take.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal, Union
+
+from pydantic import PositiveInt, create_model, field_validator, model_validator
+
+from compressor.budgets.counts import is_number
+from compressor.errors import UsageError
+from compressor.export.precision_names import BASE, split_precisions
+from compressor.importance import METHODS
+from compressor.learned_masks import LEARNED
+from compressor.pipeline.options import Section, option
+from compressor.recovery import RECOVERIES
+
+MINIMUM_ROWS = 8  # of calibration and of test data
+Lengths = Literal["data"] | PositiveInt
+
+
+class Access(Section):
+    """Which version of a checkpoint, and what loading it may do."""
+
+    revision: str | None = option(None, help="Branch, tag or commit of a hub model.")
+    allow_pickle: bool = option(False, help="Load weights that exist only as pytorch_model.bin.")
+    trust_remote_code: bool = option(False, help="Let the checkpoint run its own code.")
+
+    def access(self) -> dict[str, Any]:
+        """How to open a checkpoint, as keywords."""
+        return {name: getattr(self, name) for name in Access.model_fields}
+
+
+class ModelSection(Access):
+    """Which checkpoint."""
+
+    path: str = option(
+        flag="--model", short="-m", help="Checkpoint: a local directory or a hub id."
+    )
+
+
+class RunModelSection(ModelSection):
+    """Which checkpoint a whole run starts from."""
+
+    task: str | None = option(
+        None, short="-t", help="translation or classification; follows from the model."
+    )
+
+
+class Columns(Section):
+    """Which columns of a file of rows are read."""
+
+    source_column: str | None = option(None, help="Translation: default: the first column.")
+    target_column: str | None = option(None, help="Translation: default: the second column.")
+    text_column: str | None = option(None, help="Classification: default: text, or the first.")
+    text_pair_column: str | None = option(None, help="Second text, for classifying pairs.")
+    label_column: str | None = option(None, help="Classification: default: label, or the second.")
+
+    def columns(self) -> dict[str, str | None]:
+        """Column option -> its name, None where none is named."""
+        return {name: getattr(self, name) for name in Columns.model_fields}
+
+
+class CalibrationData(Columns):
+    """Rows to score, learn and repair on."""
+
+    calibration: str | None = option(
+        None, help="Rows to score on: TSV, CSV, JSONL, or SRC,TGT text files."
+    )
+    calibration_rows: int | None = option(
+        None, needs="calibration", ge=MINIMUM_ROWS, help="Use only the first N, at least 8."
+    )
+
+
+class Data(CalibrationData):
+    """Calibration rows, and rows to measure on."""
+
+    test: str | None = option(None, help="Rows to measure quality and speed on.")
+    test_rows: int | None = option(
+        None, needs="test", ge=MINIMUM_ROWS, help="Use only the first N, at least 8."
+    )
+
+
+class TestData(Columns):
+    """Rows to measure finished artifacts on; two are enough."""
+
+    test: str = option(help="Rows to measure on.")
+    test_rows: int | None = option(None, ge=2, help="Use only the first N.")
+
+
+class MethodSection(Section):
+    """How units to keep are found; `METHODS` and `LEARNED` list the methods."""
+
+    name: str
+
+
+class _Per(Section):
+    per: Literal["token", "example"] = option(
+        "token",
+        help="Scores per token or per example; which one the papers have: docs/methods.md.",
+    )
+
+
+class _Normalize(Section):
+    normalize: Literal["layer", "none"] = option(
+        "layer", help="Divide scores by the layer's L2 norm: layer or none."
+    )
+
+
+class _Ablate(Section):
+    ablate: Literal["loss", "metric"] = option(
+        "loss", help="ablation: measure the loss or the metric (BLEU or accuracy)."
+    )
+
+
+class _Gates(Section):
+    """What all learned masks have."""
+
+    train_weights: Literal["none", "encoder", "all"] = option(
+        "none", help="Learned masks: train along none, encoder or all weights."
+    )
+    epochs: PositiveInt = option(20, flag="--gate-epochs", help="Learned masks: epochs.")
+    learning_rate: float | None = option(
+        None,
+        gt=0,
+        needs="train_weights",
+        help="Of weights that are trained. Default: 0.0001 for translators, 0.00005 for "
+        "classifiers.",
+    )
+    patience: PositiveInt = option(2, help="Training stops after so many epochs without gain.")
+
+    @model_validator(mode="after")
+    def _leaves_an_epoch_for_the_weights(self) -> _Gates:
+        if self.train_weights != "none" and self.epochs < 2:
+            raise UsageError(
+                f"--gate-epochs {self.epochs} is too short with trained weights: the last epoch "
+                "trains them on the final mask; give at least 2",
+                id="too-few-epochs",
+            )
+        return self
+
+
+class _Estimator(Section):
+    estimator: Literal["gumbel", "straight-through"] = option(
+        "gumbel", help="subset: gumbel or straight-through."
+    )
+
+
+class _GateRate(Section):
+    gate_learning_rate: float | None = option(
+        None, gt=0, help="Learned masks: of the gates; default: by method."
+    )
+
+
+# Options of single methods, by the names that the tables of methods have for them.
+_OPTIONS: dict[str, type[Section]] = {
+    "per": _Per, "normalize": _Normalize, "ablate": _Ablate, "estimator": _Estimator,
+    "gate_learning_rate": _GateRate,
+}  # fmt: skip
+
+
+def _member(
+    name: str, bases: list[type[Section]], base: type[Section] = MethodSection
+) -> type[Section]:
+    """The class of one member of a union, told apart by `name`."""
+    tag: Any = (Literal[name], name)
+    return create_model(name, __base__=(*bases, base), name=tag)
+
+
+SCORED = {
+    name: _member(name, [_OPTIONS[own] for own in method.options])
+    for name, method in METHODS.items()
+}
+LEARNING = {
+    # A penalty takes the place of a budget and stands there.
+    name: _member(name, [*(_OPTIONS[own] for own in method.options if own != "penalty"), _Gates])
+    for name, method in LEARNED.items()
+}
+
+
+class _Units(Section):
+    floor: str = option("1", help="Heads each layer keeps at least: 1, 0, or cross=2.")
+
+    @field_validator("floor", mode="before")
+    @classmethod
+    def _text(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _texts(value: Any) -> Any:
+    """A value or a list of them, as texts: in a file `keep: 0.5` will do."""
+    return [str(part) for part in (value if isinstance(value, list) else [value])]
+
+
+class Counts(_Units):
+    """So many units, or a fraction of them; several budgets in one run."""
+
+    name: Literal["counts"] = "counts"
+    keep: list[str] = option(
+        [],
+        selects=True,
+        help="Heads to keep: 0.5, 36, or encoder_self=0.3,cross=0.8. Repeat for several budgets.",
+    )
+    remove: list[str] = option([], selects=True, help="Heads to remove, written like --keep.")
+    steps: int = option(1, ge=1, help="Remove in so many steps; scores anew before each.")
+
+    _as_texts = field_validator("keep", "remove", mode="before")(_texts)
+
+    @model_validator(mode="after")
+    def _says_how_many(self) -> Counts:
+        if not self.keep and not self.remove:
+            raise UsageError(
+                "say how many heads to keep, for example --keep 0.5 or --remove 12",
+                id="budget-missing",
+            )
+        return self
+
+
+class Speedup(_Units):
+    """As few units as make the model so many times as fast on this machine."""
+
+    name: Literal["speedup"] = "speedup"
+    speedup: float = option(
+        gt=1,
+        allow_inf_nan=False,
+        selects=True,
+        help="Instead of heads to keep: 1.3 times as fast on this machine.",
+    )
+    at_batch: PositiveInt = option(16, help="Batch size of --speedup.")
+
+
+class MaxDrop(_Units):
+    """As few units as lose no more than this of the main metric on the test rows."""
+
+    name: Literal["max-drop"] = "max-drop"
+    max_drop: float = option(
+        ge=0,
+        allow_inf_nan=False,
+        selects=True,
+        splits=is_number,
+        help="0.3: budget, the fewest heads whose drop in BLEU or accuracy the test rows do not "
+        "show to be above 0.3 (whole 95% interval). bleu=0.5: gate, a metric may fall by at most "
+        "this.",
+    )
+
+    @field_validator("max_drop", mode="before")
+    @classmethod
+    def _one(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            if len(value) != 1:
+                raise UsageError(
+                    f"--max-drop {', '.join(map(str, value))}: a run has one drop as its budget; "
+                    "give one number",
+                    id="options-exclude-each-other",
+                )
+            value = value[0]
+        if is_number(str(value)) and not 0 <= float(value) < math.inf:
+            raise UsageError(
+                f"--max-drop {value}: a drop is a number from 0 up, as in --max-drop 0.3",
+                id="option-invalid",
+            )
+        return value
+
+
+class Penalty(_Units):
+    """As many units as a penalty on open gates leaves (hard concrete gates)."""
+
+    name: Literal["penalty"] = "penalty"
+    penalty: float = option(
+        gt=0,
+        selects=True,
+        help="hard-concrete: lambda, nats per open head, instead of heads to keep.",
+    )
+
+
+class RecoverySection(Section):
+    """One step of the repair after the cut; `RECOVERIES` lists them."""
+
+    name: str
+
+
+class _Epochs(Section):
+    epochs: PositiveInt = option(5, flag="--distill-epochs", help="Distillation: epochs, at most.")
+
+
+class _LearningRate(Section):
+    learning_rate: float | None = option(
+        None,
+        gt=0,
+        help="Of weights that are trained. Default: 0.0001 for translators, 0.00005 for "
+        "classifiers.",
+    )
+
+
+class _Patience(Section):
+    patience: PositiveInt = option(2, help="Training stops after so many epochs without gain.")
+
+
+# Options of single recovery methods, by the names that `RECOVERIES` has for them.
+_REPAIR_OPTIONS: dict[str, type[Section]] = {
+    "epochs": _Epochs, "learning_rate": _LearningRate, "patience": _Patience,
+}  # fmt: skip
+REPAIRS = {
+    name: _member(name, [_REPAIR_OPTIONS[own] for own in method.options], RecoverySection)
+    for name, method in RECOVERIES.items()
+}
+
+if TYPE_CHECKING:
+    AnyMethod = MethodSection
+    ScoringMethod = MethodSection
+    Repair = RecoverySection
+    Budget = Counts | Speedup | MaxDrop | Penalty
+else:
+    AnyMethod = Union[(*SCORED.values(), *LEARNING.values())]
+    ScoringMethod = Union[tuple(SCORED.values())]  # noqa: UP007
+    Repair = Union[tuple(REPAIRS.values())]  # noqa: UP007
+    Budget = Counts | Speedup | MaxDrop | Penalty
+
+
+class Export(Section):
+    """The graphs to write."""
+
+    precision: list[str] = option(
+        [BASE],
+        help="fp32 (default), fp32,int8, fp32,fp16, or auto: int8 for the CPU, fp16 for CUDA.",
+    )
+    target_text: str | None = option(
+        None,
+        help="Text in the target language, a sentence a line: exported decoders score only tokens "
+        "that occur in it, or that anything can be spelt with.",
+    )
+
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> list[str]:
+        return split_precisions(value)
+
+
+class Evaluation(Section):
+    """How quality is measured."""
+
+    num_beams: int | None = option(None, ge=1, help="Beam width; the checkpoint's own by default.")
+    resamples: int = option(1000, ge=100, help="Bootstrap resamples.")
+
+
+class Benchmark(Section):
+    """How throughput is measured."""
+
+    batch_size: list[PositiveInt] = option(
+        [1, 4, 16, 64], short="-b", min_length=1, help="Batch sizes to measure, as in 1,16,64."
+    )
+    lengths: Lengths = option("data", help="Source lengths to time: data or a token count.")
+    target_length: int | None = option(
+        None, ge=1, help="Tokens to generate when timing; default: the data's mean."
+    )
+    seconds: float = option(
+        3.0,
+        flag="--bench-seconds",
+        gt=0,
+        allow_inf_nan=False,
+        help="Least time per model and batch size.",
+    )
+    threads: int | None = option(None, ge=1, help="CPU threads of the runtime.")
+
+    @field_validator("batch_size", mode="before")
+    @classmethod
+    def _sizes(cls, value: Any) -> Any:
+        """In a file also in the form of the option, `1,4,16`."""
+        values = value if isinstance(value, list) else [value]
+        parts = [part for x in values for part in (x.split(",") if isinstance(x, str) else [x])]
+        return [int(x) if isinstance(x, str) and x.strip().isdecimal() else x for x in parts]
+
+
+class Gate(Section):
+    """Rules that the smaller model must meet; the run ends with status 1 if it does not."""
+
+    max_drop: list[str] = option(
+        [],
+        splits=lambda text: not is_number(text),
+        help="Gate: a metric may fall by at most this, as in bleu=0.5.",
+    )
+    min_speedup: list[str] = option([], help="Gate: 1.1@16 (at batch 16) or 1.1 (at every batch).")
+
+    _as_texts = field_validator("max_drop", "min_speedup", mode="before")(_texts)
+
+
+SEED = option(0, ge=0, lt=2**32, help="Of everything random.")
+DEVICE = option("auto", help="auto, cpu or cuda.")
+Device = Literal["auto", "cpu", "cuda"]
+METHOD_HELP = "How to score heads: " + ", ".join(SCORED) + ". Default: second-order."
+METHOD_OR_MASK_HELP = (
+    f"How to find the heads to keep. Scores: {', '.join(SCORED)}. Learned masks: "
+    f"{', '.join(LEARNING)}. Default: second-order."
+)
+RECOVER_HELP = (
+    "Repair after the cut: reconstruct (least squares), none, distill (train on the dense model's "
+    "predictions), or reconstruct+distill."
+)

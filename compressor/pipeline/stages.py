@@ -1,0 +1,211 @@
+"""The stages of a run in one table: their names, what tells them apart, and what invalidates them.
+
+A function marked `@stage("scores")` is computed once for its keys. Its result is written to the
+workspace of its context, and read from there when a stopped run goes on. Where a stage has to be
+made again, because its record is damaged or a file that it wrote is lost or changed, everything in
+the table that needs it is made again too.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
+
+from pydantic import TypeAdapter
+
+from compressor.pipeline.context import Context
+from compressor.pipeline.workspace import Record, Workspace
+
+Rest = ParamSpec("Rest")
+Result = TypeVar("Result")
+DENSE = "dense"  # the plan that stages about the dense model have
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One row of the table; `{…}` in texts are arguments of the function.
+
+    Args:
+        title: what the user reads while it runs.
+        keys: key -> argument, which tell results of the same stage apart.
+        needs: stages that it is computed from: it is dropped with any of them whose keys do not
+            differ from its own.
+        writes: argument that holds the directory where it writes files for the user.
+        weights: file in the state directory with weights that belong to the result.
+        scratch: files with states of trainings in the state directory, several times the model
+            each, which are removed when the stage is finished.
+    """
+
+    title: str
+    keys: tuple[tuple[str, str], ...] = ()
+    needs: tuple[str, ...] = ()
+    writes: str = ""
+    weights: str = ""
+    scratch: tuple[str, ...] = ()
+
+
+_PLAN = ("plan", "plan.name")
+_MODEL = (("plan", "model.family"), ("precision", "model.precision"))
+
+STAGES: dict[str, Stage] = {
+    "started": Stage("reading inputs"),
+    "target-text": Stage("cutting {path.name} into tokens"),
+    "dense": Stage("exporting the dense model to compare with", writes="directory"),
+    "scores": Stage("scoring {context.units} heads with {context.recipe.method.name}"),
+    "costs": Stage("timing layers of {kind} with {counts} heads", keys=(("kind", "kind"),)),
+    "timed-choice": Stage(
+        "timing a choice of {mask} heads (try {number})",
+        keys=(("number", "number"),),
+        needs=("scores", "costs"),
+    ),
+    "candidate": Stage(
+        "trying {choice.mask} heads on the test rows",
+        keys=(("plan", "plan.name"), ("kept", "choice.kept")),
+        needs=("scores",),
+        scratch=("distill-{plan.name}-candidate-*.safetensors",),
+    ),
+    "choice": Stage(
+        "{plan.action}",
+        keys=(_PLAN,),
+        needs=("scores", "costs", "timed-choice", "candidate"),
+        weights="weights-{plan.name}.safetensors",
+        scratch=("gates-{plan.name}*.safetensors", "distill-{plan.name}-step-*.safetensors"),
+    ),
+    "build": Stage(
+        "removing heads ({choice.mask} kept){context.repairing}, exporting, checking",
+        keys=(_PLAN,),
+        needs=("choice",),
+        writes="plan.directory",
+        scratch=("distill-{plan.name}.safetensors",),
+    ),
+    "precision": Stage(
+        "exporting {model.name} in {precision}, checking",
+        keys=(("plan", "model.family"), ("precision", "precision")),
+        needs=("dense", "build"),
+        writes="model.directory",
+    ),
+    "answers": Stage(
+        "evaluating {model.name} on {context.test_count} rows",
+        keys=_MODEL,
+        needs=("dense", "build", "precision"),
+    ),
+    "comparison": Stage(
+        "comparing {model.name} with {base.name} ({context.recipe.evaluation.resamples} resamples)",
+        keys=(*_MODEL, ("base", "base.name")),
+        needs=("answers",),
+    ),
+    "throughput": Stage(
+        "measuring throughput at batch {context.batch_sizes}", needs=("dense", "build", "precision")
+    ),
+}
+
+
+def stage(
+    name: str,
+) -> Callable[
+    [Callable[Concatenate[Context, Rest], Result]], Callable[Concatenate[Context, Rest], Result]
+]:
+    """Make a function a stage of the table: computed once, resumable, invalidated by its needs."""
+    row = STAGES[name]
+
+    def decorate(
+        function: Callable[Concatenate[Context, Rest], Result],
+    ) -> Callable[Concatenate[Context, Rest], Result]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def run(context: Context, *args: Rest.args, **kwargs: Rest.kwargs) -> Result:
+            bound = signature.bind(context, *args, **kwargs)
+            bound.apply_defaults()
+            arguments = bound.arguments
+            keys = {key: attrgetter(path)(_Names(arguments)) for key, path in row.keys}
+            label = "-".join([name, *map(str, keys.values())])
+            title = row.title.format(**arguments)
+            encode, decode = _forms(function)
+            workspace = context.workspace
+            found = workspace.read(label, decode, title)
+            if found is None:
+                _drop_dependents(workspace, name, keys)
+                began = workspace.begin(label, title)
+                files = _Files(workspace, row, arguments)
+                found = function(context, *args, **kwargs)
+                record = Record(name, keys, encode(found), files.written())
+                workspace.finish(label, record, began)
+            for pattern in row.scratch:
+                for path in workspace.state.glob(pattern.format(**arguments)):
+                    path.unlink(missing_ok=True)
+            return found
+
+        return run
+
+    return decorate
+
+
+def weights_file(context: Context, name: str, **arguments: Any) -> Path:
+    """Where a stage keeps weights that belong to its result."""
+    return context.workspace.state / STAGES[name].weights.format(**arguments)
+
+
+class _Names:
+    """Arguments as attributes, for dotted paths."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self.__dict__.update(arguments)
+
+
+def _forms(
+    function: Callable[..., Result],
+) -> tuple[Callable[[Result], Any], Callable[[Any], Result]]:
+    """How a function's results become JSON and come back: by their own methods or by type."""
+    kind = get_type_hints(function)["return"]
+    if hasattr(kind, "to_json"):
+        return kind.to_json, kind.from_json
+    adapter: TypeAdapter[Result] = TypeAdapter(kind)
+    return lambda found: adapter.dump_python(found, mode="json"), adapter.validate_python
+
+
+class _Files:
+    """Which files a stage writes: those that change while it runs."""
+
+    def __init__(self, workspace: Workspace, row: Stage, arguments: dict[str, Any]) -> None:
+        self.workspace, self.directory = workspace, None
+        self.weights: Path | None = None
+        if row.writes:
+            self.directory = Path(attrgetter(row.writes)(_Names(arguments)))
+            self.before = workspace.files_below(self.directory)
+        if row.weights:
+            self.weights = workspace.state / row.weights.format(**arguments)
+            self.weights.unlink(missing_ok=True)
+
+    def written(self) -> dict[str, str]:
+        """Path -> SHA-256; what was there before and is as it was belongs to others."""
+        names: list[str] = []
+        if self.directory is not None:
+            after = self.workspace.files_below(self.directory)
+            names = [name for name, facts in after.items() if self.before.get(name) != facts]
+        if self.weights is not None and self.weights.exists():
+            names.append(self.weights.relative_to(self.workspace.root).as_posix())
+        return self.workspace.hashes(names)
+
+
+def _drop_dependents(workspace: Workspace, name: str, keys: dict[str, Any]) -> None:
+    """Remove the records of all stages that need this one, directly or through others."""
+    dependents, found = {name}, 0
+    while len(dependents) > found:
+        found = len(dependents)
+        dependents |= {other for other, row in STAGES.items() if dependents & set(row.needs)}
+    if name == DENSE:
+        keys = {"plan": DENSE}
+
+    def stale(record: Record) -> bool:
+        shared = keys.keys() & record.keys.keys()
+        same = all(record.keys[key] == keys[key] for key in shared)
+        compared = record.keys.get("base", "") == keys.get("plan")
+        return record.stage in dependents - {name} and (same or compared)
+
+    workspace.drop(stale)

@@ -1,0 +1,216 @@
+"""What each study takes: a request class for each, one line each in `STUDIES`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from compressor.errors import UsageError
+from compressor.pipeline.options import Section, option
+from compressor.pipeline.recipe import DEFAULT_METHOD
+from compressor.pipeline.sections import (
+    DEVICE,
+    MINIMUM_ROWS,
+    REPAIRS,
+    SEED,
+    Access,
+    CalibrationData,
+    Columns,
+    Data,
+    Device,
+    MethodSection,
+    ModelSection,
+    Repair,
+    ScoringMethod,
+)
+
+# Holm's correction over 144 heads takes p-values below 0.05 / 144: many resamples.
+RESAMPLES = 10_000
+_NAMED = Field(discriminator="name")
+_METHOD = option(DEFAULT_METHOD, flag="--method", help="How to score heads. Default: second-order.")
+_TEST = option(help="Rows to measure quality on.")
+
+
+class Testing(Section):
+    """How a study measures quality."""
+
+    num_beams: int | None = option(
+        None, ge=1, help="Beam width of translators; default: 1, greedy."
+    )
+    resamples: int = option(RESAMPLES, ge=100, help="Bootstrap resamples.")
+
+
+class TestRows(Columns):
+    """Rows to measure on."""
+
+    test: str = _TEST
+    test_rows: int | None = option(None, ge=MINIMUM_ROWS, help="Use only the first N, at least 8.")
+
+
+class Rows(Data):
+    """Rows to score on, and rows to measure on."""
+
+    test: str = _TEST
+
+
+class StudyRequest(Section):
+    """What all studies take."""
+
+    name: ClassVar[str]
+    function: ClassVar[str]  # `module:function`
+    seed: int = SEED
+    device: Device = DEVICE
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """The models to look at; of several, the last is the main one."""
+        return [self.access.path]
+
+    @property
+    def access(self) -> Any:
+        """How to open checkpoints."""
+        return getattr(self, "model")  # noqa: B009 - declared by the subclasses that have one
+
+    @property
+    def rows(self) -> Columns:
+        """Data files and their columns."""
+        return getattr(self, "data")  # noqa: B009 - likewise
+
+    @property
+    def scoring(self) -> MethodSection | None:
+        """The scoring method; None where nothing is scored."""
+        return getattr(self, "method", None)
+
+
+class HeadsStudy(StudyRequest):
+    """Quality with each head removed alone."""
+
+    name = "heads"
+    function = "compressor.study.heads:study"
+    model: ModelSection
+    data: TestRows
+    evaluation: Testing = Testing()
+
+
+class LayersStudy(StudyRequest):
+    """Quality with all heads of a layer removed but one."""
+
+    name = "layers"
+    function = "compressor.study.layers:study"
+    model: ModelSection
+    data: Rows
+    evaluation: Testing = Testing()
+    method: Annotated[ScoringMethod, _NAMED] | None = option(
+        None, flag="--method", help="Keep the head with the highest score. Default: the best head."
+    )
+
+
+def _percentages(value: Any) -> Any:
+    """`0,20,40` as numbers."""
+    parts = value.split(",") if isinstance(value, str) else value
+    numbers = [int(p) if isinstance(p, str) and p.strip().isdecimal() else p for p in parts]
+    wrong = any(not isinstance(n, int) or not 0 <= n <= 100 for n in numbers)
+    if wrong or numbers != sorted(set(numbers)):
+        raise UsageError(
+            f"--points {value}: give percentages from 0 to 100 in rising order, as in 0,20,40",
+            id="points-invalid",
+        )
+    return numbers
+
+
+class CurveStudy(StudyRequest):
+    """Quality against heads removed, of one kind after the other and of all."""
+
+    name = "curve"
+    function = "compressor.study.curve:study"
+    model: ModelSection
+    data: Rows
+    evaluation: Testing = Testing()
+    method: Annotated[ScoringMethod, _NAMED] = _METHOD
+    recovery: list[Annotated[Repair, _NAMED]] = option(
+        [], flag="--recover", help="none (default) or reconstruct at every point."
+    )
+    points: list[int] = option(
+        list(range(0, 101, 10)), help="Percentages of heads to remove, as in 0,20,40."
+    )
+
+    _points = field_validator("points", mode="before")(_percentages)
+
+    @field_validator("recovery")
+    @classmethod
+    def _does_not_train(cls, value: list[Any]) -> list[Any]:
+        if any(not isinstance(step, REPAIRS["reconstruct"]) for step in value):
+            raise UsageError(
+                "a curve repairs every point, with --recover none or reconstruct; `compress run` "
+                "trains a single one",
+                id="recovery-trains",
+            )
+        return value
+
+
+class AgreementData(CalibrationData):
+    """Two sets of rows to score on."""
+
+    calibration: str = option(help="Rows to score on: TSV, CSV, JSONL, or SRC,TGT text files.")
+    other: str = option(help="The second data set.")
+
+
+class AgreementStudy(StudyRequest):
+    """Do two data sets, or two halves of one, rank heads alike?"""
+
+    name = "agreement"
+    function = "compressor.study.agreement:study"
+    model: ModelSection
+    data: AgreementData
+    method: Annotated[ScoringMethod, _NAMED] = _METHOD
+
+
+class TrainingModels(Access):
+    """Checkpoints of one training."""
+
+    path: list[str] = option(
+        flag="--checkpoint", min_length=2, help="A checkpoint; repeat in the order of training."
+    )
+
+
+class TrainingStudy(StudyRequest):
+    """How heads and what pruning costs change over a training."""
+
+    name = "training"
+    function = "compressor.study.training:study"
+    model: TrainingModels
+    data: Rows
+    evaluation: Testing = Testing()
+    method: Annotated[ScoringMethod, _NAMED] = _METHOD
+    points: list[int] = option(
+        list(range(0, 100, 20)), help="Percentages of heads to remove, as in 0,20,40."
+    )
+
+    _points = field_validator("points", mode="before")(_percentages)
+
+    @property
+    def checkpoints(self) -> list[str]:
+        return self.model.path
+
+
+class RolesStudy(StudyRequest):
+    """Which heads are positional, syntactic, or point to rare words."""
+
+    name = "roles"
+    function = "compressor.study.roles:study"
+    model: ModelSection
+    data: CalibrationData = CalibrationData()
+    conllu: str | None = option(None, help="Sentences with dependencies (CoNLL-U).")
+    pruned: str | None = option(None, help="The model after pruning (a directory).")
+    from_word: Literal["last", "mean"] = option(
+        "last", help="Attention from a word's last token or the mean."
+    )
+
+
+STUDIES: dict[str, type[StudyRequest]] = {
+    study.name: study
+    for study in (
+        HeadsStudy, LayersStudy, CurveStudy, AgreementStudy, TrainingStudy, RolesStudy,
+    )
+}  # fmt: skip
