@@ -19,7 +19,7 @@ from typing import Any, Literal
 from benchmarks.speed import models
 from compressor import example
 from compressor.commands.console import Console
-from compressor.model.sublayers import read_heads
+from compressor.model.pruning_record import read_pruning_record
 from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.run import run
 from compressor.progress import Progress
@@ -55,11 +55,13 @@ class Model:
             precision=["fp32", "fp16"] if device == "cuda" else ["fp32"],
         )  # fmt: skip
         run(recipe, output, "python -m benchmarks.scale", progress)
-        heads = read_heads(output)
+        mask = read_pruning_record(output).mask
         self.config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-        kept = {name: len(left) for name, left in heads["kept"].items()}
         dense = output / ".compress" / "dense"
-        self.subjects = [Subject("dense", dense, heads["heads"]), Subject("half", output, kept)]
+        self.subjects = [
+            Subject("dense", dense, mask.totals()),
+            Subject("half", output, mask.counts()),
+        ]
         task = "translation" if "decoder_layers" in self.config else "classification"
         self.rows = read_rows(task, rows, minimum=2)
 

@@ -26,7 +26,7 @@ from benchmarks.speed.settings import NAMES, Setting, peers, prepare
 from benchmarks.speed.tables import document, summary
 from compressor.commands.console import Console
 from compressor.evaluation import compare, score_answers
-from compressor.model.sublayers import read_heads
+from compressor.model.pruning_record import read_pruning_record
 from compressor.progress import Progress
 from compressor.runtime import Classifier, Translator, collate
 from compressor.runtime.batching import by_length
@@ -103,10 +103,10 @@ def limits(
 ) -> dict[tuple[str, int], Limit]:
     """The most that half the heads can gain over the dense artifact in the same precision."""
     config = json.loads((setting.checkpoint / "config.json").read_text(encoding="utf-8"))
-    heads, size = read_heads(setting.output), head_dim_of(config)
+    mask, size = read_pruning_record(setting.output).mask, head_dim_of(config)
     tokens = count_output_tokens(setting.output)
-    dense = shape_of(config, heads["heads"], size, tokens)
-    pruned = shape_of(config, {k: len(v) for k, v in heads["kept"].items()}, size, tokens)
+    dense = shape_of(config, mask.totals(), size, tokens)
+    pruned = shape_of(config, mask.counts(), size, tokens)
     precision = "fp16" if device == "cuda" else "fp32"
     machine = measure_machine(device, threads, precision)
     found = {}
@@ -143,7 +143,7 @@ def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress
     return {
         "name": setting.name, "title": setting.title, "task": setting.task,
         "device": args.device, "threads": threads, "target_length": setting.target_length,
-        "heads": {k: len(v) for k, v in read_heads(setting.output)["kept"].items()},
+        "heads": read_pruning_record(setting.output).mask.counts(),
         "peers": [
             peer.to_json() | {"directory": Path(peer.directory).name}
             | {"quality": found.get(peer.name), "fresh": fresh[peer.name]}

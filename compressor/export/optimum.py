@@ -32,7 +32,8 @@ from compressor.export.attention import (
 from compressor.export.graphs import BATCH, PAST, SOURCE, EncoderGraph, export_graph, export_graphs
 from compressor.export.verify import logit_check, relative_difference, require_tie
 from compressor.files import write_json
-from compressor.model.checkpoint import Checkpoint, save_settings
+from compressor.model.checkpoint import Checkpoint
+from compressor.model.saving import save_settings
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.results import Check
 from compressor.runtime.session import open_session

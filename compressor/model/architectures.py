@@ -2,12 +2,16 @@
 
 To add an architecture, add a line to `ARCHITECTURES` and a tiny configuration of it to
 `tests/helpers/tiny.py`; every surgery, export and scoring test then runs on it.
+
+To add a kind of sublayer, add its name to `Kind` and its `SublayerPaths` to the architectures that
+have it. Which rows of an input projection belong to a unit is `surgery.input_rows`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING
 
 from compressor.errors import InputError
@@ -27,11 +31,14 @@ class SublayerPaths:
 
     Args:
         layer: the module that holds the sublayer; all other paths are relative to it.
-        block: the module that reshapes into units and calls the attention.
+        block: the module that is replaced when no unit is left; an attention's splits its input
+            into heads.
         inputs: role -> path of each projection whose rows belong to units.
         output: the projection whose columns belong to units.
-        unit_count: attribute of the block that holds the number of units.
+        unit_count: attribute of the block that holds the number of units; None if each column of
+            the output projection is a unit of its own.
         width: attribute of the block that holds units x unit width, if it has one.
+        stand_in: what replaces the block when no unit is left, as in `surgery.STAND_INS`.
     """
 
     kind: Kind
@@ -39,8 +46,9 @@ class SublayerPaths:
     block: str
     inputs: Mapping[str, str]
     output: str
-    unit_count: str
+    unit_count: str | None
     width: str | None = None
+    stand_in: str = "attention"
 
 
 @dataclass(frozen=True)
@@ -48,8 +56,12 @@ class Architecture:
     """What the project must know about one `config.model_type`.
 
     Args:
+        task: name of the task that its models are for.
+        auto_class: the class of transformers that loads them.
+        sublayers: paths of every kind of sublayer, in the canonical order.
         feed_forward: path of the projection that ends the feed-forward part, from a Transformer
             layer (`model.decoder.layers.2`).
+        token_type_ids: whether the model takes them as an input.
     """
 
     task: str
@@ -141,7 +153,8 @@ def architecture(model_type: str, where: str = "the checkpoint") -> Architecture
     if model_type not in ARCHITECTURES:
         supported = ", ".join(sorted(ARCHITECTURES))
         raise InputError(
-            f"architecture {model_type!r} of {where} is not supported; supported are {supported}"
+            f"architecture {model_type!r} of {where} is not supported; supported are {supported}",
+            id="architecture-unsupported",
         )
     return ARCHITECTURES[model_type]
 
@@ -149,37 +162,39 @@ def architecture(model_type: str, where: str = "the checkpoint") -> Architecture
 def find_sublayers(model: nn.Module) -> list[Sublayer]:
     """All sublayers of a dense model whose units can be removed, by kind, then by layer number.
 
-    The unit width is that of the dense model's projections over the unit count, so the model must
-    not have been pruned yet; use `compressor.model.checkpoint` for pruned ones.
+    Unit counts and widths are read from the model's modules, so it must not have been pruned yet;
+    use `compressor.model.checkpoint` for pruned ones.
 
     Raises:
-        InputError: none are found; the model was loaded with another head.
+        InputError: none are found, because the model was loaded with another class.
     """
     entry = architecture(model.config.model_type)  # type: ignore[union-attr,arg-type]
     modules = dict(model.named_modules())
-    found = []
+    sublayers = []
     for paths in entry.sublayers:
-        first = next(iter(paths.inputs.values()))
-        index = 0
-        while f"{paths.layer.format(i=index)}.{first}" in modules:
+        for index in count():
             root = paths.layer.format(i=index)
-            units = int(getattr(modules[f"{root}.{paths.block}"], paths.unit_count))
-            width = int(modules[f"{root}.{first}"].out_features)
-            found.append(
+            if f"{root}.{paths.output}" not in modules:
+                break
+            block = f"{root}.{paths.block}"
+            columns = int(modules[f"{root}.{paths.output}"].in_features)
+            unit_count = paths.unit_count
+            units = columns if unit_count is None else int(getattr(modules[block], unit_count))
+            sublayers.append(
                 Sublayer(
                     kind=paths.kind,
                     index=index,
                     units=units,
-                    unit_width=width // units,
-                    block=f"{root}.{paths.block}",
+                    unit_width=columns // units,
+                    block=block,
                     inputs={role: f"{root}.{path}" for role, path in paths.inputs.items()},
                     output=f"{root}.{paths.output}",
                 )
             )
-            index += 1
-    if not found:
+    if not sublayers:
         raise InputError(
-            f"no attention layers found in {type(model).__name__}; load the checkpoint with "
-            f"{entry.auto_class} (task {entry.task})"
+            f"{type(model).__name__} has none of the layers that are pruned; load the checkpoint "
+            f"with {entry.auto_class} (task {entry.task})",
+            id="sublayers-missing",
         )
-    return found
+    return sublayers

@@ -10,30 +10,27 @@ Nothing here imports torch, so masks and scores can be read wherever an artifact
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, get_args
-
-from compressor.errors import InputError
 
 Kind = Literal["encoder_self", "decoder_self", "cross"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-HEADS = "heads.json"
+ATTENTION_KINDS: frozenset[str] = frozenset(("encoder_self", "decoder_self", "cross"))
 SCORES_SCHEMA = 1
 
 
 @dataclass(frozen=True)
 class Sublayer:
-    """One attention (or feed-forward) module of a model, as `find_sublayers` found it.
+    """An attention of a model; a feed-forward part will be another kind.
 
     Args:
-        kind: which sublayers it is counted with.
+        kind: what it is and where, for example `cross`.
         index: number of the Transformer layer in its stack.
         units: how many units the dense model has here.
         unit_width: columns of the output projection that belong to one unit; `head_dim` of a head.
-        block: path of the module that reshapes into units.
+        block: path of the module that is replaced when no unit is left; it splits its input into
+            heads.
         inputs: role (`query`, `key`, `value`) -> path of a projection whose rows belong to units.
         output: path of the projection whose columns belong to units.
 
@@ -52,6 +49,11 @@ class Sublayer:
     def name(self) -> str:
         """Stable name used in masks, scores and reports, for example `cross.2`."""
         return f"{self.kind}.{self.index}"
+
+    @property
+    def is_attention(self) -> bool:
+        """Whether its units are heads."""
+        return self.kind in ATTENTION_KINDS
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,9 @@ class Mask:
     keep: Mapping[str, tuple[bool, ...]]
 
     @classmethod
-    def full(cls, layers: Iterable[Sublayer]) -> Mask:
-        """The mask that keeps every unit of `layers`."""
-        return cls({layer.name: (True,) * layer.units for layer in layers})
+    def full(cls, sublayers: Iterable[Sublayer]) -> Mask:
+        """The mask that keeps every unit."""
+        return cls({sublayer.name: (True,) * sublayer.units for sublayer in sublayers})
 
     def without(self, units: Iterable[tuple[str, int]]) -> Mask:
         """A copy with the given (sublayer name, unit) pairs removed as well."""
@@ -155,21 +157,14 @@ class Mask:
     @classmethod
     def from_json(cls, kept: Mapping[str, list[int]], totals: Mapping[str, int]) -> Mask:
         """Inverse of `to_json`, given each sublayer's dense unit count."""
-        return cls({n: tuple(u in set(kept[n]) for u in range(totals[n])) for n in totals})
+        return cls(
+            {
+                name: tuple(unit in set(kept[name]) for unit in range(total))
+                for name, total in totals.items()
+            }
+        )
 
 
 def kind_of(name: str) -> str:
     """`cross` of `cross.2`."""
     return name.rpartition(".")[0]
-
-
-def read_heads(directory: Path) -> dict[str, Any]:
-    """The contents of `heads.json`: `kept` and `heads` per layer, scores, method, budget, seed."""
-    path = directory / HEADS
-    try:
-        heads = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(heads["kept"], dict) or set(heads["kept"]) != set(heads["heads"]):
-            raise ValueError("`kept` and `heads` must name the same layers")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} is not a list of kept heads: {error}") from error
-    return heads

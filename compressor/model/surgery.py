@@ -1,8 +1,9 @@
-"""Physical removal of attention heads, and the gates that define what it must be equal to.
+"""Physical removal of units, and the gates that define what it must be equal to.
 
-Removing head h of a layer deletes h's rows of the query, key and value projections and h's
-columns of the output projection. The gated model multiplies h's slice of the output projection's
-input by zero instead; both compute the same function, which `verify_surgery` checks.
+Removing a unit of a sublayer deletes its rows of the projections that feed it (of a head: query,
+key and value) and its columns of the output projection. The gated model multiplies the unit's slice
+of the output projection's input by zero instead; both compute the same function, which
+`verify_surgery` checks.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from compressor.errors import VerificationError
-from compressor.model.architectures import architecture
+from compressor.model.architectures import SublayerPaths, architecture
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.results import Check
 
@@ -26,7 +27,7 @@ SURGERY_TOLERANCE = 1e-4
 
 
 class OutputBias(nn.Module):
-    """Stands in for the output projection of a layer without heads: its bias is what remains."""
+    """Replaces the output projection of a sublayer without units: its bias is what remains."""
 
     def __init__(self, projection: nn.Linear) -> None:
         super().__init__()
@@ -41,69 +42,89 @@ class OutputBias(nn.Module):
 
 
 class NoHeads(nn.Module):
-    """Stands in for the attention block of a layer without heads.
+    """Replaces the block of an attention without heads.
 
     A decoder's self-attention still tells the key/value cache how many tokens it has seen, in
     one zero per token, because `generate` reads the length of the past from the first layer.
     """
 
-    def __init__(self, layer: Sublayer) -> None:
+    def __init__(self, sublayer: Sublayer) -> None:
         super().__init__()
-        self.kind = layer.kind
-        self.index = layer.index
+        self.kind = sublayer.kind
+        self.index = sublayer.index
 
     def forward(
         self, hidden_states: Tensor, *args: object, past_key_values: Any = None, **kwargs: object
     ) -> tuple[Tensor, None]:
         if self.kind == "decoder_self" and past_key_values is not None:
             cache = getattr(past_key_values, "self_attention_cache", past_key_values)
-            length = hidden_states.new_zeros((hidden_states.shape[0], 1, hidden_states.shape[1], 1))
+            batch, tokens, _ = hidden_states.shape
+            length = hidden_states.new_zeros((batch, 1, tokens, 1))  # one head of width 1
             cache.update(length, length, self.index)
-        projection = next(self.children(), None)  # the OutputBias, where the block holds it
+        # The OutputBias, where it is inside the block; elsewhere it follows and ignores its input.
+        projection = next(self.children(), None)
         return (hidden_states if projection is None else projection(hidden_states)), None
 
 
-def remove_heads(model: nn.Module, layers: Sequence[Sublayer], mask: Mask) -> None:
-    """Remove every head that `mask` does not keep, in place; whole layers included."""
+STAND_INS: dict[str, Callable[[Sublayer], nn.Module]] = {"attention": NoHeads}
+
+
+def prune(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> nn.Module:
+    """A copy of `model` without the units that `mask` removes."""
+    pruned = copy.deepcopy(model)
+    remove_units(pruned, sublayers, mask)
+    return pruned
+
+
+def remove_units(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> None:
+    """Remove every unit that `mask` does not keep, in place; whole sublayers included."""
     entry = architecture(model.config.model_type)  # type: ignore[union-attr,arg-type]
-    paths = {found.kind: found for found in entry.sublayers}
-    for layer in layers:
-        kept = mask.kept(layer.name)
+    paths = {paths.kind: paths for paths in entry.sublayers}
+    for sublayer in sublayers:
+        kept = mask.kept(sublayer.name)
         if not kept:
-            _empty_layer(model, layer)
-        elif len(kept) < layer.units:
-            _slice_layer(model, layer, kept)
-            block = model.get_submodule(layer.block)
-            setattr(block, paths[layer.kind].unit_count, len(kept))
-            width = paths[layer.kind].width
-            if width is not None:
-                setattr(block, width, len(kept) * layer.unit_width)
+            _empty(model, sublayer, paths[sublayer.kind])
+        elif len(kept) < sublayer.units:
+            _slice(model, sublayer, paths[sublayer.kind], kept)
 
 
-def _slice_layer(model: nn.Module, layer: Sublayer, kept: list[int]) -> None:
-    columns = unit_columns(kept, layer.unit_width)
-    for path in layer.inputs.values():
-        old = _linear(model, path)
-        bias = None if old.bias is None else old.bias[columns]
-        _replace(model, path, _linear_from(old.weight[columns], bias))
-    old = _linear(model, layer.output)
-    _replace(model, layer.output, _linear_from(old.weight[:, columns], old.bias))
+def _slice(model: nn.Module, sublayer: Sublayer, paths: SublayerPaths, kept: list[int]) -> None:
+    for role, path in sublayer.inputs.items():
+        old, rows = _linear(model, path), input_rows(sublayer, role, kept)
+        bias = None if old.bias is None else old.bias[rows]
+        _replace(model, path, _linear_from(old.weight[rows], bias))
+    old, columns = _linear(model, sublayer.output), unit_columns(kept, sublayer.unit_width)
+    _replace(model, sublayer.output, _linear_from(old.weight[:, columns], old.bias))
+    block = model.get_submodule(sublayer.block)
+    if paths.unit_count is not None:
+        setattr(block, paths.unit_count, len(kept))
+    if paths.width is not None:
+        setattr(block, paths.width, len(kept) * sublayer.unit_width)
 
 
-def _empty_layer(model: nn.Module, layer: Sublayer) -> None:
-    bias = OutputBias(_linear(model, layer.output))
-    headless = NoHeads(layer)
-    _replace(model, layer.block, headless)
-    if layer.output.startswith(layer.block + "."):
-        headless.add_module(layer.output.removeprefix(layer.block + "."), bias)
+def _empty(model: nn.Module, sublayer: Sublayer, paths: SublayerPaths) -> None:
+    bias = OutputBias(_linear(model, sublayer.output))
+    stand_in = STAND_INS[paths.stand_in](sublayer)
+    _replace(model, sublayer.block, stand_in)
+    if sublayer.output.startswith(sublayer.block + "."):
+        stand_in.add_module(sublayer.output.removeprefix(sublayer.block + "."), bias)
     else:
-        _replace(model, layer.output, bias)
+        _replace(model, sublayer.output, bias)
 
 
 def unit_columns(units: Sequence[int], unit_width: int) -> Tensor:
     """Positions of some units in the output projection's input, [units x unit_width]."""
     starts = torch.tensor(list(units), dtype=torch.long)[:, None] * unit_width  # [units, 1]
     return (starts + torch.arange(unit_width)).flatten()
+
+
+def input_rows(sublayer: Sublayer, role: str, units: Sequence[int]) -> Tensor:
+    """Rows of the input projection of a role that belong to some units, [rows].
+
+    The same positions as in the output projection's input, in all architectures so far. Where one
+    projection holds several roles, or several queries share a key, they would differ by role.
+    """
+    return unit_columns(units, sublayer.unit_width)
 
 
 def _linear(model: nn.Module, path: str) -> nn.Linear:
@@ -113,6 +134,7 @@ def _linear(model: nn.Module, path: str) -> nn.Linear:
 
 
 def _linear_from(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    # On "meta", where nothing is allocated or drawn at random; the weights replace it at once.
     linear = nn.Linear(
         weight.shape[1], weight.shape[0], bias=bias is not None, device="meta", dtype=weight.dtype
     )
@@ -128,27 +150,20 @@ def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
     setattr(model.get_submodule(parent), name, module)
 
 
-def prune(model: nn.Module, layers: Sequence[Sublayer], mask: Mask) -> nn.Module:
-    """A copy of `model` without the heads that `mask` removes."""
-    pruned = copy.deepcopy(model)
-    remove_heads(pruned, layers, mask)
-    return pruned
-
-
 @contextmanager
 def gated(
-    model: nn.Module, layers: Sequence[Sublayer], gates: Mapping[str, Tensor]
+    model: nn.Module, sublayers: Sequence[Sublayer], gates: Mapping[str, Tensor]
 ) -> Iterator[None]:
-    """Multiply each head's output by its gate while the context lasts.
+    """Multiply each unit's slice by its gate while the context lasts.
 
     Args:
-        gates: layer name -> [heads] multipliers; layers without an entry stay as they are.
+        gates: sublayer name -> [units] multipliers; sublayers without an entry stay as they are.
     """
     handles = []
-    for layer in layers:
-        if layer.name in gates:
-            hook = _gate_hook(gates[layer.name], layer.unit_width)
-            handles.append(model.get_submodule(layer.output).register_forward_pre_hook(hook))
+    for sublayer in sublayers:
+        if sublayer.name in gates:
+            hook = _gate_hook(gates[sublayer.name], sublayer.unit_width)
+            handles.append(model.get_submodule(sublayer.output).register_forward_pre_hook(hook))
     try:
         yield
     finally:
@@ -165,7 +180,7 @@ def _gate_hook(gate: Tensor, unit_width: int) -> Hook:
 
 
 def mask_gates(mask: Mask) -> dict[str, Tensor]:
-    """The mask as gates of 0 and 1, only for layers that lose heads."""
+    """The mask as gates of 0 and 1, [units] each, for the sublayers that lose units."""
     return {
         name: torch.tensor(flags, dtype=torch.float32)
         for name, flags in mask.keep.items()
@@ -177,14 +192,14 @@ def mask_gates(mask: Mask) -> dict[str, Tensor]:
 def verify_surgery(
     dense: nn.Module,
     pruned: nn.Module,
-    layers: Sequence[Sublayer],
+    sublayers: Sequence[Sublayer],
     mask: Mask,
     batches: Sequence[Mapping[str, Tensor]],
 ) -> Check:
     """Compare the pruned model's logits with the gated dense model's on ragged batches.
 
     Args:
-        batches: model inputs (without labels), best of unequal lengths with padding.
+        batches: model inputs (without labels), preferably of unequal lengths with padding.
 
     Returns:
         The largest difference relative to the largest logit.
@@ -195,7 +210,7 @@ def verify_surgery(
     dense.eval(), pruned.eval()
     differences = []
     for batch in batches:
-        with gated(dense, layers, mask_gates(mask)):
+        with gated(dense, sublayers, mask_gates(mask)):
             expected = dense(**batch).logits
         actual = pruned(**batch).logits
         differences.append(relative_difference(actual, expected))
@@ -203,7 +218,8 @@ def verify_surgery(
     if not worst <= SURGERY_TOLERANCE:
         raise VerificationError(
             f"the pruned model differs from the masked one by {worst:.2e} of the largest logit "
-            f"(tolerance {SURGERY_TOLERANCE:.0e}); please report this with the checkpoint's name"
+            f"(tolerance {SURGERY_TOLERANCE:.0e}); please report this with the checkpoint's name",
+            id="pruned-differs-from-masked",
         )
     return Check(
         name="pruned equals masked",

@@ -11,8 +11,9 @@ from compressor.export import export_model, graph_bytes
 from compressor.export.precision_names import BASE
 from compressor.export.precisions import compare_precision, write_precision
 from compressor.export.vocabulary import output_tokens
-from compressor.model.checkpoint import Checkpoint, count_parameters, open_checkpoint
+from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask, Scores
+from compressor.model.weights import count_parameters
 from compressor.pipeline.context import Context
 from compressor.pipeline.stages import DENSE, stage
 from compressor.results import Check, Variant

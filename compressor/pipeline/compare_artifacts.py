@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import compare, score_answers
 from compressor.evaluation.answers import answers
-from compressor.model.sublayers import HEADS, read_heads
+from compressor.model.pruning_record import PRUNING_RECORD, read_pruning_record
 from compressor.progress import SILENT, Progress
 from compressor.results import Comparison, Quality, Throughput
 from compressor.runtime.artifact import Artifact, ClassificationArtifact, read_artifact
@@ -164,20 +164,17 @@ def _subjects(directories: Sequence[Path]) -> tuple[list[Subject], dict[str, Any
     A directory without heads.json holds the dense model, whose head counts the others know;
     where nothing tells them, there is no limit to show.
     """
-    heads = {d: read_heads(d) for d in directories if (d / HEADS).exists()}
-    dense = next(iter(heads.values()))["heads"] if heads else {}
-    counts = [
-        {name: len(kept) for name, kept in heads[d]["kept"].items()} if d in heads else dense
-        for d in directories
-    ]
+    masks = {d: read_pruning_record(d).mask for d in directories if (d / PRUNING_RECORD).exists()}
+    dense = next(iter(masks.values())).totals() if masks else {}
+    counts = [masks[d].counts() if d in masks else dense for d in directories]
     names = [
-        "dense" if d not in heads and len(heads) < len(directories) else d.name for d in directories
+        "dense" if d not in masks and len(masks) < len(directories) else d.name for d in directories
     ]
     if len(set(names)) < len(names):
         names = [d.as_posix() for d in directories]
     config = None
-    if heads:
-        path = next(iter(heads)) / "config.json"
+    if masks:
+        path = next(iter(masks)) / "config.json"
         config = json.loads(path.read_text(encoding="utf-8"))
     subjects = [Subject(n, d, c) for n, d, c in zip(names, directories, counts, strict=True)]
     return subjects, config

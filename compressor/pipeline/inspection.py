@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from compressor.export.vocabulary import output_tokens
-from compressor.model.checkpoint import Checkpoint, count_parameters
+from compressor.model.checkpoint import Checkpoint
+from compressor.model.weights import count_parameters
 from compressor.throughput.limits import WorkSize, operations, total_macs
 from compressor.throughput.shapes import ModelShape, shape_of
 

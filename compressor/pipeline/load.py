@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 from compressor import __version__
 from compressor.budgets.counts import check_possible, parse_floors
-from compressor.errors import EnvironmentProblem, InputError
+from compressor.errors import EnvironmentProblem
 from compressor.export.metadata import max_source_tokens
 from compressor.export.precision_names import precisions_to_export
 from compressor.export.target_text import count_lines, tokens_of_text
 from compressor.export.vocabulary import output_tokens
 from compressor.files import fingerprint, require_directory, sha256_of
-from compressor.model.checkpoint import Checkpoint, checkpoint_files, open_checkpoint
+from compressor.model.checkpoint import Checkpoint, open_checkpoint, open_dense
+from compressor.model.location import checkpoint_files
 from compressor.model.sublayers import Mask
 from compressor.pipeline.context import Context, DataRows, Probe
 from compressor.pipeline.plan import plan_budgets
@@ -65,14 +66,8 @@ def load(section: ModelSection, *, dense: bool = True) -> Checkpoint:
     Args:
         dense: refuse one that has lost units already.
     """
-    checkpoint = open_checkpoint(section.path, **section.access())
-    if dense and checkpoint.heads:
-        raise InputError(
-            f"{section.path} has lost heads already; give the checkpoint it was made from "
-            f"({checkpoint.heads.get('model')})",
-            id="checkpoint-already-pruned",
-        )
-    return checkpoint
+    open_it = open_dense if dense else open_checkpoint
+    return open_it(section.path, **section.access())
 
 
 def read(section: CalibrationData, checkpoint: Checkpoint, task: Task) -> DataRows:

@@ -17,8 +17,8 @@ from compressor import __version__
 from compressor.budgets.counts import QualityBudget, SpeedBudget
 from compressor.export import export_model
 from compressor.export.precisions import set_default
-from compressor.model.checkpoint import round_to, save_checkpoint
 from compressor.model.memory import release, trim_memory
+from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.sublayers import Scores
 from compressor.model.surgery import prune, verify_surgery
 from compressor.pipeline.build import (

@@ -18,7 +18,7 @@ from compressor.export.precisions import add_precision, require_within
 from compressor.export.target_text import tokens_of_text
 from compressor.export.vocabulary import output_tokens
 from compressor.files import require_directory
-from compressor.model.checkpoint import round_to, save_checkpoint
+from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune, verify_surgery
 from compressor.pipeline.build import heads_facts

@@ -13,7 +13,8 @@ from compressor import __version__
 from compressor.evaluation import compare
 from compressor.files import fingerprint
 from compressor.importance.ablation import measure
-from compressor.model.checkpoint import Checkpoint, checkpoint_files, resolve
+from compressor.model.checkpoint import Checkpoint
+from compressor.model.location import checkpoint_files, resolve
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import gated, mask_gates
 from compressor.pipeline.context import DataRows

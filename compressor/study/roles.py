@@ -106,7 +106,7 @@ def _open_pruned(job: Job) -> Checkpoint | None:
     if directory is None:
         return None
     pruned = open_checkpoint(directory)
-    if not pruned.heads:
+    if pruned.pruning is None:
         raise InputError(f"{directory} has lost no heads; give what `compress run` wrote")
     if pruned.layers != job.checkpoint.layers:
         raise InputError(

@@ -23,7 +23,8 @@ import transformers
 
 from compressor.errors import InputError, UsageError, VerificationError
 from compressor.export import optimum
-from compressor.model.checkpoint import Checkpoint, open_checkpoint, save_checkpoint
+from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import prune
 from compressor.pipeline.recipe import build_recipe

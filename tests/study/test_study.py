@@ -15,7 +15,8 @@ import torch
 
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import compare
-from compressor.model.checkpoint import open_checkpoint, save_checkpoint
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.study import agreement, build_options, run_study, training

@@ -29,7 +29,7 @@ from transformers import (
 from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask
-from compressor.model.surgery import remove_heads
+from compressor.model.surgery import remove_units
 from compressor.throughput import machine as machine_module
 from compressor.throughput.limits import (
     Limit,
@@ -103,7 +103,7 @@ def uneven(model: torch.nn.Module) -> Mask:
     layers = find_sublayers(model)
     gone = [(x.name, h) for n, x in enumerate(layers) for h in range(n % 4)]
     mask = Mask.full(layers).without(gone)
-    remove_heads(model, layers, mask)
+    remove_units(model, layers, mask)
     return mask
 
 

@@ -1,0 +1,75 @@
+"""Saving a pruned checkpoint in the format and precision of the one it was made from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from compressor.model.checkpoint import WEIGHTS, Checkpoint, quiet_transformers
+from compressor.model.pruning_record import PRUNING_RECORD
+from compressor.model.weights import computed_weights
+
+
+def round_to(model: nn.Module, dtype: torch.dtype) -> None:
+    """Round all weights to `dtype`, in place, so that what is saved is what was measured."""
+    if dtype == torch.float32:
+        return
+    computed = computed_weights(model)
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and name not in computed:
+            tensor.copy_(tensor.to(dtype))
+
+
+def save_checkpoint(
+    source: Checkpoint, model: nn.Module, record: Mapping[str, Any], directory: Path
+) -> list[Path]:
+    """Write a pruned model in the source's format and precision, with `heads.json` beside it.
+
+    The weights must already be representable in the stored dtype (see `round_to`).
+
+    Args:
+        source: the checkpoint that the model was made from.
+        record: the contents of `heads.json`.
+
+    Returns:
+        The files written.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
+    computed = computed_weights(model)
+    state, saved_memory = {}, set()
+    for name, value in model.state_dict().items():
+        if name not in computed and value.data_ptr() not in saved_memory:  # tied weights once
+            saved_memory.add(value.data_ptr())
+            stored = value.to(source.dtype) if value.is_floating_point() else value
+            state[name] = stored.contiguous()
+    save_file(state, directory / WEIGHTS, metadata={"format": "pt"})
+    save_settings(source, model, directory)
+    text = json.dumps(record, indent=1, ensure_ascii=False)
+    (directory / PRUNING_RECORD).write_text(text + "\n", encoding="utf-8")
+    return [p for p in directory.iterdir() if p.is_file() and before.get(p) != p.stat().st_mtime_ns]
+
+
+def save_settings(source: Checkpoint, model: nn.Module, directory: Path) -> None:
+    """Write all of a checkpoint but its weights: configurations and tokenizer."""
+    model.config.save_pretrained(directory)  # type: ignore[union-attr,operator]
+    generation = getattr(model, "generation_config", None)
+    if generation is not None:
+        generation.save_pretrained(directory)
+    with quiet_transformers():
+        source.tokenizer.save_pretrained(directory)
+    # Files of a Marian tokenizer, should its class not have written them itself.
+    _copy_missing(source.directory, directory, ("source.spm", "target.spm", "vocab.json"))
+
+
+def _copy_missing(source: Path, target: Path, names: Iterable[str]) -> None:
+    for name in names:
+        if (source / name).exists() and not (target / name).exists():
+            shutil.copyfile(source / name, target / name)
