@@ -255,7 +255,7 @@ def reach(
         if speedup >= wanted:
             return choice.mask, tries
         if choice.mask.counts() == fewest.mask.counts():
-            raise UsageError(_unreachable(wanted, tries, fewest.mask))
+            raise UsageError(_unreachable(wanted, tries, fewest.mask), id="speedup-unreachable")
         # What was predicted is what this choice was good for, and may be more than was asked.
         aim = choice.predicted * wanted / speedup
     fastest = max(range(len(tries)), key=lambda place: tries[place].speedup)

@@ -12,7 +12,7 @@ import typer
 
 from compressor import __version__
 from compressor.commands.console import console
-from compressor.errors import CompressError, InputError
+from compressor.errors import CompressError, InputError, UsageError
 
 COMMANDS = (
     "run",
@@ -49,7 +49,7 @@ def _common(
     pass
 
 
-def _application(arguments: Sequence[str]) -> typer.Typer:
+def application(arguments: Sequence[str] = ()) -> typer.Typer:
     """The application with the command that is called; with all of them where none is."""
     app = typer.Typer(
         name="compress",
@@ -75,21 +75,22 @@ def run(arguments: Sequence[str]) -> int:
     console.quiet = console.verbose = False
     began = time.perf_counter()
     try:
-        status = _application(arguments)(list(arguments), standalone_mode=False)
+        status = application(arguments)(list(arguments), standalone_mode=False)
         if status == INTERRUPTED:  # Typer's own answer to Ctrl-C
             raise KeyboardInterrupt
         console.detail(f"took {time.perf_counter() - began:.1f} s")
         return status if isinstance(status, int) else 0
     except CompressError as error:
-        return _fail(str(error), error.exit_code, error)
+        return _fail(str(error), error.exit_code, error, error.id)
     except typer.Exit as stop:
         return stop.exit_code
     except typer.TyperException as error:
-        return _fail(f"{error.format_message()} (see --help)", 2, error)
+        message = f"{error.format_message()} (see --help)"
+        return _fail(message, UsageError.exit_code, error, "command-line-invalid")
     except (KeyboardInterrupt, typer.Abort):
         resumes = bool(arguments) and arguments[0] in RESUMABLE
         how = "goes on from what is saved" if resumes else "starts again"
-        return _fail(f"interrupted; the same command {how}", INTERRUPTED, None)
+        return _fail(f"interrupted; the same command {how}", INTERRUPTED, None, "interrupted")
     except (BrokenPipeError, SystemExit) as error:
         # The reader of stdout went away (`| head`); nothing is left to tell it. Within a command
         # Typer catches that and calls sys.exit(1).
@@ -101,7 +102,8 @@ def run(arguments: Sequence[str]) -> int:
         place = error.filename2 or error.filename
         if place is None:  # no file of the user's
             return _bug(error)
-        return _fail(f"cannot read or write {place}: {error.strerror}", InputError.exit_code, error)
+        message = f"cannot read or write {place}: {error.strerror}"
+        return _fail(message, InputError.exit_code, error, "file-unusable")
     except Exception as error:  # noqa: BLE001 - the last line: everything else is a bug
         return _bug(error)
 
@@ -109,15 +111,15 @@ def run(arguments: Sequence[str]) -> int:
 def _bug(error: Exception) -> int:
     kind = type(error).__name__
     message = f"bug: {kind}: {error}; please report it, with COMPRESS_DEBUG=1 for the traceback"
-    return _fail(message, BUG, error)
+    return _fail(message, BUG, error, "bug")
 
 
-def _fail(message: str, status: int, error: BaseException | None) -> int:
+def _fail(message: str, status: int, error: BaseException | None, id: str) -> int:
     if error is not None and os.environ.get("COMPRESS_DEBUG") == "1":
         import traceback
 
         traceback.print_exception(error)
-    console.error(message, status)
+    console.error(message, status, id)
     return status
 
 

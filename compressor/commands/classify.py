@@ -35,13 +35,20 @@ def classify(
     from compressor.runtime.session import choose_device
 
     if request.probabilities and request.top_k is not None:
-        raise UsageError("--top-k and --probabilities exclude each other; give one of them")
+        raise UsageError(
+            "--top-k and --probabilities exclude each other; give one of them",
+            id="options-exclude-each-other",
+        )
     lines = Lines(files or [])
     precision = request.precision or read_artifact(directory).default_precision
     chosen = choose_device(request.device, [precision])
     model = Classifier(directory, precision=precision, device=chosen, threads=request.threads)
     if request.top_k is not None and request.top_k > len(model.labels):
-        raise UsageError(f"--top-k {request.top_k}: the model has only {len(model.labels)} labels")
+        raise UsageError(
+            f"--top-k {request.top_k}: the model has only {len(model.labels)} labels; ask for at "
+            "most that",
+            id="too-few-labels",
+        )
 
     def answer(texts: Iterable[str], chunk: int) -> Iterator[list[tuple[str, float]]]:
         found = model.probabilities_stream(
@@ -69,7 +76,8 @@ def _columns(lines: Lines) -> Iterator[tuple[str, str]]:
         if len(texts) != 2:
             raise InputError(
                 f"{lines.place}: {len(texts)} columns, but --pairs wants two texts with one tab "
-                "between them"
+                "between them",
+                id="column-count",
             )
         yield texts[0], texts[1]
 

@@ -34,7 +34,9 @@ def gate(
 
     rules = parse_rules(request.gate.max_drop, request.gate.min_speedup)
     if not rules:
-        raise UsageError("give at least one rule: --max-drop bleu=0.5 or --min-speedup 1.1@16")
+        raise UsageError(
+            "give at least one rule: --max-drop bleu=0.5 or --min-speedup 1.1@16", id="rule-missing"
+        )
     if junit is not None:
         require_file(junit, "a JUnit file", is_junit, "--junit")
     loaded = load_report(report)

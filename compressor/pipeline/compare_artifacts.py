@@ -135,7 +135,8 @@ def _builds(
             if precision not in artifact.precisions:
                 raise UsageError(
                     f"{directory} has no precision {precision!r}, only "
-                    f"{', '.join(sorted(artifact.precisions))}; choose one of those, or export it"
+                    f"{', '.join(sorted(artifact.precisions))}; choose one of those, or export it",
+                    id="precision-not-exported",
                 )
             found.append((directory, precision))
     return found
@@ -149,7 +150,8 @@ def _open(
     for artifact, directory in zip(artifacts, directories, strict=True):
         if (artifact.task, _labels(artifact)) != (first.task, _labels(first)):
             raise InputError(
-                f"{directory} cannot be compared with {directories[0]}: task or labels differ"
+                f"{directory} cannot be compared with {directories[0]}: task or labels differ",
+                id="artifacts-not-comparable",
             )
     return first, read_rows(first.task, test, labels=_labels(first), minimum=2, **columns)
 

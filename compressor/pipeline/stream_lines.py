@@ -44,9 +44,14 @@ class Lines:
             if file == STANDARD_INPUT:
                 continue
             if file.is_dir():
-                raise InputError(f"{file} is a directory; give a file with one text per line")
+                raise InputError(
+                    f"{file} is a directory; give a file with one text per line",
+                    id="file-is-directory",
+                )
             if not file.exists():
-                raise InputError(f"there is no file {file}")
+                raise InputError(
+                    f"there is no file {file}; give one that exists", id="file-missing"
+                )
         self.place = ""  # of the line that was read last, `file:number`
 
     def __iter__(self) -> Iterator[str]:
@@ -58,7 +63,9 @@ class Lines:
                         self.place = f"{name}:{number}"
                         yield self._text(line if number > 1 else line.removeprefix(codecs.BOM_UTF8))
             except OSError as error:
-                raise InputError(f"cannot read {name}: {error.strerror}") from error
+                raise InputError(
+                    f"cannot read {name}: {error.strerror}", id="file-unreadable"
+                ) from error
 
     @property
     def interactive(self) -> bool:
@@ -71,7 +78,8 @@ class Lines:
         except UnicodeDecodeError as error:
             raise InputError(
                 f"{self.place}: byte 0x{error.object[error.start]:02x} is not UTF-8; convert the "
-                "text to UTF-8"
+                "text to UTF-8",
+                id="file-not-utf8",
             ) from error
 
 
@@ -79,7 +87,10 @@ class Lines:
 def _opened(file: Path) -> Iterator[BinaryIO]:
     if file == STANDARD_INPUT:
         if sys.stdin is None:
-            raise InputError("standard input is closed; give a file, or pipe the lines in")
+            raise InputError(
+                "standard input is closed; give a file, or pipe the lines in",
+                id="standard-input-closed",
+            )
         yield sys.stdin.buffer
     else:
         with file.open("rb") as opened:
@@ -103,7 +114,9 @@ class LineWriter:
     def __init__(self, output: Path | None) -> None:
         self._output = output
         if output is None and sys.stdout is None:
-            raise InputError("standard output is closed; give a file with --output")
+            raise InputError(
+                "standard output is closed; give a file with --output", id="standard-output-closed"
+            )
 
     def write(self, line: str) -> None:
         """One line; line ends within it become spaces, so that line numbers stay what they are."""
@@ -137,10 +150,13 @@ class LineWriter:
             return self._output.open("xb")
         except FileExistsError as error:
             raise InputError(
-                f"{self._output} exists; choose another --output, or remove it"
+                f"{self._output} exists; choose another --output, or remove it",
+                id="output-not-empty",
             ) from error
         except OSError as error:
-            raise InputError(f"cannot write {self._output}: {error.strerror}") from error
+            raise InputError(
+                f"cannot write {self._output}: {error.strerror}", id="output-not-writable"
+            ) from error
 
     def __exit__(
         self,
@@ -170,7 +186,8 @@ class LineWriter:
             if isinstance(error, BrokenPipeError):
                 raise
             raise InputError(
-                f"cannot write {self._output or 'standard output'}: {error.strerror}"
+                f"cannot write {self._output or 'standard output'}: {error.strerror}",
+                id="output-not-writable",
             ) from error
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from compressor.commands import app
+from compressor.commands import application
 
 
 def compress(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -17,4 +17,5 @@ def compress(*arguments: object, cwd: Path | None = None) -> subprocess.Complete
 
 def invoke(*arguments: object) -> None:
     """Run the command in this process; its errors are raised, for `helpers.errors.raises`."""
-    app(list(map(str, arguments)), standalone_mode=False)
+    words = list(map(str, arguments))
+    application(words)(words, standalone_mode=False)
