@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from compressor.commands.console import console
-from compressor.pipeline.options import Flag, Section, assemble, flags_of
+from compressor.pipeline.assemble import assemble
+from compressor.pipeline.options import Flag, Section, flags_of
 
 
 def _set(name: str) -> Callable[[bool], bool]:

@@ -20,15 +20,10 @@ from compressor.model.checkpoint import Checkpoint, open_checkpoint, open_dense
 from compressor.model.location import checkpoint_files
 from compressor.model.sublayers import Mask
 from compressor.pipeline.context import Context, DataRows, Probe
+from compressor.pipeline.methods import RecoverySection
 from compressor.pipeline.plan import plan_budgets
 from compressor.pipeline.recipe import Recipe
-from compressor.pipeline.sections import (
-    MINIMUM_ROWS,
-    CalibrationData,
-    Data,
-    ModelSection,
-    RecoverySection,
-)
+from compressor.pipeline.sections import MINIMUM_ROWS, CalibrationData, Data, ModelSection
 from compressor.pipeline.stages import stage
 from compressor.pipeline.workspace import open_workspace
 from compressor.progress import Progress

@@ -14,17 +14,22 @@ import yaml
 from pydantic import Field, model_validator
 
 from compressor.errors import InputError, UsageError
-from compressor.pipeline.options import Section, assemble, flags_of, option
-from compressor.pipeline.sections import (
-    DEVICE,
+from compressor.pipeline.assemble import assemble
+from compressor.pipeline.methods import (
     LEARNING,
     METHOD_HELP,
     METHOD_OR_MASK_HELP,
     RECOVER_HELP,
     SCORED,
+    AnyMethod,
+    Repair,
+    ScoringMethod,
+)
+from compressor.pipeline.options import Section, flags_of, option
+from compressor.pipeline.sections import (
+    DEVICE,
     SEED,
     Access,
-    AnyMethod,
     Benchmark,
     Budget,
     CalibrationData,
@@ -35,9 +40,7 @@ from compressor.pipeline.sections import (
     Export,
     Gate,
     ModelSection,
-    Repair,
     RunModelSection,
-    ScoringMethod,
     TestData,
 )
 

@@ -27,8 +27,9 @@ from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
 from compressor.pipeline.context import Context
+from compressor.pipeline.methods import MethodSection, RecoverySection
 from compressor.pipeline.plan import Plan
-from compressor.pipeline.sections import MethodSection, Penalty, RecoverySection
+from compressor.pipeline.sections import Penalty
 from compressor.pipeline.stages import stage, weights_file
 from compressor.progress import Progress
 from compressor.recovery import Recovered, Recovery

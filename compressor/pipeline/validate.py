@@ -13,10 +13,11 @@ from compressor.errors import UsageError
 from compressor.export.target_text import count_lines
 from compressor.importance import METHODS
 from compressor.model.checkpoint import Checkpoint
-from compressor.pipeline.options import assemble, flag_name
+from compressor.pipeline.assemble import assemble
+from compressor.pipeline.methods import SCORED, RecoverySection
+from compressor.pipeline.options import flag_name
 from compressor.pipeline.recipe import Recipe, ScoreRequest
 from compressor.pipeline.sections import (
-    SCORED,
     Benchmark,
     CalibrationData,
     Columns,
@@ -24,7 +25,6 @@ from compressor.pipeline.sections import (
     Evaluation,
     MaxDrop,
     Penalty,
-    RecoverySection,
     Speedup,
 )
 from compressor.report.rules import MaxDrop as MaxDropRule

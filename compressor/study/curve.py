@@ -16,7 +16,7 @@ from compressor.budgets.counts import ALL, select
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
 from compressor.pipeline.load import encode
-from compressor.pipeline.sections import RecoverySection
+from compressor.pipeline.methods import RecoverySection
 from compressor.pipeline.select import repair
 from compressor.report import numbers
 from compressor.report.facts import kind_label, metric_style, significant

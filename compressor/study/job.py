@@ -19,13 +19,8 @@ from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import gated, mask_gates
 from compressor.pipeline.context import DataRows
 from compressor.pipeline.load import encode, load, pick_device, warn_of_shared_rows
-from compressor.pipeline.sections import (
-    MINIMUM_ROWS,
-    CalibrationData,
-    Columns,
-    MethodSection,
-    ModelSection,
-)
+from compressor.pipeline.methods import MethodSection
+from compressor.pipeline.sections import MINIMUM_ROWS, CalibrationData, Columns, ModelSection
 from compressor.pipeline.select import score_model
 from compressor.pipeline.validate import check_columns, require_rows
 from compressor.pipeline.workspace import STATE, Workspace, open_workspace

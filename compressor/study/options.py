@@ -7,22 +7,19 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from compressor.errors import UsageError
+from compressor.pipeline.methods import REPAIRS, MethodSection, Repair, ScoringMethod
 from compressor.pipeline.options import Section, option
 from compressor.pipeline.recipe import DEFAULT_METHOD
 from compressor.pipeline.sections import (
     DEVICE,
     MINIMUM_ROWS,
-    REPAIRS,
     SEED,
     Access,
     CalibrationData,
     Columns,
     Data,
     Device,
-    MethodSection,
     ModelSection,
-    Repair,
-    ScoringMethod,
 )
 
 # Holm's correction over 144 heads takes p-values below 0.05 / 144: many resamples.

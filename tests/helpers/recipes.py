@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
-from compressor.pipeline.options import Section, assemble
+from compressor.pipeline.assemble import assemble
+from compressor.pipeline.options import Section
 from compressor.pipeline.recipe import Recipe, as_flags, build_recipe
 
 Request = TypeVar("Request", bound=Section)

@@ -2,118 +2,239 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 
 from compressor.errors import InputError, UsageError
-from compressor.pipeline.recipe import Recipe, build_recipe, parse_lengths
+from compressor.pipeline.recipe import PruneRequest, Recipe, ScoreRequest
+from tests.helpers.errors import raises
+from tests.helpers.recipes import recipe, request
+
+MINIMAL = "model: {path: a}\nbudget: {name: counts, keep: 0.5}\n"
 
 
-def write(tmp_path, text: str):
+def write(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "recipe.yaml"
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path):
-    file = write(tmp_path, "model: a\nkeep: 0.5\nseed: 3\nbatch_size: [2, 8]\nfloor: 2\n")
-    recipe = build_recipe({"seed": 4, "model": None, "keep": None}, file)
-    assert (recipe.model, recipe.keep, recipe.seed) == ("a", ["0.5"], 4)
-    assert (recipe.batch_size, recipe.floor, recipe.steps) == ([2, 8], "2", 1)
+    file = write(
+        tmp_path,
+        "model: {path: a}\nbudget: {name: counts, keep: 0.5, floor: 2}\nseed: 3\n"
+        "throughput: {batch_size: [2, 8]}\n",
+    )
+    found = recipe(file, seed=4, model=None, keep=None)
+    assert (found.model.path, found.budget.keep, found.seed) == ("a", ["0.5"], 4)
+    assert (found.throughput.batch_size, found.budget.floor, found.budget.steps) == ([2, 8], "2", 1)
 
 
 @pytest.mark.parametrize("text", ["1,4", "'1, 4'", "[1, 4]", "['1', 4]"])
 def test_batch_sizes_can_be_written_as_on_the_command_line(tmp_path, text):
-    assert build_recipe({}, write(tmp_path, f"model: a\nbatch_size: {text}\n")).batch_size == [1, 4]
-    assert build_recipe({}, write(tmp_path, "model: a\nbatch_size: 4\n")).batch_size == [4]
+    found = recipe(write(tmp_path, MINIMAL + f"throughput:\n  batch_size: {text}\n"))
+    assert found.throughput.batch_size == [1, 4]
+    found = recipe(write(tmp_path, MINIMAL + "throughput: {batch_size: 4}\n"))
+    assert found.throughput.batch_size == [4]
 
 
 def test_a_flag_can_switch_a_files_value_off(tmp_path):
-    file = write(tmp_path, "model: a\nbench: true\n")
-    assert build_recipe({"bench": False}, file).bench is False
-
-
-def test_a_budget_flag_replaces_the_files_budget(tmp_path):
-    file = write(tmp_path, "model: a\nkeep: [0.5, 0.8]\n")
-    recipe = build_recipe({"remove": ["12"]}, file)
-    assert (recipe.keep, recipe.remove) == ([], ["12"])
+    file = write(tmp_path, MINIMAL.replace("path: a", "path: a, allow_pickle: true"))
+    assert recipe(file, bench=False, allow_pickle=False).throughput is None
+    assert not recipe(file, allow_pickle=False).model.allow_pickle
 
 
 @pytest.mark.parametrize(
-    ("file", "flags", "left"),
+    ("file", "flags", "budget", "rules"),
     [
-        ("penalty: 0.5", {"keep": ["40"]}, {"keep": ["40"]}),
-        ("penalty: 0.5", {"max_drop": ["0.3"]}, {"max_drop": ["0.3"]}),
-        ("keep: 0.5\nmax_drop: bleu=1", {"penalty": 0.1}, {"penalty": 0.1, "max_drop": ["bleu=1"]}),
-        ("max_drop: [0.3, bleu=1]", {"penalty": 0.1}, {"penalty": 0.1, "max_drop": ["bleu=1"]}),
-        ("speedup: 1.3", {"penalty": 0.1}, {"penalty": 0.1}),
+        ("budget: {name: counts, keep: [0.5, 0.8]}", {"remove": ["12"]}, ("counts", ["12"]), []),
+        ("budget: {name: penalty, penalty: 0.5}", {"remove": ["40"]}, ("counts", ["40"]), []),
+        ("budget: {name: penalty, penalty: 0.5}", {"max_drop": ["0.3"]}, ("max-drop", 0.3), []),
+        (
+            "budget: {name: counts, keep: 0.5}\ngate: {max_drop: bleu=1}",
+            {"penalty": 0.1},
+            ("penalty", 0.1),
+            ["bleu=1"],
+        ),
+        (
+            "budget: {name: max-drop, max_drop: 0.3}\ngate: {max_drop: bleu=1}",
+            {"max_drop": ["bleu=2"]},
+            ("max-drop", 0.3),
+            ["bleu=2"],
+        ),
+        (
+            "budget: {name: counts, remove: 3}\ngate: {max_drop: bleu=1}",
+            {"max_drop": ["0.3", "chrf=2"]},
+            ("max-drop", 0.3),
+            ["chrf=2"],
+        ),
+        ("budget: {name: speedup, speedup: 1.3}", {"penalty": 0.1}, ("penalty", 0.1), []),
+        ("budget: {name: counts, remove: 3}", {"speedup": 1.3}, ("speedup", 1.3), []),
     ],
 )
-def test_a_penalty_is_a_budget_too(tmp_path, file, flags, left):
-    """One sort of budget on the command line replaces another in the file; rules stay."""
-    recipe = build_recipe(flags, write(tmp_path, f"model: a\n{file}\n"))
-    assert recipe == Recipe.model_validate({"model": "a"} | left)
+def test_a_budget_flag_replaces_the_files_budget_and_leaves_its_rules(
+    tmp_path, file, flags, budget, rules
+):
+    found = recipe(write(tmp_path, f"model: {{path: a}}\n{file}\n"), **flags)
+    name, value = budget
+    field = {"counts": "remove"}.get(name, name.replace("-", "_"))
+    assert (found.budget.name, getattr(found.budget, field)) == (name, value)
+    assert found.gate.max_drop == rules
+
+
+def test_a_budget_without_a_number_of_units_is_refused(tmp_path):
+    with raises(UsageError, "budget-missing"):
+        recipe(write(tmp_path, "model: {path: a}\nbudget: {name: counts}\n"))
+    with raises(UsageError, "option-missing") as caught:
+        recipe(model="a")
+    assert "--keep" in str(caught.value)
+
+
+@pytest.mark.parametrize("drop", ["-0.1", "nan", "inf"])
+def test_a_drop_is_a_number_from_zero_up(drop):
+    with raises(UsageError, "option-invalid"):
+        recipe(model="a", max_drop=[drop])
+
+
+def test_a_run_has_one_budget():
+    with raises(UsageError, "options-exclude-each-other"):
+        recipe(model="a", keep=["0.5"], speedup=1.3)
+    with raises(UsageError, "options-exclude-each-other"):
+        recipe(model="a", max_drop=["0.3", "0.5"])
+    with raises(UsageError, "option-without-use"):
+        recipe(model="a", keep=["0.5"], at_batch=8)
 
 
 @pytest.mark.parametrize(
-    "flags", [{"batch_size": [1]}, {"lengths": 32}, {"bench_seconds": 1.0}, {"threads": 1}]
+    "flags", [{"batch_size": "1"}, {"lengths": "32"}, {"bench_seconds": 1.0}, {"threads": 1}]
 )
 def test_options_of_throughput_do_not_go_with_no_bench(tmp_path, flags):
-    (name,) = flags
-    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')} is for throughput"):
-        build_recipe({"model": "a", "bench": False} | flags)
-    file = write(tmp_path, Recipe(model="a", **flags).to_yaml())
-    assert not build_recipe({"bench": False}, file).bench  # a file has all options
+    with raises(UsageError, "option-without-use"):
+        recipe(model="a", keep=["1"], bench=False, **flags)
+    file = write(tmp_path, recipe(model="a", keep=["1"], **flags).to_yaml())
+    assert recipe(file, bench=False).throughput is None  # a file has all options
 
 
 def test_an_empty_recipe_says_nothing(tmp_path):
-    assert build_recipe({"model": "a"}, write(tmp_path, "# to come\n")) == Recipe(model="a")
-
-
-def test_writing_and_reading_gives_the_same_recipe(tmp_path):
-    recipe = Recipe(model="m", keep=["cross=0.5"], max_drop=["bleu=0.5"], lengths=32)
-    file = write(tmp_path, recipe.to_yaml())
-    assert build_recipe({}, file) == recipe
-    assert set(yaml.safe_load(recipe.to_yaml())) == set(Recipe.model_fields)
+    given = {"model": "a", "keep": ["1"]}
+    assert recipe(write(tmp_path, "# to come\n"), **given) == recipe(**given)
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "message"),
+    "options",
     [
-        ("model: a\nkepe: 0.5\n", UsageError, "unknown option 'kepe'"),
-        ("model: a\nsteps: 0\n", UsageError, "--steps 0"),
-        ("model: a\nmethod: [x]\n", UsageError, "--method"),
-        ("model: a\nseed: -1\n", UsageError, "--seed -1"),
-        ("model: a\nseed: 4294967296\n", UsageError, "--seed 4294967296"),
-        ("model: a\nbatch_size: [0]\n", UsageError, "positive"),
-        ("model: a\nbatch_size: 1;4\n", UsageError, "--batch-size"),
-        ("model: a\ntest_rows: 4\n", UsageError, "--test-rows 4: .* equal to 8"),
-        ("keep: 0.5\n", UsageError, "give --model"),
-        ("- a\n", UsageError, "option: value"),
-        ("model: [\n", UsageError, "is not YAML: .*; write lines of the form `option: value`"),
+        {"keep": ["cross=0.5"], "max_drop": ["bleu=0.5"], "lengths": "32"},
+        {"keep": ["1"], "method": "taylor", "per": "example", "recover": "none", "bench": False},
+        {"penalty": 0.1, "method": "hard-concrete", "train_weights": "all"},
+        {"speedup": 1.5, "at_batch": 4, "recover": "reconstruct+distill", "distill_epochs": 3},
+        {"max_drop": ["0.3"], "precision": ["fp32,int8"]},
     ],
 )
-def test_bad_recipes(text, error, message, tmp_path):
-    with pytest.raises(error, match=message):
-        build_recipe({}, write(tmp_path, text))
+def test_writing_and_reading_gives_the_same_recipe(tmp_path, options):
+    written = recipe(model="m", **options)
+    file = write(tmp_path, written.to_yaml())
+    assert recipe(file) == written
+    assert set(yaml.safe_load(written.to_yaml())) == set(Recipe.model_fields)
 
 
-@pytest.mark.parametrize(("trained", "recover"), [("none", "reconstruct"), ("all", "none")])
-def test_trained_weights_are_not_repaired_by_default(trained, recover):
-    given = {"model": "m", "method": "subset", "train_weights": trained}
-    assert build_recipe(given).recover == recover
-    assert build_recipe(given | {"recover": "distill"}).recover == "distill"
+@pytest.mark.parametrize(
+    ("text", "problem", "detail"),
+    [
+        ("model: {path: a}\nbudgte: {name: counts}\n", "option-unknown", "'budget'"),
+        (MINIMAL + "evaluation: {num_baems: 3}\n", "option-unknown", "'num_beams'"),
+        (
+            "model: {path: a}\nbudget: {name: counts, keep: 1, steps: 0}\n",
+            "option-invalid",
+            "--steps",
+        ),
+        (MINIMAL + "method: {name: x}\n", "name-unknown", "second-order"),
+        (MINIMAL + "method: {name: tayler}\n", "name-unknown", "did you mean 'taylor'?"),
+        (MINIMAL + "method: {name: fisher, per: token}\n", "option-unknown", "taylor"),
+        (MINIMAL + "recovery: [{name: distil}]\n", "name-unknown", "did you mean 'distill'?"),
+        (MINIMAL + "seed: -1\n", "option-invalid", "--seed"),
+        (MINIMAL + "seed: 4294967296\n", "option-invalid", "--seed"),
+        (MINIMAL + "throughput: {batch_size: [0]}\n", "option-invalid", "--batch-size"),
+        (MINIMAL + "throughput: {batch_size: 1;4}\n", "option-invalid", "--batch-size"),
+        (MINIMAL + "throughput: {seconds: .inf}\n", "option-invalid", "--bench-seconds"),
+        (MINIMAL + "data: {test: t.tsv, test_rows: 4}\n", "option-invalid", "--test-rows"),
+        (MINIMAL + "data: {test_rows: 9}\n", "option-needs-another", "--test"),
+        ("budget: {name: counts, keep: 0.5}\n", "option-missing", "model"),
+        ("- a\n", "recipe-not-yaml", "sections"),
+        ("model: [\n", "recipe-not-yaml", "sections"),
+    ],
+)
+def test_bad_recipes(text, problem, detail, tmp_path):
+    with raises(UsageError, problem) as caught:
+        recipe(write(tmp_path, text))
+    assert detail in str(caught.value)
+
+
+def test_a_flat_recipe_of_version_0_1_says_where_its_options_stand_now(tmp_path):
+    text = "model: a\nkeep: 0.5\nmethod: taylor\nrecover: none\nbatch_size: [1]\nseed: 3\n"
+    with raises(UsageError, "recipe-flat") as caught:
+        recipe(write(tmp_path, text))
+    for move in (
+        "model as model.path", "keep as budget.keep", "method as method.name",
+        "recover as recovery", "batch_size as throughput.batch_size",
+    ):  # fmt: skip
+        assert move in str(caught.value)
+    assert "seed as" not in str(caught.value)  # it stands where it stood
+
+
+@pytest.mark.parametrize(("trained", "repairs"), [("none", ["reconstruct"]), ("all", [])])
+def test_trained_weights_are_not_repaired_by_default(trained, repairs):
+    given = {"model": "m", "keep": ["1"], "method": "subset", "train_weights": trained}
+    assert [step.name for step in recipe(**given).recovery] == repairs
+    assert [step.name for step in recipe(**given, recover="distill").recovery] == ["distill"]
+
+
+def test_a_learning_rate_goes_to_all_that_trains_weights():
+    given = {"model": "m", "keep": ["1"], "learning_rate": 0.5, "recover": "distill"}
+    assert recipe(**given).recovery[0].learning_rate == 0.5
+    learned = recipe(**given, method="subset", train_weights="all")
+    assert (learned.method.learning_rate, learned.recovery[0].learning_rate) == (0.5, 0.5)
+    assert recipe(**given, method="subset").method.learning_rate is None
+    with raises(UsageError, "option-without-use"):
+        recipe(model="m", keep=["1"], learning_rate=0.5)
+    with raises(UsageError, "too-few-epochs"):
+        recipe(**given, method="subset", train_weights="all", gate_epochs=1)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"method": "second-order", "per": "token"},
+        {"method": "fisher", "ablate": "loss"},
+        {"method": "hard-concrete", "estimator": "gumbel"},
+        {"method": "taylor", "gate_epochs": 20},
+        {"distill_epochs": 5},
+        {"recover": "none", "patience": 2},
+        {"calibration_rows": 9},
+        {"test_rows": 9},
+    ],
+)
+def test_flags_that_nothing_chosen_has_are_refused(flags):
+    with raises(UsageError, "option-without-use"):
+        recipe(model="m", keep=["1"], **flags)
 
 
 def test_missing_recipe(tmp_path):
-    with pytest.raises(InputError, match="cannot read recipe"):
-        build_recipe({}, tmp_path / "none.yaml")
+    with raises(InputError, "recipe-unreadable"):
+        recipe(tmp_path / "none.yaml")
 
 
-def test_lengths():
-    assert parse_lengths("data") == "data"
-    assert parse_lengths("32") == 32
-    assert parse_lengths(None) is None
+def test_source_lengths_are_data_or_a_number_of_tokens():
+    for text, value in (("data", "data"), ("32", 32)):
+        assert recipe(model="m", keep=["1"], lengths=text).throughput.lengths == value
     for bad in ("0", "-3", "long"):
-        with pytest.raises(UsageError, match="--lengths"):
-            parse_lengths(bad)
+        with raises(UsageError, "option-invalid"):
+            recipe(model="m", keep=["1"], lengths=bad)
+
+
+def test_single_steps_take_only_what_they_use():
+    assert request(ScoreRequest, model="m").method.name == "second-order"
+    assert request(PruneRequest, model="m", keep=["1"]).recovery == []
+    with raises(UsageError, "name-unknown"):
+        request(ScoreRequest, model="m", method="subset")

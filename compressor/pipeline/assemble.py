@@ -1,0 +1,233 @@
+"""From flags and a recipe file to a checked request.
+
+Flags win over the file, the file over the defaults. A flag goes to every chosen section that has
+it; one that no chosen section has is refused, with what it is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from compressor.errors import UsageError, did_you_mean
+from compressor.pipeline.explain import explained, without_use
+from compressor.pipeline.options import (
+    Flag,
+    Place,
+    Section,
+    extra_of,
+    flag_name,
+    flags_of,
+    is_list,
+    is_optional,
+    is_set,
+    tag_of,
+    variants,
+)
+
+Request = TypeVar("Request", bound=Section)
+
+
+def assemble(
+    request: type[Request],
+    given: Mapping[str, Any],
+    file: Mapping[str, Any] | None = None,
+    source: str = "the command line",
+) -> Request:
+    """Flags over a recipe file over the defaults, as a checked request.
+
+    Args:
+        given: flag name -> value; None or an empty list for flags that were not given.
+        file: the contents of a recipe file.
+        source: how messages name where values come from.
+
+    Raises:
+        UsageError: an unknown option, a wrong value, or a flag that nothing chosen has a use for.
+    """
+    flags = flags_of(request)
+    typed = {name: value for name, value in given.items() if value not in (None, [], ())}
+    values = {name: _copied(value) for name, value in (file or {}).items()}
+    for name, info in request.model_fields.items():
+        members = variants(info.annotation)
+        if not members:
+            continue
+        if is_list(info.annotation):
+            _choose_items(values, name, info, members, typed)
+        elif "name" in members[0].model_fields:
+            _choose_variant(values, name, info, members, typed)
+        elif is_optional(info.annotation):
+            _switch(values, name, info, typed)
+    # What others need comes first.
+    for name in sorted(typed, key=lambda name: _needs_another(flags[name])):
+        _place(request, values, flags[name], typed[name])
+    try:
+        return request.model_validate(values)
+    except ValidationError as error:
+        raise explained(request, error, source) from error
+
+
+def _needs_another(flag: Flag) -> bool:
+    return any(extra_of(place.info).get("needs") for place in flag.places)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _copied(part) for key, part in value.items()}
+    return [_copied(part) for part in value] if isinstance(value, list) else value
+
+
+def _switch(values: dict[str, Any], name: str, info: FieldInfo, typed: Mapping[str, Any]) -> None:
+    """A section that may be left out: `--no-X` leaves it out, `--X` takes it back in."""
+    wanted = typed.get(flag_name(name, info))
+    if wanted is False:
+        values[name] = None
+    elif wanted is True and values.get(name, info.default) is None:
+        values[name] = {}
+
+
+def _choose_variant(
+    values: dict[str, Any],
+    name: str,
+    info: FieldInfo,
+    members: list[type[Section]],
+    typed: Mapping[str, Any],
+) -> None:
+    """Which member of a union a request has: by its own flag, by a flag that selects it, or as
+    the file says. Another one than the file's keeps those of the file's options that it has."""
+    chosen: dict[str, list[str]] = {}  # variant -> flags that select it
+    own = flag_name(name, info)
+    if extra_of(info).get("flag") and own in typed:
+        chosen[str(typed[own])] = [own]
+    for member in members:
+        for field_name, declared in member.model_fields.items():
+            flag = flag_name(field_name, declared)
+            if extra_of(declared).get("selects") and _own_values(declared, typed.get(flag)):
+                chosen.setdefault(tag_of(member), []).append(flag)
+    if len(chosen) > 1:
+        written = " and ".join(found[0] for found in chosen.values())
+        raise UsageError(
+            f"{written} exclude each other; a run has one {name}", id="options-exclude-each-other"
+        )
+    if not chosen:
+        return
+    (tag,) = chosen
+    before = values.get(name)
+    known = next((set(m.model_fields) for m in members if tag_of(m) == tag), set())
+    kept: dict[str, Any] = {}
+    if isinstance(before, Mapping):
+        selecting = {
+            n for m in members for n, f in m.model_fields.items() if extra_of(f).get("selects")
+        }
+        kept = {k: v for k, v in before.items() if k in known - selecting}
+    values[name] = {**kept, "name": tag}
+
+
+def _choose_items(
+    values: dict[str, Any],
+    name: str,
+    info: FieldInfo,
+    members: list[type[Section]],
+    typed: Mapping[str, Any],
+) -> None:
+    """Which items a list of sections has: `a+b` on the command line, `none` for an empty list."""
+    text = typed.get(flag_name(name, info))
+    before = values.get(name)
+    if text is None:
+        if before is None and not isinstance(info.default, list):
+            return
+        return
+    tags = [part.strip() for part in str(text).split("+")]
+    known = [tag_of(member) for member in members]
+    for tag in tags:
+        if tag not in (*known, "none"):
+            raise UsageError(
+                f"{flag_name(name, info)} {text}: there is no {tag!r}{did_you_mean(tag, known)}; "
+                f"there are none, {', '.join(known)}, and combinations as in {'+'.join(known)}",
+                id="name-unknown",
+            )
+    if len(set(tags)) < len(tags) or ("none" in tags and len(tags) > 1):
+        raise UsageError(
+            f"{flag_name(name, info)} {text}: name each method once, and none only alone",
+            id="name-twice",
+        )
+    old = {item.get("name"): item for item in before or [] if isinstance(item, Mapping)}
+    values[name] = [dict(old.get(tag, {"name": tag})) for tag in tags if tag != "none"]
+
+
+def _own_values(info: FieldInfo, value: Any) -> Any:
+    """Those values of a repeated flag that belong to this place; all, where it is not shared."""
+    splits = extra_of(info).get("splits")
+    if splits is None or not isinstance(value, list):
+        return value
+    return [part for part in value if splits(part)]
+
+
+def _place(request: type[Section], values: dict[str, Any], flag: Flag, value: Any) -> None:
+    """Put a flag's value into every chosen section that has it."""
+    used = 0
+    missing = ""
+    for place in flag.places:
+        if place.variant is request and place.section:
+            return  # chose the variant already
+        for section in _chosen(request, values, place):
+            own = _own_values(place.info, value)
+            if isinstance(own, list) and not own:
+                continue
+            needed = extra_of(place.info).get("needs")
+            if needed and not is_set(section, needed):
+                missing = flag_name(needed, place.variant.model_fields[needed])
+                continue
+            section[place.name] = own
+            used += len(own) if isinstance(own, list) else 1
+    if used == 0 or (flag.is_list and used < len(value)):
+        raise UsageError(
+            without_use(request, values, flag, value, missing), id="option-without-use"
+        )
+
+
+def _chosen(
+    request: type[Section], values: dict[str, Any], place: Place
+) -> Iterator[dict[str, Any]]:
+    """The sections of a request, as it stands, that have a place's option."""
+    if not place.section:
+        yield values
+        return
+    info = request.model_fields[place.section]
+    members = variants(info.annotation)
+    if is_list(info.annotation):
+        if place.section not in values:
+            values[place.section] = [
+                _dumped(item) for item in info.get_default(call_default_factory=True)
+            ]
+        yield from (
+            item for item in values[place.section] if item.get("name") == tag_of(place.variant)
+        )
+        return
+    if place.section in values and values[place.section] is None:
+        return
+    if "name" in members[0].model_fields:
+        if place.section not in values and info.is_required():
+            return
+        if place.section not in values:
+            if info.default is None:
+                return
+            values[place.section] = {"name": _default_tag(info)}
+        section = values[place.section]
+        if isinstance(section, dict) and section.get("name") == tag_of(place.variant):
+            yield section
+        return
+    section = values.setdefault(place.section, {})
+    if isinstance(section, dict):
+        yield section
+
+
+def _dumped(item: Any) -> dict[str, Any]:
+    return dict(item) if isinstance(item, Mapping) else item.model_dump()
+
+
+def _default_tag(info: FieldInfo) -> str:
+    default = info.get_default(call_default_factory=True)
+    return str(default["name"] if isinstance(default, Mapping) else default.name)
