@@ -8,12 +8,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from compressor import training
 from compressor.errors import InputError
 from compressor.tasks import Batch, Example
-from compressor.training import Data, Problem, Schedule, Trained, hold_out, train, within_tokens
+from compressor.tasks.batching import within_tokens
+from compressor.training import Data, Problem, Schedule, Trained, hold_out, train
+from tests.helpers.errors import raises
 
 WANTED = torch.tensor([2.0, -1.0, 0.5])
 
@@ -193,7 +197,47 @@ def test_the_rate_rises_then_falls(monkeypatch):
     assert second[5:] == pytest.approx([0.4] * 15)
 
 
-def test_a_training_of_something_else_is_refused(tmp_path: Path):
+def cut(state: Path) -> None:
+    state.write_bytes(state.read_bytes()[:-20])
+
+
+def garbage(state: Path) -> None:
+    state.write_bytes(b"garbage" * 99)
+
+
+def other_version(state: Path) -> None:
+    save_file(
+        load_file(state), state, {"trained": '{"steps": 5, "best_score": 1.0, "history": []}'}
+    )
+
+
+def no_metadata(state: Path) -> None:
+    save_file(load_file(state), state)
+
+
+def other_moments(state: Path) -> None:
+    with safe_open(state, "pt") as file:
+        metadata = file.metadata()
+    save_file(load_file(state) | {"adam.7.exp_avg": torch.zeros(2)}, state, metadata)
+
+
+@pytest.mark.parametrize("damage", [cut, garbage, other_version, no_metadata, other_moments])
+def test_a_damaged_state_is_made_again_with_a_message(tmp_path: Path, damage):
+    schedule, state, lines = Schedule(2, batch_size=8), tmp_path / "state.safetensors", []
+    whole = Regression()
+    expected = train(whole, DATA, schedule, state=state)
+    damage(state)
+    again = Regression()
+    found = train(again, DATA, schedule, state=state, report=lines.append)
+    assert str(state) in lines[0]
+    assert len(lines) == 3
+    assert found == expected
+    assert torch.equal(again.weight, whole.weight)
+    train(Regression(), DATA, schedule, state=state, report=lines.append)
+    assert len(lines) == 3  # the file is whole again
+
+
+def test_a_training_of_something_else_is_an_error(tmp_path: Path):
     state = tmp_path / "state.safetensors"
     train(Regression(), DATA, Schedule(1), state=state)
 
@@ -201,7 +245,7 @@ def test_a_training_of_something_else_is_refused(tmp_path: Path):
         def tensors(self):
             return {"other": self.weight}
 
-    with pytest.raises(InputError, match="is of another training"):
+    with raises(InputError, "training-state-of-another-training"):
         train(Other(), DATA, Schedule(1), state=state)
 
 
@@ -210,7 +254,7 @@ def test_a_loss_that_is_not_finite_ends_it():
         def loss(self, batch, progress):
             return super().loss(batch, progress) * float("nan")
 
-    with pytest.raises(InputError, match="loss is nan at step 0"):
+    with raises(InputError, "loss-not-finite"):
         train(Broken(), DATA, Schedule(1))
 
 
@@ -229,7 +273,7 @@ def test_held_out_rows_are_drawn_by_the_seed():
     learn, held = hold_out(EXAMPLES, 1)
     assert sorted(e.row for e in learn + held) == list(range(40))
     assert len(held) == 8
-    with pytest.raises(InputError, match="15 calibration rows are too few to train on"):
+    with raises(InputError, "too-few-rows-to-train"):
         hold_out(EXAMPLES[:15], 1)
 
 

@@ -118,6 +118,22 @@ def most_tokens(model: nn.Module) -> int:
     return max(1, min(BATCH_TOKENS, _MOST_LOGITS // int(config.vocab_size)))
 
 
+def within_tokens(batch: Batch, most: int) -> list[Batch]:
+    """The rows of a batch in parts of at most `most` padded tokens (or one row).
+
+    A step then needs the memory of one part: with long rows and a large vocabulary the logits of a
+    whole batch, and their gradients, would take gigabytes.
+    """
+    widest = max(tensor.shape[1] for tensor in batch.values() if tensor.dim() > 1)
+    size = max(1, most // widest)
+    if size >= len(batch.rows):
+        return [batch]
+    return [
+        Batch({n: t[i : i + size] for n, t in batch.items()}, batch.rows[i : i + size])
+        for i in range(0, len(batch.rows), size)
+    ]
+
+
 def group(
     lengths: Sequence[tuple[int, ...]],
     batch_tokens: int | None = BATCH_TOKENS,

@@ -21,8 +21,7 @@ from compressor import example
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Kind
 from compressor.tasks import Batch, Example, Rows, count_truncated, get_task, read_rows
-from compressor.tasks.batching import most_tokens
-from compressor.training import within_tokens
+from compressor.tasks.batching import most_tokens, within_tokens
 from tests.helpers.tiny import TRANSLATORS, tiny_model
 
 PAD, END, UNK, START = 1, 2, 3, 4  # of tests.helpers.tiny; its classifiers pad with 0
