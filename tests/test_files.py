@@ -13,7 +13,7 @@ import pytest
 from compressor.commands import run
 from compressor.errors import InputError, UsageError
 from compressor.files import write_at_once, write_json
-from compressor.importance.compare import comparison_plot
+from compressor.study.compare_scores import comparison_plot
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises

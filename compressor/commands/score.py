@@ -27,10 +27,10 @@ def score(
 ) -> int:
     """Score every head and write the scores, for `compress prune`; maybe compare methods."""
     from compressor.files import write_json
-    from compressor.importance.compare import compare_scores, comparison_plot, comparison_table
     from compressor.pipeline.single_steps import score_checkpoint
     from compressor.pipeline.validate import score_requests
     from compressor.report.text_table import render_table
+    from compressor.study.compare_scores import compare_scores, comparison_plot, comparison_table
 
     request, *others = score_requests(flags, compare or [])
     plot = output.with_suffix(".png")
@@ -61,8 +61,8 @@ def score(
 def _require_outputs(output: Path, plot: Path | None) -> None:
     """Refuse, before anything is computed, to write where another file is."""
     from compressor.files import require_file
-    from compressor.importance.compare import is_comparison_plot
     from compressor.pipeline.single_steps import read_scores
+    from compressor.study.compare_scores import is_comparison_plot
 
     def is_scores(path: Path) -> bool:
         try:

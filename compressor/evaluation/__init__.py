@@ -2,12 +2,20 @@
 
 - `answers`: what an exported model answers to rows (`compressor.evaluation.answers`)
 - `score_answers`: all metrics of a task
+- `main_metric`: the task's main metric alone
 - `compare`: paired bootstrap of the difference in each of these metrics
 
 To add a task, write a module beside `translation` and `classification` and add a line to `METRICS`.
 """
 
-from compressor.evaluation.metrics import METRICS, score_answers
+from compressor.evaluation.metrics import METRICS, main_metric, score_answers
 from compressor.evaluation.significance import DEFAULT_RESAMPLES, DEFAULT_SEED, compare
 
-__all__ = ["DEFAULT_RESAMPLES", "DEFAULT_SEED", "METRICS", "compare", "score_answers"]
+__all__ = [
+    "DEFAULT_RESAMPLES",
+    "DEFAULT_SEED",
+    "METRICS",
+    "compare",
+    "main_metric",
+    "score_answers",
+]

@@ -82,3 +82,11 @@ def score_answers(
         InputError: no rows, another number of answers than references, or an unknown label.
     """
     return metrics_of(task).score(answers, references, labels)
+
+
+def main_metric(
+    task: str, answers: Sequence[str], references: Sequence[str], labels: Sequence[str] | None
+) -> tuple[float, str]:
+    """The task's main metric (0-100), and its signature with its name."""
+    quality, name = score_answers(task, answers, references, labels), get_task(task).main_metric
+    return quality.metrics[name], f"{name}|{quality.signatures[name]}"

@@ -85,11 +85,9 @@ class Scoring:
     Args:
         mask: heads already removed; they are gated to zero and score zero.
         batches: calibration batches of `task` (see `compressor.tasks`).
-        task: the task's module, for its loss and its token masks.
-        tokenizer, references: the checkpoint's tokenizer, and the right answer to every row (by
-            row number); for ablation of the metric.
-        special_ids: tokens that are no words ([CLS], [SEP], end of sentence), as
-            `confidence.boundary_ids` finds them; attention from and to them is no confidence.
+        tokenizer: the checkpoint's, where tokens are read or written as text.
+        metric: the task's main metric of answers to all rows, in the order of the rows: its value
+            (0-100) and its signature. None where right answers are not known.
         progress: called with (steps done, steps in all); a step is a batch, with `ablation` a pass.
     """
 
@@ -99,10 +97,9 @@ class Scoring:
     batches: Sequence[Batch]
     task: Task
     tokenizer: Any = None
-    references: Sequence[str] = ()
+    metric: Callable[[Sequence[str]], tuple[float, str]] | None = None
     seed: int = 0
     device: str = "cpu"
-    special_ids: frozenset[int] = frozenset()
     progress: Callable[[int, int], None] = field(default=lambda done, total: None)
 
 

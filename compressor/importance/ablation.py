@@ -20,12 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from compressor.errors import UsageError
-from compressor.evaluation import score_answers
 from compressor.importance import Ablate, RawScores, Scoring
-from compressor.model.architectures import architecture
 from compressor.model.sublayers import Sublayer
 from compressor.model.surgery import gated, mask_gates
-from compressor.tasks import Batch, get_task
+from compressor.tasks import Batch
 
 Head = tuple[str, int]  # layer name, head
 Value = TypeVar("Value")
@@ -40,7 +38,7 @@ def score(scoring: Scoring, ablate: Ablate = "loss") -> RawScores:
     are those that the mask has left. Comparable as they are.
 
     Raises:
-        UsageError: the metric is wanted, but there are no references.
+        UsageError: the metric is wanted, but the right answers are not known.
     """
     return (_by_metric if ablate == "metric" else _by_loss)(scoring)
 
@@ -97,22 +95,17 @@ def losses_alone(scoring: Scoring) -> dict[str, list[float]]:
 
 
 def _by_metric(scoring: Scoring) -> RawScores:
+    if scoring.metric is None:
+        raise UsageError(
+            "--ablate metric needs rows with their right answers; give --calibration",
+            id="references-missing",
+        )
     whole, silenced = silenced_answers(scoring, scoring.layers)
-    dense, signature = measure(scoring.model, whole, scoring.references)
+    dense, signature = scoring.metric(whole)
     values = {layer.name: [0.0] * layer.units for layer in scoring.layers}
     for (name, head), answers in silenced.items():
-        values[name][head] = dense - measure(scoring.model, answers, scoring.references)[0]
+        values[name][head] = dense - scoring.metric(answers)[0]
     return RawScores(values, f"decrease:{signature}", forward_passes=_passes(scoring))
-
-
-def measure(
-    model: nn.Module, answers: Sequence[str], references: Sequence[str]
-) -> tuple[float, str]:
-    """BLEU or accuracy (0-100) of a model's answers, and what exactly was measured."""
-    task = get_task(architecture(str(model.config.model_type)).task)  # type: ignore[union-attr]
-    quality = score_answers(task.name, answers, references, task.label_names(model.config))
-    metric = task.main_metric
-    return quality.metrics[metric], f"{metric}|{quality.signatures[metric]}"
 
 
 @torch.no_grad()
@@ -128,17 +121,8 @@ def silenced_answers(
 
     Returns:
         Answers in the order of the rows; (layer name, head) -> answers.
-
-    Raises:
-        UsageError: there are no references, whose number says how many rows there are.
     """
-    if not scoring.references:
-        raise UsageError(
-            "--ablate metric needs rows with their right answers; give --calibration",
-            id="references-missing",
-        )
-    empty = [""] * len(scoring.references)
-    answers: dict[Head | None, list[str]] = {}
+    answers: dict[Head | None, dict[int, str]] = {}  # head -> row -> answer
     finish = _counter(scoring, layers)
     encoder = [layer for layer in scoring.layers if layer.kind == "encoder_self"]
     for batch in scoring.batches:
@@ -148,12 +132,14 @@ def silenced_answers(
             return scoring.task.predict(scoring.model, batch, scoring.tokenizer, num_beams)
 
         for head, found in _silencing(scoring, layers, encoder, predict):
-            rows = answers.setdefault(head, list(empty))
-            for row, answer in zip(batch.rows, found, strict=True):
-                rows[row] = answer
+            answers.setdefault(head, {}).update(zip(batch.rows, found, strict=True))
             finish()
-    whole = answers.pop(None)
-    return whole, {head: rows for head, rows in answers.items() if head is not None}
+    whole = _in_order(answers.pop(None))
+    return whole, {head: _in_order(rows) for head, rows in answers.items() if head is not None}
+
+
+def _in_order(rows: Mapping[int, str]) -> list[str]:
+    return [rows[row] for row in sorted(rows)]
 
 
 def _passes(scoring: Scoring) -> int:

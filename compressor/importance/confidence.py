@@ -36,16 +36,17 @@ def boundary_ids(tokenizer: Any) -> frozenset[int]:
 def score(scoring: Scoring) -> RawScores:
     """Mean over real query tokens of the largest attention weight, between 0 and 1.
 
-    Excluded, with `scoring.special_ids`: those tokens as queries (they are not averaged over), and
-    those tokens as keys (a weight on one of them is not the largest; the other weights stay as
-    they are). Queries that see nothing else do not count either.
+    Excluded are the tokenizer's `boundary_ids`, as queries (they are not averaged over) and as keys
+    (a weight on one of them is not the largest; the other weights stay as they are). Queries that
+    see nothing else do not count either.
 
     Raises:
         InputError: no token is left to average over.
     """
     sums = {layer.name: torch.zeros(layer.units, dtype=torch.float64) for layer in scoring.layers}
     counts = dict.fromkeys(sums, 0)
-    special = torch.tensor(sorted(scoring.special_ids), dtype=torch.long, device=scoring.device)
+    excluded = sorted(boundary_ids(scoring.tokenizer))
+    special = torch.tensor(excluded, dtype=torch.long, device=scoring.device)
 
     def add(layer: Sublayer, probabilities: Tensor, seen: Tensor, batch: Batch) -> None:
         query_ids, key_ids = _token_ids(batch, layer.kind)
@@ -68,8 +69,8 @@ def score(scoring: Scoring) -> RawScores:
         name: (total / counts[name] * torch.tensor(scoring.mask.keep[name])).tolist()
         for name, total in sums.items()
     }
-    excluded = ",".join(map(str, sorted(scoring.special_ids))) or "none"
-    return RawScores(values, f"excluded_ids:{excluded}", forward_passes=passes)
+    ids = ",".join(map(str, excluded)) or "none"
+    return RawScores(values, f"excluded_ids:{ids}", forward_passes=passes)
 
 
 @torch.no_grad()

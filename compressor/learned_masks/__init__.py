@@ -1,27 +1,28 @@
 """Learned masks: a gate per head, trained until it is open or closed.
 
-One file per method, one line each in `LEARNED`; `learn` is the only entry.
+One file per method, one line each in `LEARNED`; `learn` runs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from compressor.budgets.counts import ALL, Budget, check_possible
 from compressor.errors import UsageError, did_you_mean
-from compressor.model.sublayers import Mask, Scores, Sublayer
+from compressor.learned_masks.job import Estimator, Learned, Learning, Weights
+from compressor.model.sublayers import Mask
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from compressor.tasks import Example, Task
-
-Weights = Literal["none", "encoder", "all"]
-Estimator = Literal["gumbel", "straight-through"]
+__all__ = [
+    "LEARNED",
+    "Estimator",
+    "Learned",
+    "Learning",
+    "Method",
+    "Weights",
+    "check_learning",
+    "learn",
+]
 
 
 class Method(NamedTuple):
@@ -51,63 +52,6 @@ LEARNED: dict[str, Method] = {
         "differentiable subset pruning: exactly the wanted number of gates is open at every step",
     ),
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Learning:
-    """Everything that learning a mask may use.
-
-    Args:
-        model: dense; never changed, a copy is trained where weights are.
-        examples: calibration rows; a tenth is held out to validate on.
-        keep: heads to keep per kind, or of all kinds together (`{"all": n}`); heads of kinds that
-            are not named stay and get no gate. None with a penalty.
-        floors: least number of heads in each layer of a kind.
-        weights: which weights are trained along with the gates: none; those of the encoder alone
-            (a classifier's are all but its classification head); or all.
-        epochs: over the calibration rows, in all.
-        learning_rate: of the weights.
-        patience: epochs without a lower held-out loss after which training stops; counted once
-            the wanted number of heads is reached.
-        state: file to go on from if it is there, and to save to; with trained weights there is a
-            second one beside it.
-        report: called with a line after every epoch.
-        progress: called with (steps done, steps in all).
-    """
-
-    model: nn.Module
-    layers: Sequence[Sublayer]
-    examples: Sequence[Example]
-    task: Task
-    keep: Mapping[str, int] | None
-    floors: Mapping[str, int]
-    weights: Weights = "none"
-    epochs: int = 20
-    batch_size: int = 32
-    learning_rate: float = 1e-4
-    patience: int = 2
-    seed: int = 0
-    device: str = "cpu"
-    state: Path | None = None
-    report: Callable[[str], None] = field(default=lambda line: None)
-    progress: Callable[[int, int], None] = field(default=lambda done, total: None)
-
-
-@dataclass(frozen=True)
-class Learned:
-    """A mask that was learned.
-
-    Args:
-        scores: what the gates learned per head, higher is kept; heads without a gate have the
-            largest score.
-        model: the weights that belong to the mask: `Learning.model` itself if none were trained.
-        text: what was done and how far the gates were from open or closed, for the report.
-    """
-
-    mask: Mask
-    scores: Scores
-    model: nn.Module
-    text: str
 
 
 def check_learning(

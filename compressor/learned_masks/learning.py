@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from compressor.learned_masks import Learned, Learning
 from compressor.learned_masks.base import Gates, distance_from_hard
+from compressor.learned_masks.job import Learned, Learning
 from compressor.learned_masks.problem import FitWeights, LearnGates, Trial
 from compressor.model.sublayers import Mask, Scores
 from compressor.tasks import Example

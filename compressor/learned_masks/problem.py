@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from compressor.learned_masks import Learning, Weights
 from compressor.learned_masks.base import Gates, distance_from_hard
+from compressor.learned_masks.job import Learning, Weights
 from compressor.learned_masks.layout import Layout
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import gated

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compressor.learned_masks import Estimator
 from compressor.learned_masks.base import Gates
+from compressor.learned_masks.job import Estimator
 from compressor.learned_masks.layout import Layout
 from compressor.learned_masks.relaxation import (
     gumbel_noise,

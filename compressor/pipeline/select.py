@@ -18,8 +18,8 @@ from pydantic import TypeAdapter
 from safetensors.torch import load_file, save_file
 
 from compressor.budgets.counts import latest_scores, select, step_targets
+from compressor.evaluation import main_metric
 from compressor.importance import METHODS, Scoring, score_heads
-from compressor.importance.confidence import boundary_ids
 from compressor.learned_masks import Learning
 from compressor.learned_masks import learn as learn_mask
 from compressor.model.checkpoint import Checkpoint
@@ -218,6 +218,11 @@ def score_model(
     """
     model = model or checkpoint.model
     needs_rows = METHODS[method.name].needs_rows
+    labels = task.label_names(checkpoint.model.config)
+
+    def metric(answers: Sequence[str]) -> tuple[float, str]:
+        return main_metric(task.name, answers, references, labels)
+
     scoring = Scoring(
         model=model.to(device),
         layers=checkpoint.layers,
@@ -225,10 +230,9 @@ def score_model(
         batches=task.batches(examples, model) if needs_rows else [],
         task=task,
         tokenizer=checkpoint.tokenizer,
-        references=references,
+        metric=metric if references else None,
         seed=seed,
         device=device,
-        special_ids=boundary_ids(checkpoint.tokenizer),
         progress=lambda done, total: progress.update("scoring", done, total),
     )
     try:

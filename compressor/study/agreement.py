@@ -12,10 +12,10 @@ from typing import Any
 
 from compressor.errors import UsageError
 from compressor.importance import METHODS
-from compressor.importance.compare import TIED, compare_scores, comparison_figure
 from compressor.model.sublayers import Scores, kind_of
 from compressor.report import numbers
 from compressor.report.facts import kind_label
+from compressor.study.compare_scores import TIED, compare_scores, comparison_figure
 from compressor.study.job import Job, score
 from compressor.study.output import Result, table
 from compressor.study.statistics import Floats, permutation_p

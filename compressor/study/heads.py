@@ -55,7 +55,6 @@ def _layer(
         task=job.task,
         device=job.device,
         tokenizer=checkpoint.tokenizer,
-        references=job.test.targets,
         progress=lambda done, total: job.progress.update("passes", done, total),
     )
     try:

@@ -10,9 +10,8 @@ from typing import Any
 from torch import nn
 
 from compressor import __version__
-from compressor.evaluation import compare
+from compressor.evaluation import compare, main_metric
 from compressor.files import fingerprint
-from compressor.importance.ablation import measure
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files, resolve
 from compressor.model.sublayers import Mask, Scores
@@ -264,6 +263,7 @@ def dense_answers(job: Job, batches: Sequence[Batch]) -> tuple[list[str], dict[s
         f"evaluating all heads on {len(rows.sources)} rows",
         lambda: answer(job, job.checkpoint, batches, len(rows.sources)),
     )
-    value, signature = measure(job.checkpoint.model, answers, rows.targets)
+    labels = job.task.label_names(job.checkpoint.model.config)
+    value, signature = main_metric(job.task.name, answers, rows.targets, labels)
     search = "" if job.metric != "bleu" else f"|beams:{job.testing.num_beams or 1}"
     return answers, {"metric": job.metric, "dense": value, "signature": f"{signature}{search}"}

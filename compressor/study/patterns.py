@@ -9,7 +9,7 @@ to them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,8 +53,13 @@ def rarity(
     return Rarity(counts, order[: min(common, seen)])
 
 
-def count_positions(scoring: Scoring, rare: Rarity) -> dict[str, dict[str, Any]]:
+def count_positions(
+    scoring: Scoring, rare: Rarity, special_ids: Collection[int]
+) -> dict[str, dict[str, Any]]:
     """Count to which tokens each self-attention head attends.
+
+    Args:
+        special_ids: tokens that are no words.
 
     Returns:
         By layer name: `tokens`, the number of queries; `special` [heads], their mean weight on
@@ -65,7 +70,7 @@ def count_positions(scoring: Scoring, rare: Rarity) -> dict[str, dict[str, Any]]
         `rare_tokens`, the number of queries in sentences whose least frequent token is not common;
         `rare_chance`, how often a random choice of the key would be right.
     """
-    special = torch.tensor(sorted(scoring.special_ids), dtype=torch.long, device=scoring.device)
+    special = torch.tensor(sorted(special_ids), dtype=torch.long, device=scoring.device)
     counts, common = rare.counts.to(scoring.device), rare.common.to(scoring.device)
     counters = {x.name: _Counter(x) for x in scoring.layers if x.kind != "cross"}
 

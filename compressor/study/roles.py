@@ -204,7 +204,6 @@ def _scoring(
         batches=batches,
         task=job.task,
         device=job.device,
-        special_ids=special_ids(job.checkpoint),
         progress=lambda done, total: job.progress.update("batches", done, total),
     )
 
@@ -213,8 +212,9 @@ def _positions(job: Job, model: nn.Module, layers: Sequence[Sublayer], material:
     vocabulary = int(model.config.vocab_size)  # type: ignore[union-attr,arg-type]
     try:
         scoring = _scoring(job, model, layers, material.batches)
-        rare = rarity(material.batches, vocabulary, COMMON, scoring.special_ids)
-        return count_positions(scoring, rare)
+        special = special_ids(job.checkpoint)
+        rare = rarity(material.batches, vocabulary, COMMON, special)
+        return count_positions(scoring, rare, special)
     finally:
         model.to("cpu")
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from compressor.budgets.counts import ALL
 from compressor.errors import InputError
-from compressor.importance.compare import TIED, shared_heads, spearman
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask, Scores
 from compressor.report import numbers
 from compressor.report.facts import kind_label, metric_style
 from compressor.study.agreement import flat, overlap_p
+from compressor.study.compare_scores import TIED, shared_heads, spearman
 from compressor.study.curve import removals
 from compressor.study.job import Job, answer, judge, make_batches, open_model, score
 from compressor.study.options import TrainingStudy
@@ -103,7 +103,7 @@ def ranking(scores: Scores, last: Scores) -> dict[str, Any]:
     Returns:
         `spearman`: correlation over all heads; `kinds`: and per kind; `top`: the size of the most
         important quarter, `shared`: how many of the last one's are in it, `by_chance` and `p`;
-        None where they are undefined (see `compressor.importance.compare`).
+        None where they are undefined (see `compressor.study.compare_scores`).
     """
     total = len(flat(scores))
     top = max(1, int(TOP * total + 0.5))

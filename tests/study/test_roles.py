@@ -161,7 +161,7 @@ def test_roles_of_hand_made_attention(monkeypatch):
     weights[0, 2, :, 3] = weights[1, 2, :, 1] = 0.9
     weights[0, 3, :, 5] = weights[1, 3, :, 3] = 0.9
     weights[:, 3, :, 1] = 0.06
-    setup = scoring("bert", [batch], special_ids=frozenset({2}))
+    setup = scoring("bert", [batch])
     layer = setup.layers[0]
 
     def visit_attention(scoring, visit):
@@ -170,7 +170,7 @@ def test_roles_of_hand_made_attention(monkeypatch):
     monkeypatch.setattr(patterns, "visit_attention", visit_attention)
     rare = rarity([batch], 60, 2, {2})
     assert set(rare.common.tolist()) == {10, 11}
-    found = count_positions(replace(setup, layers=[layer]), rare)["encoder_self.0"]
+    found = count_positions(replace(setup, layers=[layer]), rare, {2})["encoder_self.0"]
     assert found["tokens"] == 8  # 5 and 3 words; the end is none
     assert (found["offset"][:2], found["share"][:2]) == ([-1, 1], [1.0, 1.0])
     assert found["rare"][2] == 1.0
@@ -185,10 +185,10 @@ def test_positions_and_rare_tokens_of_every_architecture(name: str):
     setup = scoring(name)
     batch = labelled_batch(setup.model, rows=5)
     special = frozenset({int(batch["input_ids"][0, 3]), int(batch["input_ids"][2, 0])})
-    setup = replace(setup, batches=[batch], special_ids=special)
+    setup = replace(setup, batches=[batch])
     counts = np.bincount(batch["input_ids"][batch["attention_mask"].bool()], minlength=60)
     rare = rarity([batch], 60, 3, special)
-    found = count_positions(setup, rare)
+    found = count_positions(setup, rare, special)
     assert set(found) == {layer.name for layer in setup.layers if layer.kind != "cross"}
     common, expected = set(rare.common.tolist()), {}
     for number in range(5):

@@ -9,13 +9,13 @@ import pytest
 from scipy import stats
 
 from compressor.errors import UsageError
-from compressor.importance.compare import (
+from compressor.model.sublayers import Scores
+from compressor.study.compare_scores import (
     compare_scores,
     comparison_figure,
     comparison_plot,
     comparison_table,
 )
-from compressor.model.sublayers import Scores
 from tests.helpers.scores import LAYERS, sample
 
 
