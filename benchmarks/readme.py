@@ -1,8 +1,8 @@
-"""Put the measured tables into the README, between their markers.
+"""Copy the measured tables into the README, between their markers.
 
     python -m benchmarks.readme [--demo TEXT_FILE]
 
-Tables come from benchmarks/results/*.md; the demo's output is what `compress demo` printed.
+Tables come from benchmarks/results/*.md; --demo takes the output of `compress demo`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def put(text: str, name: str, content: str) -> str:
-    """Replace what stands between `<!-- name:start -->` and `<!-- name:end -->`."""
+    """Replace the text between `<!-- name:start -->` and `<!-- name:end -->`."""
     start, end = f"<!-- {name}:start -->", f"<!-- {name}:end -->"
     if start not in text:
         raise SystemExit(f"README.md has no marker {start}")
@@ -25,7 +25,7 @@ def put(text: str, name: str, content: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--demo", type=Path, help="what `compress demo` printed on stdout")
+    parser.add_argument("--demo", type=Path, help="the output of `compress demo`")
     args = parser.parse_args()
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")

@@ -1,11 +1,12 @@
-"""How throughput, latency and memory grow with batch, length and size of the model.
+"""How throughput, latency and memory grow with batch size, sequence length and model size.
 
     python -m benchmarks.scale --work DIR [--device cuda] [--threads N]
 
-Encoders with random weights, dense and with half of their heads, through `compressor.throughput`:
-one thing varies at a time, the other two stay at their middle. The bundled translator, dense and
-with half of its heads, with batch and generated length. Results: benchmarks/results/scale.json,
-.md and .png (scale-cuda.* with --device cuda).
+Encoders with random weights, dense and with half of their heads, timed by `compressor.throughput`:
+one of the three varies, the other two keep their middle value. The bundled translator, dense and
+with half of its heads, at several batch sizes and generated lengths.
+
+Results: benchmarks/results/scale.json, .md and .png (scale-cuda.* with --device cuda).
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import Any, Literal
 from benchmarks.speed import models
 from compressor import example
 from compressor.commands.console import Console
+from compressor.model.architectures import architecture
 from compressor.model.pruning_record import read_pruning_record
-from compressor.pipeline.recipe import Recipe
+from compressor.pipeline.recipe import make_recipe
 from compressor.pipeline.run import run
 from compressor.progress import Progress
 from compressor.tasks import read_rows
@@ -31,7 +33,7 @@ Device = Literal["cpu", "cuda"]
 
 RESULTS = Path(__file__).parent / "results"
 SIZES = ((2, 128), (4, 256), (6, 384), (8, 512), (12, 768))  # layers, width
-SIZE, BATCH, LENGTH = (6, 384), 8, 32  # the middle
+SIZE, BATCH, LENGTH = (6, 384), 8, 32  # middle values
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 LENGTHS = (8, 16, 32, 64, 128, 256)
 TARGETS = (4, 8, 16, 32, 64)  # generated tokens
@@ -49,7 +51,7 @@ class Model:
     def __init__(
         self, checkpoint: Path, rows: str, output: Path, device: Device, progress: Progress
     ) -> None:
-        recipe = Recipe(
+        recipe = make_recipe(
             model=str(checkpoint), keep=["0.5"], calibration=rows, calibration_rows=32,
             method="magnitude", recover="none", bench=False, device=device,
             precision=["fp32", "fp16"] if device == "cuda" else ["fp32"],
@@ -62,7 +64,7 @@ class Model:
             Subject("dense", dense, mask.totals()),
             Subject("half", output, mask.counts()),
         ]
-        task = "translation" if "decoder_layers" in self.config else "classification"
+        task = architecture(self.config["model_type"]).task
         self.rows = read_rows(task, rows, minimum=2)
 
     def measure(self, args: argparse.Namespace, **settings: Any) -> list[dict[str, Any]]:
@@ -75,7 +77,7 @@ class Model:
 
 
 def sweeps(args: argparse.Namespace, progress: Progress) -> dict[str, list[dict[str, Any]]]:
-    """What varies -> rows of timings, each with the value of what varies as `x`."""
+    """Name of the varied quantity -> timings, each with the value of that quantity as `x`."""
     rows = str(models.labelled_sentences(args.work / "rows.tsv"))
     encoders = {}
     for layers, width in SIZES:
@@ -89,19 +91,19 @@ def sweeps(args: argparse.Namespace, progress: Progress) -> dict[str, list[dict[
     bundled = Path(example.model())
     translator = Model(bundled, str(example.calibration()), output, args.device, progress)
 
-    def many(name: str, found: Sequence[tuple[float, list[dict[str, Any]]]]) -> None:
-        result[name] = [row | {"x": x} for x, timings in found for row in timings]
+    def add(name: str, timed: Sequence[tuple[float, list[dict[str, Any]]]]) -> None:
+        result[name] = [row | {"x": x} for x, timings in timed for row in timings]
         progress.message(f"{name}: done")
 
     result: dict[str, list[dict[str, Any]]] = {}
     timed = middle.measure(args, batch_sizes=BATCHES, lengths=LENGTH)
     result["encoder: rows per batch"] = [row | {"x": row["batch_size"]} for row in timed]
     fixed = {"batch_sizes": [BATCH]}
-    many(
+    add(
         "encoder: tokens per row",
         [(length, middle.measure(args, lengths=length, **fixed)) for length in LENGTHS],
     )
-    many(
+    add(
         "encoder: million weights in its layers",
         [
             (layers * 12 * width**2 / 1e6, encoder.measure(args, lengths=LENGTH, **fixed))
@@ -110,7 +112,7 @@ def sweeps(args: argparse.Namespace, progress: Progress) -> dict[str, list[dict[
     )
     timed = translator.measure(args, batch_sizes=BATCHES, target_length=16)
     result["translator: rows per batch"] = [row | {"x": row["batch_size"]} for row in timed]
-    many(
+    add(
         "translator: generated tokens per row",
         [(n, translator.measure(args, target_length=n, **fixed)) for n in TARGETS],
     )
@@ -123,7 +125,7 @@ def value(row: Mapping[str, Any], name: str) -> float | None:
 
 
 def draw(result: Mapping[str, list[dict[str, Any]]], path: Path) -> None:
-    """A column per thing that varies, a row per thing that is measured."""
+    """A column per varied quantity, a row per measured quantity."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -135,11 +137,11 @@ def draw(result: Mapping[str, list[dict[str, Any]]], path: Path) -> None:
     for column, (title, rows) in enumerate(result.items()):
         for place, (name, label) in enumerate(PANELS):
             axis = axes[place][column]
-            for variant, colour in (("dense", "#888888"), ("half", "#0b62a4")):
+            for variant, color in (("dense", "#888888"), ("half", "#0b62a4")):
                 points = [(r["x"], value(r, name)) for r in rows if r["variant"] == variant]
                 shown = [(x, y) for x, y in points if y is not None]
                 if shown:
-                    axis.plot(*zip(*shown, strict=True), "o-", color=colour, label=variant, ms=4)
+                    axis.plot(*zip(*shown, strict=True), "o-", color=color, label=variant, ms=4)
             if name == "speedup":
                 half = [r for r in rows if r["variant"] == "half"]
                 for row in half:
@@ -195,10 +197,12 @@ def table(result: Mapping[str, list[dict[str, Any]]], facts: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, required=True, help="models; kept for the next call")
+    parser.add_argument("--work", type=Path, required=True, help="models, reused by later calls")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--seconds", type=float, default=1.0, help="least time per model and point")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="minimum time per model and point"
+    )
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     result = sweeps(args, Console())

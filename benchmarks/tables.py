@@ -1,10 +1,10 @@
-"""Runs that the README quotes: compress one checkpoint to several budgets, write table and plots.
+"""Runs that the README cites: compress one checkpoint to several budgets, write table and plots.
 
     python -m benchmarks.tables translator --output OUT [--test TATOEBA/test.tsv]
     python -m benchmarks.tables classifier --output OUT --model FINE_TUNED --data CLINC150
 
-The table goes to benchmarks/results/NAME.md and .json, the plots beside it. The classifier is made
-by benchmarks/finetune_minilm.py first. Stopped runs go on with the same command.
+The table goes to benchmarks/results/NAME.md and .json, the plots beside it. Train the classifier
+with benchmarks/finetune_minilm.py first. The same command resumes a stopped run.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from pathlib import Path
 
 from compressor import example
 from compressor.commands.console import Console
-from compressor.pipeline.recipe import Recipe
+from compressor.pipeline.recipe import Recipe, make_recipe
 from compressor.pipeline.run import run
 from compressor.report.plots import save_plots
 from compressor.report.schema import Report
 from compressor.results import Variant
+from compressor.tasks import get_task
 
 RESULTS = Path(__file__).parent / "results"
 KEEP = ["1.0", "0.8", "0.6", "0.4"]
 BATCHES = [1, 16, 64]
+METRIC_TITLES = {"bleu": "BLEU"}
 
 
 def recipe_of(args: argparse.Namespace) -> Recipe:
     if args.name == "translator":
-        return Recipe(
+        return make_recipe(
             model=str(example.model()),
             calibration=str(example.calibration()),
             test=args.test or str(example.test()),
@@ -36,7 +38,7 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
             method=args.method,
             recover=args.recover,
         )
-    return Recipe(
+    return make_recipe(
         model=args.model,
         calibration=f"{args.data}/valid.tsv",
         test=f"{args.data}/test.tsv",
@@ -50,12 +52,20 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
 
 def table(report: Report) -> str:
     """Markdown: quality with its interval, size, and sentences per second with speed-ups."""
-    metric = "BLEU" if report.task == "translation" else "accuracy"
+    metric = get_task(report.task).main_metric
     heads = [f"sent/s, batch {b}" for b in BATCHES]
-    columns = ["heads kept", metric, "difference", "parameters", "checkpoint MB", "ONNX MB", *heads]
+    columns = [
+        "heads kept",
+        METRIC_TITLES.get(metric, metric),
+        "difference",
+        "parameters",
+        "checkpoint MB",
+        "ONNX MB",
+        *heads,
+    ]
     lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
     for model in (report.dense, *report.variants):
-        lines.append("| " + " | ".join(cells(report, model, metric.lower())) + " |")
+        lines.append("| " + " | ".join(cells(report, model, metric)) + " |")
     return "\n".join(lines)
 
 
@@ -86,7 +96,7 @@ def cells(report: Report, model: Variant, metric: str) -> list[str]:
 
 
 def without_paths(report: Report) -> Report:
-    """The report as it can be published: file names instead of one machine's paths."""
+    """The report with file names instead of the paths of this machine."""
 
     def named(variant: Variant) -> Variant:
         return variant.model_copy(update={"directory": variant.name})
@@ -109,7 +119,7 @@ def main() -> None:
     parser.add_argument("--data", help="CLINC150: train.tsv, valid.tsv, test.tsv")
     parser.add_argument("--method", default="second-order")
     parser.add_argument("--recover", default="reconstruct")
-    parser.add_argument("--label", help="name of the result files, if not the benchmark's")
+    parser.add_argument("--label", help="name of the result files; default: that of the benchmark")
     args = parser.parse_args()
     if args.name == "classifier" and not (args.model and args.data):
         parser.error("the classifier needs --model and --data")

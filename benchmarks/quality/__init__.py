@@ -1,1 +1,1 @@
-"""Which method keeps how much quality: every way of choosing heads with every way of repair."""
+"""How much quality each method preserves: every scoring method with every repair."""

@@ -2,13 +2,14 @@
 
     python -m benchmarks.quality --tatoeba DIR --classifier FINE_TUNED --clinc DIR
 
-DIR hold train.tsv, valid.tsv and test.tsv; the classifier is made by benchmarks/finetune_minilm.py
-first, the translator is the bundled one. Calibration rows are those of valid.tsv: the models were
-not trained on them. Each finished cell is a line of benchmarks/results/quality-NAME.jsonl; the same
-command goes on where it stopped (scores wait in --work, learned masks in the lines), and draws the
-table and the figure anew from what is there.
+Each DIR holds train.tsv, valid.tsv and test.tsv. Train the classifier with
+benchmarks/finetune_minilm.py first; the translator is the bundled one. Calibration rows come from
+valid.tsv, on which the models were not trained. Each finished cell is a line of
+benchmarks/results/quality-NAME.jsonl. The same command resumes where it stopped (with the scores in
+--work and the learned masks in the lines) and draws the table and the figure of all finished cells.
 
-Parts: --only NAME, --methods, --repairs, --kept restrict what is computed; --draw computes nothing.
+--only NAME, --methods, --repairs, --kept, --steps and --seeds restrict what is computed; --draw
+computes nothing.
 """
 
 from __future__ import annotations
@@ -16,38 +17,32 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks.quality.cells import RANDOM, SHARES, Cell, Laboratory, fill, read
+from benchmarks.quality.cells import RANDOM, SHARES, Cell, Experiment, fill, read
 from benchmarks.quality.draw import figure, summary, table
 from compressor import example
 from compressor.commands.console import Console
-from compressor.pipeline.recipe import Recipe
+from compressor.pipeline.sections import Data
 
 RESULTS = Path(__file__).parent.parent / "results"
 CALIBRATION_ROWS = 1000
-GATE_EPOCHS = 10  # about 300 steps, which hard-concrete needs (docs/gates.md)
 
 
-def recipes(args: argparse.Namespace) -> dict[str, Recipe]:
+def experiments(args: argparse.Namespace) -> dict[str, tuple[str, Data]]:
+    """Name -> checkpoint and rows of each model that is asked for."""
     found = {}
     if args.tatoeba:
-        found["translator"] = Recipe(
-            model=str(example.model()),
-            calibration=f"{args.tatoeba}/valid.tsv",
-            test=f"{args.tatoeba}/test.tsv",
-            calibration_rows=CALIBRATION_ROWS,
-            gate_epochs=GATE_EPOCHS,
-            test_rows=args.test_rows or 1000,
-        )
+        rows = _rows(args.tatoeba, args.test_rows or 1000)
+        found["translator"] = (str(example.model()), rows)
     if args.classifier and args.clinc:
-        found["classifier"] = Recipe(
-            model=args.classifier,
-            calibration=f"{args.clinc}/valid.tsv",
-            test=f"{args.clinc}/test.tsv",
-            calibration_rows=CALIBRATION_ROWS,
-            gate_epochs=GATE_EPOCHS,
-            test_rows=args.test_rows,
-        )
-    return {name: recipe for name, recipe in found.items() if args.only in (None, name)}
+        found["classifier"] = (args.classifier, _rows(args.clinc, args.test_rows))
+    return {name: made for name, made in found.items() if args.only in (None, name)}
+
+
+def _rows(directory: str, test_rows: int | None) -> Data:
+    return Data(
+        calibration=f"{directory}/valid.tsv", calibration_rows=CALIBRATION_ROWS,
+        test=f"{directory}/test.tsv", test_rows=test_rows,
+    )  # fmt: skip
 
 
 def wanted(args: argparse.Namespace, cell: Cell) -> bool:
@@ -69,26 +64,27 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=[])
     parser.add_argument("--repairs", nargs="+", default=[])
     parser.add_argument("--kept", nargs="+", type=int, default=[], choices=SHARES)
-    parser.add_argument("--steps", type=int, help="only cells of so many steps")
-    parser.add_argument("--seeds", type=int, default=3, help="of methods that are random")
+    parser.add_argument("--steps", type=int, help="only cells with this number of steps")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds of methods that are random")
     parser.add_argument("--test-rows", type=int, help="default: 1000 sentences, all texts")
-    parser.add_argument("--work", type=Path, default=Path("quality-work"), help="scores")
-    parser.add_argument("--draw", action="store_true", help="only table and figure")
+    parser.add_argument(
+        "--work", type=Path, default=Path("quality-work"), help="directory of the scores"
+    )
+    parser.add_argument("--draw", action="store_true", help="only draw the table and the figure")
     args = parser.parse_args()
     progress = Console()
     RESULTS.mkdir(exist_ok=True)
     if not args.draw:
-        made = recipes(args)
+        made = experiments(args)
         if not made:
             parser.error("give --tatoeba, or --classifier and --clinc, or --draw")
-        for name, recipe in made.items():
-            progress.message(f"{name}: {recipe.model}")
-            path = RESULTS / f"quality-{name}.jsonl"
+        for name, (model, data) in made.items():
+            progress.message(f"{name}: {model}")
             work = args.work / name
             work.mkdir(parents=True, exist_ok=True)
-            fill(
-                Laboratory(recipe, progress, work), path, lambda cell: wanted(args, cell), progress
-            )
+            experiment = Experiment(model, data, progress, work)
+            path = RESULTS / f"quality-{name}.jsonl"
+            fill(experiment, path, lambda cell: wanted(args, cell), progress)
     for name in ("translator", "classifier"):
         rows = read(RESULTS / f"quality-{name}.jsonl")
         if rows:

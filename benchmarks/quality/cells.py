@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from compressor.budgets.counts import parse_floors, select
+from compressor.budgets.counts import parse_floors
+from compressor.budgets.counts import select as select_units
 from compressor.evaluation import compare
-from compressor.export.metadata import max_source_tokens
 from compressor.files import write_json
 from compressor.importance import METHODS
 from compressor.learned_masks import LEARNED, Learning, learn
@@ -22,28 +22,28 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
-from compressor.pipeline.context import read_data, score_checkpoint_heads
-from compressor.pipeline.recipe import Recipe
+from compressor.pipeline import load, sections, select
 from compressor.progress import Progress
-from compressor.recovery import Recovered, Recovery, parse_recovery, recover
+from compressor.recovery import Recovered, parse_recovery
 from compressor.tasks import Batch, get_task
 
 SHARES = (90, 80, 70, 60, 50, 40, 30, 20)  # percent of heads kept
 REPAIRS = ("none", "reconstruct", "distill", "reconstruct+distill")
 RANDOM = ("random", "hard-concrete", "subset")  # methods whose mask depends on the seed
 SEEDS = (0, 1, 2)
-METRIC = {"translation": "bleu", "classification": "accuracy"}
-# Scores that are by default divided by their norm over the layer, also compared as they are.
+# By default these scores are divided by their norm over the layer; compared without that too.
 PLAIN = {f"{method} (not normalized)": method for method in ("taylor", "fisher")}
 CHOOSERS = (*METHODS, *PLAIN, *LEARNED)
-STEPS = 4  # of the methods that are also tried in steps
+STEPS = 4  # for the methods that are also run in steps
 IN_STEPS = ("second-order", "taylor")
 EVALUATION_ROWS = 64  # rows per batch
+GATE_EPOCHS = 10  # about 300 steps, as many as hard-concrete needs (docs/gates.md)
+DISTILL_EPOCHS = 5
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is compared; `steps` above 1 repairs after each step."""
+    """One setting; with `steps` above 1 the model is repaired after each step."""
 
     method: str
     seed: int
@@ -57,7 +57,7 @@ class Cell:
 
 
 def all_cells() -> Iterator[Cell]:
-    """Every cell, cheap ones first, so that a table is worth looking at early."""
+    """Every cell, cheap ones first, so that the table is useful early."""
     for repair in REPAIRS:
         for method in CHOOSERS:
             for seed in SEEDS if method in RANDOM else SEEDS[:1]:
@@ -68,27 +68,41 @@ def all_cells() -> Iterator[Cell]:
                 yield from (Cell(method, 0, repair, kept, STEPS) for kept in SHARES)
 
 
-class Laboratory:
-    """One model with its rows; scores and masks are computed once for many cells."""
+class Experiment:
+    """One model with its rows; scores and masks are computed once and used for many cells.
 
-    def __init__(self, recipe: Recipe, progress: Progress, work: Path) -> None:
-        self.recipe, self.progress, self.work = recipe, progress, work
-        self.checkpoint = open_checkpoint(recipe.model)
+    Args:
+        work: directory of the scores, which later runs reuse.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        data: sections.Data,
+        progress: Progress,
+        work: Path,
+        *,
+        gate_epochs: int = GATE_EPOCHS,
+        distill_epochs: int = DISTILL_EPOCHS,
+    ) -> None:
+        self.progress, self.work = progress, work
+        self.gate_epochs, self.distill_epochs = gate_epochs, distill_epochs
+        self.checkpoint = open_checkpoint(model)
         self.model, self.layers = self.checkpoint.model, self.checkpoint.layers
         self.full = Mask.full(self.layers)
-        self.floors = parse_floors(recipe.floor, self.full)
+        self.floors = parse_floors("1", self.full)
         self.task = get_task(self.checkpoint.entry.task)
-        self.metric = METRIC[self.checkpoint.entry.task]
-        calibration, test = read_data(recipe, self.checkpoint)
-        assert calibration is not None
-        assert test is not None
-        limit = max_source_tokens(self.checkpoint)
-        self.calibration, self.test = calibration, test
-        tokenizer = self.checkpoint.tokenizer
-        self.examples = self.task.encode(calibration, tokenizer, limit)
-        rows = self.task.encode(test, tokenizer, limit)
+        self.metric = self.task.main_metric
+        rows = load.read(data, self.checkpoint, self.task)
+        assert rows.calibration is not None
+        assert rows.test is not None
+        self.calibration, self.test = rows.calibration, rows.test
+        self.examples = load.encode(self.calibration, self.checkpoint, self.task)
         self.test_batches: list[Batch] = self.task.batches(
-            rows, self.model, batch_tokens=None, batch_size=EVALUATION_ROWS
+            load.encode(self.test, self.checkpoint, self.task),
+            self.model,
+            batch_tokens=None,
+            batch_size=EVALUATION_ROWS,
         )
         self._scores: dict[tuple[str, int], Scores] = {}
         self._choices: dict[tuple[Any, ...], tuple[Mask, nn.Module, float]] = {}
@@ -148,7 +162,7 @@ class Laboratory:
                 repaired = self.repair(cell.recover, pruned, cell.seed).model
                 model = restore_shape(self.model, repaired, self.layers, mask)
                 scores = self._score(cell, mask, model)
-            mask = select(scores, mask, {"all": target}, self.floors)
+            mask = select_units(scores, mask, {"all": target}, self.floors)
         return mask, model
 
     def _learned(self, cell: Cell, keep: int) -> Mask:
@@ -161,15 +175,15 @@ class Laboratory:
                 task=self.task,
                 keep={"all": keep},
                 floors=self.floors,
-                epochs=self.recipe.gate_epochs,
+                epochs=self.gate_epochs,
                 seed=cell.seed,
                 report=self.progress.message,
             ),
         )
         return learned.mask
 
-    def remember(self, rows: list[dict[str, Any]]) -> None:
-        """Take learned masks, minutes each, from finished cells of the same method and share."""
+    def reuse_learned_masks(self, rows: list[dict[str, Any]]) -> None:
+        """Reuse the learned masks of finished cells: learning one takes minutes."""
         for row in rows:
             if row["method"] in LEARNED and "mask" in row:
                 mask = Mask.from_json(row["mask"], self.full.counts())
@@ -188,30 +202,22 @@ class Laboratory:
         return self._scores[key]
 
     def _score(self, cell: Cell, mask: Mask, model: nn.Module) -> Scores:
-        options: dict[str, Any] = {"method": cell.method, "seed": cell.seed}
-        if cell.method in PLAIN:
-            options |= {"method": PLAIN[cell.method], "normalize": "none"}
-        recipe = self.recipe.model_copy(update=options)
-        return score_checkpoint_heads(
-            recipe, self.checkpoint, self.examples, mask, "cpu", self.progress, model=model
-        )
+        options = {"normalize": "none"} if cell.method in PLAIN else {}
+        method: Any = sections.SCORED[PLAIN.get(cell.method, cell.method)](**options)
+        return select.score_model(
+            method, self.checkpoint, self.task, self.examples, mask, seed=cell.seed, device="cpu",
+            progress=self.progress, references=self.calibration.targets, model=model,
+        )  # fmt: skip
 
     def repair(self, how: str, pruned: nn.Module, seed: int) -> Recovered:
-        options = {
-            "epochs": self.recipe.distill_epochs,
-            "learning_rate": self.task.learning_rate,
-            "patience": self.recipe.patience,
-        }
-        job = Recovery(
-            dense=self.model,
-            pruned=pruned,
-            layers=self.layers,
-            task=self.task,
-            examples=self.examples,
-            seed=seed,
-        )
-        methods = parse_recovery(how)
-        return recover({m: options if m == "distill" else {} for m in methods}, job)
+        epochs = {"distill": {"epochs": self.distill_epochs}}
+        steps: list[Any] = [
+            sections.REPAIRS[name](**epochs.get(name, {})) for name in parse_recovery(how)
+        ]
+        return select.repair(
+            steps, self.checkpoint, self.task, self.examples, pruned, seed=seed, device="cpu",
+            progress=self.progress,
+        )  # fmt: skip
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> tuple[list[str], float]:
@@ -228,15 +234,15 @@ class Laboratory:
 
 
 def fill(
-    laboratory: Laboratory, path: Path, wanted: Callable[[Cell], bool], progress: Progress
+    experiment: Experiment, path: Path, wanted: Callable[[Cell], bool], progress: Progress
 ) -> list[dict[str, Any]]:
-    """Compute the wanted cells that `path` does not hold yet; each is appended at once."""
+    """Compute the wanted cells that `path` lacks; each is appended as soon as it is finished."""
     done = read(path)
     known = {Cell(**{k: row[k] for k in Cell.__dataclass_fields__}).key for row in done}
     missing = [cell for cell in all_cells() if wanted(cell) and cell.key not in known]
-    laboratory.remember(done)
+    experiment.reuse_learned_masks(done)
     for number, cell in enumerate(missing, 1):
-        row = laboratory.run(cell)
+        row = experiment.run(cell)
         if any(other["dense"] != row["dense"] for other in done):
             raise SystemExit(f"{path} is of another model or other test rows: move it away first.")
         with path.open("a", encoding="utf-8") as file:
@@ -251,7 +257,7 @@ def fill(
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The cells that are there; none if there is no file."""
+    """The finished cells in `path`; none if there is no file."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

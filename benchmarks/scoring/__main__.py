@@ -2,12 +2,13 @@
 
     python -m benchmarks.scoring
 
-Against a plain forward and backward pass over the same batches, gradients of all weights included:
-what a training step costs without its optimizer. Weights and rows are random, which changes no
-cost. Timings are interleaved (plain, method, method, …, plain, …) and given as the median ratio
-to the plain pass of the same round; memory is the growth of a fresh process's peak over that of
-one which only holds model and rows. Results: benchmarks/results/scoring.md, .json; settings that
-are there from as many rounds on the same hardware are not measured again, but with --again.
+Relative to a plain forward and backward pass over the same batches, with gradients of all weights:
+the cost of a training step without its optimizer. Weights and rows are random, which does not
+change the cost. Timings are interleaved (plain, method, method, …, plain, …) and given as the
+median ratio to the plain pass of the same round; memory is the peak of a new process minus the peak
+of one that only loads model and rows. Results: benchmarks/results/scoring.md, .json. Settings
+already measured there with the same number of rounds on the same hardware are skipped, unless
+--again is given.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from compressor.throughput.hardware import describe
 RESULTS = Path(__file__).parent.parent / "results"
 PLAIN, NOTHING = "plain pass", "nothing"
 SETTING = ("task", "layers", "width", "heads", "rows")
-# task -> (layers, width, heads): the larger classifier is of MiniLM's size, the smaller translator
-# of the bundled one's, the larger one of that of OPUS-MT's small models.
+# Task -> (layers, width, heads). The larger classifier has the size of MiniLM, the smaller
+# translator that of the bundled one, the larger translator that of OPUS-MT's small models.
 MODELS = {
     "classification": ((3, 192, 6), (6, 384, 12)),
     "translation": ((3, 256, 8), (6, 384, 8)),
 }
 ROWS = (64, 256)
 VOCABULARY = 8000
-# Ablation makes a pass per head, relevance one per target position; they are timed on the smallest
-# setting of each task alone.
+# Ablation makes a pass per head, relevance one per target position: timed only on the smallest
+# setting of each task.
 SLOW = ("ablation", "relevance")
 ONE_PASS = ("taylor", "fisher", "second-order")  # should stay within 1.5 plain passes
 
@@ -47,9 +48,11 @@ def build(task: str, size: tuple[int, int, int]) -> Any:
     import torch
     import transformers as t
 
+    from compressor.tasks import get_task
+
     layers, width, heads = size
     torch.manual_seed(0)
-    if task == "classification":
+    if not get_task(task).generates:
         config = t.BertConfig(
             vocab_size=VOCABULARY, hidden_size=width, num_hidden_layers=layers,
             num_attention_heads=heads, intermediate_size=4 * width,
@@ -67,7 +70,7 @@ def build(task: str, size: tuple[int, int, int]) -> Any:
 
 
 def make_work(task: str, size: tuple[int, int, int], rows: int) -> dict[str, Callable[[], object]]:
-    """Name -> what is timed, on one model and one set of batches of ragged rows."""
+    """Name -> function to time, on one model and one set of batches of rows of unequal length."""
     import random
 
     from compressor.importance import Scoring, score_heads
@@ -81,8 +84,7 @@ def make_work(task: str, size: tuple[int, int, int], rows: int) -> dict[str, Cal
         return tuple(rng.randrange(5, VOCABULARY - 1) for _ in range(rng.randint(5, 35)))
 
     examples = [
-        Example(row, tokens(), tokens() if task == "translation" else (row % 10,))
-        for row in range(rows)
+        Example(row, tokens(), tokens() if module.generates else (row % 10,)) for row in range(rows)
     ]
     batches = module.batches(examples, model)
     layers = find_sublayers(model)
@@ -169,7 +171,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def earlier(rounds: int) -> list[dict[str, Any]]:
-    """What an earlier run of as many rounds on this hardware has measured, if any."""
+    """Rows of an earlier run with as many rounds on this hardware; empty if there is none."""
     file = RESULTS / "scoring.json"
     if not file.exists():
         return []
@@ -179,7 +181,7 @@ def earlier(rounds: int) -> list[dict[str, Any]]:
 
 
 def write(rows: list[dict[str, Any]], rounds: int) -> None:
-    """The results so far."""
+    """Write the results measured so far."""
     RESULTS.mkdir(exist_ok=True)
     facts = {"hardware": describe(), "rounds": rounds, "rows": rows}
     (RESULTS / "scoring.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
@@ -194,7 +196,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
-    parser.add_argument("--again", action="store_true", help="what was measured before too")
+    parser.add_argument(
+        "--again", action="store_true", help="measure settings again that were measured before"
+    )
     args = parser.parse_args()
     if args.child:
         child(*args.child)
@@ -205,9 +209,9 @@ def main() -> None:
         for size in sizes:
             for rows in ROWS:
                 setting = (task, *size, rows)
-                there = [row for row in known if tuple(row[key] for key in SETTING) == setting]
-                if there:
-                    found += there
+                old = [row for row in known if tuple(row[key] for key in SETTING) == setting]
+                if old:
+                    found += old
                     continue
                 timed = timings(task, size, rows, args.rounds)
                 if rows == max(ROWS):
@@ -217,7 +221,7 @@ def main() -> None:
                             growth = peak(task, size, rows, row["method"]) - base
                             row["memory"] = max(0.0, growth)
                 found += timed
-                write(found, args.rounds)  # what is there is worth having if this is stopped
+                write(found, args.rounds)  # keep partial results if this is stopped
                 print(task, size, rows, {r["method"]: round(r["ratio"], 2) for r in timed})
     print(table(found))
 

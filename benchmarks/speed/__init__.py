@@ -1,1 +1,1 @@
-"""How fast artifacts are beside what else one would serve the same model with."""
+"""Throughput of artifacts compared with other programs that serve the same model."""

@@ -1,14 +1,14 @@
-"""Artifacts beside what else one would serve the same model with; one interleaved run each.
+"""Throughput of artifacts and of other programs that serve the same model, timed interleaved.
 
     python -m benchmarks.speed [NAME …] --work DIR [--tatoeba TEST.tsv]
                                [--target-text TEXT] [--classifier FINE_TUNED --clinc DIR]
 
-Needs the extra `peers` (CTranslate2). Models with random weights are made here; the classifier by
-benchmarks/finetune_minilm.py. Every peer runs the same batches of rows of similar length, and every
-translator generates the same number of tokens for every row while it is timed; where the model is
-trained, quality is measured with sentences that end by themselves. Results go to
-benchmarks/results/speed-NAME.json and .md; `-cuda` and `-N-threads` are added to the names where
---device and --threads say so.
+Needs the extra `peers` (CTranslate2). Models with random weights are created here; train the
+classifier with benchmarks/finetune_minilm.py. Every program (peer) runs the same batches of rows of
+similar length, and while it is timed every translator generates the same number of tokens for every
+row. For trained models quality is measured too, with sentences that end by themselves. Results go
+to benchmarks/results/speed-NAME.json and .md; --device cuda and --threads N add `-cuda` and
+`-N-threads` to the names.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from compressor.progress import Progress
 from compressor.runtime import Classifier, Translator, collate
 from compressor.runtime.batching import by_length
 from compressor.runtime.vocabulary import count_output_tokens
+from compressor.tasks import get_task
 from compressor.throughput import WorkSize, limit_of, measure, measure_machine, shape_of, summarize
 from compressor.throughput.hardware import cores, describe, versions
 from compressor.throughput.limits import Limit
@@ -45,10 +46,10 @@ QUALITY_ROWS = 64  # rows per batch while quality is measured
 def make_timed(
     setting: Setting, runtime: Translator | Classifier, sizes: list[int], tokens: int | None
 ) -> list[Workload]:
-    """Batches of rows of similar length, as the runtime makes them of a list of texts.
+    """Batches of rows of similar length, as the runtime makes them from a list of texts.
 
     Args:
-        tokens: source tokens that every row is cut or filled to; None leaves them as they are.
+        tokens: source tokens that every row is cut or padded to; None keeps the rows' lengths.
     """
     artifact = runtime.artifact
     rows = sorted(runtime.encode(setting.rows.sources), key=len)
@@ -58,7 +59,7 @@ def make_timed(
         lambda chosen: collate(chosen, artifact.pad_token_id, artifact.inputs),
         lengths=tokens or "data",
     )
-    # Every so many of the batches, so that short and long rows are among them.
+    # Evenly spaced batches, so that short and long rows are among them.
     return [
         Workload.of(w.batches[:: -(-len(w.batches) // setting.batches)], setting.target_length or 0)
         for w in made
@@ -66,33 +67,33 @@ def make_timed(
 
 
 def answers(setting: Setting, run: Run, runtime: Translator | Classifier) -> list[str]:
-    """What one peer says of the test rows, in their order."""
+    """The answers of one peer to the test rows, in their order."""
     encoded = runtime.encode(setting.rows.sources)
     artifact = runtime.artifact
     found = [""] * len(encoded)
     for places in by_length(encoded, QUALITY_ROWS):
         chosen = [encoded[place] for place in places]
-        said = run(collate(chosen, artifact.pad_token_id, artifact.inputs), None)
+        output = run(collate(chosen, artifact.pad_token_id, artifact.inputs), None)
         if isinstance(runtime, Translator):
-            texts = runtime.decode(said)
+            texts = runtime.decode(output)
         else:
-            texts = [runtime.artifact.labels[i] for i in np.argmax(said, axis=1)]
+            texts = [runtime.artifact.labels[i] for i in np.argmax(output, axis=1)]
         for place, text in zip(places, texts, strict=True):
             found[place] = text
     return found
 
 
-def quality(setting: Setting, said: dict[str, list[str]]) -> dict[str, Any]:
+def quality(setting: Setting, answered: dict[str, list[str]]) -> dict[str, Any]:
     """BLEU or accuracy of every peer, and the difference of each low precision from its fp32."""
     rows, found = setting.rows, {}
-    metric = "bleu" if rows.task == "translation" else "accuracy"
-    for name, outputs in said.items():
-        labels = sorted(set(rows.targets))  # not looked at in a translation
+    metric = get_task(rows.task).main_metric
+    for name, outputs in answered.items():
+        labels = sorted(set(rows.targets))
         value = score_answers(rows.task, outputs, rows.targets, labels).metrics[metric]
         found[name] = {"metric": metric, "value": value, "rows": len(rows.targets)}
         base = f"{name.rpartition(', ')[0]}, fp32"
-        if name.startswith("compress") and base in said and base != name:
-            compared = compare(rows.task, said[base], outputs, rows.targets)
+        if name.startswith("compress") and base in answered and base != name:
+            compared = compare(rows.task, answered[base], outputs, rows.targets)
             own = next(c for c in compared if c.metric == metric)
             found[name]["against_fp32"] = [own.difference, *own.interval]
     return found
@@ -101,7 +102,7 @@ def quality(setting: Setting, said: dict[str, list[str]]) -> dict[str, Any]:
 def limits(
     setting: Setting, workloads: list[Workload], names: tuple[str, str], device: str, threads: int
 ) -> dict[tuple[str, int], Limit]:
-    """The most that half the heads can gain over the dense artifact in the same precision."""
+    """Theoretical limit of the speed-up of half the heads over dense, in the same precision."""
     config = json.loads((setting.checkpoint / "config.json").read_text(encoding="utf-8"))
     mask, size = read_pruning_record(setting.output).mask, head_dim_of(config)
     tokens = count_output_tokens(setting.output)
@@ -123,15 +124,15 @@ def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress
     """Everything about one model: quality, times, memory, load time."""
     threads = args.threads or cores()
     runtime: Translator | Classifier = (
-        Translator(setting.dense) if setting.task == "translation" else Classifier(setting.dense)
+        Translator(setting.dense) if setting.generates else Classifier(setting.dense)
     )
     chosen = peers(setting, args.device, threads, args.programs)
     opened = {peer.name: open_peer(peer, args.device, threads) for peer in chosen}
     found: dict[str, Any] = {}
     if setting.trained:
         progress.message(f"{setting.name}: quality on {len(setting.rows.sources)} rows")
-        said = {name: answers(setting, run, runtime) for name, run in opened.items()}
-        found = quality(setting, said)
+        answered = {name: answers(setting, run, runtime) for name, run in opened.items()}
+        found = quality(setting, answered)
     low = "fp16" if args.device == "cuda" else "fp32"
     pair = (f"compress, dense, {low}", f"compress, half the heads, {low}")
     timed = []
@@ -205,10 +206,10 @@ def _peer_versions() -> dict[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", default=[], choices=[*NAMES, []], help="default: all")
-    parser.add_argument("--work", type=Path, help="models; kept for the next call")
+    parser.add_argument("--work", type=Path, help="models, reused by later calls")
     parser.add_argument("--tatoeba", help="test.tsv for the translator; default: bundled rows")
     parser.add_argument(
-        "--target-text", help="for one more row of the translator; a sentence a line"
+        "--target-text", help="one sentence a line, for one more row of the translator"
     )
     parser.add_argument("--classifier", help="the fine-tuned classifier")
     parser.add_argument("--clinc", help="CLINC150: valid.tsv, test.tsv")
@@ -218,8 +219,12 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", help="source tokens; default: the data's")
     parser.add_argument("--programs", nargs="*", default=list(PROGRAMS), choices=PROGRAMS)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--seconds", type=float, default=3.0, help="least time per peer and batch")
-    parser.add_argument("--draw", action="store_true", help="only the tables, of what is there")
+    parser.add_argument(
+        "--seconds", type=float, default=3.0, help="minimum time per peer and batch"
+    )
+    parser.add_argument(
+        "--draw", action="store_true", help="only write the tables of the results so far"
+    )
     args = parser.parse_args()
     if args.work is None and not args.draw:
         parser.error("give --work, or --draw")

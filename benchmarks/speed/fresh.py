@@ -1,4 +1,4 @@
-"""Seconds to load a peer, and the peak memory of running one batch, in a process of its own.
+"""Seconds to load a peer and peak memory of running one batch, measured in a new process.
 
 python -m benchmarks.speed.fresh REQUEST.json
 """
@@ -25,29 +25,28 @@ ROOT = Path(__file__).resolve().parents[2]
 def measure_fresh(
     peer: Peer, batch: Batch, length: int | None, device: str, threads: int
 ) -> dict[str, float | None]:
-    """`load_seconds`, `first_seconds` (of the first batch) and `peak_mib` of a fresh process.
+    """`load_seconds`, `first_seconds` (of the first batch) and `peak_mib` of a new process.
 
-    On CUDA `peak_mib` is the GPU's memory, None where the driver does not tell.
-
-    Loading counts the import of the program's own libraries.
+    Loading includes the import of the program's libraries. On CUDA `peak_mib` is GPU memory, None
+    where the driver does not report it.
     """
     with tempfile.TemporaryDirectory() as folder:
         np.savez(Path(folder) / "batch.npz", **batch)  # type: ignore[arg-type]
         request = Path(folder) / "request.json"
-        asked = {
+        content = {
             "peer": peer.to_json(),
             "batch": str(Path(folder) / "batch.npz"),
             "length": length,
             "device": device,
             "threads": threads,
         }
-        request.write_text(json.dumps(asked), encoding="utf-8")
+        request.write_text(json.dumps(content), encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-m", "benchmarks.speed.fresh", str(request)],
             capture_output=True, text=True, check=False, cwd=ROOT,
         )  # fmt: skip
     if done.returncode:
-        raise RuntimeError(f"{peer.name} failed in a process of its own: {done.stderr[-2000:]}")
+        raise RuntimeError(f"{peer.name} failed in a new process: {done.stderr[-2000:]}")
     found: dict[str, float | None] = json.loads(done.stdout.splitlines()[-1])
     return found
 

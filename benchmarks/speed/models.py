@@ -1,4 +1,4 @@
-"""Models for timing: real sizes, random weights. What they answer means nothing."""
+"""Models for timing: realistic sizes and random weights; their answers mean nothing."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from compressor import example
 
 OPUS_PIECES = 58_101  # vocabulary of the OPUS-MT models: the union of two languages' pieces
-SPM_PIECES = 32_000  # taken for the pieces of each language in them
+SPM_PIECES = 32_000  # assumed number of pieces of each language
 
 
 def translator(directory: Path, *, layers: int = 6, width: int = 512) -> Path:
     """A Marian checkpoint, by default of OPUS-MT's size (74 million parameters).
 
-    Its tokenizer is the bundled translator's, with names for the other pieces: 32,000 that either
-    language's SentencePiece model knows, some of them both.
+    Its tokenizer is the bundled translator's, with placeholder names for the additional pieces.
+    Each language's SentencePiece model has 32,000 pieces; some are in both.
     """
     from transformers import MarianConfig, MarianMTModel
 
@@ -56,7 +56,7 @@ def translator(directory: Path, *, layers: int = 6, width: int = 512) -> Path:
 
 
 def _add_pieces(source: Path, names: list[str], target: Path) -> None:
-    """A SentencePiece model with more pieces, too unlikely ever to be chosen."""
+    """Copy a SentencePiece model and add pieces, with scores so low that none is ever used."""
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
@@ -69,7 +69,7 @@ def _add_pieces(source: Path, names: list[str], target: Path) -> None:
 def encoder(directory: Path, *, layers: int = 12, width: int = 768, pieces: int = 30_522) -> Path:
     """A BERT classifier with two labels, by default of BERT-base's size (110 million parameters).
 
-    Its tokenizer splits words into letters; timing cuts or fills rows to a number of tokens.
+    Its tokenizer splits words into letters; timing cuts or pads rows to a number of tokens.
     """
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast

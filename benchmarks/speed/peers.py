@@ -1,7 +1,7 @@
-"""What is compared: one model, opened by each of the programs that can serve it.
+"""One model, opened by each of the programs that can serve it.
 
-Every peer takes the same padded batches of token ids and gives the same thing back: logits, or as
-many token ids per row as it is told (None: until it ends a sentence by itself), by greedy search.
+Every peer takes the same padded batches of token ids. A classifier returns logits; a translator
+returns, by greedy search, the given number of token ids per row (None: until the sentence ends).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from compressor.tasks import get_task
 from compressor.throughput.workloads import Batch
 
 # Rows of token ids (translators), or an array of logits; the number of tokens to generate.
@@ -24,12 +25,12 @@ class Peer:
     """One way to serve the model.
 
     Args:
-        name: in the tables.
+        name: as the tables show it.
         program: `compress`, `eager`, `compile`, `ctranslate2` (all threads on one batch) or
             `ctranslate2-workers` (a part of the batch for each thread).
         directory: what the program opens.
-        precision: in the program's own words.
-        bytes: of the weights on disk.
+        precision: as the program calls it.
+        bytes: size of the weights on disk.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Peer:
 
 
 def open_peer(peer: Peer, device: str, threads: int) -> Run:
-    """Load the model; the result runs one batch."""
+    """Load the model; returns a function that runs one batch."""
     return {
         "compress": _compress,
         "eager": _transformers,
@@ -60,7 +61,7 @@ def _compress(peer: Peer, device: str, threads: int) -> Run:
     options: dict[str, Any] = {
         "precision": peer.precision, "device": device, "threads": threads,
     }  # fmt: skip
-    if peer.task == "translation":
+    if get_task(peer.task).generates:
         translator = Translator(peer.directory, **options)
         return lambda batch, length: translator.generate(
             batch, forced_length=length, num_beams=None if length else 1
@@ -74,18 +75,20 @@ def _transformers(peer: Peer, device: str, threads: int) -> Run:
     from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
 
     torch.set_num_threads(threads)
-    translation = peer.task == "translation"
-    kind = AutoModelForSeq2SeqLM if translation else AutoModelForSequenceClassification
+    generates = get_task(peer.task).generates
+    kind = AutoModelForSeq2SeqLM if generates else AutoModelForSequenceClassification
     kinds = {"fp32": torch.float32, "fp16": torch.float16}
     model = kind.from_pretrained(peer.directory, dtype=kinds[peer.precision]).to(device).eval()
-    logging.getLogger("transformers").setLevel(logging.ERROR)  # that a limit replaces another
+    logging.getLogger("transformers").setLevel(
+        logging.ERROR
+    )  # no warning that one limit overrides another
     if peer.program == "compile":
         model.forward = torch.compile(model.forward, dynamic=True)
 
     @torch.inference_mode()
     def run(batch: Batch, length: int | None) -> Any:
         inputs = {name: torch.from_numpy(value).to(device) for name, value in batch.items()}
-        if not translation:
+        if not generates:
             return model(**inputs).logits.float().cpu().numpy()
         limits = {} if length is None else {"min_new_tokens": length, "max_new_tokens": length}
         found = model.generate(**inputs, num_beams=1, do_sample=False, **limits)
@@ -133,7 +136,7 @@ def _ctranslate2(peer: Peer, device: str, threads: int) -> Run:
 
 
 def convert(checkpoint: Path, directory: Path, precision: str) -> Path:
-    """The checkpoint in CTranslate2's format; what is there already is kept."""
+    """Convert the checkpoint to CTranslate2's format, unless that was done before."""
     if not (directory / "model.bin").exists():
         from ctranslate2.converters import TransformersConverter
 

@@ -1,4 +1,4 @@
-"""The models that are compared, and how each is made ready: compressed, converted, with rows."""
+"""The models that are compared, and their preparation: compressing, converting, reading rows."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from benchmarks.speed.peers import Peer, convert
 from compressor import example
 from compressor.export import graph_bytes
 from compressor.files import sha256_of
-from compressor.pipeline.recipe import Recipe
+from compressor.pipeline.options import assemble
+from compressor.pipeline.recipe import ExportRequest, as_flags, make_recipe
 from compressor.pipeline.run import run
 from compressor.pipeline.single_steps import export_checkpoint
 from compressor.progress import Progress
 from compressor.runtime.artifact import GRAPH_DIRECTORY
-from compressor.tasks import Rows, read_rows
+from compressor.tasks import Rows, get_task, read_rows
 
 NAMES = ("translator", "opus-size", "classifier", "bert-base-size")
 KEEP = "0.5"
@@ -29,14 +30,15 @@ class Setting:
     """One model.
 
     Args:
-        checkpoint: the dense one.
-        output: what `compress run` made of it, with half of its heads; the dense artifact to
-            compare with is below it.
-        rows: what is timed and, if the model is `trained`, what its quality is measured on.
-        restricted: the same heads, with a decoder that scores what a target text is made of.
+        checkpoint: the dense checkpoint.
+        output: the artifact of `compress run` with half of the heads; the dense artifact to
+            compare with is in a subdirectory.
+        rows: the rows that are timed and, if the model is `trained`, whose quality is measured.
+        restricted: an artifact with the same heads whose decoder scores only the tokens that occur
+            in a target text.
         target_length: tokens that translators generate for every row while they are timed.
-        batches: timed batches of a size at most.
-        warmup: calls of every peer before its times count.
+        batches: maximum number of timed batches per batch size.
+        warmup: calls of every peer before it is timed.
     """
 
     name: str
@@ -55,17 +57,21 @@ class Setting:
         return self.rows.task
 
     @property
+    def generates(self) -> bool:
+        return get_task(self.task).generates
+
+    @property
     def dense(self) -> Path:
         return self.output / ".compress" / "dense"
 
 
 def prepare(name: str, args: argparse.Namespace, progress: Progress) -> Setting:
-    """Make or find the model, and compress it to half of its heads."""
+    """Create the model if it does not exist, and compress it to half of its heads."""
     work: Path = args.work / name
     work.mkdir(parents=True, exist_ok=True)
     found = _MAKE[name](args, work)
     other = "fp16" if args.device == "cuda" else "int8"
-    recipe = Recipe(
+    recipe = make_recipe(
         model=str(found["checkpoint"]), keep=[KEEP], precision=["fp32", other], bench=False,
         device=args.device, **found["recipe"],
     )  # fmt: skip
@@ -76,9 +82,13 @@ def prepare(name: str, args: argparse.Namespace, progress: Progress) -> Setting:
     if text:
         restricted = work / f"target-text-{sha256_of(Path(text))[:12]}"
         if not (restricted / GRAPH_DIRECTORY).exists():
-            progress.message(f"{name}: exporting for what occurs in {text}")
-            again = Recipe(model=str(work / "out"), precision=["fp32", other], target_text=text)
-            export_checkpoint(again, restricted)
+            progress.message(f"{name}: exporting with the tokens of {text}")
+            options = {
+                "model": str(work / "out"),
+                "precision": ["fp32", other],
+                "target_text": text,
+            }
+            export_checkpoint(assemble(ExportRequest, as_flags(options)), restricted)
     return Setting(
         name=name, title=found["title"], checkpoint=Path(found["checkpoint"]),
         output=work / "out", rows=rows, trained=found["trained"],
@@ -135,7 +145,7 @@ def _bert(args: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 
 def _by_magnitude(calibration: str) -> dict[str, Any]:
-    """For random weights, about which no data can tell anything."""
+    """Recipe for models with random weights, where scores from data mean nothing."""
     return {
         "calibration": calibration, "calibration_rows": 32, "method": "magnitude",
         "recover": "none",
@@ -160,7 +170,7 @@ def peers(setting: Setting, device: str, threads: int, programs: Sequence[str]) 
         for program, title in (("eager", "eager"), ("compile", "torch.compile"))
         if program in programs
     ]
-    if "ctranslate2" in programs and task == "translation":
+    if "ctranslate2" in programs and setting.generates:
         kinds = ("float16", "int8_float16") if device == "cuda" else ("float32", "int8")
         for kind in kinds:
             directory = setting.output.parent / f"ctranslate2-{kind}"

@@ -1,4 +1,4 @@
-"""Markdown of one side-by-side run."""
+"""Markdown tables of the measured throughput."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Row = dict[str, Any]
 
 
 def document(result: dict[str, Any]) -> str:
-    """Everything that was measured about one model."""
+    """All measurements of one model."""
     hardware = ", ".join(f"{key}: {value}" for key, value in result["hardware"].items())
     kinds = ("torch", "transformers", "onnxruntime-gpu", "onnxruntime", "ctranslate2")
     used = ", ".join(f"{n} {v}" for n, v in result["versions"].items() if n in kinds)
@@ -21,7 +21,7 @@ def document(result: dict[str, Any]) -> str:
         parts += [_speed(result, rows), _latency(result, rows)]
         if not _by_length(result):
             break
-    parts += [_others(result), _bars(result)]
+    parts += [_loading_and_quality(result), _speedups(result)]
     parts.append(
         f"{result['threads']} threads{lengths}; greedy; batches of rows of similar length; ratios "
         f"within one interleaved run, with 95 % intervals. {used}. {hardware}."
@@ -30,7 +30,7 @@ def document(result: dict[str, Any]) -> str:
 
 
 def _by_length(result: dict[str, Any]) -> bool:
-    """Whether rows were cut or filled to several lengths."""
+    """Whether rows were cut or padded to several lengths."""
     lengths = {row["source_tokens"] for row in result["timings"]}
     return len(lengths) > 1 and all(length == int(length) for length in lengths)
 
@@ -40,7 +40,7 @@ def _close(value: float, tokens: float, result: dict[str, Any]) -> bool:
 
 
 def _reference(result: dict[str, Any]) -> str:
-    """What the tables' ratios are relative to: the first program that was timed."""
+    """The program that the tables' ratios are relative to: the first one timed."""
     return str(result["timings"][0]["reference"])
 
 
@@ -85,7 +85,7 @@ def _by_batch(result: dict[str, Any], rows: Sequence[Row], cell: Callable[[Row],
     return _table(["served by", *(f"batch {size}" for size in sizes)], lines)
 
 
-def _others(result: dict[str, Any]) -> str:
+def _loading_and_quality(result: dict[str, Any]) -> str:
     lines = []
     for peer in result["peers"]:
         fresh, quality = peer["fresh"], peer["quality"]
@@ -109,8 +109,8 @@ def _others(result: dict[str, Any]) -> str:
     return text
 
 
-def _bars(result: dict[str, Any]) -> str:
-    """The smallest builds against every other program, and what pruning gained of its limit."""
+def _speedups(result: dict[str, Any]) -> str:
+    """Speed-ups of the low-precision artifacts over every other program, and their limits."""
     names = [peer["name"] for peer in result["peers"]]
     best = [n for n in names if n.startswith("compress, half") and not n.endswith("fp32")]
     references = dict.fromkeys(row["reference"] for row in result["timings"])

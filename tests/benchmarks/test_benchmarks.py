@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.quality.cells import Cell, Laboratory, all_cells, fill, read
+from benchmarks.quality.cells import Cell, Experiment, all_cells, fill, read
 from benchmarks.quality.draw import figure, summary, table
-from compressor.pipeline.recipe import Recipe
+from compressor.pipeline.sections import Data
 from compressor.progress import SILENT
 from tests.helpers import toy
 
@@ -21,8 +21,8 @@ def row(method: str, recover: str, kept: int, quality: float, high: float, **mor
 
 
 ROWS = [
-    row("taylor", "none", 60, 30.0, -5.0),  # its interval ends at 35: reaches the best
-    row("fisher", "none", 60, 29.0, -6.0),  # at 34: does not
+    row("taylor", "none", 60, 30.0, -5.0),  # its interval ends at 35, the best value
+    row("fisher", "none", 60, 29.0, -6.0),  # ends at 34, below it
     row("second-order", "reconstruct", 60, 35.0, -4.0),
     row("random", "none", 60, 10.0, -25.0),
     row("random", "none", 60, 16.0, -20.0, seed=1),
@@ -30,7 +30,7 @@ ROWS = [
 ]
 
 
-def test_the_table_marks_what_cannot_be_told_from_the_best():
+def test_the_table_marks_cells_whose_interval_reaches_the_best():
     lines = table(ROWS, "translator").splitlines()
     cells = {
         tuple(part.strip() for part in line.split("|")[1:3]): line.split("|")[6].strip()
@@ -44,7 +44,7 @@ def test_the_table_marks_what_cannot_be_told_from_the_best():
     assert cells["reconstruct", "second-order, 4 steps"] == "–"
 
 
-def test_the_summary_has_the_lines_that_there_are():
+def test_the_summary_has_a_line_for_each_finished_cell():
     text = summary(ROWS, "translator")
     assert "| second-order | reconstruct | – | 35.00 | – | – |" in text
     assert "subset" not in text
@@ -56,7 +56,7 @@ def test_the_figure_has_a_panel_per_repair(tmp_path: Path):
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_every_cell_is_there_once():
+def test_no_cell_occurs_twice():
     cells = list(all_cells())
     assert len({cell.key for cell in cells}) == len(cells)
     assert Cell("subset", 2, "distill", 20) in cells
@@ -65,24 +65,22 @@ def test_every_cell_is_there_once():
 
 @pytest.mark.parametrize("method", ["fisher", "subset"])
 def test_cells_are_computed_once(tmp_path: Path, method: str):
-    recipe = Recipe(
-        model=str(toy.classifier(tmp_path / "model")),
+    data = Data(
         calibration=str(toy.labels_file(tmp_path / "calibration.tsv")),
         test=str(toy.labels_file(tmp_path / "test.tsv", seed=1)),
-        gate_epochs=2,
-        distill_epochs=1,
     )
 
     def wanted(cell: Cell) -> bool:
         return cell.method == method and cell.seed == 0 and cell.kept == 50 and cell.steps == 1
 
-    laboratory = Laboratory(recipe, SILENT, tmp_path)
+    model = str(toy.classifier(tmp_path / "model"))
+    experiment = Experiment(model, data, SILENT, tmp_path, gate_epochs=2, distill_epochs=1)
     path = tmp_path / "cells.jsonl"
-    rows = fill(laboratory, path, wanted, SILENT)
+    rows = fill(experiment, path, wanted, SILENT)
     assert [found["recover"] for found in rows] == [
         "none", "reconstruct", "distill", "reconstruct+distill",
     ]  # fmt: skip
     assert {found["heads"] for found in rows} == {6}
     assert read(path) == [{**found, "interval": list(found["interval"])} for found in rows]
-    again = fill(laboratory, path, wanted, SILENT)
+    again = fill(experiment, path, wanted, SILENT)
     assert len(again) == len(path.read_text(encoding="utf-8").splitlines()) == 4

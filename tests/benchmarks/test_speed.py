@@ -1,4 +1,4 @@
-"""Side-by-side measurements: the peers say the same, and the tables what was measured."""
+"""Peers give the same answers, and the tables show the measured values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.speed.settings import Setting
 from benchmarks.speed.tables import document, summary
 from compressor import example
 from compressor.model.checkpoint import open_checkpoint
-from compressor.pipeline.recipe import Recipe
+from compressor.pipeline.recipe import make_recipe
 from compressor.pipeline.run import run
 from compressor.progress import SILENT
 from compressor.runtime import Classifier
@@ -31,7 +31,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     folder = tmp_path_factory.mktemp("speed")
     checkpoint = models.encoder(folder / "checkpoint", layers=2, width=128, pieces=400)
     rows = str(models.labelled_sentences(folder / "rows.tsv"))
-    recipe = Recipe(
+    recipe = make_recipe(
         model=str(checkpoint), keep=["0.5"], precision=["fp32", "int8"], bench=False,
         calibration=rows, calibration_rows=8, method="magnitude", recover="none",
     )  # fmt: skip
@@ -43,7 +43,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     )  # fmt: skip
 
 
-def test_one_model_side_by_side(setting: Setting):
+def test_every_peer_is_timed_at_every_batch_size_and_length(setting: Setting):
     args = argparse.Namespace(
         device="cpu", threads=1, batches=[1, 2], lengths=[6, 9], programs=["eager"], seconds=0.001
     )
@@ -64,7 +64,7 @@ def test_one_model_side_by_side(setting: Setting):
         ("compress, half the heads, fp32", "compress, dense, fp32")
     }
     accuracy = {p["name"]: p["quality"]["value"] for p in result["peers"]}
-    # Dense, float32: the same numbers in both programs. The artifact's own labels, counted here.
+    # Dense in float32: both programs give the same accuracy, counted here from the labels.
     labels = Classifier(setting.dense).classify(setting.rows.sources)
     share = 100 * np.mean([a == b for a, b in zip(labels, setting.rows.targets, strict=True)])
     assert accuracy["transformers, eager"] == pytest.approx(share)
@@ -130,7 +130,7 @@ def test_ctranslate2_translates_as_transformers(tmp_path: Path):
             assert {len(row) for row in plain} == {length}
 
 
-def test_a_translator_of_another_size_has_all_its_pieces(tmp_path: Path):
+def test_a_translator_of_opus_size_has_all_its_pieces(tmp_path: Path):
     checkpoint = open_checkpoint(str(models.translator(tmp_path, layers=1, width=64)))
     assert checkpoint.model.config.vocab_size == models.OPUS_PIECES
     assert len(checkpoint.tokenizer) == models.OPUS_PIECES
