@@ -46,7 +46,6 @@ KNOWN_CIRCLES: set[str] = {
 KNOWN_TASK_NAMES: set[str] = {
     "compressor.pipeline.build",
     "compressor.pipeline.context",
-    "compressor.pipeline.inspection",
     "compressor.pipeline.time_masks",
     "compressor.pipeline.validate",
 }

@@ -35,7 +35,6 @@ from compressor.tasks import get_task
 from compressor.throughput import WorkSize, limit_of, measure, measure_machine, shape_of, summarize
 from compressor.throughput.hardware import cores, describe, versions
 from compressor.throughput.limits import Limit
-from compressor.throughput.shapes import head_dim_of
 from compressor.throughput.workloads import Workload, make_workloads
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -104,10 +103,10 @@ def limits(
 ) -> dict[tuple[str, int], Limit]:
     """Theoretical limit of the speed-up of half the heads over dense, in the same precision."""
     config = json.loads((setting.checkpoint / "config.json").read_text(encoding="utf-8"))
-    mask, size = read_pruning_record(setting.output).mask, head_dim_of(config)
+    mask = read_pruning_record(setting.output).mask
     tokens = count_output_tokens(setting.output)
-    dense = shape_of(config, mask.totals(), size, tokens)
-    pruned = shape_of(config, mask.counts(), size, tokens)
+    dense = shape_of(config, mask.totals(), tokens)
+    pruned = shape_of(config, mask.counts(), tokens)
     precision = "fp16" if device == "cuda" else "fp32"
     machine = measure_machine(device, threads, precision)
     found = {}

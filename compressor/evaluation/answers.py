@@ -26,11 +26,11 @@ def answers(
         precision: of the artifact's graphs; None takes its default.
     """
     answer = _open(directory, rows, device, num_beams, precision)
-    found: list[str] = []
+    texts: list[str] = []
     for start in range(0, len(rows.sources), _CHUNK_ROWS):
-        found += answer(slice(start, start + _CHUNK_ROWS))
-        progress.update("rows", len(found), len(rows.sources))
-    return found
+        texts += answer(slice(start, start + _CHUNK_ROWS))
+        progress.update("rows", len(texts), len(rows.sources))
+    return texts
 
 
 def _open(

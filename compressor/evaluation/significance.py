@@ -110,7 +110,7 @@ def resampled_counts(
     for start in range(0, resamples, size):
         count = min(size, resamples - start)
         drawn = groups[generator.integers(rows, size=(count, rows))]  # [resamples, rows]
-        drawn += np.arange(count)[:, None] * width  # each resample counts in a range of its own
+        drawn += np.arange(count)[:, None] * width  # each resample has its own range of numbers
         counts = np.bincount(drawn.reshape(-1), minlength=count * width)
         yield counts.reshape(count, width).astype(np.float64)
 

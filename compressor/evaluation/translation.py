@@ -129,18 +129,18 @@ def _statistics(
     In chunks, because sacreBLEU keeps the n-grams of all references it is given. The metric objects
     are made with the references, which are then split into n-grams once for all systems.
     """
-    found: dict[str, list[list[list[int]]]] = {}
+    counts: dict[str, list[list[list[int]]]] = {}  # metric, system, row, count
     for start in range(0, len(references), _ROWS_PER_CHUNK):
         rows = slice(start, start + _ROWS_PER_CHUNK)
         for name, metric in translation_metrics(references[rows]).items():
-            tables = found.setdefault(name, [[] for _ in systems])
+            tables = counts.setdefault(name, [[] for _ in systems])
             for table, outputs in zip(tables, systems, strict=True):
                 # Private, but sacreBLEU's own significance tests are built on it; our tests compare
                 # every score made from it with sacreBLEU's public functions.
                 table.extend(metric._extract_corpus_statistics(outputs[rows], None))
     return {
         name: [np.array(table, dtype=np.float64) for table in tables]
-        for name, tables in found.items()
+        for name, tables in counts.items()
     }
 
 

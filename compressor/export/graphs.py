@@ -24,6 +24,7 @@ from compressor.export.attention import (
     additive_mask,
     graph_attention,
 )
+from compressor.export.cache_rows import export_cache_rows
 from compressor.export.tracing import TRANSLATIONS, traced_once
 from compressor.export.vocabulary import OutputLayer, embedding_only, largest
 from compressor.export.writing import MOST_BYTES, weight_bytes, write_model
@@ -139,7 +140,11 @@ def export_graphs(
         if "decoder" not in skip:
             _export_decoder(model, layers, mask, tokens, directory / files["decoder"])
     release(encoder.cross)
-    return files
+    cross, past = (
+        _cache_names(name, [x.index for x in _with_heads(layers, mask, kind)])
+        for name, kind in (("cross", "cross"), ("past", "decoder_self"))
+    )
+    return files | export_cache_rows(cross, past, directory)
 
 
 BATCH = torch.export.Dim("batch", min=1)
@@ -169,10 +174,7 @@ def _export_decoder(
     tokens: list[int] | None,
     path: Path,
 ) -> None:
-    used = {
-        kind: [x for x in layers if x.kind == kind and mask.kept(x.name)]
-        for kind in ("cross", "decoder_self")
-    }
+    used = {kind: _with_heads(layers, mask, kind) for kind in ("cross", "decoder_self")}
     cross, own = ([x.index for x in used[k]] for k in ("cross", "decoder_self"))
     tensors = {}
     for kind, length in (("cross", 5), ("decoder_self", 3)):
@@ -203,6 +205,10 @@ def _export_decoder(
     with embedding_only(model, output, tokens):
         graph = DecoderGraph(model, output, cross, own)
         export_graph(graph, example, names, outputs, shapes, path)
+
+
+def _with_heads(layers: Sequence[Sublayer], mask: Mask, kind: str) -> list[Sublayer]:
+    return [x for x in layers if x.kind == kind and mask.kept(x.name)]
 
 
 def _cache_names(prefix: str, indices: Sequence[int]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a checkpoint is made of, and hence the most that removing heads can gain."""
+"""What a checkpoint is made of, and the most that removing its heads can gain."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from compressor.model.weights import count_parameters
 from compressor.throughput.limits import WorkSize, operations, total_macs
 from compressor.throughput.shapes import ModelShape, shape_of
 
-SHAPES = ((16, 16), (16, 128), (16, 512))  # (batch, tokens)
+SHAPES = ((16, 16), (16, 128), (16, 512))  # (batch size, tokens per row)
 
 
 @dataclass(frozen=True)
 class KindFacts:
-    """One kind of attention: layers, heads left in each, and the parameters these own."""
+    """One kind of attention.
+
+    Args:
+        layers: how many attention layers of the kind there are.
+        heads: how many heads each of them has.
+        parameters: how many belong to these heads (see `inspect_checkpoint`).
+    """
 
     kind: str
     layers: int
@@ -36,22 +42,22 @@ class Inspection:
     dtype: str
     parameters: int
     kinds: list[KindFacts]
-    parameter_share: float  # of all parameters, those that go with the heads
-    macs: list[dict[str, Any]]  # per shape: share of multiply-adds, most that can be gained
+    parameter_share: float  # the heads' parameters over all parameters
+    macs: list[dict[str, Any]]  # for each of SHAPES: the heads' multiply-adds, most speed-up
 
 
 def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
-    """Count what the attention heads of a checkpoint own.
+    """Count the parameters and multiply-adds of a checkpoint's attention heads.
 
-    A head owns its rows of the query, key and value projections with their biases, and its
-    columns of the output projection; the output bias stays when all heads are gone.
+    A head's parameters are its rows of the query, key and value projections with their biases, and
+    its columns of the output projection; the output bias remains when all heads are removed.
     """
     kinds = [_kind_facts(checkpoint, kind) for kind in checkpoint.mask.kinds()]
     parameters = count_parameters(checkpoint.model)
     config: dict[str, Any] = checkpoint.model.config.to_dict()  # type: ignore[union-attr,operator]
     tokens = output_tokens(checkpoint)
     scored = None if tokens is None else len(tokens)
-    dense = shape_of(config, checkpoint.mask.counts(), checkpoint.layers[0].unit_width, scored)
+    shape = shape_of(config, checkpoint.mask.counts(), scored)
     return Inspection(
         model=checkpoint.name,
         revision=checkpoint.revision,
@@ -61,7 +67,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         parameters=parameters,
         kinds=kinds,
         parameter_share=sum(k.parameters for k in kinds) / parameters,
-        macs=[_share(dense, *shape) for shape in SHAPES],
+        macs=[_macs(shape, batch, tokens) for batch, tokens in SHAPES],
     )
 
 
@@ -71,31 +77,28 @@ def _kind_facts(checkpoint: Checkpoint, kind: str) -> KindFacts:
     owned = 0
     for layer, count in zip(layers, heads, strict=True):
         if count:
-            linears = layer.inputs.values()
-            owned += sum(
-                p.numel()
-                for path in linears
-                for p in checkpoint.model.get_submodule(path).parameters()
-            )
+            for path in layer.inputs.values():
+                inputs = checkpoint.model.get_submodule(path).parameters()
+                owned += sum(parameter.numel() for parameter in inputs)
             owned += checkpoint.model.get_submodule(layer.output).weight.numel()  # type: ignore[operator]
     return KindFacts(kind, len(layers), heads, layers[0].unit_width, owned)
 
 
-def _share(dense: ModelShape, batch: int, tokens: int) -> dict[str, Any]:
-    """Multiply-adds with all heads that there are, and with none at all."""
-    target = tokens if dense.task == "translation" else 0
+def _macs(shape: ModelShape, batch: int, tokens: int) -> dict[str, Any]:
+    """The heads' share of the multiply-adds, and the speed-up limit if all heads were removed."""
+    target = tokens if shape.decoder_heads else 0
     size = WorkSize(batch, tokens, target)
-    none_left = replace(
-        dense,
-        encoder_heads=(0,) * len(dense.encoder_heads),
-        decoder_heads=(0,) * len(dense.decoder_heads),
-        cross_heads=(0,) * len(dense.cross_heads),
+    without_heads = replace(
+        shape,
+        encoder_heads=(0,) * len(shape.encoder_heads),
+        decoder_heads=(0,) * len(shape.decoder_heads),
+        cross_heads=(0,) * len(shape.cross_heads),
     )
-    full, none = (total_macs(operations(shape, size)) for shape in (dense, none_left))
+    full, rest = (total_macs(operations(one, size)) for one in (shape, without_heads))
     return {
         "batch_size": batch,
         "source_tokens": tokens,
         "target_tokens": target,
-        "attention_share": 1 - none / full,
-        "most_speedup": full / none,
+        "attention_share": 1 - rest / full,
+        "most_speedup": full / rest,
     }

@@ -20,7 +20,7 @@ def render_table(
 
     Args:
         columns: titles; None for a table without.
-        rows: cells as text, as many in each row as there are columns.
+        rows: cells as text; the last cells of a row may be left out.
         align: `l` (left) or `r` (right) for each column; None: the first left, all others right.
 
     Returns:
@@ -34,7 +34,7 @@ def render_table(
     if not lines:
         return ""
     table = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
-    for letter in align or "l" + "r" * (len(lines[0]) - 1):
+    for letter in align or "l" + "r" * (max(map(len, lines)) - 1):
         table.add_column(justify=_ALIGNMENTS[letter], no_wrap=True)
     for cells in lines:
         table.add_row(*(Text(printable(cell)) for cell in cells))

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from compressor.errors import InputError
-from compressor.runtime.gather import gather_graph, picked
 from compressor.runtime.processors import Scores, Tokens
-from compressor.runtime.session import open_session
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, IOBinding, OrtValue
 
 BEST = "best"  # the graph's output with the token of the largest logit
+# Roles of the graphs that take rows of caches, and their input with the numbers of the rows.
+SELECT_PAST, SELECT_CACHES = "select_past", "select_caches"
+ROWS = "rows"
 _TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
+def selected(cache: str) -> str:
+    """The output of a graph that takes rows, for the cache of that name."""
+    return f"selected {cache}"
+
+
 class DecoderGraph:
-    """What is shared by all decodings: the session, its inputs, and how to pick rows of caches.
+    """What is shared by all decodings: the session, its inputs, and how to take rows of caches.
 
     Args:
         session: of `decoder.onnx`.
         device: `cpu` or `cuda`, where the session runs.
-        threads: as for the session.
+        select: sessions of the graphs that take rows of caches (`compressor.export.cache_rows`);
+            without them NumPy takes the rows, which moves the caches off the device and back.
     """
 
-    def __init__(self, session: InferenceSession, device: str, threads: int | None) -> None:
+    def __init__(
+        self, session: InferenceSession, device: str, select: Iterable[InferenceSession] = ()
+    ) -> None:
         self.session = session
         self.device = device
         inputs = {value.name: value for value in session.get_inputs()}
@@ -47,10 +56,9 @@ class DecoderGraph:
         # Heads and head size are fixed in the graph; batch and length are not.
         self._past_shapes = {name: inputs[name].shape for name in self.past}
         self._types = {name: inputs[name].type for name in (*self.cross, *self.past)}
-        self._gathers = {
-            names: open_session(gather_graph({n: self._types[n] for n in names}), device, threads)
-            for names in (tuple(self.past), (*self.cross, *self.past))
-            if names
+        self._select = {
+            frozenset(value.name for value in graph.get_inputs()) - {ROWS}: graph
+            for graph in select
         }
 
     def empty_past(self, rows: int) -> dict[str, OrtValue]:
@@ -66,14 +74,14 @@ class DecoderGraph:
 
         return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self.device, 0)
 
-    def pick(self, caches: Mapping[str, OrtValue], rows: Tokens) -> dict[str, OrtValue]:
+    def select_rows(self, caches: Mapping[str, OrtValue], rows: Tokens) -> dict[str, OrtValue]:
         """Rows of each cache, on the device."""
-        if not caches:
-            return {}
-        feeds = {**caches, "rows": self.value(rows)}
-        names = {picked(name): self.device for name in caches}
-        found = run_bound(self._gathers[tuple(caches)], feeds, names)
-        return {name: found[picked(name)] for name in caches}
+        graph = self._select.get(frozenset(caches))
+        if graph is None:
+            return {name: self.value(cache.numpy()[rows]) for name, cache in caches.items()}
+        outputs = {selected(name): self.device for name in caches}
+        values = run_bound(graph, {**caches, ROWS: self.value(rows)}, outputs)
+        return {name: values[selected(name)] for name in caches}
 
 
 @dataclass(frozen=True)
@@ -129,11 +137,11 @@ class CachedDecoder:
     def reorder(self, rows: Tokens) -> None:
         """See `search.Decoder`."""
         if not np.array_equal(rows, np.arange(len(rows))):
-            self._past = self._graph.pick(self._past, rows)
+            self._past = self._graph.select_rows(self._past, rows)
 
     def keep(self, rows: Tokens) -> None:
         """See `search.Decoder`."""
-        found = self._graph.pick({**self._cross, **self._past}, rows)
+        found = self._graph.select_rows({**self._cross, **self._past}, rows)
         self._cross = {name: found[name] for name in self._cross}
         self._past = {name: found[name] for name in self._past}
         self._set_mask(self._mask[rows])

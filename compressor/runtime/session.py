@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.runtime.artifact import CPU_ONLY
-from compressor.runtime.gather import gather_graph
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -24,13 +23,11 @@ PROVIDERS: dict[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecuti
 _ERRORS_ONLY = 3
 
 
-def open_session(
-    graph: Path | bytes, device: str = "cpu", threads: int | None = None
-) -> InferenceSession:
+def open_session(graph: Path, device: str = "cpu", threads: int | None = None) -> InferenceSession:
     """Open a graph on `device` with all graph optimisations.
 
     Args:
-        graph: an ONNX file, or a serialised model.
+        graph: an ONNX file.
         device: `cpu` or `cuda`.
         threads: threads within an operation; None leaves the choice to onnxruntime.
 
@@ -68,9 +65,11 @@ def try_device(device: str) -> str:
     """
     import numpy as np
 
-    session = open_session(gather_graph({"x": "tensor(float)"}), device)
-    feeds = {"x": np.zeros((2, 1, 1, 1), np.float32), "rows": np.array([1, 0])}
-    session.run(None, feeds)
+    _onnxruntime()
+    from onnxruntime.datasets import get_example
+
+    session = open_session(Path(get_example("mul_1.onnx")), device)
+    session.run(None, {"X": np.zeros((3, 2), np.float32)})
     return str(session.get_providers()[0])
 
 
@@ -168,8 +167,8 @@ def _not_started(ort: Any, instead: str) -> EnvironmentProblem:
     )
 
 
-def _create(ort: Any, graph: Path | bytes, options: Any, device: str) -> Any:
-    if isinstance(graph, Path) and not graph.is_file():
+def _create(ort: Any, graph: Path, options: Any, device: str) -> Any:
+    if not graph.is_file():
         raise InputError(f"there is no graph {graph}; export the model again")
     state = ort.capi.onnxruntime_pybind11_state
     providers: list[Any] = [PROVIDERS["cpu"]]  # on CUDA too, for shape arithmetic
@@ -178,13 +177,13 @@ def _create(ort: Any, graph: Path | bytes, options: Any, device: str) -> Any:
         providers.insert(0, (PROVIDERS["cuda"], {"use_tf32": "0"}))
     try:
         return ort.InferenceSession(
-            graph if isinstance(graph, bytes) else str(graph), options, providers=providers,
+            str(graph), options, providers=providers,
             # Or it would print to stdout and go on with the CPU, here and in the middle of a run.
             enable_fallback=0,
         )  # fmt: skip
     except (state.Fail, state.InvalidProtobuf, state.InvalidGraph, state.NotImplemented) as error:
         raise InputError(
-            f"onnxruntime {ort.__version__} cannot open {graph!s:.200}: "
+            f"onnxruntime {ort.__version__} cannot open {graph}: "
             f"{str(error).splitlines()[0]}; export the model again"
         ) from error
     except (RuntimeError, state.EPFail, state.RuntimeException) as error:

@@ -22,7 +22,13 @@ from compressor.runtime.batching import (
     collate,
     in_chunks,
 )
-from compressor.runtime.decoder import CachedDecoder, DecoderGraph, run_bound
+from compressor.runtime.decoder import (
+    SELECT_CACHES,
+    SELECT_PAST,
+    CachedDecoder,
+    DecoderGraph,
+    run_bound,
+)
 from compressor.runtime.search import beam_search, greedy
 from compressor.runtime.session import open_session
 from compressor.runtime.text import Encoded, TextTokenizer
@@ -53,7 +59,12 @@ class Translator:
         self._device = device
         self._encoder = open_session(graphs / artifact.file("encoder", precision), device, threads)
         decoder = open_session(graphs / artifact.file("decoder", precision), device, threads)
-        self._decoder = DecoderGraph(decoder, device, threads)
+        select = [
+            open_session(graphs / artifact.file(role, precision), device, threads)
+            for role in (SELECT_PAST, SELECT_CACHES)
+            if role in artifact.precisions[precision]  # not in artifacts of earlier versions
+        ]
+        self._decoder = DecoderGraph(decoder, device, select)
         self._tokenizer = TextTokenizer(graphs / artifact.tokenizer, artifact.max_source_tokens)
         self.tokens: OutputTokens = AllTokens(artifact.vocab_size)
         if artifact.output_tokens is not None:

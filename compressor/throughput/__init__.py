@@ -6,11 +6,12 @@
 - `peak_memory`: of running an artifact, in a fresh process
 """
 
-from compressor.throughput.bench import Subject, benchmark
+from compressor.throughput.bench import benchmark
 from compressor.throughput.limits import Limit, WorkSize, limit_of
 from compressor.throughput.machine import Machine, measure_machine
 from compressor.throughput.measure import measure
 from compressor.throughput.memory import measure_memory, peak_memory
+from compressor.throughput.plan import Subject
 from compressor.throughput.shapes import ModelShape, shape_of
 from compressor.throughput.statistics import summarize
 from compressor.throughput.workloads import Workload, make_workloads

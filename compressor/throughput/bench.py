@@ -5,64 +5,36 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compressor.errors import EnvironmentProblem, UsageError
 from compressor.results import Throughput, Timing
-from compressor.runtime.artifact import TranslationArtifact
 from compressor.runtime.vocabulary import count_output_tokens
-from compressor.tasks import get_task
 from compressor.throughput.hardware import cores
 from compressor.throughput.limits import Limit, WorkSize, limit_of
 from compressor.throughput.machine import measure_machine
 from compressor.throughput.measure import Run, Samples, measure
 from compressor.throughput.memory import peak_memory
-from compressor.throughput.shapes import head_dim_of, shape_of
+from compressor.throughput.plan import (
+    Key,
+    Settings,
+    Subject,
+    check_request,
+    describe_lengths,
+    generated_lengths,
+    open_subject,
+    plan_workloads,
+    precisions_of,
+)
+from compressor.throughput.shapes import shape_of
 from compressor.throughput.statistics import summarize
-from compressor.throughput.workloads import Lengths, Workload, make_workloads
+from compressor.throughput.workloads import Lengths, Workload
 
 if TYPE_CHECKING:
-    from compressor.runtime import Classifier, Translator
     from compressor.tasks.rows import Rows
-
-_Key = tuple[str, int]  # model, batch size
-
-
-@dataclass(frozen=True)
-class Subject:
-    """One artifact to time.
-
-    Args:
-        counts: sublayer name -> units it has; its theoretical limit follows from them.
-        precision: of its graphs; None means that of the whole measurement.
-    """
-
-    name: str
-    directory: Path
-    counts: Mapping[str, int]
-    precision: str | None = None
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How the models are run: the arguments of `benchmark` with all defaults resolved."""
-
-    device: str
-    threads: int
-    precisions: Mapping[str, str]  # of each model
-    forced_length: int | None  # tokens every row generates; None: models stop by themselves
-    num_beams: int
-
-    @property
-    def generation(self) -> dict[str, int | None]:
-        """Arguments of `Translator.generate`."""
-        beams = self.num_beams if self.forced_length is None else None
-        return {"forced_length": self.forced_length, "num_beams": beams}
 
 
 def benchmark(
@@ -113,20 +85,22 @@ def benchmark(
         InputError: an artifact cannot be read, or there are no rows.
         EnvironmentProblem: the device is not usable, or artifacts run on different providers.
     """
-    _check(subjects, rows.task, target_length, natural, num_beams)
+    check_request(subjects, rows.task, target_length, natural, num_beams)
     threads = threads or cores()
-    open_subject = partial(
-        _open, task=rows.task, device=device, threads=threads, precision=precision
+    open_one = partial(
+        open_subject, task=rows.task, device=device, threads=threads, precision=precision
     )
     # The workloads are made with a runtime of their own: one that has run before is slower than a
     # fresh one, because its memory arena has grown, and the reference would be at a disadvantage.
-    workloads, forced = _plan(
-        open_subject(subjects[0]), rows, batch_sizes, lengths, target_length, natural, seed
+    workloads, forced = plan_workloads(
+        open_one(subjects[0]), rows, batch_sizes, lengths, target_length, natural, seed
     )
-    runtimes = {subject.name: open_subject(subject) for subject in subjects}
-    precisions = _precisions(runtimes, [s for s in subjects if (s.precision or precision) is None])
+    runtimes = {subject.name: open_one(subject) for subject in subjects}
+    precisions = precisions_of(
+        runtimes, [s for s in subjects if (s.precision or precision) is None]
+    )
     settings = Settings(device, threads, precisions, forced, num_beams)
-    generated = _generated(runtimes, workloads, settings) if natural else {}
+    generated = generated_lengths(runtimes, workloads, settings) if natural else {}
     limits = _limits(subjects, config, workloads, generated, settings)
     peaks = _peaks(subjects, rows.task, workloads, settings, progress) if memory else {}
     runs = {name: _runner(runtime, settings) for name, runtime in runtimes.items()}
@@ -137,13 +111,13 @@ def benchmark(
         samples,
         workloads,
         limits,
-        target_tokens={key: float(np.mean(found)) for key, found in generated.items()},
+        target_tokens={key: float(np.mean(means)) for key, means in generated.items()},
         peak_memory_mib=peaks,
         reference=subjects[0].name,
         seed=seed,
     )
-    described = _described_lengths(lengths, settings, target_length, natural)
-    return _throughput(timings, settings, runtimes[subjects[0].name].provider, described)
+    description = describe_lengths(lengths, settings, target_length, natural)
+    return _throughput(timings, settings, runtimes[subjects[0].name].provider, description)
 
 
 def _throughput(
@@ -164,151 +138,19 @@ def _throughput(
     )
 
 
-def _check(
-    subjects: Sequence[Subject], task: str, target: int | None, natural: bool, beams: int
-) -> None:
-    names = [subject.name for subject in subjects]
-    if not names or len(set(names)) < len(names):
-        raise UsageError(
-            f"the models to time need distinct names, not {names}", id="names-not-distinct"
-        )
-    if not get_task(task).generates and (target is not None or natural):
-        raise UsageError(
-            "classifiers generate no tokens; leave the target length out",
-            id="target-length-without-generation",
-        )
-    if target is not None and (target < 1 or natural):
-        raise UsageError(
-            f"target length {target} must be at least 1, and cannot be given for translations that "
-            "stop by themselves",
-            id="target-length-invalid",
-        )
-    if beams != 1 and not natural:
-        raise UsageError(
-            f"{beams} beams need translations that stop by themselves; forced lengths are greedy",
-            id="beams-with-forced-length",
-        )
-
-
-def _open(
-    subject: Subject, task: str, device: str, threads: int, precision: str | None
-) -> Classifier | Translator:
-    from compressor import runtime
-
-    kind = runtime.Translator if get_task(task).generates else runtime.Classifier
-    chosen = subject.precision or precision
-    return kind(subject.directory, device=device, threads=threads, precision=chosen)
-
-
-def _plan(
-    reference: Classifier | Translator,
-    rows: Rows,
-    batch_sizes: Sequence[int],
-    lengths: Lengths,
-    target_length: int | None,
-    natural: bool,
-    seed: int,
-) -> tuple[list[Workload], int | None]:
-    """The workloads, and how many tokens every row generates (None where that is not forced)."""
-    if target_length is not None and isinstance(reference.artifact, TranslationArtifact):
-        reference.artifact.generation.with_length(target_length)  # raises if it is too long
-    workloads = _workloads(reference, rows, batch_sizes, lengths, seed)
-    forced = None if natural else _forced_length(reference, workloads, target_length)
-    if forced is not None:
-        workloads = [replace(workload, target_tokens=float(forced)) for workload in workloads]
-    return workloads, forced
-
-
-def _workloads(
-    reference: Classifier | Translator,
-    rows: Rows,
-    batch_sizes: Sequence[int],
-    lengths: Lengths,
-    seed: int,
-) -> list[Workload]:
-    """Workloads in the reference's tokens; all artifacts of a model share the tokenizer."""
-    from compressor.runtime import Translator, collate
-
-    artifact = reference.artifact
-    if lengths != "data" and lengths > artifact.max_source_tokens:
-        raise UsageError(
-            f"rows of {lengths} tokens are longer than the {artifact.max_source_tokens} that the "
-            "model can read; ask for fewer",
-            id="length-too-large",
-        )
-    if isinstance(reference, Translator):
-        encoded = reference.encode(rows.sources)
-    else:
-        encoded = reference.encode(rows.sources, rows.pairs)
-    return make_workloads(
-        encoded,
-        batch_sizes,
-        lambda chosen: collate(chosen, artifact.pad_token_id, artifact.inputs),
-        lengths=lengths,
-        seed=seed,
-    )
-
-
-def _precisions(
-    runtimes: Mapping[str, Classifier | Translator], unnamed: Sequence[Subject]
-) -> dict[str, str]:
-    """The precision of each model.
-
-    Raises:
-        EnvironmentProblem: the providers differ, or the default precisions of `unnamed`, the models
-            for which no precision was asked.
-    """
-    precisions = {name: runtime.precision for name, runtime in runtimes.items()}
-    found = {precisions[subject.name] for subject in unnamed}
-    providers = {runtime.provider for runtime in runtimes.values()}
-    if len(found) > 1 or len(providers) > 1:
-        raise EnvironmentProblem(
-            f"the models differ in precision ({', '.join(sorted(found))}) or provider "
-            f"({', '.join(sorted(providers))}), so their speeds cannot be compared; "
-            "export them alike and name the precision",
-            id="precisions-or-providers-differ",
-        )
-    return precisions
-
-
 def _runner(runtime: Any, settings: Settings) -> Run:
     if hasattr(runtime, "generate"):
         return lambda batch: runtime.generate(batch, **settings.generation)
     return lambda batch: runtime.run(batch)
 
 
-def _forced_length(
-    runtime: Classifier | Translator, workloads: Sequence[Workload], asked: int | None
-) -> int | None:
-    """Tokens every row generates: as many as asked, or the mean of the model's translations."""
-    if asked is not None or not hasattr(runtime, "generate"):
-        return asked
-    largest = max(workloads, key=lambda workload: workload.batch_size)
-    found = [len(row) for batch in largest.batches for row in runtime.generate(batch)]
-    return math.ceil(sum(found) / len(found))
-
-
-def _generated(
-    runtimes: Mapping[str, Any], workloads: Sequence[Workload], settings: Settings
-) -> dict[_Key, list[float]]:
-    """Mean tokens per row of each batch, for translators that stop by themselves."""
-    return {
-        (name, workload.batch_size): [
-            float(np.mean([len(row) for row in runtime.generate(batch, **settings.generation)]))
-            for batch in workload.batches
-        ]
-        for name, runtime in runtimes.items()
-        for workload in workloads
-    }
-
-
 def _limits(
     subjects: Sequence[Subject],
     config: Mapping[str, Any] | None,
     workloads: Sequence[Workload],
-    generated: Mapping[_Key, list[float]],
+    generated: Mapping[Key, list[float]],
     settings: Settings,
-) -> dict[_Key, Limit]:
+) -> dict[Key, Limit]:
     """Theoretical limits of the models that run in the reference's precision.
 
     Between precisions there is none: their kernels reach different shares of their peak rates, so
@@ -321,11 +163,8 @@ def _limits(
     if config is None or not alike or precision == "int8":
         return {}
     machine = measure_machine(settings.device, settings.threads, precision)
-    head_dim = head_dim_of(config)
     shapes = {
-        subject.name: shape_of(
-            config, subject.counts, head_dim, count_output_tokens(subject.directory)
-        )
+        subject.name: shape_of(config, subject.counts, count_output_tokens(subject.directory))
         for subject in (subjects[0], *alike)
     }
 
@@ -363,13 +202,14 @@ def _peaks(
     workloads: Sequence[Workload],
     settings: Settings,
     progress: Callable[[str], None] | None,
-) -> dict[_Key, float | None]:
+) -> dict[Key, float | None]:
+    """Peak memory in MiB of each model at each batch size, on the largest batch."""
     if progress:
         progress("measuring peak memory in fresh processes")
-    found: dict[_Key, float | None] = {}
+    peaks: dict[Key, float | None] = {}
     for subject in subjects:
         for workload in workloads:
-            found[subject.name, workload.batch_size] = peak_memory(
+            peaks[subject.name, workload.batch_size] = peak_memory(
                 subject.directory,
                 task,
                 [max(workload.batches, key=lambda batch: batch["input_ids"].size)],
@@ -379,7 +219,7 @@ def _peaks(
                 precision=settings.precisions[subject.name],
                 threads=settings.threads,
             )
-    return found
+    return peaks
 
 
 def _write_samples(samples: Samples, workloads: Sequence[Workload], path: Path) -> None:
@@ -389,16 +229,3 @@ def _write_samples(samples: Samples, workloads: Sequence[Workload], path: Path) 
         for (name, size), seconds in samples.items()
     ]
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-
-
-def _described_lengths(
-    lengths: Lengths, settings: Settings, target_length: int | None, natural: bool
-) -> str:
-    source = "source lengths from the data" if lengths == "data" else f"{lengths} source tokens"
-    if natural:
-        beams = "greedy" if settings.num_beams == 1 else f"{settings.num_beams} beams"
-        return f"{source}; translations as long as each model makes them, {beams}"
-    if settings.forced_length is None:
-        return source
-    origin = "" if target_length else ", the mean of the reference model's own translations"
-    return f"{source}; {settings.forced_length} generated tokens for every row{origin}"

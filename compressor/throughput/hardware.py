@@ -45,13 +45,13 @@ def describe() -> dict[str, str]:
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the installed packages that results depend on; imports none."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in _PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            installed[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue  # either onnxruntime package will do, and a runtime-only install has no torch
-    return found
+    return installed
 
 
 def cores() -> int:

@@ -81,9 +81,9 @@ class Limit:
 
 @dataclass(frozen=True)
 class _Counter:
-    """Counts the operations of one graph and collects them in `found`."""
+    """Counts the operations of one graph and collects them in `work`."""
 
-    found: list[Operation]
+    work: list[Operation]
     graph: Literal["model", "encoder", "decoder"]
     runs: int
     weight_bytes: float
@@ -99,7 +99,7 @@ class _Counter:
     ) -> None:
         moved = self.value_bytes * np.asarray(values, dtype=np.float64)
         moved = moved + self.weight_bytes * weights
-        self.found.append(
+        self.work.append(
             Operation(
                 self.graph,
                 name,
@@ -174,23 +174,23 @@ def operations(
             f"the work of {size} cannot be counted; all its sizes must be at least 1",
             id="work-size-too-small",
         )
-    found: list[Operation] = []
+    work: list[Operation] = []
     classifies = not get_task(shape.task).generates
     graph: Literal["model", "encoder"] = "model" if classifies else "encoder"
-    once = _Counter(found, graph, 1, weight_bytes, value_bytes)
+    once = _Counter(work, graph, 1, weight_bytes, value_bytes)
     _count_encoder(once, shape, size.batch, size.source)
     if classifies:
         for number, (inputs, outputs) in enumerate(shape.classifier):
             once.linear(f"classifier.{number}", size.batch, inputs, outputs)
-        return found
+        return work
     if size.target < 1:
         raise InputError(
             f"the work of {size} cannot be counted; give the number of generated tokens",
             id="target-length-missing",
         )
-    steps = _Counter(found, "decoder", size.target, weight_bytes, value_bytes)
+    steps = _Counter(work, "decoder", size.target, weight_bytes, value_bytes)
     _count_decoder(steps, shape, size.batch * size.beams, size.source)
-    return found
+    return work
 
 
 def _count_encoder(count: _Counter, shape: ModelShape, batch: float, source: float) -> None:

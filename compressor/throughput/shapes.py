@@ -54,15 +54,13 @@ _OTHERS: dict[str, _Names] = {
 def shape_of(
     config: Mapping[str, Any],
     counts: Mapping[str, int],
-    head_dim: int,
     output_tokens: int | None = None,
 ) -> ModelShape:
     """The shape of a checkpoint from its `config.json`.
 
     Args:
         config: contents of `config.json`, or `model.config.to_dict()`.
-        counts: attention layer name (`encoder_self.0`, …) -> heads it has.
-        head_dim: size of one head.
+        counts: sublayer name (`encoder_self.0`, …) -> heads it has, of every attention.
         output_tokens: how many tokens a decoder scores; None means its whole vocabulary.
 
     Raises:
@@ -72,6 +70,7 @@ def shape_of(
     width, encoder_layers = _size(config, names.width), _size(config, names.layers)
     encoder_heads = _heads(counts, "encoder_self", encoder_layers)
     encoder_ffn = (_size(config, names.ffn),) * encoder_layers
+    head_dim = width // _size(config, names.heads)  # the configuration has the dense model's heads
     if not get_task(task).generates:
         # transformers leaves `id2label` out of config.json where it is the default, two labels.
         labels = len(config.get("id2label") or (0, 1))
@@ -98,16 +97,6 @@ def shape_of(
         vocabulary=output_tokens
         or int(config.get("decoder_vocab_size") or _size(config, "vocab_size")),
     )
-
-
-def head_dim_of(config: Mapping[str, Any]) -> int:
-    """Size of one head: width over the dense model's head count in `config.json`.
-
-    Raises:
-        InputError: unsupported architecture, or a size is missing.
-    """
-    _, names = _names(config)
-    return _size(config, names.width) // _size(config, names.heads)
 
 
 def _names(config: Mapping[str, Any]) -> tuple[str, _Names]:

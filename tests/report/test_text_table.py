@@ -45,6 +45,10 @@ def test_wide_characters_take_two_columns():
     assert render_table(None, [["翻訳", "1"], ["abcd", "2"]]) == "翻訳  1\nabcd  2"
 
 
+def test_rows_may_be_shorter_than_others():
+    assert render_table(None, [["a", "1"], ["b", "2", "3"]]) == "a  1\nb  2  3"
+
+
 def test_a_table_of_nothing_is_empty():
     assert render_table(None, []) == ""
 

@@ -8,17 +8,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
+from onnxruntime.datasets import get_example
 
 from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.runtime import Translator
 from compressor.runtime import session as sessions
 from compressor.runtime.artifact import Generation, read_artifact
-from compressor.runtime.gather import gather_graph, picked
 from compressor.runtime.session import PROVIDERS, choose_device, open_session, try_device
 
+EXAMPLE = Path(get_example("mul_1.onnx"))  # X [3, 2] times a constant
 TRANSLATION = {
     "schema": 1,
     "task": "translation",
@@ -43,21 +43,6 @@ def write(directory: Path, data: object) -> Path:
     return directory
 
 
-def test_gather_graph_is_a_valid_model_that_picks_rows() -> None:
-    graph = gather_graph({"a": "tensor(float)", "b.0": "tensor(float16)"})
-    onnx.checker.check_model(onnx.load_from_string(graph), full_check=True)
-    rng = np.random.default_rng(0)
-    a = rng.random((4, 2, 3, 5), dtype=np.float32)
-    b = rng.random((4, 1, 0, 2)).astype(np.float16)
-    rows = np.array([3, 1, 1])
-    found = open_session(graph, threads=1).run(
-        [picked("a"), picked("b.0")], {"a": a, "b.0": b, "rows": rows}
-    )
-    np.testing.assert_array_equal(found[0], a[rows])
-    assert found[1].shape == (3, 1, 0, 2)
-    assert found[1].dtype == np.float16
-
-
 def test_the_cpu_works() -> None:
     assert try_device("cpu") == "CPUExecutionProvider"
     assert choose_device("cpu") == "cpu"
@@ -67,7 +52,7 @@ def test_unknown_device_and_threads() -> None:
     with pytest.raises(UsageError, match="device 'tpu' is unknown; use one of cpu, cuda"):
         try_device("tpu")
     with pytest.raises(UsageError, match="threads is 0"):
-        open_session(gather_graph({"a": "tensor(float)"}), threads=0)
+        open_session(EXAMPLE, threads=0)
 
 
 def test_a_package_without_the_provider_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,10 +111,10 @@ def test_a_failing_run_does_not_go_on_elsewhere() -> None:
         def run(self, *_: object) -> None:
             raise failure("CUDA failure 2: out of memory")
 
-    session = open_session(gather_graph({"x": "tensor(float)"}))
+    session = open_session(EXAMPLE)
     session._sess = Failing(session._sess)
     with pytest.raises(failure):
-        session.run(None, {"x": np.zeros((2, 1, 1, 1), np.float32), "rows": np.array([1, 0])})
+        session.run(None, {"X": np.zeros((3, 2), np.float32)})
 
 
 def test_cuda_libraries_are_found_wherever_they_are_installed(

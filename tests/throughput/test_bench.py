@@ -158,7 +158,7 @@ def test_classifiers_are_measured_with_limits_memory_and_raw_times(
     # 3, 1, 5 and 2 tokens: singly as they are, in fours padded to 5.
     assert (one.source_tokens, one.padded_source_tokens) == (2.75, 2.75)
     assert (four.source_tokens, four.padded_source_tokens) == (2.75, 5.0)
-    shapes = [shape_of(BERT, subject.counts, 4) for subject in subjects]
+    shapes = [shape_of(BERT, subject.counts) for subject in subjects]
     expected = limit_of(shapes[0], shapes[1], MACHINE, [WorkSize(4, 5)])
     assert (four.limit, four.limit_macs, four.limit_bytes) == pytest.approx(
         dataclasses.astuple(expected)

@@ -42,7 +42,7 @@ from compressor.throughput.limits import (
     total_macs,
 )
 from compressor.throughput.machine import Machine, measure_machine
-from compressor.throughput.shapes import ModelShape, head_dim_of, shape_of
+from compressor.throughput.shapes import ModelShape, shape_of
 from tests.helpers.errors import raises
 
 BERT_SIZES = {
@@ -135,7 +135,7 @@ def test_classifier_macs_equal_torchs(kind, config, prune: bool) -> None:
     layers = find_sublayers(model)
     mask = uneven(model) if prune else Mask.full(layers)
 
-    shape = shape_of(model.config.to_dict(), mask.counts(), layers[0].unit_width)
+    shape = shape_of(model.config.to_dict(), mask.counts())
     ours = total_macs(operations(shape, WorkSize(batch=3, source=7)))
 
     assert ours == counted_macs(lambda: model(input_ids=torch.full((3, 7), 5)))
@@ -148,7 +148,7 @@ def test_translator_macs_equal_torchs(kind, config, prune: bool) -> None:
     layers = find_sublayers(model)
     mask = uneven(model) if prune else Mask.full(layers)
 
-    shape = shape_of(model.config.to_dict(), mask.counts(), layers[0].unit_width)
+    shape = shape_of(model.config.to_dict(), mask.counts())
     ours = total_macs(operations(shape, WorkSize(batch=3, source=7, target=4)))
 
     assert ours == counted_macs(lambda: generate(model, 4))
@@ -326,8 +326,11 @@ def test_a_limit_needs_batches() -> None:
 @pytest.mark.parametrize(("kind", "config"), classifiers() + translators())
 def test_head_size_is_that_of_the_model(kind, config) -> None:
     model = kind(config)
+    layers = find_sublayers(model)
 
-    assert head_dim_of(model.config.to_dict()) == find_sublayers(model)[0].unit_width
+    shape = shape_of(model.config.to_dict(), Mask.full(layers).counts())
+
+    assert {shape.head_dim} == {layer.unit_width for layer in layers}
 
 
 def test_shape_survives_the_way_through_config_json(tmp_path) -> None:
@@ -336,9 +339,9 @@ def test_shape_survives_the_way_through_config_json(tmp_path) -> None:
     counts = {"encoder_self.0": 3, "encoder_self.1": 1}
 
     stored = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    shape = shape_of(stored, counts, 8)
+    shape = shape_of(stored, counts)
 
-    assert shape == shape_of(config.to_dict(), counts, 8)
+    assert shape == shape_of(config.to_dict(), counts)
     assert shape.encoder_heads == (3, 1)
     assert shape.classifier[-1] == (24, 2)
 
@@ -346,17 +349,16 @@ def test_shape_survives_the_way_through_config_json(tmp_path) -> None:
 def test_missing_facts_are_named() -> None:
     config = BertConfig(**BERT_SIZES).to_dict()
     with raises(InputError, "head-count-missing") as caught:
-        shape_of(config, {"encoder_self.0": 3}, 8)
+        shape_of(config, {"encoder_self.0": 3})
     assert "encoder_self.1" in str(caught.value)
     with raises(InputError, "size-missing") as caught:
         shape_of(
             {k: v for k, v in config.items() if k != "intermediate_size"},
             {"encoder_self.0": 3, "encoder_self.1": 3},
-            8,
         )
     assert "'intermediate_size'" in str(caught.value)
     with pytest.raises(InputError, match="'gpt2'"):
-        shape_of({"model_type": "gpt2"}, {}, 8)
+        shape_of({"model_type": "gpt2"}, {})
 
 
 @pytest.fixture
