@@ -1,8 +1,8 @@
 """Do two data sets agree on which heads are important?
 
-Michel, Levy & Neubig 2019, section 4 (importance on one test set against another). Whether they
-disagree because the data differ or because the scores are noisy, only a comparison of each data
-set with itself can tell: so each is also cut in two halves that are scored apart.
+Michel, Levy & Neubig 2019, section 4 (importance on one test set against another). Two data sets
+can disagree because they differ or because scores are noisy. To tell which, each data set is also
+split into two halves that are scored separately.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ def study(job: Job) -> Result:
     """Score on both data sets and on halves of each, and compare."""
     if not METHODS[job.method.name].needs_rows:
         raise UsageError(
-            f"--method {job.method.name} looks at no data, so two data sets always agree; choose "
-            "another"
+            f"--method {job.method.name} uses no data, so two data sets always agree; choose "
+            "another",
+            id="method-without-data",
         )
     assert job.calibration is not None
     assert job.other is not None
-    found = {"first": _score(job, job.calibration, "first")}
-    found["other"] = _score(job, job.other, "other")
-    pairs = {"the two data sets": compared(found["first"], found["other"], job.seed)}
+    scores = {"first": _score(job, job.calibration, "first")}
+    scores["other"] = _score(job, job.other, "other")
+    pairs = {"the two data sets": compared(scores["first"], scores["other"], job.seed)}
     for name, rows in (("first", job.calibration), ("other", job.other)):
         halves = [_score(job, half(rows, i), f"{name}-half-{i + 1}") for i in (0, 1)]
         pairs[f"two halves of the {name}"] = compared(halves[0], halves[1], job.seed)
-    named = [replace(found[name], method=f"the {name} data set") for name in found]
+    named = [replace(one, method=f"the {name} data set") for name, one in scores.items()]
     data = {
         **job.facts(),
-        "signature": found["first"].signature,
+        "signature": scores["first"].signature,
         "scores": {
-            name: {n: list(v) for n, v in one.values.items()} for name, one in found.items()
+            name: {n: list(v) for n, v in one.values.items()} for name, one in scores.items()
         },
         "pairs": pairs,
     }
@@ -56,7 +57,7 @@ def _score(job: Job, rows: Rows, name: str) -> Scores:
 
 
 def half(rows: Rows, which: int) -> Rows:
-    """Every second row, from the first or from the second on."""
+    """Every second row, starting with the first (`which=0`) or the second (1)."""
     sources, targets = rows.sources[which::2], rows.targets[which::2]
     pairs = None if rows.pairs is None else rows.pairs[which::2]
     return replace(
@@ -66,25 +67,33 @@ def half(rows: Rows, which: int) -> Rows:
 
 
 def compared(first: Scores, second: Scores, seed: int) -> dict[str, Any]:
-    """`compare_scores` of two, with p-values.
+    """`compare_scores` of two data sets' scores, with a p-value in each row.
 
-    Each of `correlations` gets `p`, by shuffling heads, two-sided; each of `lowest` gets `p`, the
-    chance of at least as many shared heads if both chose theirs at random. `p` is None where
-    there is no correlation, or no number of shared heads.
+    Of `correlations`, `p` is two-sided by shuffling heads; of `lowest`, the probability of at
+    least as large an overlap of two random sets. None where the correlation or the overlap is
+    undefined.
     """
     (pair,) = compare_scores([first, second])["pairs"]
-    for row in pair["correlations"]:
+
+    def correlation_p(row: dict[str, Any]) -> float | None:
         kind = None if row["kind"] == "all" else row["kind"]
         x, y = flat(first, kind), flat(second, kind)
-        row["p"] = None if row["spearman"] is None else permutation_p(x, y, seed)
+        return None if row["spearman"] is None else permutation_p(x, y, seed)
+
     total = pair["correlations"][0]["heads"]
-    for row in pair["lowest"]:
-        row["p"] = overlap_p(row["shared"], row["heads"], total)
-    return {key: pair[key] for key in ("correlations", "lowest")}
+    return {
+        "correlations": [row | {"p": correlation_p(row)} for row in pair["correlations"]],
+        "lowest": [
+            row | {"p": overlap_p(row["shared"], row["heads"], total)} for row in pair["lowest"]
+        ],
+    }
 
 
 def overlap_p(shared: int | None, heads: int, total: int) -> float | None:
-    """Chance that two random choices of so many `heads` share as many or more; None of None."""
+    """Probability that two random sets of `heads` out of `total` heads share at least `shared`.
+
+    None where the number of shared heads is undefined.
+    """
     from scipy.stats import hypergeom
 
     return None if shared is None else float(hypergeom.sf(shared - 1, total, heads, heads))
@@ -102,7 +111,8 @@ def _result(job: Job, data: dict[str, Any], scores: list[Scores]) -> Result:
     correlations, lowest = [], []
     for name, pair in data["pairs"].items():
         rows = pair["correlations"]
-        for row in rows[:1] if len(rows) == 2 else rows:  # all heads are those of the one kind
+        # With a single kind of attention, the rows of all heads and of the kind are the same.
+        for row in rows[:1] if len(rows) == 2 else rows:
             kind = "all heads" if row["kind"] == "all" else kind_label(row["kind"])
             values = (numbers.fixed(row[key], 3, sign=True) for key in ("spearman", "kendall"))
             correlations.append((name, kind, str(row["heads"]), *values, numbers.p_value(row["p"])))
@@ -124,8 +134,8 @@ def _result(job: Job, data: dict[str, Any], scores: list[Scores]) -> Result:
                 texts=2,
             ),
             table(
-                "Lowest heads that both share; p is the chance of so many or more. "
-                f"{numbers.ABSENT}: {TIED}.",
+                "Overlap of the two sets of heads with the lowest scores; p is the probability of "
+                f"at least as many shared heads by chance. {numbers.ABSENT}: {TIED}.",
                 "compared, heads, shared, by chance, p",
                 lowest,
             ),
@@ -135,17 +145,17 @@ def _result(job: Job, data: dict[str, Any], scores: list[Scores]) -> Result:
 
 
 def verdict(pairs: dict[str, Any]) -> str:
-    """The correlation of the data sets beside those of their halves."""
-    found = {name: pair["correlations"][0]["spearman"] for name, pair in pairs.items()}
-    missing = [name for name, value in found.items() if value is None]
+    """Compare the correlation of the data sets with those of their halves."""
+    spearman = {name: pair["correlations"][0]["spearman"] for name, pair in pairs.items()}
+    missing = [name for name, value in spearman.items() if value is None]
     if missing:
         return (
             f"Spearman's correlation of {' and of '.join(missing)} is not defined, because "
-            "all heads have the same score; whether the data differ cannot be told."
+            "all heads have the same score, so it is not known whether the data differ."
         )
-    between, *within = (numbers.fixed(value, 2, sign=True) for value in found.values())
+    between, *within = (numbers.fixed(value, 2, sign=True) for value in spearman.values())
     return (
         f"Spearman's correlation of the two data sets' scores is {between}; of two halves of the "
-        f"same data set, {' and '.join(within)}: clearly below these, the data differ; near them, "
-        "it is noise."
+        f"same data set, {' and '.join(within)}. If the first is clearly below these, the data "
+        "differ; if it is near them, the difference is noise."
     )

@@ -1,8 +1,8 @@
 """Quality against heads removed, for each kind of attention and for all kinds together.
 
 Michel, Levy & Neubig 2019, section 4 and figure 3 (all heads), and section 5 and figure 4 (one
-kind at a time), with a bootstrap interval at every point. Heads go in ascending order of a
-scoring method's scores; layers may lose all of theirs.
+kind at a time), with a bootstrap interval at every point. Heads are removed in ascending order of
+a scoring method's scores; layers may lose all of their heads.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from compressor.tasks import Batch
 
 
 def study(job: Job) -> Result:
-    """Remove more and more heads of one kind, of another, of all, and measure each time."""
+    """Remove more and more heads, of each kind and of all kinds, and measure each time."""
     assert job.test is not None
     request = job.request
     assert isinstance(request, CurveStudy)
@@ -47,6 +47,7 @@ def study(job: Job) -> Result:
     full = Mask.full(job.checkpoint.layers)
     kinds = full.kinds()
     lines: dict[str, list[dict[str, Any]]] = {}
+    # A single kind is the same as all kinds.
     for pool in [*kinds, ALL] if len(kinds) > 1 else kinds:
         lines[pool] = []
         for removed, mask in removals(scores, full, pool, request.points):
@@ -54,6 +55,7 @@ def study(job: Job) -> Result:
                 f"{pool}-{removed}",
                 f"removing {removed} heads of {'all kinds' if pool == ALL else kind_label(pool)}",
                 partial(_point, job, request.recovery, batches, dense, mask),
+                dict[str, Any],
             )
             of = full.total(None if pool == ALL else pool)
             lines[pool].append({"removed": removed, "of": of} | point)
@@ -69,7 +71,11 @@ def study(job: Job) -> Result:
 def removals(
     scores: Scores, full: Mask, pool: str, percentages: Sequence[int]
 ) -> list[tuple[int, Mask]]:
-    """(heads removed, mask) at each percentage of a kind's heads, or of all; half rounds up."""
+    """(heads removed, mask) at each percentage of a kind's heads, or of all heads.
+
+    Numbers of heads are rounded, halves up. Different percentages of few heads can give the same
+    number, which is kept once.
+    """
     total = full.total(None if pool == ALL else pool)
     floors = dict.fromkeys(full.kinds(), 0)
     counts = dict.fromkeys(int(percent * total / 100 + 0.5) for percent in percentages)
@@ -109,7 +115,7 @@ def _name(pool: str) -> str:
     return "all kinds" if pool == ALL else kind_label(pool)
 
 
-def _worse(point: dict[str, Any]) -> bool:
+def _is_worse(point: dict[str, Any]) -> bool:
     return point["difference"] < 0 and significant(point["p"], point["interval"])
 
 
@@ -134,11 +140,11 @@ def _result(job: Job, data: dict[str, Any], lines: dict[str, list[dict[str, Any]
         + (f", repaired ({data['recover']})." if data["recover"] != "none" else ", not repaired."),
     ]
     for pool, points in lines.items():
-        free = takewhile(lambda one: not _worse(one), points)
-        most = max((point["removed"] for point in free), default=0)
+        harmless = takewhile(lambda one: not _is_worse(one), points)
+        most = max((point["removed"] for point in harmless), default=0)
         sentences.append(
-            f"{_name(pool).capitalize()}: up to {most} of {points[0]['of']} heads, no point is "
-            "significantly worse."
+            f"{_name(pool).capitalize()}: with up to {most} of {points[0]['of']} heads removed, no "
+            "point is significantly worse than dense."
         )
     return Result(
         title=f"Quality of {job.checkpoint.name} against heads removed",
@@ -146,8 +152,8 @@ def _result(job: Job, data: dict[str, Any], lines: dict[str, list[dict[str, Any]
         sentences=sentences,
         tables=[
             table(
-                "95% interval of the change by paired bootstrap, two-sided p-values of each point "
-                "by itself.",
+                "95% interval of the change by paired bootstrap; two-sided p-values, not corrected "
+                "for the number of points.",
                 f"removed from, heads, share, {label}, change, 95% interval, p",
                 rows,
             )

@@ -1,4 +1,4 @@
-"""What every study starts from: the model, the rows, a place for partial results; and measuring."""
+"""What all studies share: the model, the rows, resumable stages, scoring and measuring."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from compressor.study.output import PREFIX, require_output
 from compressor.tasks import Batch, Rows, Task, count_shared, count_truncated, get_task, read_rows
 from compressor.tasks.tables import read_text
 
-RECORD = "run.json"  # the file in which a workspace keeps whose it is
+RECORD = "run.json"  # the file in which a workspace keeps the options of its run
 
 
 @dataclass(frozen=True)
 class Job:
-    """All that a study has to work with; `checkpoint` is dense (of several, the last)."""
+    """The inputs of a study, opened; `checkpoint` is dense, of several the last."""
 
     request: StudyRequest
     checkpoint: Checkpoint
@@ -67,16 +67,16 @@ class Job:
 
     @property
     def metric(self) -> str:
-        """`bleu` or `accuracy`."""
+        """The main metric of the task, for example `bleu`."""
         return self.task.main_metric
 
     def facts(self) -> dict[str, Any]:
         """What was studied, for the JSON file."""
         rows = {"calibration": self.calibration, "other": self.other, "test": self.test}
         sources = {
-            name: {"files": found.files, "rows": len(found.sources), "sha256": found.sha256}
-            for name, found in rows.items()
-            if found is not None
+            name: {"files": given.files, "rows": len(given.sources), "sha256": given.sha256}
+            for name, given in rows.items()
+            if given is not None
         }
         return {
             "schema": 1,
@@ -123,7 +123,10 @@ def prepare(request: StudyRequest, output: Path, progress: Progress) -> Job:
 
 
 def discard_unused(workspace: Workspace, output: Path) -> None:
-    """Forget a study that failed before its first result, so that it can be corrected."""
+    """Remove the state of a study that failed before its first result.
+
+    Its options can then be corrected without another output directory.
+    """
     record, *others = sorted(workspace.state.iterdir(), key=lambda path: path.name != RECORD)
     if record.name != RECORD or others:
         return
@@ -144,7 +147,7 @@ def open_model(request: StudyRequest, path: str) -> Checkpoint:
 
 
 def _file(path: str) -> Path:
-    read_text(path)  # says what is wrong with it
+    read_text(path)  # raises InputError if it cannot be read
     return Path(path)
 
 
@@ -164,7 +167,7 @@ def _read(columns: Columns, checkpoint: Checkpoint, task: Task, name: str) -> Ro
 
 
 def make_batches(job: Job, checkpoint: Checkpoint, rows: Rows) -> list[Batch]:
-    """Batches of all rows on the CPU; says how many rows had to be cut."""
+    """Batches of all rows on the CPU; reports how many rows had to be cut."""
     examples = encode(rows, checkpoint, job.task)
     cut = count_truncated(examples)
     if cut:
@@ -208,11 +211,11 @@ def answer(
 
     Args:
         rows: how many there are.
-        mask: heads to silence; None for none.
-        model: another one than the checkpoint's.
+        mask: without the heads to silence; None keeps all.
+        model: to use instead of the checkpoint's.
     """
     model = checkpoint.model if model is None else model
-    found = [""] * rows
+    by_row = [""] * rows  # batches are sorted by length
     gates = {} if mask is None else mask_gates(mask)
     done = 0
     model.to(job.device)
@@ -223,12 +226,12 @@ def answer(
                     model, batch.to(job.device), checkpoint.tokenizer, job.testing.num_beams
                 )
                 for row, text in zip(batch.rows, answers, strict=True):
-                    found[row] = text
+                    by_row[row] = text
                 done += len(batch.rows)
                 job.progress.update("rows", done, rows)
     finally:
         model.to("cpu")
-    return found
+    return by_row
 
 
 def judge(job: Job, dense: Sequence[str], answers: Sequence[str]) -> dict[str, Any]:
@@ -239,31 +242,32 @@ def judge(job: Job, dense: Sequence[str], answers: Sequence[str]) -> dict[str, A
         `metrics`, all metrics of the task.
     """
     assert job.test is not None
-    found = compare(
+    comparisons = compare(
         job.test.task, dense, answers, job.test.targets,
         resamples=job.testing.resamples, seed=job.seed,
     )  # fmt: skip
-    main = next(one for one in found if one.metric == job.metric)
+    main = next(one for one in comparisons if one.metric == job.metric)
     return {
         "dense": main.dense,
         "value": main.pruned,
         "difference": main.difference,
         "interval": list(main.interval),
         "p": main.p_value,
-        "metrics": {one.metric: one.pruned for one in found},
+        "metrics": {one.metric: one.pruned for one in comparisons},
     }
 
 
 def dense_answers(job: Job, batches: Sequence[Batch]) -> tuple[list[str], dict[str, Any]]:
-    """The whole model's answers to the test rows, and what its metric says of them."""
+    """The dense model's answers to the test rows, and their value in the main metric."""
     rows = job.test
     assert rows is not None
     answers: list[str] = job.workspace.stage(
         "answers-dense",
         f"evaluating all heads on {len(rows.sources)} rows",
         lambda: answer(job, job.checkpoint, batches, len(rows.sources)),
+        list[str],
     )
     labels = job.task.label_names(job.checkpoint.model.config)
     value, signature = main_metric(job.task.name, answers, rows.targets, labels)
-    search = "" if job.metric != "bleu" else f"|beams:{job.testing.num_beams or 1}"
+    search = f"|beams:{job.testing.num_beams or 1}" if job.task.generates else ""
     return answers, {"metric": job.metric, "dense": value, "signature": f"{signature}{search}"}

@@ -1,7 +1,7 @@
-"""All heads of a layer but one removed, layer by layer: how many layers need more than one?
+"""One layer at a time keeps a single head: how many layers need more than one?
 
-Michel, Levy & Neubig 2019, section 3.3 and tables 2 and 3. The one head is chosen on calibration
-rows, the metric measured on test rows.
+Michel, Levy & Neubig 2019, section 3.3 and tables 2 and 3. The head is chosen on calibration rows,
+the metric is measured on test rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from compressor.importance.ablation import losses_alone
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.report import numbers
 from compressor.report.facts import kind_label, metric_style
-from compressor.study.heads import MARKS, correct, mark, significance_sentences
+from compressor.study.heads import MARKS, corrected, mark, significance, significance_sentences
 from compressor.study.job import (
     Job,
     answer,
@@ -30,27 +30,33 @@ from compressor.tasks import Batch
 
 
 def study(job: Job) -> Result:
-    """Leave each layer its best head alone and compare with the whole model."""
+    """Remove all heads of a layer but its best one, and compare with the dense model."""
     assert job.test is not None
     best, how = _best_heads(job)
     batches = make_batches(job, job.checkpoint, job.test)
     dense, whole = dense_answers(job, batches)
-    found: list[dict[str, Any]] = []
+    measured: list[dict[str, Any]] = []
     for layer in job.checkpoint.layers:
-        found.append(
+        measured.append(
             job.workspace.stage(
                 f"alone-{layer.name}",
                 f"leaving {layer.name} one of {layer.units} heads",
                 partial(_layer, job, batches, dense, layer, best[layer.name]),
+                dict[str, Any],
             )
         )
     data = {**job.facts(), **whole, "chosen_by": how, "resamples": job.testing.resamples}
-    data |= correct(found) | {"layers": found}
-    return _result(job, data, found)
+    tests = corrected(measured)
+    data |= significance(tests) | {"layers": tests}
+    return _result(job, data, tests)
 
 
 def _best_heads(job: Job) -> tuple[dict[str, int], str]:
-    """The head of each layer that does best alone, or that has the highest score."""
+    """The head that each layer keeps: the best one alone or, with a method, by its score.
+
+    Returns:
+        Layer name -> head, and how the heads were chosen, in words.
+    """
     if job.request.scoring is not None:
         scores = score(
             job, job.checkpoint, job.calibration, "scores", f"scoring with {job.method.name}"
@@ -59,9 +65,12 @@ def _best_heads(job: Job) -> tuple[dict[str, int], str]:
         return best, f"highest score: {scores.signature}"
     if job.calibration is None:
         raise UsageError(
-            "`compress study layers` needs --calibration FILE to choose each layer's head on"
+            "`compress study layers` needs --calibration FILE to choose each layer's head on",
+            id="calibration-missing",
         )
-    losses = job.workspace.stage("losses", "losses of each head alone", lambda: _losses(job))
+    losses = job.workspace.stage(
+        "losses", "losses of each head alone", lambda: _losses(job), dict[str, list[float]]
+    )
     best = {name: values.index(min(values)) for name, values in losses.items()}
     return best, "lowest loss on the calibration rows of the head alone in its layer"
 
@@ -93,7 +102,7 @@ def _layer(
     return {"layer": layer.name, "heads": layer.units, "head": head} | judge(job, dense, answers)
 
 
-def _result(job: Job, data: dict[str, Any], found: list[dict[str, Any]]) -> Result:
+def _result(job: Job, data: dict[str, Any], tests: list[dict[str, Any]]) -> Result:
     digits, label = metric_style(job.metric).digits, metric_label(job.metric)
     rows = [
         (
@@ -104,13 +113,13 @@ def _result(job: Job, data: dict[str, Any], found: list[dict[str, Any]]) -> Resu
             numbers.interval(tuple(one["interval"]), digits, sign=True),
             *(numbers.p_value(one[p]) for p in ("p", "p_bh", "p_holm")),
         )
-        for one in found
+        for one in tests
     ]
-    worst = min(found, key=lambda one: one["difference"])
+    worst = min(tests, key=lambda one: one["difference"])
     sentences = [
         f"All heads: {label} {numbers.fixed(data['dense'], digits)}; each layer's one head chosen "
         f"by {data['chosen_by']}.",
-        f"Most is lost in {worst['layer']}: "
+        f"The largest loss is in {worst['layer']}: "
         f"{numbers.fixed(worst['difference'], digits, sign=True)}."
         if worst["difference"] < 0
         else "No layer loses anything.",
@@ -122,25 +131,26 @@ def _result(job: Job, data: dict[str, Any], found: list[dict[str, Any]]) -> Resu
         sentences=sentences,
         tables=[
             table(
-                f"One layer at a time has its best head alone, all others are whole; {MARKS}.",
+                f"One layer at a time keeps its best head alone, the others all heads; {MARKS}.",
                 f"layer, head kept, {label}, change, 95% interval, p, p (BH), p (Holm)",
                 rows,
             )
         ],
-        draw=lambda: _figure(job, found),
+        draw=lambda: _figure(job, tests),
     )
 
 
-def _figure(job: Job, found: list[dict[str, Any]]) -> Any:
+def _figure(job: Job, tests: list[dict[str, Any]]) -> Any:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(5.2, 3.4), layout="constrained")
     axes = figure.add_subplot()
     axes.axhline(0, color="#666666", linestyle="--", linewidth=1.2)
-    by_name = {one["layer"]: one for one in found}
+    by_name = {one["layer"]: one for one in tests}
     kinds = by_kind(list(by_name))
     for i, (kind, names) in enumerate(kinds.items()):
+        # Kinds beside each other, not on top of each other.
         shift = 0.12 * (i - (len(kinds) - 1) / 2)
         for x, name in enumerate(names):
             axes.plot([x + shift] * 2, by_name[name]["interval"], color=COLORS[i], marker="_")

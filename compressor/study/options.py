@@ -61,7 +61,7 @@ class StudyRequest(Section):
 
     @property
     def checkpoints(self) -> list[str]:
-        """The models to look at; of several, the last is the main one."""
+        """The models to study; of several, the last is the main one."""
         return [self.access.path]
 
     @property
@@ -117,7 +117,7 @@ def _percentages(value: Any) -> Any:
 
 
 class CurveStudy(StudyRequest):
-    """Quality against heads removed, of one kind after the other and of all."""
+    """Quality against heads removed, of each kind and of all kinds."""
 
     name = "curve"
     function = "compressor.study.curve:study"
@@ -139,8 +139,8 @@ class CurveStudy(StudyRequest):
     def _does_not_train(cls, value: list[Any]) -> list[Any]:
         if any(not isinstance(step, REPAIRS["reconstruct"]) for step in value):
             raise UsageError(
-                "a curve repairs every point, with --recover none or reconstruct; `compress run` "
-                "trains a single one",
+                "a curve is repaired at every point, with --recover none or reconstruct; to train "
+                "a single model use `compress run`",
                 id="recovery-trains",
             )
         return value
@@ -172,7 +172,7 @@ class TrainingModels(Access):
 
 
 class TrainingStudy(StudyRequest):
-    """How heads and what pruning costs change over a training."""
+    """How the ranking of heads and the cost of pruning change over a training."""
 
     name = "training"
     function = "compressor.study.training:study"
@@ -192,7 +192,7 @@ class TrainingStudy(StudyRequest):
 
 
 class RolesStudy(StudyRequest):
-    """Which heads are positional, syntactic, or point to rare words."""
+    """Which heads are positional, syntactic, or attend to rare words."""
 
     name = "roles"
     function = "compressor.study.roles:study"

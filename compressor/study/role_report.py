@@ -1,4 +1,4 @@
-"""How the study of roles is shown: sentences, tables, and a map of the heads."""
+"""The study of roles as sentences, tables, and a map of the heads."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from compressor.report.tables import Table
 from compressor.study.job import Job
 from compressor.study.output import Result, table
 from compressor.study.plotting import MARKERS, head_panels
-from compressor.study.roles import MINIMUM_ARCS, RARE, ROLES, SYNTACTIC, is_syntactic
+from compressor.study.role_criteria import MINIMUM_ARCS, RARE, ROLES, SYNTACTIC, is_syntactic
 
 Facts = dict[str, Any]
 
 
 def role_result(job: Job, data: Facts) -> Result:
     """The finished study."""
-    some = any(found for layer in data["heads_roles"].values() for found in layer)
+    some = any(roles for layer in data["heads_roles"].values() for roles in layer)
     tables = [_roles(data)] if some else []
     if data["relations"]:
         tables.append(_relations(data))
@@ -35,28 +35,27 @@ def role_result(job: Job, data: Facts) -> Result:
 
 
 def _sentences(data: Facts) -> list[str]:
-    roles = data["heads_roles"]
-    heads = [found for layer in roles.values() for found in layer]
-    counts = ", ".join(f"{sum(role in found for found in heads)} {role}" for role in ROLES)
-    none = sum(not found for found in heads)
-    said = [f"Of {len(heads)} self-attention heads: {counts}, {none} without a role."]
-    said += _dependencies(data)
+    heads = [roles for layer in data["heads_roles"].values() for roles in layer]
+    counts = ", ".join(f"{sum(role in roles for roles in heads)} {role}" for role in ROLES)
+    none = sum(not roles for roles in heads)
+    sentences = [f"Of {len(heads)} self-attention heads: {counts}, {none} without a role."]
+    sentences += _dependencies(data)
     rare = [one for one in data["positions"].values() if "rare" in one]
-    said.append(
-        f"Rare-word heads look at the least frequent token in at least {RARE:.0%} of the cases; "
-        f"blind guesses do in {rare[0]['rare_chance']:.0%}."
+    sentences.append(
+        f"Rare-word heads attend to the least frequent token in at least {RARE:.0%} of the cases; "
+        f"a random choice does in {rare[0]['rare_chance']:.0%}."
         if rare
         else "Rare-word heads were not looked for: the least frequent token of every sentence is "
         f"among the {data['thresholds']['common']} most frequent ones; give more rows."
     )
-    return said
+    return sentences
 
 
 def _dependencies(data: Facts) -> list[str]:
-    """How many heads follow dependencies, and which of these were too rare to tell."""
+    """How many heads follow dependencies, and which relations were too rare to be tested."""
     if data["conllu"] is None:
         return ["Syntactic heads were not looked for: no --conllu FILE was given."]
-    said = []
+    sentences = []
     if data["relations"]:
         pairs = [
             (one, name, head)
@@ -69,22 +68,23 @@ def _dependencies(data: Facts) -> list[str]:
             for one, name, head in pairs
             if one["accuracy"][name][head] - one["baseline"] >= SYNTACTIC
         ]
-        said.append(
-            f"Dependencies: {data['sentences']} sentences ({data['left_out']} left out), weight to "
-            f"a word is the largest on its tokens, from a word that of "
-            f"{'its last token' if data['from_word'] == 'last' else 'the mean of its tokens'}; "
+        sentences.append(
+            f"Dependencies: {data['sentences']} sentences ({data['left_out']} left out). The "
+            "weight on a word is the largest on one of its tokens, the weight from a word that of "
+            f"{'its last token' if data['from_word'] == 'last' else 'the mean of its tokens'}. "
             f"{len(above)} of {len(pairs)} pairs of head and relation are 10 points above the best "
             f"fixed distance, {sum(is_syntactic(*pair) for pair in above)} of these significantly "
             "(Holm), which makes the head syntactic."
         )
     else:
-        said.append(
-            "Syntactic heads cannot be told: no relation is frequent enough; give more sentences."
+        sentences.append(
+            "Syntactic heads were not looked for: no relation is frequent enough; give more "
+            "sentences."
         )
     if data["too_rare"]:
         names = ", ".join(f"{name} ({count})" for name, count in data["too_rare"].items())
-        said.append(f"Relations too rare, below {MINIMUM_ARCS} arcs, and left out: {names}.")
-    return said
+        sentences.append(f"Relations too rare, below {MINIMUM_ARCS} arcs, and left out: {names}.")
+    return sentences
 
 
 def _best(data: Facts, name: str, head: int) -> Facts | None:
@@ -122,7 +122,7 @@ def _cells(data: Facts, name: str, head: int) -> tuple[str, ...]:
 
 
 def _after(data: Facts, name: str, head: int) -> str:
-    """What has become of a head in the pruned model: its roles there."""
+    """Whether pruning kept a head, and its roles in the pruned model."""
     if "pruned" not in data:
         return ""
     kept = data["pruned"]["kept"][name]
@@ -166,7 +166,7 @@ def _relations(data: Facts) -> Table:
             key=lambda key: one["accuracy"][key[0]][key[1]],
         )
         accuracy = one["accuracy"][name][head]
-        found = sum(
+        syntactic = sum(
             is_syntactic(one, name, head)
             for name, layer in one["accuracy"].items()
             for head in range(len(layer))
@@ -181,7 +181,7 @@ def _relations(data: Facts) -> Table:
                 f"{100 * one['baseline']:.1f} at {one['offset']:+d}",
                 numbers.fixed(100 * (accuracy - one["baseline"]), 1, sign=True),
                 numbers.p_value(one["p_holm"][name][head]),
-                str(found),
+                str(syntactic),
             )
         )
     return table(
@@ -207,8 +207,8 @@ def _survival(data: Facts) -> Table:
         for one in data["pruned"]["survival"]
     ]
     return table(
-        "Heads that pruning has kept, by role; expected if as many of the kind were kept at "
-        "random, p of so many or more (hypergeometric).",
+        "Heads that pruning has kept, by role; expected is the number if as many heads of the kind "
+        "were kept at random, p the probability of at least as many by chance (hypergeometric).",
         "kind of attention, role, heads, kept, expected, p",
         rows,
         texts=2,

@@ -1,7 +1,7 @@
-"""How the importance of heads comes about: the checkpoints of one training, in order.
+"""How the importance of heads develops over the checkpoints of one training.
 
-Michel, Levy & Neubig 2019, section 6 (quality at fixed pruning levels over training), with the
-ranking of heads followed over the same checkpoints.
+Michel, Levy & Neubig 2019, section 6 (quality at fixed pruning levels over training); also how the
+ranking of heads approaches the last checkpoint's.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from compressor.study.options import TrainingStudy
 from compressor.study.output import Result, table
 from compressor.study.plotting import Line, draw_lines, metric_label
 
-TOP = 0.25  # share of the heads called the most important
+TOP = 0.25  # share of the heads that count as the most important
 
 
 def study(job: Job) -> Result:
-    """Score every checkpoint's heads, prune each by its own scores, and compare with the last."""
+    """Score and prune every checkpoint by its own scores, and compare it with the last one."""
     assert job.test is not None
     for directory in job.request.checkpoints[:-1]:
-        _open(job, directory)  # a wrong one is told before the first is computed
+        _open(job, directory)  # so that a wrong one is refused before anything is computed
     names = _names(job.request.checkpoints)
     scores, quality = [], []
     for number, directory in enumerate(job.request.checkpoints):
-        found, points = _checkpoint(job, number, directory, names[number])
-        scores.append(found)
+        own_scores, points = _checkpoint(job, number, directory, names[number])
+        scores.append(own_scores)
         quality.append(points)
     data = {
         **job.facts(),
@@ -55,17 +55,19 @@ def study(job: Job) -> Result:
 
 
 def _names(directories: Sequence[str]) -> list[str]:
+    """The checkpoints' short names, or their whole paths where two short names are the same."""
     short = [Path(directory).name for directory in directories]
     return short if len(set(short)) == len(short) else list(directories)
 
 
 def _open(job: Job, directory: str) -> Checkpoint:
-    """A checkpoint of the training, dense and with the attention layers of the last one."""
+    """Open a checkpoint of the training, which must have the attention layers of the last one."""
     checkpoint = open_model(job.request, directory)
     if checkpoint.layers != job.checkpoint.layers:
         raise InputError(
             f"{directory} has other attention layers than {job.checkpoint.name}; give checkpoints "
-            "of one training"
+            "of one training",
+            id="checkpoints-differ",
         )
     return checkpoint
 
@@ -73,6 +75,7 @@ def _open(job: Job, directory: str) -> Checkpoint:
 def _checkpoint(
     job: Job, number: int, directory: str, name: str
 ) -> tuple[Scores, list[dict[str, Any]]]:
+    """A checkpoint's scores, and its quality with more and more heads removed."""
     last = number == len(job.request.checkpoints) - 1
     checkpoint = job.checkpoint if last else _open(job, directory)
     scores = score(job, checkpoint, job.calibration, f"scores-{number}", f"scoring {name}")
@@ -89,7 +92,8 @@ def _checkpoint(
         return points
 
     title = f"pruning {name} at {len(_percentages(job))} levels"
-    return scores, job.workspace.stage(f"levels-{number}", title, compute)
+    points = job.workspace.stage(f"levels-{number}", title, compute, list[dict[str, Any]])
+    return scores, points
 
 
 def _percentages(job: Job) -> list[int]:
@@ -98,12 +102,13 @@ def _percentages(job: Job) -> list[int]:
 
 
 def ranking(scores: Scores, last: Scores) -> dict[str, Any]:
-    """How near a checkpoint's order of heads is to the last one's.
+    """How close a checkpoint's ranking of heads is to the last one's.
 
     Returns:
-        `spearman`: correlation over all heads; `kinds`: and per kind; `top`: the size of the most
-        important quarter, `shared`: how many of the last one's are in it, `by_chance` and `p`;
-        None where they are undefined (see `compressor.study.compare_scores`).
+        `spearman`: correlation over all heads; `kinds`: within each kind; `top`: the number of
+        heads in the most important quarter; `shared`: how many of them both checkpoints have in
+        common, `by_chance`: the expected number by chance, `p`: the probability of at least as
+        many by chance. None where undefined (see `compressor.study.compare_scores`).
     """
     total = len(flat(scores))
     top = max(1, int(TOP * total + 0.5))
@@ -121,7 +126,8 @@ def ranking(scores: Scores, last: Scores) -> dict[str, Any]:
 
 def _result(job: Job, data: dict[str, Any]) -> Result:
     digits, label = metric_style(job.metric).digits, metric_label(job.metric)
-    found = data["checkpoints"]
+    checkpoints = data["checkpoints"]
+    first = checkpoints[0]
     rows = [
         (
             one["name"],
@@ -131,30 +137,30 @@ def _result(job: Job, data: dict[str, Any]) -> Result:
             numbers.fixed(one["by_chance"], 1),
             numbers.p_value(one["p"]),
         )
-        for one in found
+        for one in checkpoints
     ]
-    kinds = ", ".join(kind_label(kind) for kind in found[0]["kinds"])
-    levels = [point["removed"] for point in found[0]["points"]]
+    kinds = ", ".join(kind_label(kind) for kind in first["kinds"])
+    levels = [point["removed"] for point in first["points"]]
     quality = [
         (one["name"], *(numbers.fixed(point["value"], digits) for point in one["points"]))
-        for one in found
+        for one in checkpoints
     ]
-    first = found[0]
     return Result(
         title=f"Heads over the training of {job.checkpoint.name}",
         data=data,
         sentences=[*_verdict(first), f"Scores: {data['signature_scores']}."],
         tables=[
             table(
-                "Each checkpoint's order of heads against the last one's: Spearman's correlation, "
-                "and the last one's most important quarter in this one's; p of so many or more. "
+                "Each checkpoint's ranking of heads compared with the last one's: Spearman's "
+                "correlation, and how many heads of the most important quarter both share; p is "
+                "the probability of at least as many by chance. "
                 f"{numbers.ABSENT}: {TIED}, or all scores are the same.",
                 f"checkpoint, all heads, {kinds}, top quarter shared, by chance, p",
                 rows,
             ),
             table(
-                f"{label} with so many of {first['points'][0]['of']} heads removed, in the order "
-                "of each checkpoint's own scores.",
+                f"{label} with some of {first['points'][0]['of']} heads removed, by each "
+                "checkpoint's own scores.",
                 ", ".join(["checkpoint", *(f"{level} removed" for level in levels)]),
                 quality,
             ),
@@ -164,17 +170,17 @@ def _result(job: Job, data: dict[str, Any]) -> Result:
 
 
 def _verdict(first: dict[str, Any]) -> list[str]:
-    """How much of the final order the first checkpoint has, as far as that is defined."""
+    """How close the first checkpoint's ranking is to the last one's, as far as that is defined."""
     name, sentences = first["name"], []
     if first["spearman"] is not None:
         sentences.append(
-            f"{name} orders the heads like the last checkpoint with a rank correlation of "
-            f"{numbers.fixed(first['spearman'], 2, sign=True)}."
+            f"The rankings of heads of {name} and of the last checkpoint have a rank correlation "
+            f"of {numbers.fixed(first['spearman'], 2, sign=True)}."
         )
     if first["shared"] is not None:
         sentences.append(
-            f"{first['shared']} of the finally most important {first['top']} heads are on top in "
-            f"{name} already ({numbers.fixed(first['by_chance'], 1)} by chance)."
+            f"{first['shared']} of the {first['top']} heads that are the most important in the end "
+            f"are so in {name} already ({numbers.fixed(first['by_chance'], 1)} by chance)."
         )
     return sentences
 
@@ -182,36 +188,40 @@ def _verdict(first: dict[str, Any]) -> list[str]:
 def _figure(job: Job, data: dict[str, Any]) -> Any:
     from matplotlib.figure import Figure
 
-    found = data["checkpoints"]
-    x = list(range(len(found)))
+    checkpoints = data["checkpoints"]
+    first = checkpoints[0]
+    x = list(range(len(checkpoints)))
     figure = Figure(figsize=(9.6, 4.0), layout="constrained")
     left, right = figure.subplots(1, 2)
     absent = float("nan")
     agree = [
-        Line("rank correlation with the last", x, [_or(one["spearman"], absent) for one in found]),
+        Line(
+            "rank correlation with the last",
+            x,
+            [absent if one["spearman"] is None else one["spearman"] for one in checkpoints],
+        ),
         Line(
             "top quarter shared",
             x,
-            [absent if one["shared"] is None else one["shared"] / one["top"] for one in found],
+            [
+                absent if one["shared"] is None else one["shared"] / one["top"]
+                for one in checkpoints
+            ],
         ),
     ]
     draw_lines(left, agree)
     left.set_ylabel("share, correlation")
     levels = [
         Line(
-            f"{found[0]['points'][i]['removed']} heads removed",
+            f"{point['removed']} heads removed",
             x,
-            [one["points"][i]["value"] for one in found],
+            [one["points"][i]["value"] for one in checkpoints],
         )
-        for i in range(len(found[0]["points"]))
+        for i, point in enumerate(first["points"])
     ]
     draw_lines(right, levels)
     right.set_ylabel(metric_label(job.metric))
     for axes in (left, right):
-        axes.set_xticks(x, [one["name"] for one in found], rotation=30, ha="right")
+        axes.set_xticks(x, [one["name"] for one in checkpoints], rotation=30, ha="right")
         axes.legend(fontsize=8)
     return figure
-
-
-def _or(value: float | None, absent: float) -> float:
-    return absent if value is None else value

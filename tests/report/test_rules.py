@@ -7,8 +7,16 @@ import math
 import pytest
 
 from compressor.errors import InputError, UsageError
-from compressor.report.rules import MaxDrop, MinSpeedup, check, exit_status, parse_rules
+from compressor.report.rules import (
+    MaxDrop,
+    MinSpeedup,
+    check,
+    exit_status,
+    parse_rules,
+    require_metrics,
+)
 from compressor.report.schema import Report
+from compressor.tasks import get_task
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import classifier_report, translator_report
 
@@ -89,6 +97,18 @@ def test_an_unknown_metric_is_a_usage_error_that_suggests_a_known_one():
 def test_two_limits_for_the_same_number_are_a_usage_error(max_drop, min_speedup):
     with raises(UsageError, "rule-twice"):
         parse_rules(max_drop, min_speedup)
+
+
+@pytest.mark.parametrize(
+    ("task", "good", "bad"),
+    [("translation", "chrf", "accuracy"), ("classification", "macro_f1", "bleu")],
+)
+def test_a_metric_of_another_task_is_a_usage_error(task, good, bad):
+    require_metrics([MaxDrop(good, 1.0), MinSpeedup(1.1)], get_task(task))
+    with raises(UsageError, "metric-of-another-task") as caught:
+        require_metrics([MaxDrop(good, 1.0), MaxDrop(bad, 1.0)], get_task(task))
+    assert bad in str(caught.value)
+    assert good in str(caught.value)
 
 
 def test_a_general_and_a_particular_speedup_go_together():

@@ -8,7 +8,10 @@ import pytest
 
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
-from compressor.study import STUDIES, agreement, build_options, curve, training
+from compressor.pipeline.options import flags_of
+from compressor.study import STUDIES, agreement, curve, training
+from tests.helpers.errors import raises
+from tests.helpers.recipes import request
 
 
 def scores(**values: list[float]) -> Scores:
@@ -70,54 +73,51 @@ def test_correlations_that_are_undefined_are_not_interpreted():
     halves = {"two halves of the first": fine, "two halves of the other": undefined}
     said = agreement.verdict({"the two data sets": fine} | halves)
     assert "correlation of two halves of the other is not defined" in said
-    assert "the data differ;" not in said
+    assert "data differ;" not in said
     whole = agreement.verdict({"the two data sets": fine, "a": fine, "b": fine})
-    assert "scores is +1.00; of two halves of the same data set, +1.00 and +1.00: " in whole
+    assert "scores is +1.00; of two halves of the same data set, +1.00 and +1.00. " in whole
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "message"),
+    ("name", "given", "id", "flag"),
     [
-        ("head", {}, "no study 'head'; there are heads, layers, curve"),
-        ("heads", {"model": "m"}, "`compress study heads` needs --test"),
-        ("heads", {"model": "m", "test": "t", "conllu": "c"}, "--conllu makes no sense for"),
-        ("training", {"model": "m"}, "--model makes no sense for `compress study training`"),
-        ("curve", {"model": "m", "test": "t", "points": [50, 20]}, "50,20: .* rising order"),
-        ("curve", {"model": "m", "test": "t", "points": [0, 200]}, "0,200: .* from 0 to 100"),
-        ("roles", {"model": "m", "from_word": "sum"}, "'sum' is neither last nor mean"),
-        ("layers", {"model": "m", "test": "t", "per": "example"}, "--per example is for --method"),
+        ("heads", {"model": "m"}, "option-missing", "--test"),
+        ("agreement", {"model": "m", "calibration": "c"}, "option-missing", "--other"),
+        ("training", {"checkpoint": ["m"], "test": "t"}, "option-invalid", "--checkpoint"),
+        ("curve", {"model": "m", "test": "t", "points": "50,20"}, "points-invalid", "--points"),
+        ("curve", {"model": "m", "test": "t", "points": "0,200"}, "points-invalid", "--points"),
         (
             "curve",
-            {"model": "m", "test": "t", "normalize": "none"},
-            "--normalize none is for --method taylor or .*not for second-order",
+            {"model": "m", "test": "t", "recover": "distill"},
+            "recovery-trains",
+            "--recover",
         ),
-        (
-            "training",
-            {"checkpoint": ["m"], "test": "t", "ablate": "metric", "method": "taylor"},
-            "--ablate metric is for --method ablation, not for taylor",
-        ),
-        (
-            "heads",
-            {"model": "m", "test": "t", "text_column": "a", "seed": 1, "calibration_rows": 9},
-            "--calibration-rows makes no sense",
-        ),
-        (
-            "roles",
-            {"model": "m", "conllu": "c", "text_column": "a"},
-            "--text-column a is for --calibration FILE; give it, or leave it out",
-        ),
+        ("roles", {"model": "m", "from_word": "sum"}, "option-invalid", "--from-word"),
+        ("layers", {"model": "m", "test": "t", "per": "example"}, "option-without-use", "--per"),
+        ("curve", {"model": "m", "test": "t", "ablate": "loss"}, "option-without-use", "--ablate"),
+        ("roles", {"model": "m", "calibration_rows": 9}, "option-without-use", "--calibration"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(name, given, message):
-    with pytest.raises(UsageError, match=message):
-        build_options(name, given)
+def test_options_that_are_missing_wrong_or_without_effect_are_usage_errors(name, given, id, flag):
+    with raises(UsageError, id) as caught:
+        request(STUDIES[name], **given)
+    assert flag in str(caught.value)
+
+
+def test_a_study_has_only_its_own_flags():
+    flags = {name: flags_of(kind).keys() for name, kind in STUDIES.items()}
+    assert "--conllu" in flags["roles"]
+    assert "--conllu" not in flags["heads"]
+    assert "--model" not in flags["training"]
+    assert "--calibration" not in flags["heads"]
 
 
 def test_options_of_the_method_that_scores_are_taken():
     common = {"model": "m", "test": "t", "calibration": "c", "text_column": "a"}
-    taken = build_options("layers", common | {"method": "taylor", "per": "example"})
-    assert taken.recipe.per == "example"
-    assert build_options("curve", common | {"method": "ablation", "ablate": "metric"})
+    taken = request(STUDIES["layers"], **common, method="taylor", per="example")
+    assert taken.method.per == "example"
+    taken = request(STUDIES["curve"], **common, method="ablation", ablate="metric")
+    assert taken.method.ablate == "metric"
 
 
 def test_every_study_is_described():

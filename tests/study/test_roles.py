@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 from compressor.errors import InputError
-from compressor.study import patterns, roles
+from compressor.study import patterns, role_criteria
 from compressor.study.conllu import Sentence, read_conllu
 from compressor.study.patterns import Arcs, arcs_of, count_arcs, count_positions, rarity
 from compressor.study.word_alignment import NO_WORD, Tokens, tokenize
@@ -19,6 +19,7 @@ from compressor.tasks import Batch, Example
 from tests.helpers import toy
 from tests.helpers.batches import labelled_batch, one_row
 from tests.helpers.conllu import conllu
+from tests.helpers.errors import raises
 from tests.helpers.numpy_transformer import NumpyTransformer
 from tests.helpers.stages import scoring
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, word_tokenizer
@@ -51,19 +52,25 @@ def test_a_sentence_is_read_as_it_is_written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "id", "line"),
     [
-        ("", "holds no sentences"),
-        ("1\tw\n", r":1: 2 columns separated by tabs, but CoNLL-U has 10"),
-        (conllu("x w 0 root"), r":1: 'x' is not the number of a word"),
-        (conllu("1 w 0 root", "3 w 1 obj"), r":1: .*not numbered 1, 2"),
-        (conllu("1 w 0 root", "2 w 7 obj"), r":2: '7' is not the number of a head"),
-        (conllu("1 w _ _"), r":1: '_' is not the number of a head"),
+        ("1\tw\n", "conllu-columns", 1),
+        (conllu("x w 0 root"), "conllu-word-number", 1),
+        (conllu("1 w 0 root", "3 w 1 obj"), "conllu-numbering", 1),
+        (conllu("1 w 0 root", "2 w 7 obj"), "conllu-head-number", 2),
+        (conllu("1 w _ _"), "conllu-head-number", 1),
     ],
 )
-def test_malformed_files_are_refused_with_the_line(text, message, tmp_path):
-    with pytest.raises(InputError, match=message):
-        read_conllu(written(tmp_path / "a.conllu", text))
+def test_malformed_files_are_errors_that_name_the_line(text, id, line, tmp_path):
+    path = written(tmp_path / "a.conllu", text)
+    with raises(InputError, id) as caught:
+        read_conllu(path)
+    assert f"{path}:{line}:" in str(caught.value)
+
+
+def test_a_file_without_sentences_is_an_error(tmp_path):
+    with raises(InputError, "conllu-without-sentences"):
+        read_conllu(written(tmp_path / "a.conllu", ""))
 
 
 def plain(text: str, *words: str, arcs=()) -> Sentence:
@@ -175,7 +182,7 @@ def test_roles_of_hand_made_attention(monkeypatch):
     assert (found["offset"][:2], found["share"][:2]) == ([-1, 1], [1.0, 1.0])
     assert found["rare"][2] == 1.0
     assert found["special"][3] > 0.85 > 0.2 > found["special"][0]
-    roles_of = roles.head_roles({"encoder_self.0": found}, [])["encoder_self.0"]
+    roles_of = role_criteria.head_roles({"encoder_self.0": found}, [])["encoder_self.0"]
     assert roles_of == [["positional"], ["positional"], ["rare-word"], []]
 
 
@@ -248,7 +255,7 @@ def test_syntactic_counts_of_every_architecture(name: str, from_word: str):
     encoder = [layer for layer in setup.layers if layer.kind == "encoder_self"]
     batches = setup.task.batches(examples, setup.model, batch_tokens=None, batch_size=4)
     setup = replace(setup, layers=encoder, batches=batches)
-    groups = [("obj", direction) for direction in roles.DIRECTIONS]
+    groups = [("obj", direction) for direction in role_criteria.DIRECTIONS]
     hits = count_arcs(setup, sentences, Arcs(groups, arcs_of(sentences, {"obj": 0})), from_word)
     expected = {layer.name: np.zeros((2, layer.units), dtype=int) for layer in encoder}
     for example, tokens in zip(examples, sentences, strict=True):
@@ -273,15 +280,17 @@ def test_syntactic_counts_of_every_architecture(name: str, from_word: str):
 def test_relations_against_the_best_fixed_distance():
     """A hundred arcs, 60 of them one word ahead; a head with 90 right is 30 points above."""
     arcs = np.array([[0, 1, 0]] * 60 + [[3, 1, 0]] * 40 + [[5, 4, 1]] * 20)
-    groups = [("obj", roles.DIRECTIONS[0]), ("obj", roles.DIRECTIONS[1])]
-    obj, back = roles.relations(groups, arcs, {"encoder_self.0": np.array([[90, 60], [20, 0]])})
+    groups = [("obj", role_criteria.DIRECTIONS[0]), ("obj", role_criteria.DIRECTIONS[1])]
+    obj, back = role_criteria.relations(
+        groups, arcs, {"encoder_self.0": np.array([[90, 60], [20, 0]])}
+    )
     assert (obj["arcs"], obj["offset"], obj["baseline"]) == (100, 1, 0.6)
     assert obj["accuracy"] == {"encoder_self.0": [0.9, 0.6]}
     assert (back["offset"], back["baseline"]) == (-1, 1.0)
     p_value = stats.binomtest(90, 100, 0.6, alternative="greater").pvalue
     assert obj["p_holm"]["encoder_self.0"][0] == pytest.approx(4 * p_value)
     positions = {"encoder_self.0": {"share": [0.0, 0.95]}}
-    found = roles.head_roles(positions, [obj, back])
+    found = role_criteria.head_roles(positions, [obj, back])
     assert found == {"encoder_self.0": [["syntactic"], ["positional"]]}
 
 
@@ -289,33 +298,33 @@ def test_a_head_far_above_on_a_handful_of_arcs_is_not_syntactic():
     """Nine right of ten where six would be: 30 points above, but p = 0.09 for two heads."""
     arcs = np.array([[0, 1, 0]] * 6 + [[3, 1, 0]] * 4)
     hits = {"encoder_self.0": np.array([[9, 6]])}
-    (few,) = roles.relations([("obj", roles.DIRECTIONS[0])], arcs, hits)
+    (few,) = role_criteria.relations([("obj", role_criteria.DIRECTIONS[0])], arcs, hits)
     assert few["p_holm"]["encoder_self.0"][0] == pytest.approx(0.093, abs=0.001)
     positions = {"encoder_self.0": {"share": [0.0, 0.0]}}
-    assert roles.head_roles(positions, [few]) == {"encoder_self.0": [[], []]}
+    assert role_criteria.head_roles(positions, [few]) == {"encoder_self.0": [[], []]}
 
 
 def test_a_head_a_little_above_is_not_syntactic_however_significant():
     arcs = np.array([[0, 1, 0]] * 600 + [[3, 1, 0]] * 400)
     hits = {"encoder_self.0": np.array([[690, 710]])}
-    (many,) = roles.relations([("obj", roles.DIRECTIONS[0])], arcs, hits)
+    (many,) = role_criteria.relations([("obj", role_criteria.DIRECTIONS[0])], arcs, hits)
     assert max(many["p_holm"]["encoder_self.0"]) < 0.001
     positions = {"encoder_self.0": {"share": [0.0, 0.0]}}
-    assert roles.head_roles(positions, [many]) == {"encoder_self.0": [[], ["syntactic"]]}
+    assert role_criteria.head_roles(positions, [many]) == {"encoder_self.0": [[], ["syntactic"]]}
 
 
 def test_relations_are_counted_the_papers_first():
     """Those that occur, never punctuation."""
     names = ["obj"] * 2 + ["det"] * 100 + ["acl"] * 99 + ["punct"] * 200
     arcs = tuple((0, 1, name) for name in names)
-    found = roles.relation_counts([Tokens(plain("a b", "a", "b", arcs=arcs), (), ())])
+    found = role_criteria.relation_counts([Tokens(plain("a b", "a", "b", arcs=arcs), (), ())])
     assert list(found.items()) == [("obj", 2), ("acl", 99), ("det", 100)]
 
 
 def test_survival_of_roles_against_chance():
     """Hypergeometric by hand: 3 of 4 positional heads among 4 kept of 8."""
     layer = [["positional"]] * 3 + [[], [], ["syntactic"], ["positional", "syntactic"], []]
-    found = roles.survival({"encoder_self.0": layer}, {"encoder_self.0": [0, 1, 2, 7]})
+    found = role_criteria.survival({"encoder_self.0": layer}, {"encoder_self.0": [0, 1, 2, 7]})
     rows = {one["role"]: one for one in found}
     positional = rows["positional"]
     assert (positional["heads"], positional["kept"], positional["expected"]) == (4, 3, 2.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +20,14 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.study import agreement, build_options, run_study, training
+from compressor.study import STUDIES, agreement, run_study
 from compressor.study.output import PREFIX, SUFFIXES, render_text
 from compressor.tasks import read_rows
 from tests.helpers import toy
 from tests.helpers.command_line import compress
 from tests.helpers.conllu import conllu
+from tests.helpers.errors import raises
+from tests.helpers.recipes import request
 from tests.helpers.tiny import facts, uneven_mask
 
 RESAMPLES = 200
@@ -91,10 +94,11 @@ def toys(tmp_path_factory) -> dict[str, Toy]:
 
 def run(name: str, output: Path, **given: Any) -> dict[str, Any]:
     """Run a study in this process; its data, after checking what is always so."""
-    options = {"device": "cpu"} | {k: v if k in _LISTS else str(v) for k, v in given.items()}
+    options = {"device": "cpu"}
+    options |= {k: v if isinstance(v, list) else str(v) for k, v in given.items()}
     if "test" in given:
         options |= {"resamples": RESAMPLES}
-    result = run_study(build_options(name, options), output)
+    result = run_study(request(STUDIES[name], **options), output)
     written = {path.name for path in output.iterdir() if path.is_file()}
     assert {f"{PREFIX}{name}{suffix}" for suffix in SUFFIXES} <= written
     data = json.loads((output / f"{PREFIX}{name}.json").read_text(encoding="utf-8"))
@@ -104,9 +108,6 @@ def run(name: str, output: Path, **given: Any) -> dict[str, Any]:
     assert f"{PREFIX}{name}.png" in page
     assert all(sentence in render_text(result) for sentence in result.sentences)
     return data
-
-
-_LISTS = ("checkpoint", "points")
 
 
 @pytest.mark.parametrize("task", ["translation", "classification"])
@@ -179,7 +180,7 @@ def test_curve_goes_from_all_heads_to_none(task: str, toys, tmp_path):
     model = toys[task]
     data = run(
         "curve", tmp_path / "out",
-        model=model.model, test=model.test, calibration=model.calibration, points=[0, 50, 100],
+        model=model.model, test=model.test, calibration=model.calibration, points="0,50,100",
     )  # fmt: skip
     kinds = ["encoder_self", "decoder_self", "cross", "all"]
     assert list(data["lines"]) == (kinds if task == "translation" else kinds[:1])
@@ -195,7 +196,7 @@ def test_curve_goes_from_all_heads_to_none(task: str, toys, tmp_path):
 def test_a_repaired_curve_is_another_one(toys, tmp_path):
     model = toys["classification"]
     options = {"model": model.model, "test": model.test, "calibration": model.calibration}
-    data = run("curve", tmp_path / "out", **options, recover="reconstruct", points=[0, 60])
+    data = run("curve", tmp_path / "out", **options, recover="reconstruct", points="0,60")
     (points,) = data["lines"].values()
     assert points[1]["recovery"].startswith("reconstruct: ")
     assert data["recover"] == "reconstruct"
@@ -204,7 +205,7 @@ def test_a_repaired_curve_is_another_one(toys, tmp_path):
 def test_calibrating_on_test_rows_is_told(toys, tmp_path):
     model = toys["classification"]
     rows = {"test": model.test, "calibration": model.test}
-    data = run("curve", tmp_path / "out", model=model.model, points=[0], **rows)
+    data = run("curve", tmp_path / "out", model=model.model, points="0", **rows)
     assert data["shared_rows"] == 12
     page = (tmp_path / "out" / "study-curve.md").read_text(encoding="utf-8")
     assert "12 of 12 test rows are calibration rows too" in page
@@ -249,7 +250,7 @@ def test_training_follows_the_ranking_to_the_last_checkpoint(toys, tmp_path):
     checkpoint.tokenizer.save_pretrained(early)
     data = run(
         "training", tmp_path / "out", checkpoint=[str(early), str(model.model)],
-        test=model.test, calibration=model.calibration, points=[0, 100],
+        test=model.test, calibration=model.calibration, points="0,100",
     )  # fmt: skip
     first, last = data["checkpoints"]
     assert (first["name"], last["name"]) == ("step-1", model.model.name)
@@ -261,25 +262,20 @@ def test_training_follows_the_ranking_to_the_last_checkpoint(toys, tmp_path):
     assert last["points"][1]["value"] == pytest.approx(model.value(model.answers(everything)))
 
 
-def test_a_wrong_checkpoint_is_told_before_the_first_is_computed(toys, tmp_path, monkeypatch):
-    """And then the command can be corrected in the same directory."""
+def test_a_wrong_checkpoint_is_an_error_before_anything_is_computed(toys, tmp_path):
+    """And the command can then be corrected in the same directory."""
     model, other = toys["classification"], toys["translation"]
     empty = tmp_path / "empty"
     empty.mkdir()
-    computed = []
-    monkeypatch.setattr(training, "_checkpoint", lambda *given: computed.append(given))
-    for wrong, message in (
-        (other.model, "has other attention layers than"),
-        (empty, "has no config.json"),
-    ):
-        with pytest.raises(InputError, match=message):
+    for wrong in (other.model, empty):
+        with pytest.raises(InputError, match=re.escape(str(wrong))):
             run(
                 "training", tmp_path / "out",
                 checkpoint=[str(model.model), str(wrong), str(model.model)],
                 test=model.test, calibration=model.calibration,
             )  # fmt: skip
-        assert not computed
-        assert not list((tmp_path / "out").iterdir())
+        output = tmp_path / "out"  # a computed stage would leave a file
+        assert not output.exists() or not list(output.iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -339,9 +335,12 @@ def test_roles_of_the_encoder_alone_without_rows(toys, trees, tmp_path):
     page = (tmp_path / "few" / "study-roles.md").read_text(encoding="utf-8")
     assert f"below 100 arcs, and left out: obj ({few['too_rare']['obj']})" in page
     assert not any("syntactic" in found for heads in few["heads_roles"].values() for found in heads)
-    with pytest.raises(UsageError, match="--calibration FILE, --conllu FILE or both"):
+
+
+def test_roles_without_text_or_without_pruning_are_errors(toys, trees, tmp_path):
+    with raises(UsageError, "rows-missing"):
         run("roles", tmp_path / "none", model=toys["translation"].model)
-    with pytest.raises(InputError, match="has lost no heads"):
+    with raises(InputError, "checkpoint-not-pruned"):
         run(
             "roles", tmp_path / "dense", model=toys["translation"].model, conllu=trees,
             pruned=toys["translation"].model,
@@ -350,23 +349,24 @@ def test_roles_of_the_encoder_alone_without_rows(toys, trees, tmp_path):
 
 def test_methods_without_rows_or_data_are_refused(toys, tmp_path):
     model = toys["classification"]
-    for name, given, message in [
-        ("curve", {"test": model.test}, "--method .* needs --calibration FILE"),
-        ("layers", {"test": model.test}, "needs --calibration FILE to choose"),
+    for name, given, id in [
+        ("curve", {"test": model.test}, "calibration-missing"),
+        ("layers", {"test": model.test}, "calibration-missing"),
         (
             "curve",
             {"test": model.test, "calibration": model.calibration, "recover": "distill"},
-            "repairs every point, with none or reconstruct",
+            "recovery-trains",
         ),
         (
             "agreement",
             {"calibration": model.test, "other": model.test, "method": "random"},
-            "--method random looks at no data",
+            "method-without-data",
         ),
     ]:
-        with pytest.raises(UsageError, match=message):
+        with raises(UsageError, id):
             run(name, tmp_path / name, model=model.model, **given)
-        assert not list((tmp_path / name).iterdir())  # so that the options can be corrected
+        output = tmp_path / name  # empty, so that the options can be corrected
+        assert not output.exists() or not list(output.iterdir())
 
 
 def test_a_study_from_the_shell(toys, tmp_path):
@@ -384,13 +384,10 @@ def test_a_study_from_the_shell(toys, tmp_path):
     assert again.stderr.count("done before") == 4
     data = json.loads(again.stdout)
     assert (data["ok"], data["study"], data["output"]) == (True, "heads", str(out))
-    with pytest.raises(UsageError, match="holds a run with resamples=200, now it is 300"):
-        run_study(
-            build_options(
-                "heads", {"model": str(model.model), "test": str(model.test), "resamples": 300}
-            ),
-            out,
-        )
+    again = compress(*arguments[:-3], 300, "--device", "cpu")
+    assert again.returncode == 2
+    assert "200" in again.stderr
+    assert "300" in again.stderr
     run("layers", out, model=model.model, test=model.test, method="magnitude")
     assert {path.stem for path in out.glob("*.md")} == {"study-heads", "study-layers"}
 
@@ -398,6 +395,6 @@ def test_a_study_from_the_shell(toys, tmp_path):
 def test_a_directory_with_other_things_is_left_alone(toys, tmp_path):
     model = toys["classification"]
     (tmp_path / "report.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(InputError, match="is not empty and holds no study"):
+    with raises(InputError, "output-not-empty"):
         run("heads", tmp_path, model=model.model, test=model.test)
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]

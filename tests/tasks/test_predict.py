@@ -7,7 +7,7 @@ import pytest
 from compressor.errors import UsageError
 from compressor.model.architectures import find_sublayers
 from compressor.model.surgery import gated, mask_gates, prune
-from compressor.tasks import classification, translation
+from compressor.tasks import get_task
 from tests.helpers.batches import labelled_batch, one_row
 from tests.helpers.tiny import (
     BUILDERS,
@@ -17,6 +17,8 @@ from tests.helpers.tiny import (
     uneven_mask,
     word_tokenizer,
 )
+
+translation, classification = get_task("translation"), get_task("classification")
 
 
 @pytest.mark.parametrize("num_beams", [None, 3])
