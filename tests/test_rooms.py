@@ -37,11 +37,6 @@ APART = {
 # What does not hold yet.
 KNOWN_UPWARDS: set[str] = set()
 KNOWN_CIRCLES: set[str] = {
-    "compressor.study",
-    "compressor.study.job",
-    "compressor.study.output",
-    "compressor.study.role_report",
-    "compressor.study.roles",
 }
 KNOWN_TASK_NAMES: set[str] = {
     "compressor.pipeline.build",

@@ -60,6 +60,8 @@ def assemble(
             _choose_variant(values, name, info, members, typed)
         elif is_optional(info.annotation):
             _switch(values, name, info, typed)
+        elif info.is_required():
+            values.setdefault(name, {})  # so that errors name the option that is missing in it
     # What others need comes first.
     for name in sorted(typed, key=lambda name: _needs_another(flags[name])):
         _place(request, values, flags[name], typed[name])
