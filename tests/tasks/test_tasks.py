@@ -15,13 +15,19 @@ import sentencepiece
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
-from transformers import MarianTokenizer, MBartTokenizer, PreTrainedTokenizerFast
+from transformers import (
+    MarianTokenizer,
+    MBartTokenizer,
+    PretrainedConfig,
+    PreTrainedTokenizerFast,
+)
 
 from compressor import example
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Kind
-from compressor.tasks import Batch, Example, Rows, count_truncated, get_task, read_rows
+from compressor.tasks import TASKS, Batch, Example, Rows, count_truncated, get_task, read_rows
 from compressor.tasks.batching import most_tokens, within_tokens
+from tests.helpers.errors import raises
 from tests.helpers.tiny import TRANSLATORS, tiny_model
 
 PAD, END, UNK, START = 1, 2, 3, 4  # of tests.helpers.tiny; its classifiers pad with 0
@@ -138,7 +144,7 @@ def test_target_language_of_mbart_is_used_and_required() -> None:
     made = translation.encode(rows, tokenizer, 16)[0]
     assert made.source[-2:] == (END, tokenizer.convert_tokens_to_ids("en_XX"))
     assert made.target[-2:] == (END, tokenizer.convert_tokens_to_ids("de_DE"))
-    with pytest.raises(InputError, match="no target language; set tgt_lang"):
+    with raises(InputError, "target-language-missing"):
         translation.encode(rows, MBartTokenizer(vocab=vocabulary, src_lang="en_XX"), 16)
 
 
@@ -161,7 +167,7 @@ def test_classification_rows_and_pairs() -> None:
 
 def test_class_ids_need_the_labels_of_the_checkpoint() -> None:
     rows = Rows("classification", ["w1"], None, ["yes"], ["x.tsv"], "0")
-    with pytest.raises(InputError, match=r"x\.tsv were read without the checkpoint's label names"):
+    with raises(InputError, "label-names-missing"):
         classification.encode(rows, word_tokenizer("<s> $A </s>"), 16)
 
 
@@ -287,7 +293,7 @@ def test_batch_moves_as_a_whole() -> None:
 def test_padding_id_is_required() -> None:
     model = tiny_model("bert")
     model.config.pad_token_id = None  # type: ignore[union-attr]
-    with pytest.raises(InputError, match="no pad_token_id"):
+    with raises(InputError, "pad-token-missing"):
         classification.batches([Example(0, (5,), (1,))], model)
 
 
@@ -365,6 +371,21 @@ def test_token_mask_of_a_classifier() -> None:
             classification.token_mask(batch, kind)
 
 
-def test_unknown_task_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="'summarize'; there are translation, classification"):
-        get_task("summarize")
+def test_a_mistyped_task_is_answered_with_the_known_ones_and_a_suggestion() -> None:
+    with raises(UsageError, "task-unknown") as caught:
+        get_task("Translaton")
+    assert "translation, classification; did you mean 'translation'?" in str(caught.value)
+
+
+def test_every_task_names_itself_its_metrics_and_its_columns() -> None:
+    for name in TASKS:
+        task = get_task(name)
+        assert task.name == name
+        assert task.main_metric == task.metrics[0]
+        assert all(column.endswith("_column") for column in task.columns)
+
+
+def test_label_names_are_in_the_order_of_the_class_ids() -> None:
+    config = PretrainedConfig(id2label={1: "b", 0: "a", 2: "c"})
+    assert classification.label_names(config) == ["a", "b", "c"]
+    assert translation.label_names(config) is None
