@@ -19,7 +19,9 @@ class Record(BaseModel):
     """Base of all results; unknown keys are errors, so that a mistyped key is not lost."""
 
     # JSON has no NaN; as the string "NaN" it can be written and read back.
-    model_config = ConfigDict(extra="forbid", protected_namespaces=(), ser_json_inf_nan="strings")
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), ser_json_inf_nan="strings"
+    )
 
 
 class Quality(Record):

@@ -36,7 +36,7 @@ APART = {
 
 # What does not hold yet.
 KNOWN_UPWARDS: set[str] = set()
-KNOWN_CIRCLES: set[str] = {}
+KNOWN_CIRCLES: set[str] = set()
 KNOWN_TASK_NAMES: set[str] = {
     "compressor.pipeline.build",
     "compressor.pipeline.context",

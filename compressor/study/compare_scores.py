@@ -1,6 +1,6 @@
-"""Do two scoring methods agree? Rank correlations, shared lowest heads, and a plot.
+"""Do two scoring methods agree? Rank correlations, overlap of the lowest heads, and a plot.
 
-Ranks alone are compared: pruning goes by the order of heads, and the scales of methods differ.
+Only ranks are compared: pruning uses the order of heads, and the scales of methods differ.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Shares of all heads that are looked at as "the lowest": what one would think of pruning.
+# Shares of all heads that are compared as "the lowest": about as many as are pruned in practice.
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
 TIED = "the cut falls between equal scores"
 PLOT_FORMATS = (".png", ".svg")
@@ -41,26 +41,30 @@ def compare_scores(scores: Sequence[Scores]) -> dict[str, Any]:
         pair `first` and `second` (names), `correlations` and `lowest`. A correlation holds `kind`
         (`all`, then each kind of attention), `heads`, `spearman` and `kendall` (tau-b), between -1
         and 1, None where all scores of one method are the same. An entry of `lowest` holds `heads`,
-        how many of the so many lowest of both are the `shared` ones (see `shared_heads`), and how
-        many would be `by_chance`.
+        a number k; `shared`, the overlap of the two k-lowest sets (see `shared_heads`); and
+        `by_chance`, the expected overlap of random sets.
 
     Raises:
         UsageError: fewer than two scores, or scores of different models.
     """
     if len(scores) < 2:
-        raise UsageError(f"comparing takes the scores of two methods or more, not {len(scores)}")
-    shapes = [{name: len(values) for name, values in found.values.items()} for found in scores]
+        raise UsageError(
+            f"comparing takes the scores of two methods or more, not {len(scores)}",
+            id="too-few-scores",
+        )
+    shapes = [{name: len(values) for name, values in one.values.items()} for one in scores]
     names = _names(scores)
     for name, shape in zip(names, shapes, strict=True):
         if shape != shapes[0]:
             raise UsageError(
-                f"the scores {name} are of another model than {names[0]}: layers or heads differ"
+                f"the scores {name} are of another model than {names[0]}: layers or heads differ",
+                id="scores-of-another-model",
             )
     return {
         "heads": sum(shapes[0].values()),
         "scores": [
-            {"name": name, "method": found.method, "signature": found.signature}
-            for name, found in zip(names, scores, strict=True)
+            {"name": name, "method": one.method, "signature": one.signature}
+            for name, one in zip(names, scores, strict=True)
         ],
         "pairs": [
             {
@@ -75,11 +79,11 @@ def compare_scores(scores: Sequence[Scores]) -> dict[str, Any]:
 
 
 def _names(scores: Sequence[Scores]) -> list[str]:
-    """The methods' names; where two are the same, signatures, and where these are, numbers."""
-    names = [found.method for found in scores]
+    """The methods' names; signatures where two names are the same, numbered if these are too."""
+    names = [one.method for one in scores]
     names = [
-        found.signature if names.count(name) > 1 else name
-        for found, name in zip(scores, names, strict=True)
+        one.signature if names.count(name) > 1 else name
+        for one, name in zip(scores, names, strict=True)
     ]
     seen: Counter[str] = Counter()
     numbered = []
@@ -125,10 +129,10 @@ def _lowest(first: Scores, second: Scores) -> list[dict[str, Any]]:
 
 
 def shared_heads(first: Scores, second: Scores, count: int, *, highest: bool = False) -> int | None:
-    """How many heads are among the `count` lowest, or highest, of both.
+    """Overlap of the two sets of the `count` lowest, or highest, heads.
 
-    None where the cut falls between equal scores: which of those heads are in is then a matter of
-    position, not of importance.
+    None where the cut falls between equal scores: which of those heads are in the set then depends
+    on their position, not on their importance.
     """
     chosen = []
     for scores in (first, second):
@@ -193,7 +197,10 @@ def comparison_plot(scores: Sequence[Scores], path: Path) -> None:
         UsageError: another ending, or see `compare_scores`.
     """
     if path.suffix.lower() not in PLOT_FORMATS:
-        raise UsageError(f"cannot draw {path}: its name must end in {' or '.join(PLOT_FORMATS)}")
+        raise UsageError(
+            f"cannot draw {path}: its name must end in {' or '.join(PLOT_FORMATS)}",
+            id="plot-format-unknown",
+        )
     from compressor.report.plots import plot_style
 
     with plot_style("compare-scores"):
