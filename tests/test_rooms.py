@@ -37,12 +37,7 @@ APART = {
 # What does not hold yet.
 KNOWN_UPWARDS: set[str] = set()
 KNOWN_CIRCLES: set[str] = set()
-KNOWN_TASK_NAMES: set[str] = {
-    "compressor.pipeline.build",
-    "compressor.pipeline.context",
-    "compressor.pipeline.time_masks",
-    "compressor.pipeline.validate",
-}
+KNOWN_TASK_NAMES: set[str] = set()
 
 MODULES = {
     ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
