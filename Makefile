@@ -1,19 +1,24 @@
 # From nothing but Python >= 3.11, make and a package index:
 #   make demo   installs into .venv and compresses the bundled translator; report in demo-out/
 #   make test   installs the test extras too and runs the whole suite
+#   make quick  the tests that are not marked slow, in under two minutes on two cores
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint
+.PHONY: demo test quick lint
 
 demo: $(VENV)/.installed
 	$(BIN)/compress demo --output demo-out
 
 test: $(VENV)/.installed-test lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+quick: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

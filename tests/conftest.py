@@ -19,6 +19,20 @@ import torch
 from filelock import FileLock
 
 from compressor.export import graphs
+from tests.helpers.tiny import BUILDERS
+
+# Of tests that are repeated for every architecture, `make quick` runs one per kind of model.
+QUICK_ARCHITECTURES = {"marian", "bert"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark whole runs, and all but two of the architectures, as slow."""
+    for item in items:
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        names = {value for value in parameters if isinstance(value, str)}
+        others = names & (BUILDERS.keys() - QUICK_ARCHITECTURES)
+        if others or "shared_exports" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from benchmarks.speed.peers import Peer, convert
 from compressor import example
 from compressor.export import graph_bytes
 from compressor.files import sha256_of
-from compressor.pipeline.options import assemble
+from compressor.pipeline.assemble import assemble
 from compressor.pipeline.recipe import ExportRequest, as_flags, make_recipe
 from compressor.pipeline.run import run
 from compressor.pipeline.single_steps import export_checkpoint

@@ -18,6 +18,8 @@ from compressor.model.sublayers import Scores
 from tests.helpers import toy
 from tests.helpers.command_line import compress
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

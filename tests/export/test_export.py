@@ -36,6 +36,8 @@ from tests.helpers.tiny import (
     uneven_mask,
 )
 
+pytestmark = pytest.mark.slow
+
 MASKS = {"uneven": uneven_mask, "first": empty_first_mask, "nothing": nothing_left_mask}
 # Exporting takes seconds, so each architecture gets the masks that can break it differently.
 CASES = [(name, "uneven") for name in BUILDERS]

@@ -33,6 +33,8 @@ from tests.helpers import toy
 from tests.helpers.command_line import compress
 from tests.helpers.tiny import TRANSLATORS, ragged_batch, uneven_mask
 
+pytestmark = pytest.mark.slow
+
 
 def cached_mask(layers: list[Sublayer]) -> Mask:
     """The uneven mask, with caches in every decoder layer: 1 and 4 heads where it has none."""

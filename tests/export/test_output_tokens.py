@@ -28,6 +28,8 @@ from compressor.tasks import get_task, read_rows
 from tests.helpers import toy
 from tests.helpers.tiny import uneven_mask
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):

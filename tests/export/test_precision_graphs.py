@@ -29,6 +29,8 @@ from tests.helpers import toy
 from tests.helpers.runtime_artifacts import Exported, _directory, export
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, ragged_batch, tiny_model, uneven_mask
 
+pytestmark = pytest.mark.slow
+
 # Of the largest logit, on batches that the export did not see. What was measured on these models
 # is 0.002 to 0.09 in int8 and 0.0008 to 0.0025 in fp16; wrong heads are off by 0.3 and more.
 TOLERANCE = {"int8": 0.15, "fp16": 0.01}

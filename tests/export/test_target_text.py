@@ -23,6 +23,8 @@ from compressor.runtime import Translator
 from compressor.runtime.vocabulary import count_output_tokens
 from tests.helpers import toy
 
+pytestmark = pytest.mark.slow
+
 FEW = ["w3 w4 w5", "", "  w7 w4.", "w11"]
 
 

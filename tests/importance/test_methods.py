@@ -81,6 +81,7 @@ def test_fisher_is_the_mean_square_of_the_gates_derivative(name: str):
             assert found.values[layer.name][head] == pytest.approx(expected, rel=1e-3, abs=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUILDERS)
 def test_ablation_is_the_loss_of_the_physically_pruned_model(name: str):
     setup = scoring(name)
@@ -107,6 +108,7 @@ def short_answers(setup):
     return setup
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUILDERS)
 def test_ablation_of_the_metric_is_what_physical_removal_costs(name: str):
     """BLEU by sacreBLEU of `generate`, accuracy by counting, of models without the head."""
@@ -267,6 +269,7 @@ def relevance_shares(model: NumpyTransformer, layers, mask: Mask, per: str):
     return shares
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per", ["token", "example"])
 @pytest.mark.parametrize("name", BUILDERS)
 def test_relevance_is_the_contribution_in_the_linear_part_of_the_model(name: str, per: str):

@@ -29,6 +29,8 @@ from compressor.training import hold_out
 from tests.helpers.errors import raises
 from tests.helpers.tiny import BUILDERS, LABELS, TRANSLATORS, tiny_model
 
+pytestmark = pytest.mark.slow
+
 MAKERS = ("hard-concrete", "subset")
 
 

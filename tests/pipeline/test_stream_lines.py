@@ -25,6 +25,8 @@ from compressor.progress import Silent
 from compressor.runtime import Classifier, Translator
 from tests.helpers import runtime_artifacts, toy
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -165,6 +165,7 @@ def test_a_feed_forward_part_makes_up_for_what_attention_left(name: str):
     np.testing.assert_allclose((module.bias - old.bias).detach(), offset, rtol=5e-3, atol=5e-4)
 
 
+@pytest.mark.slow
 def test_few_rows_do_no_harm_on_others(monkeypatch):
     """Fitted to eight sentences as if they were many, a model would get worse at all others."""
     checkpoint = open_checkpoint(str(example.model()))

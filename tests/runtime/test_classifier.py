@@ -17,6 +17,8 @@ from tests.helpers import runtime_artifacts, toy
 from tests.helpers.runtime_artifacts import Exported
 from tests.helpers.tiny import LABELS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", params=["bert", "distilbert"])
 def exported(request: pytest.FixtureRequest) -> Exported:

@@ -7,9 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import compressor
 from compressor.runtime import Classifier, Translator
 from tests.helpers import runtime_artifacts
+
+pytestmark = pytest.mark.slow
 
 SCRIPT = """
 import json, sys

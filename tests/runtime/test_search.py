@@ -188,12 +188,14 @@ def check(options: dict, beams: int) -> None:
     assert len({tuple(row) for row in want}) > 2, "the test needs varied outputs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beams", MODELS)
 @pytest.mark.parametrize("name", OPTIONS)
 def test_equals_generate(name: str, beams: int) -> None:
     check(OPTIONS[name], beams)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beams", [2, 3, 4, 5])
 @pytest.mark.parametrize("name", BEAM_OPTIONS)
 def test_beam_options_equal_generate(name: str, beams: int) -> None:

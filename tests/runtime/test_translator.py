@@ -20,6 +20,8 @@ from tests.helpers import runtime_artifacts, toy
 from tests.helpers.runtime_artifacts import Exported, export, vary
 from tests.helpers.tiny import nothing_left_mask
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def pieces() -> Exported:

@@ -30,6 +30,8 @@ from tests.helpers.errors import raises
 from tests.helpers.recipes import request
 from tests.helpers.tiny import facts, uneven_mask
 
+pytestmark = pytest.mark.slow
+
 RESAMPLES = 200
 
 

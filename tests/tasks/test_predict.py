@@ -21,6 +21,7 @@ from tests.helpers.tiny import (
 translation, classification = get_task("translation"), get_task("classification")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_beams", [None, 3])
 @pytest.mark.parametrize("name", TRANSLATORS)
 def test_translations_are_those_of_generate(name: str, num_beams: int | None):
