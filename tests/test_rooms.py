@@ -34,11 +34,6 @@ APART = {
     "example": ({"errors"}, {"pipeline", "study", "commands"}),
 }
 
-# What does not hold yet.
-KNOWN_UPWARDS: set[str] = set()
-KNOWN_CIRCLES: set[str] = set()
-KNOWN_TASK_NAMES: set[str] = set()
-
 MODULES = {
     ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(ROOT.rglob("*.py"))
@@ -110,7 +105,7 @@ def test_no_import_points_upwards():
         if room_of(module) not in ("", "__main__") and room_of(imported) != ""
         and not is_allowed(room_of(module), room_of(imported))
     }  # fmt: skip
-    assert upwards == KNOWN_UPWARDS
+    assert not upwards
 
 
 def test_no_module_imports_itself_through_others():
@@ -122,7 +117,7 @@ def test_no_module_imports_itself_through_others():
             seen |= new
         return seen
 
-    assert {module for module in MODULES if module in reachable(module)} == KNOWN_CIRCLES
+    assert not {module for module in MODULES if module in reachable(module)}
 
 
 def test_only_tasks_compares_names_of_tasks():
@@ -136,4 +131,4 @@ def test_only_tasks_compares_names_of_tasks():
         if isinstance(compare, ast.Compare)
         and names & {x.value for x in ast.walk(compare) if isinstance(x, ast.Constant)}
     }
-    assert comparing == KNOWN_TASK_NAMES
+    assert not comparing
