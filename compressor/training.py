@@ -167,7 +167,8 @@ def train(
         run.resume()
     except _UnusableState as error:
         report(f"  {state} cannot be resumed from ({error}); training starts again")
-    with torch.random.fork_rng(devices=_cuda_devices(data.device)):
+    cuda = [torch.device(data.device)] if data.device.startswith("cuda") else []
+    with torch.random.fork_rng(devices=cuda):
         while run.trained.steps < run.total and not run.trained.stopped_early:
             epoch, done = divmod(run.trained.steps, run.per_epoch)
             losses = []
@@ -394,7 +395,3 @@ def _line(trained: Trained, epochs: int) -> str:
 
 def _generator(seed: int, number: int) -> torch.Generator:
     return torch.Generator().manual_seed((seed << 20) + number)
-
-
-def _cuda_devices(device: str) -> list[torch.device]:
-    return [torch.device(device)] if device.startswith("cuda") else []
