@@ -47,7 +47,7 @@ def classify(
         raise UsageError(
             f"--top-k {request.top_k}: the model has only {len(model.labels)} labels; ask for at "
             "most that",
-            id="too-few-labels",
+            id="top-k-too-large",
         )
 
     def answer(texts: Iterable[str], chunk: int) -> Iterator[list[tuple[str, float]]]:
@@ -77,7 +77,7 @@ def _columns(lines: Lines) -> Iterator[tuple[str, str]]:
             raise InputError(
                 f"{lines.place}: {len(texts)} columns, but --pairs wants two texts with one tab "
                 "between them",
-                id="column-count",
+                id="cell-count-differs",
             )
         yield texts[0], texts[1]
 

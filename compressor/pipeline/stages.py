@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 
 from compressor.pipeline.context import Context
 from compressor.pipeline.workspace import Record, Workspace
+from compressor.results import Variant
 
 Rest = ParamSpec("Rest")
 Result = TypeVar("Result")
@@ -136,6 +137,10 @@ def stage(
                 found = function(context, *args, **kwargs)
                 record = Record(name, keys, encode(found), files.written())
                 workspace.finish(label, record, began)
+            elif row.writes and isinstance(found, Variant):
+                # The output directory may have been moved since.
+                directory = Path(attrgetter(row.writes)(_Names(arguments))).as_posix()
+                found = found.model_copy(update={"directory": directory})
             for pattern in row.scratch:
                 for path in workspace.state.glob(pattern.format(**arguments)):
                     path.unlink(missing_ok=True)

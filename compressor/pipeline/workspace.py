@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -166,11 +166,9 @@ def open_workspace(root: Path, identity: Mapping[str, Any], progress: Progress) 
     wanted = json.loads(json.dumps(identity))
     before = _read_identity(path) if path.exists() else None
     if before is not None:
-        changed = [key for key in wanted if before.get(key) != wanted[key]]
-        if changed:
-            key = changed[0]
+        for key, old, new in _differences(before, wanted):
             raise UsageError(
-                f"{root} holds a run with {key}={before.get(key)!r}, now it is {wanted[key]!r}; "
+                f"{root} holds a run with {key}={old!r}, now it is {new!r}; "
                 "give the same options to go on, or another --output",
                 id="output-of-another-run",
             )
@@ -186,6 +184,18 @@ def open_workspace(root: Path, identity: Mapping[str, Any], progress: Progress) 
     workspace.state.mkdir(parents=True, exist_ok=True)
     write_json(path, wanted)
     return workspace
+
+
+def _differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], section: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Options that differ, as `section.option`, with both values."""
+    for key in {**now, **before}:
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            yield from _differences(old, new, f"{section}{key}.")
+        elif old != new:
+            yield f"{section}{key}", old, new
 
 
 def _read_identity(path: Path) -> dict[str, Any] | None:

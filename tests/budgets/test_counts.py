@@ -6,14 +6,19 @@ import numpy as np
 import pytest
 
 from compressor.budgets.counts import (
+    QualityBudget,
+    SpeedBudget,
     check_possible,
+    is_number,
+    latest_scores,
     parse_budget,
     parse_floors,
-    prune_in_steps,
     select,
+    step_targets,
 )
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
+from tests.helpers.errors import raises
 
 HEADS = {"encoder_self.0": 8, "encoder_self.1": 8, "decoder_self.0": 8, "cross.0": 8}
 FULL = Mask({name: (True,) * count for name, count in HEADS.items()})
@@ -76,59 +81,98 @@ def test_floors_hold_and_the_count_is_still_exact():
 
 def test_impossible_budgets_say_what_is_needed():
     budget = parse_budget("keep", "3", FULL)
-    with pytest.raises(UsageError, match="leaves 3 heads.*4 layers need 4"):
+    with raises(UsageError, "floors-too-high") as caught:
         check_possible(budget, parse_floors("1", FULL), FULL)
+    assert "need 4" in str(caught.value)
     check_possible(budget, parse_floors("0", FULL), FULL)
-    with pytest.raises(UsageError, match="of cross.*need 2"):
+    with raises(UsageError, "floors-too-high") as caught:
         check_possible(parse_budget("keep", "cross=1", FULL), parse_floors("2", FULL), FULL)
+    assert "need 2" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "problem", "hint"),
     [
-        ("1.5", "neither a fraction"),
-        ("-1", "neither a fraction"),
-        ("nan", "neither a fraction"),
-        ("half", "neither a fraction"),
-        ("33", "only 32 heads"),
-        ("cross=9", "only 8 heads"),
-        ("encoder=0.5", "no attention 'encoder'; it has encoder_self, decoder_self, cross"),
-        ("cross=0.5,cross=0.6", "one KIND=AMOUNT for each"),
-        ("cross=0.5,7", "one KIND=AMOUNT for each"),
+        ("1.5", "budget-invalid", "1.5"),
+        ("-1", "budget-invalid", "-1"),
+        ("nan", "budget-invalid", "nan"),
+        ("half", "budget-invalid", "half"),
+        ("33", "budget-too-large", "32"),
+        ("cross=9", "budget-too-large", "8"),
+        ("encoder=0.5", "kind-unknown", "encoder_self, decoder_self, cross"),
+        ("cross=0.5,cross=0.6", "budget-invalid", "KIND=AMOUNT"),
+        ("cross=0.5,7", "budget-invalid", "KIND=AMOUNT"),
     ],
 )
-def test_nonsense_is_refused(text, message):
-    with pytest.raises(UsageError, match=message):
+def test_budgets_that_make_no_sense_are_usage_errors(text, problem, hint):
+    with raises(UsageError, problem) as caught:
         parse_budget("keep", text, FULL)
+    assert hint in str(caught.value)
 
 
-def test_steps_without_a_head_to_remove_are_not_scored():
-    seen = []
-
-    def score(mask: Mask) -> Scores:
-        seen.append(mask.count())
-        return scores(len(seen))
-
-    mask, _ = prune_in_steps(FULL, parse_budget("remove", "2", FULL), NO_FLOOR, 8, score)
-    assert seen == [32, 31]
-    assert mask.count() == 30
-    seen.clear()
-    mask, found = prune_in_steps(FULL, parse_budget("keep", "32", FULL), NO_FLOOR, 2, score)
-    assert (seen, mask) == ([32], FULL)
-    assert found == scores(1)
+@pytest.mark.parametrize("text", ["0.5", "-1", "one", "cross=x"])
+def test_floors_are_whole_numbers_of_heads(text):
+    with raises(UsageError, "floor-invalid"):
+        parse_floors(text, FULL)
 
 
-def test_steps_score_what_is_left_and_end_exactly():
-    seen = []
+def kept_after_steps(mode: str, text: str, steps: int) -> list[int]:
+    return [
+        sum(target.values()) for target in step_targets(FULL, parse_budget(mode, text, FULL), steps)
+    ]
 
-    def score(mask: Mask) -> Scores:
-        seen.append(mask.count())
-        return scores(len(seen))
 
-    mask, final = prune_in_steps(FULL, parse_budget("keep", "8", FULL), NO_FLOOR, 4, score)
-    assert seen == [32, 26, 20, 14]
-    assert mask.count() == 8
-    # A head removed in the first step keeps the score it was removed for.
-    first = select(scores(1), FULL, {"all": 26}, NO_FLOOR)
-    name, head = next((n, h) for n in HEADS for h in range(8) if not first.keep[n][h])
-    assert final.values[name][head] == scores(1).values[name][head]
+def test_steps_are_equal_and_end_at_the_budget():
+    assert kept_after_steps("keep", "8", 4) == [26, 20, 14, 8]  # of 32
+    assert kept_after_steps("keep", "8", 1) == [8]
+
+
+def test_steps_without_a_head_to_remove_are_left_out():
+    assert kept_after_steps("remove", "2", 8) == [31, 30]
+    assert kept_after_steps("keep", "32", 2) == [32]
+
+
+def test_steps_of_kinds_end_at_the_budget_of_each():
+    budget = parse_budget("keep", "encoder_self=4,cross=7", FULL)
+    assert step_targets(FULL, budget, 3) == [
+        {"encoder_self": 12, "cross": 8},
+        {"encoder_self": 8, "cross": 7},
+        {"encoder_self": 4, "cross": 7},
+    ]
+
+
+def test_a_removed_head_keeps_the_score_it_was_removed_for():
+    old, new = scores(1), scores(2)
+    mask = select(old, FULL, {"all": 26}, NO_FLOOR)
+    found = latest_scores(old, new, mask)
+    for name in HEADS:
+        for head in range(8):
+            source = new if mask.keep[name][head] else old
+            assert found.values[name][head] == source.values[name][head]
+
+
+def test_the_cost_of_scores_in_steps_is_that_of_all_steps():
+    old = Scores(scores(1).values, "random", "random", {"seconds": 1.5, "forward_passes": 3})
+    new = Scores(scores(2).values, "random", "random", {"seconds": 2.0, "forward_passes": 4})
+    assert latest_scores(old, new, FULL).cost == {"seconds": 3.5, "forward_passes": 7}
+
+
+def test_measured_budgets_have_names_fit_for_files():
+    assert QualityBudget.of(0.3).text == "max-drop 0.3"
+    assert SpeedBudget.of(1.3, 16).text == "speedup 1.3 at batch 16"
+    assert SpeedBudget.of(1.3, 16).slug == "speedup-1.3-at-batch-16"
+
+
+def test_a_measured_budget_needs_a_head_that_may_go():
+    keep_all = dict.fromkeys(("encoder_self", "decoder_self", "cross"), 8)
+    with raises(UsageError, "floors-too-high") as caught:
+        check_possible(QualityBudget.of(0.3), keep_all, FULL)
+    assert "32" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("0.3", True), (" 1 ", True), ("bleu=0.5", False), ("accuracy", False), ("-0.1", True)],
+)
+def test_a_drop_without_a_metric_is_a_number(text, number):
+    assert is_number(text) is number

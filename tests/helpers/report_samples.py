@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from compressor.report import facts
 from compressor.report.schema import Report
 from compressor.results import (
     Check,
@@ -264,3 +265,32 @@ def hostile_report() -> Report:
     for outcome in data["gate"]:
         outcome["rule"] = outcome["variant"] = outcome["message"] = HOSTILE
     return Report.model_validate(data)
+
+
+def lossy(name: str, base: Variant, p_value: float, **changes: object) -> Variant:
+    """A precision of `base` that loses two points of BLEU against it."""
+    found = Comparison(
+        metric="bleu", dense=34, pruned=32, difference=-2, interval=(-3, -1),
+        p_value=p_value, resamples=1000,
+    )  # fmt: skip
+    values = {"name": name, "base": base.name, "precision": "int8", "default": False}
+    return base.model_copy(update=values | {"base_comparisons": [found]} | changes)
+
+
+def int8_report(p_value: float) -> Report:
+    """A report whose second variant also comes in int8, twice as fast as in float32."""
+    report = translator_report()
+    base = report.variants[1]
+    made = lossy("heads-50-int8", base, p_value)
+    rows = [
+        row.model_copy(
+            update={"variant": made.name, "sentences_per_second": 2 * row.sentences_per_second,
+                    "limit": None}
+        )
+        for row in facts.timings(report, base.name)
+    ]  # fmt: skip
+    timed = report.throughput.model_copy(update={"rows": [*report.throughput.rows, *rows]})
+    variants = [*report.variants, made]
+    return Report.model_validate(
+        report.model_copy(update={"variants": variants, "throughput": timed}).model_dump()
+    )

@@ -1,11 +1,11 @@
-"""Random scores, and timings that were never measured."""
+"""Random scores, and timings, costs and comparisons that were never measured."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from compressor.model.sublayers import Scores
-from compressor.results import Timing
+from compressor.results import Comparison, CostTable, LayerCost, QualityProbe, Timing
 
 LAYERS = {"encoder_self.0": 8, "encoder_self.1": 8, "decoder_self.0": 6, "cross.0": 8}
 
@@ -32,3 +32,34 @@ def timing(speedup: float, variant: str = "trial") -> Timing:
         speedup=speedup,
         speedup_interval=(speedup - 0.01, speedup + 0.01),
     )
+
+
+def cost_table(shares: dict[str, list[float]], layers: dict[str, int]) -> CostTable:
+    """Shares of the dense time saved per layer at 0, 1, 2 and 3 heads, by kind."""
+    rows = [
+        LayerCost(
+            kind=kind,
+            heads=heads,
+            layers=layers[kind],
+            speedup=1 / (1 - layers[kind] * share),
+            speedup_interval=(0.9, 1.1),
+            saved_share=share,
+        )
+        for kind, found in shares.items()
+        for heads, share in enumerate(found)
+    ]
+    return CostTable(batch_size=16, dense_seconds=0.5, lengths="made up", rows=rows)
+
+
+def comparison(low: float, high: float, metric: str = "bleu") -> Comparison:
+    """A difference in the middle of its interval."""
+    middle = (low + high) / 2
+    return Comparison(
+        metric=metric, dense=30.0, pruned=30 + middle, difference=middle, interval=(low, high),
+        p_value=0.5, resamples=1000,
+    )  # fmt: skip
+
+
+def probe(kept: int, accepted: bool) -> QualityProbe:
+    """A model with so many heads that was tried."""
+    return QualityProbe(kept=kept, comparison=comparison(-1, 0), accepted=accepted)

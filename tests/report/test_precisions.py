@@ -1,0 +1,69 @@
+"""Reports of models in several precisions."""
+
+from __future__ import annotations
+
+import pytest
+
+from compressor.report import facts, sentences
+from compressor.report.combine import combine, only
+from compressor.report.markdown import render_markdown
+from compressor.report.model_card import render_card
+from compressor.report.page import render_html
+from compressor.report.rules import check, parse_rules
+from compressor.report.schema import Report
+from compressor.report.summary import short_table, summary
+from compressor.results import Throughput
+from tests.helpers.report_samples import int8_report, lossy, translator_report
+
+
+def test_a_significant_loss_is_told_everywhere():
+    report = int8_report(0.01)
+    told = "heads-50-int8 is significantly worse than heads-50 in BLEU, so it is not the default."
+    assert told in sentences.precision_sentences(report)
+    assert told in render_markdown(report)
+    assert told in render_html(report)
+    assert told in render_card(report, "heads-50")
+    assert told in " ".join(short_table(report).split())
+    found = {m["name"]: m for m in summary(report)["variants"]}["heads-50-int8"]
+    assert found["base_comparisons"]["bleu"]["judgement"] == "significantly worse"
+    assert (found["default"], found["base"], found["precision"]) == (False, "heads-50", "int8")
+
+
+def test_heads_are_shown_once_and_only_defaults_lead_and_are_judged():
+    report = int8_report(0.3)
+    assert [v.name for v in facts.pruned(report)] == [v.name for v in report.variants[:-1]]
+    assert facts.headline(report).name != "heads-50-int8"
+    assert render_html(report).count('data-variant="heads-50-int8"') == 0
+    outcomes = check(report, parse_rules(["bleu=0.5"], []))
+    assert {o.variant for o in outcomes} == {v.name for v in facts.delivered(report)}
+    assert "heads-50-int8" not in {o.variant for o in outcomes}
+
+
+def test_one_variants_report_holds_its_precisions_and_those_of_dense():
+    report = int8_report(0.3)
+    dense = lossy("dense-int8", report.dense, 0.5, base_comparisons=[])
+    report = report.model_copy(update={"variants": [dense, *report.variants]})
+    own = only(report, report.variants[2])
+    assert [v.name for v in own.variants] == ["dense-int8", "heads-50", "heads-50-int8"]
+    assert {row.variant for row in own.throughput.rows} == {"dense", "heads-50", "heads-50-int8"}
+    assert [v.name for v in only(report, report.variants[1]).variants] == ["dense-int8", "heads-75"]
+
+
+def test_combined_reports_keep_precisions_with_their_models():
+    both = combine([int8_report(0.3), int8_report(0.3)])
+    found = {v.name: v.base for v in both.variants if v.base}
+    assert found == {"heads-50-int8": "heads-50", "heads-50-int8-2": "heads-50-2"}
+
+
+def test_reports_refuse_precisions_of_unknown_models():
+    report = int8_report(0.3)
+    orphan = report.variants[-1].model_copy(update={"base": "nobody"})
+    data = report.model_copy(update={"variants": [*report.variants[:-1], orphan]}).model_dump()
+    with pytest.raises(ValueError, match="precisions of unknown models: \\['nobody'\\]"):
+        Report.model_validate(data)
+
+
+def test_a_timing_without_its_own_precision_shows_the_measurements():
+    text = render_markdown(translator_report())
+    timed: Throughput = translator_report().throughput
+    assert f"| {timed.precision} | {timed.provider} |" in text
