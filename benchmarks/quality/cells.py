@@ -24,7 +24,7 @@ from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
 from compressor.pipeline import load, sections, select
 from compressor.progress import Progress
-from compressor.recovery import Recovered, parse_recovery
+from compressor.recovery import Recovered
 from compressor.tasks import Batch, get_task
 
 SHARES = (90, 80, 70, 60, 50, 40, 30, 20)  # percent of heads kept
@@ -211,9 +211,8 @@ class Experiment:
 
     def repair(self, how: str, pruned: nn.Module, seed: int) -> Recovered:
         epochs = {"distill": {"epochs": self.distill_epochs}}
-        steps: list[Any] = [
-            sections.REPAIRS[name](**epochs.get(name, {})) for name in parse_recovery(how)
-        ]
+        names = [] if how == "none" else how.split("+")
+        steps: list[Any] = [sections.REPAIRS[name](**epochs.get(name, {})) for name in names]
         return select.repair(
             steps, self.checkpoint, self.task, self.examples, pruned, seed=seed, device="cpu",
             progress=self.progress,

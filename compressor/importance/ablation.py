@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from compressor.errors import UsageError
 from compressor.importance import Ablate, RawScores, Scoring
+from compressor.model.modes import fixed_outputs
 from compressor.model.sublayers import Sublayer
 from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import Batch
@@ -53,11 +54,11 @@ def _by_loss(scoring: Scoring) -> RawScores:
         def loss(batch: Batch = batch) -> Tensor:
             return scoring.task.loss(scoring.model, batch)
 
-        for head, found in _silencing(scoring, scoring.layers, scoring.layers, loss):
+        for head, value in _without_heads(scoring, scoring.layers, scoring.layers, loss):
             if head is None:
-                whole = found
+                whole = value
             else:
-                increases[head[0]][head[1]] += (found - whole).cpu()
+                increases[head[0]][head[1]] += (value - whole).cpu()
             finish()
         terms += scoring.task.loss_terms(batch)
     values = {name: (increase / terms).tolist() for name, increase in increases.items()}
@@ -79,7 +80,7 @@ def losses_alone(scoring: Scoring) -> dict[str, list[float]]:
         def loss(batch: Batch = batch) -> float:
             return float(scoring.task.loss(scoring.model, batch))
 
-        found = _silencing(scoring, scoring.layers, scoring.layers, loss, alone=True)
+        found = _without_heads(scoring, scoring.layers, scoring.layers, loss, alone=True)
         for head, value in found:
             if head is not None:
                 totals[head[0]][head[1]] += value
@@ -100,7 +101,7 @@ def _by_metric(scoring: Scoring) -> RawScores:
             "--ablate metric needs rows with their right answers; give --calibration",
             id="references-missing",
         )
-    whole, silenced = silenced_answers(scoring, scoring.layers)
+    whole, silenced = answers_without_heads(scoring, scoring.layers)
     dense, signature = scoring.metric(whole)
     values = {layer.name: [0.0] * layer.units for layer in scoring.layers}
     for (name, head), answers in silenced.items():
@@ -109,14 +110,14 @@ def _by_metric(scoring: Scoring) -> RawScores:
 
 
 @torch.no_grad()
-def silenced_answers(
+def answers_without_heads(
     scoring: Scoring, layers: Sequence[Sublayer], num_beams: int | None = None
 ) -> tuple[list[str], dict[Head, list[str]]]:
     """What the model answers with all heads, and without each head of some layers alone.
 
     Args:
         scoring: its mask says which heads "all" are; only those are looked at.
-        layers: the layers whose heads are silenced, one head at a time.
+        layers: the layers whose heads are gated to zero, one at a time.
         num_beams: beam width of a translator; None is greedy search.
 
     Returns:
@@ -131,8 +132,8 @@ def silenced_answers(
         def predict(batch: Batch = moved) -> list[str]:
             return scoring.task.predict(scoring.model, batch, scoring.tokenizer, num_beams)
 
-        for head, found in _silencing(scoring, layers, encoder, predict):
-            answers.setdefault(head, {}).update(zip(batch.rows, found, strict=True))
+        for head, texts in _without_heads(scoring, layers, encoder, predict):
+            answers.setdefault(head, {}).update(zip(batch.rows, texts, strict=True))
             finish()
     whole = _in_order(answers.pop(None))
     return whole, {head: _in_order(rows) for head, rows in answers.items() if head is not None}
@@ -147,7 +148,7 @@ def _passes(scoring: Scoring) -> int:
 
 
 def _counter(scoring: Scoring, layers: Sequence[Sublayer]) -> Callable[[], None]:
-    """Tells progress each time it is called: once per batch and head, and once per batch."""
+    """A function to call after each pass, which reports progress."""
     heads = sum(len(scoring.mask.kept(layer.name)) for layer in layers)
     total, done = len(scoring.batches) * (1 + heads), 0
 
@@ -159,7 +160,7 @@ def _counter(scoring: Scoring, layers: Sequence[Sublayer]) -> Callable[[], None]
     return finish
 
 
-def _silencing(
+def _without_heads(
     scoring: Scoring,
     layers: Sequence[Sublayer],
     recorded: Sequence[Sublayer],
@@ -171,7 +172,7 @@ def _silencing(
 
     Args:
         recorded: attention layers around which the Transformer layers may be skipped when nothing
-            below the silenced head has changed.
+            below the head has changed.
         alone: silence all other heads of the layer instead.
     """
     model, gates = scoring.model, mask_gates(scoring.mask)
@@ -181,8 +182,8 @@ def _silencing(
     yield None, whole
     order = list(outputs)  # as the model runs them
     for layer in layers:
-        own = _transformer_layer(layer)
-        below = order[: order.index(own)] if own in order else order
+        path = _transformer_layer(layer)
+        below = order[: order.index(path)] if path in order else order
         for head in scoring.mask.kept(layer.name):
             gate = torch.tensor(scoring.mask.keep[layer.name], dtype=torch.float32)
             if alone:
@@ -190,10 +191,10 @@ def _silencing(
             gate[head] = float(alone)
             with (
                 gated(model, scoring.layers, gates | {layer.name: gate}),
-                _replaying(model, {path: outputs[path] for path in below}),
+                fixed_outputs(model, {path: outputs[path] for path in below}),
             ):
-                found = run()
-            yield (layer.name, head), found
+                result = run()
+            yield (layer.name, head), result
 
 
 def _transformer_layer(layer: Sublayer) -> str:
@@ -218,20 +219,3 @@ def _recording(model: nn.Module, paths: set[str]) -> Iterator[dict[str, Any]]:
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def _replaying(model: nn.Module, outputs: Mapping[str, Any]) -> Iterator[None]:
-    """Modules that answer with the given outputs instead of computing, while the context lasts."""
-    changed: list[tuple[nn.Module, Any]] = []
-    try:
-        for path, output in outputs.items():
-            module = model.get_submodule(path)
-            changed.append((module, vars(module).get("forward")))
-            module.forward = lambda *args, output=output, **kwargs: output
-        yield
-    finally:
-        for module, own in changed:
-            del module.forward
-            if own is not None:  # libraries that move weights about keep a forward of their own
-                module.forward = own

@@ -7,7 +7,7 @@ times input of a model in which all that is not linear is a constant factor: a h
 a_h . d logit / d a_h. The constant factors are
 
 - attention probabilities: relevance passes through the values alone;
-- the standard deviation in layer normalisation (subtracting the mean is linear);
+- the standard deviation in layer normalization (subtracting the mean is linear);
 - f(x) / x at an activation f: relevance passes through unchanged.
 
 Where this differs from the paper: it also lets relevance flow through queries and keys (its
@@ -15,7 +15,7 @@ released code has a switch for that) and weighs positive and negative contributi
 It looks at what the model generates, this at teacher-forced target positions.
 
 Layer-wise relevance propagation is a patented technique. It is free for personal and scientific
-use; commercial use may need a licence of the patent's holders.
+use; commercial use may need a license from the patent's holders.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def linearized(scoring: Scoring) -> Iterator[None]:
     handles = []
     for module in scoring.model.modules():
         if isinstance(module, nn.LayerNorm):
-            handles.append(module.register_forward_hook(_normalise))
+            handles.append(module.register_forward_hook(_fixed_norm))
         elif isinstance(module, kinds):
             handles.append(module.register_forward_hook(_activate))
     for layer in scoring.layers:
@@ -142,7 +142,7 @@ def linearized(scoring: Scoring) -> Iterator[None]:
             handle.remove()
 
 
-def _normalise(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+def _fixed_norm(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     assert isinstance(module, nn.LayerNorm)
     centered = inputs[0] - inputs[0].mean(-1, keepdim=True)
     deviation = (centered.detach().square().mean(-1, keepdim=True) + module.eps).sqrt()

@@ -10,11 +10,11 @@ stay, and the bias, are solved for anew by least squares; what no repair can mak
 where C is the damped covariance of the inputs x and G = sum g g^T, g = dL/dy, measures in nats
 squared per row how much the loss cares. G makes layers and kinds of attention comparable.
 
-Heads go one at a time, and after each removal all that are left are looked at again: the order
-and the growing error are the layer's ladder. A head's score is the growth of the error at its
-rung, raised to be above all rungs below (running maximum): heads taken in ascending order leave
-each layer from the bottom of its ladder upwards. The scores are comparable across layers as they
-are, so `normalize` does not apply.
+Heads are removed one at a time, the one that adds the least error first, and after each removal
+the errors of the others are computed anew: this is the layer's removal order. A head's score is the
+error it adds, raised above those of all heads before it (running maximum), so that ascending scores
+remove the heads of a layer in this order. The scores mean the same in every layer, so they are not
+normalized.
 
 Cost: one forward and one backward pass, plus per layer and head one solve of up to
 (heads x head_dim) unknowns.
@@ -40,20 +40,20 @@ from compressor.model.surgery import unit_columns
 # calibration rows hardly visit. Repairing a translator on 1,000 rows, anything from 0.01 % to 1 %
 # ended within 0.001 nats per token of loss on other rows; 5 % was worse.
 DAMPING = 1e-3
-# Rungs that the running maximum lifts stay this far apart, so that order survives arithmetic.
+# Scores that the running maximum raises stay this far apart, so that rounding keeps their order.
 _STEP = 1 + 1e-9
 
 
 def score(scoring: Scoring) -> RawScores:
-    """Growth of the error at each head's place in its layer's ladder; removed heads score 0."""
+    """The error that each head adds in its layer's removal order; removed heads score 0."""
     statistics, passes = collect_statistics(scoring)
     values = {}
     for layer in scoring.layers:
         scores = [0.0] * layer.units
-        reached = 0.0
+        highest = 0.0
         for head, growth in _removal_order(scoring, layer, statistics[layer.name]):
-            reached = max(growth, reached * _STEP, math.nextafter(reached, math.inf))
-            scores[head] = reached
+            highest = max(growth, highest * _STEP, math.nextafter(highest, math.inf))
+            scores[head] = highest
         values[layer.name] = scores
     return RawScores(
         values,
@@ -85,7 +85,7 @@ def removal_order(
     head_dim: int,
     damping: float = DAMPING,
 ) -> list[tuple[int, float]]:
-    """The order in which one layer best loses its heads, and how much error each adds.
+    """The order in which to remove the heads of one layer, and the error that each adds.
 
     Args:
         weight: of the output projection, [width, D], D = all heads x head_dim, float64.
@@ -100,15 +100,15 @@ def removal_order(
     columns = unit_columns(kept, head_dim)
     dense = weight[:, columns]
     moments = damped(covariance[columns][:, columns], damping)
-    left, rungs = list(range(len(kept))), []
+    left, order = list(range(len(kept))), []  # positions in `kept`
     while left:
         columns = unit_columns(left, head_dim)
         inverse = torch.linalg.inv(moments[columns][:, columns])
         repaired = dense @ moments[:, columns] @ inverse  # [width, left x head_dim]
         growths = _growths(repaired, inverse, sensitivity, head_dim)
         least = int(growths.argmin())
-        rungs.append((kept[left.pop(least)], float(growths[least])))
-    return rungs
+        order.append((kept[left.pop(least)], float(growths[least])))
+    return order
 
 
 def _growths(repaired: Tensor, inverse: Tensor, sensitivity: Tensor, head_dim: int) -> Tensor:
@@ -116,5 +116,5 @@ def _growths(repaired: Tensor, inverse: Tensor, sensitivity: Tensor, head_dim: i
     heads = repaired.unflatten(1, (-1, head_dim)).transpose(0, 1)  # [left, width, head_dim]
     weighted = heads.mT @ (sensitivity @ heads)  # [left, head_dim, head_dim]
     blocks = inverse.unflatten(1, (-1, head_dim)).unflatten(0, (-1, head_dim))
-    own = blocks.diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # [left, head_dim, head_dim]
-    return torch.linalg.solve(own, weighted).diagonal(dim1=1, dim2=2).sum(-1).clamp_min(0)
+    own_blocks = blocks.diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # [left, head_dim, head_dim]
+    return torch.linalg.solve(own_blocks, weighted).diagonal(dim1=1, dim2=2).sum(-1).clamp_min(0)

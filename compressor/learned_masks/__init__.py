@@ -20,7 +20,6 @@ __all__ = [
     "Learning",
     "Method",
     "Weights",
-    "check_learning",
     "learn",
 ]
 
@@ -54,59 +53,6 @@ LEARNED: dict[str, Method] = {
 }
 
 
-def check_learning(
-    method: str,
-    *,
-    counted: bool,
-    penalty: float | None = None,
-    estimator: Estimator = "gumbel",
-    weights: Weights = "none",
-    epochs: int = 20,
-) -> None:
-    """Refuse options that do not go together, before anything is run.
-
-    Args:
-        counted: whether a number of heads is wanted.
-
-    Raises:
-        UsageError: there is no such method (the message lists those there are), an option that
-            the method does not have, both or neither of a count and a penalty, or too few epochs.
-    """
-    if method not in LEARNED:
-        raise UsageError(
-            f"there is no learned mask {method!r}; there are {', '.join(LEARNED)}"
-            f"{did_you_mean(method, LEARNED)}",
-            id="unknown-method",
-        )
-    if penalty is not None and method != "hard-concrete":
-        raise UsageError(
-            f"--penalty {penalty:g} is for --method hard-concrete; {method} keeps exactly as many "
-            "heads as --keep says",
-            id="penalty-without-effect",
-        )
-    if penalty is not None and counted:
-        raise UsageError(
-            f"--penalty {penalty:g} decides how many heads are left; drop it, or drop the budget",
-            id="penalty-and-budget",
-        )
-    if penalty is None and not counted:
-        raise UsageError(
-            f"--method {method} needs to know how many heads to keep; give --keep",
-            id="budget-missing",
-        )
-    if estimator != "gumbel" and method != "subset":
-        raise UsageError(
-            f"--estimator {estimator} is for --method subset, not for {method}",
-            id="estimator-without-effect",
-        )
-    if weights != "none" and epochs < 2:
-        raise UsageError(
-            f"--gate-epochs {epochs} is too short with trained weights: the last epoch trains them "
-            "on the final mask; give at least 2",
-            id="epochs-too-few",
-        )
-
-
 def learn(method: str, learning: Learning, **options: Any) -> Learned:
     """Learn a mask with one of `LEARNED`.
 
@@ -118,17 +64,11 @@ def learn(method: str, learning: Learning, **options: Any) -> Learned:
         and the weights that belong to it.
 
     Raises:
-        UsageError: see `check_learning`; or the floors make the head count impossible.
+        UsageError: there is no such method, both or neither of a head count and a penalty, too few
+            epochs, or floors that make the head count impossible.
         InputError: too few rows, a loss that is not finite, or a state of another training.
     """
-    check_learning(
-        method,
-        counted=learning.keep is not None,
-        penalty=options.get("penalty"),
-        estimator=options.get("estimator", "gumbel"),
-        weights=learning.weights,
-        epochs=learning.epochs,
-    )
+    _check(method, learning, options.get("penalty"))
     if learning.keep is not None:
         text = ",".join(str(n) if k == ALL else f"{k}={n}" for k, n in learning.keep.items())
         full = Mask.full(learning.layers)
@@ -140,3 +80,28 @@ def learn(method: str, learning: Learning, **options: Any) -> Learned:
     make_gates = getattr(import_module(module), name)
     layout = Layout(learning.layers, learning.keep, learning.floors)
     return run(method, make_gates(layout, learning.device, **options), learning)
+
+
+def _check(method: str, learning: Learning, penalty: float | None) -> None:
+    if method not in LEARNED:
+        raise UsageError(
+            f"there is no learned mask {method!r}; there are {', '.join(LEARNED)}"
+            f"{did_you_mean(method, LEARNED)}",
+            id="unknown-method",
+        )
+    if penalty is not None and learning.keep is not None:
+        raise UsageError(
+            f"--penalty {penalty:g} decides how many heads are left; drop it, or drop the budget",
+            id="penalty-and-budget",
+        )
+    if penalty is None and learning.keep is None:
+        raise UsageError(
+            f"--method {method} needs to know how many heads to keep; give --keep",
+            id="budget-missing",
+        )
+    if learning.weights != "none" and learning.epochs < 2:
+        raise UsageError(
+            f"--gate-epochs {learning.epochs} is too short with trained weights: the last epoch "
+            "trains them on the final mask; give at least 2",
+            id="too-few-epochs",
+        )

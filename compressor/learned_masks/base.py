@@ -1,4 +1,4 @@
-"""What a method of learning masks has to provide: relaxed gates that harden."""
+"""What every method of learning masks provides: relaxed gates that become a hard mask."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Gates(ABC):
         """Random gates for one batch, [n]; noise from torch's generator of the CPU."""
 
     @abstractmethod
-    def soft(self, progress: float) -> Tensor:
+    def without_noise(self, progress: float) -> Tensor:
         """The gates without their noise, [n]: what the model was trained with, on average."""
 
     def penalty(self, progress: float) -> Tensor | None:
@@ -45,7 +45,7 @@ class Gates(ABC):
         return 0.0
 
     def take_step(self) -> None:
-        """Called when the gradients of a whole batch are there."""
+        """Called when the gradients of a whole batch are computed."""
         return
 
     @abstractmethod
@@ -57,7 +57,7 @@ class Gates(ABC):
         """The hard mask as of now."""
 
     @abstractmethod
-    def settled(self, progress: float) -> bool:
+    def converged(self, progress: float) -> bool:
         """Whether the gates are near enough to a mask of the wanted size to be judged by it."""
 
     @abstractmethod

@@ -81,7 +81,7 @@ class HardConcrete(Gates):
         if self.lagrangian is not None:
             self.lagrangian.take_step()
 
-    def soft(self, progress: float) -> Tensor:
+    def without_noise(self, progress: float) -> Tensor:
         return expected_gate(self.log_alpha)
 
     def expected(self) -> Tensor:
@@ -116,7 +116,7 @@ class HardConcrete(Gates):
         log_alpha = self.log_alpha.detach().cpu()
         return self.layout.mask_of(log_alpha, log_alpha > 0)  # 1 is then more probable than 0
 
-    def settled(self, progress: float) -> bool:
+    def converged(self, progress: float) -> bool:
         if self.lagrangian is None:
             return progress >= JUDGED_FROM
         return self.lagrangian.reached(self.expected().detach(), progress)
@@ -128,9 +128,9 @@ class HardConcrete(Gates):
         targets = self.lagrangian.target(progress).tolist()
         multipliers = self.lagrangian.multipliers.tolist()
         return "; ".join(
-            f"{found:.1f} heads expected{'' if name == 'all' else f' of {name}'} "
+            f"{count:.1f} heads expected{'' if name == 'all' else f' of {name}'} "
             f"(target {target:.1f}, lambda {linear:.3f} and {square:.3f})"
-            for name, found, target, (linear, square) in zip(
+            for name, count, target, (linear, square) in zip(
                 self.layout.pools, expected, targets, multipliers, strict=True
             )
         )

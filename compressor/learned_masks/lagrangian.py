@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from compressor.learned_masks.relaxation import Group
+from compressor.learned_masks.relaxation import HeadGroup
 
 WARMUP = 0.5  # share of the training over which the target falls to the wanted head count
 RATE = 0.02  # of the multipliers, per step of Adam; faster ones overshoot the target
@@ -38,7 +38,7 @@ class Lagrangian:
         pools: the heads that are counted together, and how many of them to keep.
     """
 
-    def __init__(self, pools: Sequence[Group], device: str) -> None:
+    def __init__(self, pools: Sequence[HeadGroup], device: str) -> None:
         start = torch.tensor([[0.0, SQUARE]], device=device)
         self.multipliers = start.repeat(len(pools), 1).requires_grad_()
         self.sensitivity = torch.zeros((), device=device)  # nats per gate
@@ -47,7 +47,7 @@ class Lagrangian:
         self._wanted = torch.tensor([float(pool.count) for pool in pools], device=device)
 
     def target(self, progress: float) -> Tensor:
-        """Heads that each pool should have by now, [pools]."""
+        """Target head count of each pool at this point of the training, [pools]."""
         share = min(1.0, progress / WARMUP)
         return self._sizes + (self._wanted - self._sizes) * share
 
@@ -79,6 +79,6 @@ class Lagrangian:
         return (unit * (down - up)).sum()
 
     def reached(self, expected: Tensor, progress: float) -> bool:
-        """Whether the target is the wanted count by now and every pool is there, within 2 %."""
+        """Whether warm-up is over and every pool has the wanted count, within 2 %."""
         close = (expected - self._wanted).abs() <= (_TOLERANCE * self._sizes).clamp_min(0.5)
         return progress >= WARMUP and bool(close.all())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from compressor.budgets.counts import ALL, select
-from compressor.learned_masks.relaxation import Group
+from compressor.learned_masks.relaxation import HeadGroup
 from compressor.model.sublayers import Mask, Scores, Sublayer
 
 
@@ -49,19 +49,19 @@ class Layout:
         return sum(layer.units for layer in self.gated)
 
     @cached_property
-    def layer_groups(self) -> list[Group]:
+    def layer_groups(self) -> list[HeadGroup]:
         """Each layer's positions, and its floor."""
         return [
-            Group(self._positions(layer), min(layer.units, self.floors[layer.kind]))
+            HeadGroup(self._positions(layer), min(layer.units, self.floors[layer.kind]))
             for layer in self.gated
         ]
 
     @cached_property
-    def pools(self) -> dict[str, Group]:
+    def pools(self) -> dict[str, HeadGroup]:
         """Each pool's positions, and the heads it keeps (all, if no count is wanted)."""
         keep = {ALL: self.total} if self.keep is None else self.keep
         return {
-            name: Group(
+            name: HeadGroup(
                 tuple(
                     position
                     for layer in self.gated
@@ -88,9 +88,9 @@ class Layout:
 
     def score_values(self, values: Tensor) -> dict[str, tuple[float, ...]]:
         """A score for every head of every layer; heads without a gate get the largest."""
-        found = {name: tuple(part.tolist()) for name, part in self.split(values.detach()).items()}
-        most = max((score for scores in found.values() for score in scores), default=0.0)
-        return {x.name: found.get(x.name, (most,) * x.units) for x in self.layers}
+        scores = {name: tuple(part.tolist()) for name, part in self.split(values.detach()).items()}
+        highest = max((score for row in scores.values() for score in row), default=0.0)
+        return {x.name: scores.get(x.name, (highest,) * x.units) for x in self.layers}
 
     def exact_mask(self, values: Tensor) -> Mask:
         """The mask that keeps the largest values: as many as are wanted, floors respected."""

@@ -13,7 +13,7 @@ from torch import nn
 
 from compressor.learned_masks.base import Gates, distance_from_hard
 from compressor.learned_masks.job import Learned, Learning
-from compressor.learned_masks.problem import FitWeights, LearnGates, Trial
+from compressor.learned_masks.problem import FitWeights, GatedModel, LearnGates
 from compressor.model.sublayers import Mask, Scores
 from compressor.tasks import Example
 from compressor.training import Data, Schedule, Trained, hold_out, train
@@ -25,10 +25,10 @@ _NOTABLE = 0.05
 
 
 @dataclass(frozen=True)
-class _Hardened:
-    """What became of the gates when they were made hard."""
+class _Hardening:
+    """What turning the relaxed gates into a hard mask changed."""
 
-    soft_loss: float
+    relaxed_loss: float
     hard_loss: float
     largest: float
     mean: float
@@ -42,10 +42,10 @@ def run(method: str, gates: Gates, learning: Learning) -> Learned:
     rows, held = hold_out(learning.examples, learning.seed)
     with _model(learning) as model:
         batches = learning.task.batches(held, learning.model)
-        trial = Trial(model, layout, learning, batches)
-        trained, hardened = _learn_gates(trial, gates, rows)
+        gated_model = GatedModel(model, layout, learning, batches)
+        trained, hardened = _learn_gates(gated_model, gates, rows)
         mask = gates.mask()
-        fitted = _fit_weights(trial, mask, rows, hardened) if trial.parameters else None
+        fitted = _fit_weights(gated_model, mask, rows, hardened) if gated_model.parameters else None
     values = layout.score_values(gates.scores())
     steps = trained.steps + (0 if fitted is None else fitted.steps)
     cost = {"seconds": time.perf_counter() - began, "training_steps": float(steps)}
@@ -83,10 +83,12 @@ def _epochs(learning: Learning) -> tuple[int, int]:
     return learning.epochs - fitting, fitting
 
 
-def _learn_gates(trial: Trial, gates: Gates, rows: list[Example]) -> tuple[Trained, _Hardened]:
-    learning = trial.learning
+def _learn_gates(
+    gated_model: GatedModel, gates: Gates, rows: list[Example]
+) -> tuple[Trained, _Hardening]:
+    learning = gated_model.learning
     trained = train(
-        LearnGates(trial, gates),
+        LearnGates(gated_model, gates),
         Data(rows, learning.task, learning.model, learning.device),
         Schedule(_epochs(learning)[0], learning.batch_size, patience=learning.patience),
         seed=learning.seed,
@@ -96,24 +98,26 @@ def _learn_gates(trial: Trial, gates: Gates, rows: list[Example]) -> tuple[Train
     )
     done = (trained.best_epoch or trained.history[-1]["epoch"]) / _epochs(learning)[0]
     with torch.no_grad():
-        soft = gates.soft(done)
-    largest, mean = distance_from_hard(soft)
-    return trained, _Hardened(
-        soft_loss=trial.held_out_loss(soft),
-        hard_loss=trial.held_out_loss(trial.layout.flat(gates.mask())),
+        relaxed = gates.without_noise(done)
+    largest, mean = distance_from_hard(relaxed)
+    return trained, _Hardening(
+        relaxed_loss=gated_model.held_out_loss(relaxed),
+        hard_loss=gated_model.held_out_loss(gated_model.layout.flat(gates.mask())),
         largest=largest,
         mean=mean,
         reached=trained.best is not None,
     )
 
 
-def _fit_weights(trial: Trial, mask: Mask, rows: list[Example], hardened: _Hardened) -> Trained:
-    """Train the weights on the final mask; what was there before stays if that was better."""
-    learning = trial.learning
-    before = {name: tensor.detach().clone() for name, tensor in trial.tensors().items()}
+def _fit_weights(
+    gated_model: GatedModel, mask: Mask, rows: list[Example], hardened: _Hardening
+) -> Trained:
+    """Train the weights on the final mask; the weights before stay if they were better."""
+    learning = gated_model.learning
+    before = {name: tensor.detach().clone() for name, tensor in gated_model.tensors().items()}
     state = learning.state
     fitted = train(
-        FitWeights(trial, mask),
+        FitWeights(gated_model, mask),
         Data(rows, learning.task, learning.model, learning.device),
         Schedule(_epochs(learning)[1], learning.batch_size, patience=learning.patience),
         seed=learning.seed,
@@ -123,7 +127,7 @@ def _fit_weights(trial: Trial, mask: Mask, rows: list[Example], hardened: _Harde
     )
     if fitted.best is None or fitted.best >= hardened.hard_loss:
         with torch.no_grad():
-            for name, tensor in trial.tensors().items():
+            for name, tensor in gated_model.tensors().items():
                 tensor.copy_(before[name])
     return fitted
 
@@ -147,7 +151,7 @@ def _describe(
     mask: Mask,
     trained: Trained,
     fitted: Trained | None,
-    hardened: _Hardened,
+    hardened: _Hardening,
     rows: tuple[int, int],
 ) -> str:
     epochs = trained.history[-1]["epoch"]
@@ -158,15 +162,15 @@ def _describe(
         f"{method}: gates{along[learning.weights]}{rate} learned on {rows[0]} rows for "
         f"{epochs} epochs{best}; {mask.count()} of {mask.total()} heads kept",
         f"gates {hardened.mean:.3f} from open or closed on average, {hardened.largest:.3f} at most",
-        f"loss on {rows[1]} held-out rows {hardened.soft_loss:.4f} with soft gates, "
+        f"loss on {rows[1]} held-out rows {hardened.relaxed_loss:.4f} with soft gates, "
         f"{hardened.hard_loss:.4f} with the final mask",
     ]
     if learning.keep is None and mask.count() == mask.total():
         parts.append("no head was removed; a larger penalty removes some")
     if not hardened.reached:
         parts.append("the gates had not settled at the wanted number of heads; train longer")
-    if abs(hardened.hard_loss - hardened.soft_loss) > _NOTABLE * hardened.soft_loss:
-        change = 100 * (hardened.hard_loss / hardened.soft_loss - 1)
+    if abs(hardened.hard_loss - hardened.relaxed_loss) > _NOTABLE * hardened.relaxed_loss:
+        change = 100 * (hardened.hard_loss / hardened.relaxed_loss - 1)
         parts.append(f"making the gates hard changed it by {change:+.0f} %: more epochs may help")
     if fitted is not None:
         if fitted.best is not None and fitted.best < hardened.hard_loss:

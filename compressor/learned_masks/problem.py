@@ -25,9 +25,9 @@ def trained_parameters(model: nn.Module, which: Weights) -> dict[str, nn.Paramet
     """
     if which == "none":
         return {}
-    found = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if which == "all":
-        return found
+        return parameters
     translator = bool(model.config.is_encoder_decoder)  # type: ignore[union-attr]
     part: nn.Module = model.get_encoder() if translator else model.base_model  # type: ignore[operator,assignment]
     inside = set(part.modules())
@@ -37,11 +37,11 @@ def trained_parameters(model: nn.Module, which: Weights) -> dict[str, nn.Paramet
         if module not in inside
         for parameter in module.parameters(recurse=False)
     }
-    own = {id(parameter) for parameter in part.parameters()} - elsewhere
-    return {name: parameter for name, parameter in found.items() if id(parameter) in own}
+    unshared = {id(parameter) for parameter in part.parameters()} - elsewhere
+    return {name: p for name, p in parameters.items() if id(p) in unshared}
 
 
-class Trial:
+class GatedModel:
     """The model that is trained, and the loss it has with some gates."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Trial:
             parameter.requires_grad_(id(parameter) in kept)
 
     def groups(self) -> list[dict[str, Any]]:
-        """Weight matrices with weight decay, biases and normalisation without."""
+        """Weight matrices with weight decay, biases and normalization without."""
         rate = {"lr": self.learning.learning_rate}
         matrices = [p for p in self.parameters.values() if p.dim() > 1]
         vectors = [p for p in self.parameters.values() if p.dim() <= 1]
@@ -88,18 +88,18 @@ class Trial:
 class LearnGates(Problem):
     """Gates, and weights along with them. Judged by the hard mask that the gates stand for."""
 
-    def __init__(self, trial: Trial, gates: Gates) -> None:
-        self.trial, self.gates = trial, gates
+    def __init__(self, gated_model: GatedModel, gates: Gates) -> None:
+        self.gated_model, self.gates = gated_model, gates
         self._progress = 0.0
 
     def groups(self) -> list[dict[str, Any]]:
-        return self.gates.groups() + self.trial.groups()
+        return self.gates.groups() + self.gated_model.groups()
 
     def tensors(self) -> dict[str, Tensor]:
-        return self.gates.tensors() | self.trial.tensors()
+        return self.gates.tensors() | self.gated_model.tensors()
 
     def loss(self, batch: Batch, progress: float) -> Tensor:
-        loss = self.trial.loss(batch, self.gates.draw(progress))
+        loss = self.gated_model.loss(batch, self.gates.draw(progress))
         penalty = self.gates.penalty(progress)
         return loss if penalty is None else loss + penalty
 
@@ -108,15 +108,15 @@ class LearnGates(Problem):
 
     def validate(self, progress: float) -> float | None:
         self._progress = progress
-        if not self.gates.settled(progress):
+        if not self.gates.converged(progress):
             return None
         mask = self.gates.mask()
-        value = self.trial.held_out_loss(self.trial.layout.flat(mask))
+        value = self.gated_model.held_out_loss(self.gated_model.layout.flat(mask))
         return value + self.gates.mask_penalty(mask)
 
     @torch.no_grad()
     def status(self) -> str:
-        largest, mean = distance_from_hard(self.gates.soft(self._progress))
+        largest, mean = distance_from_hard(self.gates.without_noise(self._progress))
         return (
             f"{self.gates.status(self._progress)}, gates {mean:.3f} from open or closed "
             f"({largest:.3f} at most)"
@@ -126,20 +126,20 @@ class LearnGates(Problem):
 class FitWeights(Problem):
     """The weights alone, with the mask as it is decided."""
 
-    def __init__(self, trial: Trial, mask: Mask) -> None:
-        self.trial, self._gates = trial, trial.layout.flat(mask)
+    def __init__(self, gated_model: GatedModel, mask: Mask) -> None:
+        self.gated_model, self._gates = gated_model, gated_model.layout.flat(mask)
 
     def groups(self) -> list[dict[str, Any]]:
-        return self.trial.groups()
+        return self.gated_model.groups()
 
     def tensors(self) -> dict[str, Tensor]:
-        return self.trial.tensors()
+        return self.gated_model.tensors()
 
     def loss(self, batch: Batch, progress: float) -> Tensor:
-        return self.trial.loss(batch, self._gates)
+        return self.gated_model.loss(batch, self._gates)
 
     def validate(self, progress: float) -> float:
-        return self.trial.held_out_loss(self._gates)
+        return self.gated_model.held_out_loss(self._gates)
 
     def status(self) -> str:
         return "weights on the final mask"

@@ -25,14 +25,14 @@ _OUTSIDE = -1e30  # a score that no softmax gives any share; infinite ones would
 
 
 @dataclass(frozen=True)
-class Group:
+class HeadGroup:
     """Positions of heads, and how many of them are taken."""
 
     members: tuple[int, ...]
     count: int
 
 
-def rounds(layers: Sequence[Group], pools: Sequence[Group], total: int) -> list[Tensor]:
+def rounds(layers: Sequence[HeadGroup], pools: Sequence[HeadGroup], total: int) -> list[Tensor]:
     """Which groups take one element each, round by round.
 
     Args:

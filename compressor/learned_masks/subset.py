@@ -27,7 +27,7 @@ from compressor.learned_masks.relaxation import (
 from compressor.model.sublayers import Mask
 
 LEARNING_RATE = 0.5  # at the start; the paper's range is 0.2 to 0.5
-# Temperature at the start, and once it has fallen. Neighbours among some hundred weights are about
+# Temperature at the start, and once it has fallen. Neighbors among some hundred weights are about
 # 0.01 apart, and only well below that are gates open or closed.
 HOT, COLD = 10.0, 1e-3
 COOLED = 0.8  # share of the training after which it has; from then on masks are judged
@@ -76,7 +76,7 @@ class Subset(Gates):
         hard = self.layout.flat(self.layout.exact_mask(scores)).to(relaxed.device)
         return straight_through(hard, relaxed)
 
-    def soft(self, progress: float) -> Tensor:
+    def without_noise(self, progress: float) -> Tensor:
         return relaxed_subset(self.weight, self._plan, self.temperature(progress))
 
     def scores(self) -> Tensor:
@@ -85,7 +85,7 @@ class Subset(Gates):
     def mask(self) -> Mask:
         return self.layout.exact_mask(self.weight)
 
-    def settled(self, progress: float) -> bool:
+    def converged(self, progress: float) -> bool:
         return progress >= COOLED
 
     def status(self, progress: float) -> str:

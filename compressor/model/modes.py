@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 
@@ -31,3 +32,20 @@ def frozen(model: nn.Module) -> Iterator[None]:
     finally:
         for parameter in trainable:
             parameter.requires_grad_(True)
+
+
+@contextmanager
+def fixed_outputs(model: nn.Module, outputs: Mapping[str, Any]) -> Iterator[None]:
+    """Modules, by path, that return given outputs instead of computing while the context lasts."""
+    changed: list[tuple[nn.Module, Any]] = []
+    try:
+        for path, output in outputs.items():
+            module = model.get_submodule(path)
+            changed.append((module, vars(module).get("forward")))
+            module.forward = lambda *args, output=output, **kwargs: output
+        yield
+    finally:
+        for module, forward in changed:
+            del module.forward
+            if forward is not None:  # libraries that offload weights set a forward of their own
+                module.forward = forward

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from compressor.tasks import Example, Task
 
-NONE = "none"
-
 
 class Method(NamedTuple):
     """What is known of a recovery method without importing it.
@@ -89,39 +87,6 @@ class Recovered:
     text: str
 
 
-def parse_recovery(text: str) -> list[str]:
-    """The methods of `--recover`, in order: `reconstruct`, or several as `reconstruct+distill`.
-
-    Raises:
-        UsageError: there is no such method (the message lists those there are), one comes twice,
-            or `none` stands beside others.
-    """
-    methods = [part.strip() for part in text.split("+")]
-    known = (NONE, *RECOVERIES)
-    for method in methods:
-        if method not in known:
-            raise UsageError(
-                f"there is no recovery method {method!r}; there are {', '.join(known)}, and "
-                f"reconstruct+distill does one after the other{did_you_mean(method, known)}",
-                id="unknown-recovery",
-            )
-    if len(set(methods)) < len(methods) or (NONE in methods and len(methods) > 1):
-        raise UsageError(
-            f"--recover {text}: name each method once, and none only alone",
-            id="recovery-named-twice",
-        )
-    return [method for method in methods if method != NONE]
-
-
-def check_recovery(text: str, has_rows: bool) -> None:
-    """Raise `UsageError` if `--recover` is wrong, or has no rows to use; before anything is run."""
-    if parse_recovery(text) and not has_rows:
-        raise UsageError(
-            f"--recover {text} needs --calibration FILE; give one, or --recover none",
-            id="calibration-missing",
-        )
-
-
 def recover(methods: Mapping[str, Mapping[str, Any]], job: Recovery) -> Recovered:
     """Repair a pruned model with some of `RECOVERIES`, one after the other.
 
@@ -133,9 +98,20 @@ def recover(methods: Mapping[str, Mapping[str, Any]], job: Recovery) -> Recovere
         UsageError: there is no such method, or there are no calibration rows.
         InputError: too few rows to train on, or values that are not finite.
     """
-    check_recovery("+".join(methods) or NONE, bool(job.examples))
     if not methods:
         return Recovered(job.pruned, "")
+    for name in methods:
+        if name not in RECOVERIES:
+            raise UsageError(
+                f"there is no recovery method {name!r}; there are {', '.join(RECOVERIES)}"
+                f"{did_you_mean(name, RECOVERIES)}",
+                id="unknown-recovery",
+            )
+    if not job.examples:
+        raise UsageError(
+            f"--recover {'+'.join(methods)} needs --calibration FILE; give one, or --recover none",
+            id="calibration-missing",
+        )
     from compressor.model.modes import evaluating
 
     done = Recovered(job.pruned, "")

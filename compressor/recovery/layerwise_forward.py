@@ -2,27 +2,28 @@
 
 Reconstruction changes a model layer by layer from the bottom up and each time needs to see what
 the next attention layer now gets. Here every finished block of the encoder or decoder stack is
-skipped by handing back what it returned, which is kept for each batch: one hidden state per token
-and stack. The rest, embeddings, masks and the arguments of each block, is the model's own code,
-so nothing about an architecture has to be known but where its blocks are.
+skipped by returning its kept output again: one hidden state per token and stack. The rest,
+embeddings, masks and the arguments of each block, is the model's own code, so nothing about an
+architecture has to be known but where its blocks are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from compressor.model.modes import fixed_outputs
 from compressor.model.sublayers import Kind, Sublayer
 from compressor.tasks import Batch, Task
 
 
-class _Reached(Exception):
-    """What was looked for has been seen; the rest of the forward pass is not needed."""
+class _Observed(Exception):
+    """The observation is made; the rest of the forward pass is not needed."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class LayerwiseForward:
 
         Returns:
             Its input [batch, tokens, its input width], and the residual stream with its output
-            added [batch, tokens, width]. The latter is what the next layer normalisation gets,
+            added [batch, tokens, width]. The latter is what the next layer normalization gets,
             wherever an architecture has it.
         """
         seen: dict[str, Tensor] = {}
@@ -71,7 +72,7 @@ class LayerwiseForward:
         def before_norm(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             if seen:
                 seen["stream"] = inputs[0]
-                raise _Reached
+                raise _Observed
 
         hooks = [
             self.model.get_submodule(projection.path).register_forward_pre_hook(before_projection)
@@ -90,7 +91,7 @@ class LayerwiseForward:
 
         def after(module: nn.Module, inputs: Any, output: Any) -> None:
             returned.append(output)
-            raise _Reached
+            raise _Observed
 
         for number in range(len(self.batches)):
             self._run(number, [self.model.get_submodule(block).register_forward_hook(after)])
@@ -102,26 +103,13 @@ class LayerwiseForward:
         with ExitStack() as stack:
             for hook in hooks:
                 stack.callback(hook.remove)
-            for block in self._finished:
-                result = self._returned[_stack(block)][number]
-                stack.enter_context(_skipped(self.model.get_submodule(block), result))
+            finished = {b: self._returned[_stack(b)][number] for b in self._finished}
+            stack.enter_context(fixed_outputs(self.model, finished))
             try:
                 self.task.logits(self.model, self.batches[number])
-            except _Reached:
+            except _Observed:
                 return
-        raise RuntimeError("the forward pass never came to what was looked for")
-
-
-@contextmanager
-def _skipped(module: nn.Module, result: Any) -> Iterator[None]:
-    own = module.__dict__.get("forward")
-    module.forward = lambda *args, **kwargs: result
-    try:
-        yield
-    finally:
-        del module.forward
-        if own is not None:
-            module.forward = own
+        raise RuntimeError("the forward pass did not reach the projection or block to observe")
 
 
 def blocks_in_order(

@@ -8,7 +8,7 @@ after it, on the same tokens, solve
     min  mean |e - (dW x + db)|^2 + damping |dW|^2,     W <- W + dW,  b <- b + db.
 
 (METHODS: structured Optimal Brain Surgeon's repair; solved bottom-up as in K-prune, Park et al.
-2024.) The damping pulls towards the weights that are there, not towards zero. Because e is taken
+2024.) The damping pulls towards the present weights, not towards zero. Because e is taken
 in the residual stream, a projection also makes up for what those before it could not, as far as
 it can; a layer without heads still has its bias. Layers that lost no heads take part as well.
 No labels are used.
@@ -44,10 +44,10 @@ DAMPING = 1e-3
 # Feed-forward parts have several times as many inputs, and 1,000 rows say less about each. With
 # 80 % of the bundled translator's heads removed, 0.1 %, 1 % and 5 % gave a loss of 2.059, 2.046 and
 # 2.036 nats per token on other rows, and 23.4, 23.9 and 23.0 BLEU (2.166 and 19.9 without repairing
-# feed-forward parts at all); lighter cuts and a classifier hardly told them apart.
+# feed-forward parts at all); lighter cuts and a classifier showed hardly a difference.
 FEED_FORWARD_DAMPING = 1e-2
-HELD_OUT = 5  # one row in so many shows whether what the others say holds for it too
-STRONGER = 4  # dampings to try, each ten times the one before
+HELD_OUT = 5  # one row in five is held out, to see whether the others' repair helps it too
+DAMPINGS = 4  # to try, each ten times the one before
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _copy_with_own(model: nn.Module, paths: Iterable[str]) -> nn.Module:
     own = {id(p) for path in paths for p in model.get_submodule(path).parameters()}
     tensors = (*model.parameters(), *model.buffers())
     shared = {id(tensor): tensor for tensor in tensors if id(tensor) not in own}
-    return copy.deepcopy(model, shared)  # the memo: what is in it stands for its own copy
+    return copy.deepcopy(model, shared)  # the memo: its tensors are not copied
 
 
 def _gather(
@@ -123,7 +123,7 @@ def _gather(
 def _repair(
     projection: Projection, module: nn.Module, fit: Moments, held: Moments, damping: float
 ) -> _Repair:
-    """Solve for one projection on all rows, and put the solution in place.
+    """Solve for one projection on all rows, and change its weight and bias.
 
     Where the same damping makes things worse on rows that were not fitted, because there are few
     of them against the inputs, it becomes stronger, and in the end nothing is changed.
@@ -132,7 +132,7 @@ def _repair(
     moments.merge(fit)
     moments.merge(held)
     before = moments.other_square()
-    for stronger in range(STRONGER):
+    for stronger in range(DAMPINGS):
         chosen = damping * 10**stronger
         if held.rows and fit.rows and _gain(held, *_solve(projection, module, fit, chosen)) <= 0:
             continue

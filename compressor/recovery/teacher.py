@@ -28,19 +28,19 @@ class Teacher:
     def __init__(self, dense: nn.Module, task: Task, batches: Iterable[Batch]) -> None:
         self.dense, self.task = dense, task
         self.projection: nn.Module | None = dense.get_output_embeddings()  # type: ignore[operator]
-        self.known: dict[int, Tensor] = {}  # row -> [its loss terms, width]
+        self.kept: dict[int, Tensor] = {}  # row -> [its loss terms, width]
         weights = list(dense.parameters())
-        self.room = sum(p.numel() * p.element_size() for p in weights)
+        self.memory_left = sum(p.numel() * p.element_size() for p in weights)
         for batch in batches:
-            if not self.room:
+            if not self.memory_left:
                 break
             self._remember(batch.to(weights[0].device))
 
     @torch.no_grad()
     def log_probabilities(self, batch: Batch) -> Tensor:
         """[loss terms, classes or vocabulary], float32; terms in the order of the batch."""
-        if all(row in self.known for row in batch.rows):
-            logits = self._project(torch.cat([self.known[row] for row in batch.rows]))
+        if all(row in self.kept for row in batch.rows):
+            logits = self._project(torch.cat([self.kept[row] for row in batch.rows]))
         else:
             logits = self.task.logits(self.dense, batch)[self.task.term_mask(batch)]
         return log_softmax(logits.float(), -1)
@@ -50,11 +50,11 @@ class Teacher:
         found = self._hidden(batch)[terms]
         for row, part in zip(batch.rows, found.split(_terms_per_row(terms)), strict=True):
             size = part.numel() * part.element_size()
-            if size > self.room:
-                self.room = 0
+            if size > self.memory_left:
+                self.memory_left = 0
                 return
-            self.room -= size
-            self.known[row] = part.clone()
+            self.memory_left -= size
+            self.kept[row] = part.clone()
 
     def _hidden(self, batch: Batch) -> Tensor:
         """What is kept, at every position: [batch, target, width] or [batch, labels]."""

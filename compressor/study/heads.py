@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from compressor.importance import Scoring
-from compressor.importance.ablation import silenced_answers
+from compressor.importance.ablation import answers_without_heads
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.report import numbers
 from compressor.report.facts import kind_label, metric_style, significant
@@ -68,7 +68,7 @@ def _layer(
         progress=lambda done, total: job.progress.update("passes", done, total),
     )
     try:
-        _, answers = silenced_answers(scoring, [layer], job.testing.num_beams)
+        _, answers = answers_without_heads(scoring, [layer], job.testing.num_beams)
     finally:
         checkpoint.model.to("cpu")
     return [

@@ -62,12 +62,12 @@ def tensors(x: np.ndarray, weight: np.ndarray, gradients: np.ndarray) -> list[to
 
 @pytest.mark.parametrize("damping", [0.0, DAMPING, 0.3])
 @pytest.mark.parametrize("seed", range(3))
-def test_every_rung_is_the_best_choice_by_brute_force(seed: int, damping: float):
+def test_each_removal_is_the_best_choice_by_brute_force(seed: int, damping: float):
     data = problem(seed)
-    rungs = removal_order(*tensors(*data), list(range(HEADS)), HEAD_DIM, damping)
+    order = removal_order(*tensors(*data), list(range(HEADS)), HEAD_DIM, damping)
     removed: set[int] = set()
     before = 0.0
-    for head, growth in rungs:
+    for head, growth in order:
         errors = {
             h: brute_force_error(*data, removed | {h}, damping)
             for h in range(HEADS)
@@ -80,12 +80,12 @@ def test_every_rung_is_the_best_choice_by_brute_force(seed: int, damping: float)
     assert removed == set(range(HEADS))
 
 
-def test_the_ladder_looks_again_after_each_removal():
+def test_errors_are_computed_anew_after_each_removal():
     """Head 1 copies head 0: either is free, but not both. Scores taken once would remove both."""
     x, weight, gradients = problem(0)
     x[:, HEAD_DIM : 2 * HEAD_DIM] = x[:, :HEAD_DIM]
-    rungs = removal_order(*tensors(x, weight, gradients), list(range(HEADS)), HEAD_DIM)
-    (first, free), rest = rungs[0], dict(rungs[1:])
+    order = removal_order(*tensors(x, weight, gradients), list(range(HEADS)), HEAD_DIM)
+    (first, free), rest = order[0], dict(order[1:])
     assert first in (0, 1)
     assert rest[1 - first] > 100 * free
 
@@ -93,10 +93,10 @@ def test_the_ladder_looks_again_after_each_removal():
 def test_heads_that_are_gone_take_no_part():
     x, weight, gradients = problem(1)
     x[:, 3 * HEAD_DIM :] = 0
-    rungs = removal_order(*tensors(x, weight, gradients), [0, 1, 2], HEAD_DIM)
+    order = removal_order(*tensors(x, weight, gradients), [0, 1, 2], HEAD_DIM)
     without = removal_order(*tensors(x[:, :9], weight[:, :9], gradients), [0, 1, 2], HEAD_DIM)
-    assert dict(rungs) == pytest.approx(dict(without))
-    assert [head for head, _ in rungs] == [head for head, _ in without]
+    assert dict(order) == pytest.approx(dict(without))
+    assert [head for head, _ in order] == [head for head, _ in without]
     assert removal_order(*tensors(x, weight, gradients), [], HEAD_DIM) == []
 
 
@@ -172,8 +172,8 @@ def test_every_architecture_gets_a_score_for_every_head(name: str):
 
 
 @pytest.mark.parametrize("name", ["marian", "bert"])
-def test_ascending_scores_climb_each_ladder(name: str):
-    """Whatever the number of heads taken, those of a layer are the bottom rungs of its ladder."""
+def test_ascending_scores_follow_the_removal_order_of_each_layer(name: str):
+    """However many heads are removed, those of a layer are the first of its removal order."""
     setup = scoring(name)
     found = score_heads("second-order", setup)
     statistics, _ = collect_statistics(setup)
@@ -183,15 +183,15 @@ def test_ascending_scores_climb_each_ladder(name: str):
         for layer in setup.layers:
             weight = setup.model.get_submodule(layer.output).weight.detach().double()
             moments = statistics[layer.name]
-            rungs = removal_order(
+            order = removal_order(
                 weight, moments.covariance, moments.sensitivity, list(range(4)), layer.unit_width
             )
             gone = {head for head, keep in enumerate(mask.keep[layer.name]) if not keep}
-            assert gone == {head for head, _ in rungs[: len(gone)]}
+            assert gone == {head for head, _ in order[: len(gone)]}
 
 
-def test_lifted_rungs_stay_in_order(monkeypatch: pytest.MonkeyPatch):
-    """Growths that fall along the ladder, which least squares can produce, or are all zero."""
+def test_raised_scores_stay_in_order(monkeypatch: pytest.MonkeyPatch):
+    """Errors that fall along the order, which least squares can produce, or are all zero."""
     fixed = [(2, 5.0), (0, 1.0), (3, 1.0), (1, 6.0)]
     monkeypatch.setattr("compressor.importance.second_order.removal_order", lambda *_: fixed)
     scores = score(scoring("bert")).values["encoder_self.0"]

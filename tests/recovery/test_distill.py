@@ -10,11 +10,10 @@ import torch
 from scipy.special import log_softmax
 from torch import nn
 
-from compressor.errors import InputError, UsageError
-from compressor.recovery import Recovered, Recovery, parse_recovery, recover
+from compressor.errors import InputError
+from compressor.recovery import Recovered, Recovery, recover
 from compressor.recovery.distill import Distillation
 from compressor.tasks import Example
-from tests.helpers.errors import raises
 from tests.helpers.stages import job
 from tests.helpers.tiny import BUILDERS
 
@@ -103,16 +102,6 @@ def test_the_same_seed_gives_the_same_weights_and_another_other_ones():
     states = [distilled(setup, epochs=1).state_dict() for setup in setups]
     assert all(torch.equal(v, states[1][k]) for k, v in states[0].items())
     assert any(not torch.equal(v, states[2][k]) for k, v in states[0].items())
-
-
-def test_methods_are_joined_by_plus():
-    assert parse_recovery("none") == []
-    assert parse_recovery("reconstruct+distill") == ["reconstruct", "distill"]
-    for text in ("distill+distill", "none+distill"):
-        with raises(UsageError, "recovery-named-twice"):
-            parse_recovery(text)
-    with raises(UsageError, "unknown-recovery"):
-        parse_recovery("reconstruct+magic")
 
 
 def test_too_few_rows_to_hold_some_out_are_an_error():

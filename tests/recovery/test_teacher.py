@@ -33,7 +33,7 @@ def test_rows_it_has_read_are_what_the_model_says_in_any_batch(name: str):
     if name in TRANSLATORS:
         model.final_logits_bias.normal_(generator=torch.Generator().manual_seed(1))
     teacher = Teacher(model, task, read)
-    assert set(teacher.known) == set(range(48))
+    assert set(teacher.kept) == set(range(48))
     _, _, asked = batches_of(name, 48, 5)
     model.forward = None  # whatever is asked now is not computed
     found = [teacher.log_probabilities(batch) for batch in asked]
@@ -51,8 +51,8 @@ def test_what_it_keeps_takes_no_more_room_than_the_model(name: str, monkeypatch)
     with monkeypatch.context() as patched:
         patched.setattr(model, "parameters", lambda: iter(few))
         teacher = Teacher(model, task, read)
-    assert 0 < len(teacher.known) < 48
-    assert sum(kept.numel() for kept in teacher.known.values()) <= 30 * width
+    assert 0 < len(teacher.kept) < 48
+    assert sum(kept.numel() for kept in teacher.kept.values()) <= 30 * width
     for batch in read:
         expected = said(model, task, batch)
         found = teacher.log_probabilities(batch)
