@@ -156,7 +156,7 @@ def test_the_target_falls_to_the_wanted_count_and_stays():
     assert not lagrangian.reached(torch.tensor([4.6, 2.0]), 1.0)
 
 
-def test_the_controller_brings_hard_concrete_gates_to_the_wanted_count():
+def test_the_lagrangian_brings_hard_concrete_gates_to_the_wanted_count():
     lines: list[str] = []
     job = learning("bert", examples=examples("bert", 64), batch_size=8, epochs=25, patience=99)
     job = dataclasses.replace(job, report=lines.append)
@@ -422,7 +422,7 @@ def test_options_that_do_not_go_together_are_an_error(
 
 def test_an_option_of_another_method_is_an_error():
     with pytest.raises(TypeError):
-        learn("subset", learning("bert"), penalty=0.1)
+        learn("subset", learning("bert"), estimator="gumbel", start=0)
 
 
 def test_floors_above_the_head_count_are_an_error():
