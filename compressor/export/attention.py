@@ -1,9 +1,9 @@
-"""Attention written for the graph: what is swapped in for a model's own blocks while exporting.
+"""Attention for inference graphs, which replaces a model's attention blocks during the export.
 
 The model's own forward (embeddings, residuals, normalisation, feed-forward) stays; only the
-attention blocks change, to forms that suit an inference graph: one matrix product for query,
-key and value, the scaling folded into the query's weights, one additive mask for all layers,
-the cross-attention keys and values of all decoder layers from one product in the encoder graph.
+attention blocks change: one matrix product for query, key and value, the scaling folded into the
+query's weights, one additive mask for all layers, and the cross-attention keys and values of all
+decoder layers from one product in the encoder graph.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _stack(projections: Sequence[nn.Linear], scales: Sequence[float]) -> nn.Line
 
 
 class _Attention(nn.Module):
-    """What all graph forms share: the stacked input projection, the output projection if inside."""
+    """Base: the stacked input projection, and the output projection if the block contains it."""
 
     def __init__(
         self, layer: Sublayer, heads: int, output: nn.Module | None, projection: nn.Linear
@@ -75,13 +75,14 @@ class EncoderSelfAttention(_Attention):
         query, key, value = (
             part.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
             for part in self.projection(hidden_states).split(self.heads * self.head_dim, dim=-1)
-        )
+        )  # each [batch, heads, tokens, head_dim]
         mixed = attend(query, key, value, attention_mask)
+        # [batch, heads, tokens, head_dim] -> [batch, tokens, heads x head_dim]
         return self.output(mixed.transpose(1, 2).flatten(-2)), None
 
 
 class _StepAttention(_Attention):
-    """For a single token, heads and tokens change places by their names alone: nothing is moved."""
+    """For a single token a reshape splits the heads; nothing needs to be transposed."""
 
     def split(self, projected: Tensor, parts: int) -> Sequence[Tensor]:
         """[batch, 1, parts x heads x head_dim] -> parts of [batch, heads, 1, head_dim]"""
@@ -99,14 +100,14 @@ class DecoderSelfAttention(_StepAttention):
         self, hidden_states: Tensor, past_key_values: StepState, **_: object
     ) -> tuple[Tensor, None]:
         query, key, value = self.split(self.projection(hidden_states), 3)
-        past_key, past_value = past_key_values.past[self.index]
+        past_key, past_value = past_key_values.past[self.index]  # [batch, heads, past, head_dim]
         key, value = torch.cat([past_key, key], dim=2), torch.cat([past_value, value], dim=2)
         past_key_values.present[self.index] = (key, value)
         return self.output(self.merge(attend(query, key, value, None))), None
 
 
 class CrossAttention(_StepAttention):
-    """One step against the keys and values that the encoder graph made."""
+    """One step: attends to the keys and values that the encoder graph computed."""
 
     def forward(
         self,
@@ -125,7 +126,7 @@ class CrossKeysValues(nn.Module):
 
     def __init__(self, model: nn.Module, layers: Sequence[Sublayer], mask: Mask) -> None:
         super().__init__()
-        self.used = [x for x in layers if x.kind == "cross" and mask.kept(x.name)]
+        self.used = [x for x in layers if x.kind == "cross" and mask.kept(x.name)]  # with heads
         self.heads = [len(mask.kept(x.name)) for x in self.used]
         if self.used:
             paths = [path for x in self.used for path in (x.inputs["key"], x.inputs["value"])]
@@ -136,7 +137,11 @@ class CrossKeysValues(nn.Module):
         """[batch, source, width] -> key, value, key, value, … [batch, heads, source, head_dim]"""
         if not self.used:
             return []
-        sizes = [h * x.unit_width for x, h in zip(self.used, self.heads, strict=True) for _ in "kv"]
+        sizes = [
+            heads * layer.unit_width
+            for layer, heads in zip(self.used, self.heads, strict=True)
+            for _ in ("key", "value")
+        ]
         parts = self.project(hidden).split(sizes, dim=-1)
         head_dim = self.used[0].unit_width
         return [part.unflatten(-1, (-1, head_dim)).transpose(1, 2) for part in parts]
@@ -145,8 +150,8 @@ class CrossKeysValues(nn.Module):
 class StepState:
     """Passed to the decoder as its cache: past keys and values in, present ones out.
 
-    Only what the decoder's forward asks of a cache is here; the number of decoded tokens is
-    given, so that it is known also when no layer keeps a self-attention head.
+    It has only what the decoder's forward reads of a cache. The number of decoded tokens is an
+    argument, because without self-attention heads there is no past to tell it.
     """
 
     def __init__(self, position: Tensor | int, cross: dict, past: dict) -> None:
@@ -157,11 +162,11 @@ class StepState:
         return self.position
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
-        """Called by layers without heads to record a length, which `position` already tells."""
+        """Layers without heads call this to record the length, which `position` is already."""
         return key, value
 
 
-Forms = Mapping[str, type[_Attention]]  # what stands in for each kind of attention
+Forms = Mapping[str, type[_Attention]]  # kind of sublayer -> what replaces its attention block
 FORMS: Forms = {
     "encoder_self": EncoderSelfAttention,
     "decoder_self": DecoderSelfAttention,
@@ -173,9 +178,14 @@ FORMS: Forms = {
 def graph_attention(
     model: nn.Module, layers: Sequence[Sublayer], mask: Mask, forms: Forms = FORMS
 ) -> Iterator[None]:
-    """Swap the graph forms in while the context lasts; layers without heads stay `NoHeads`."""
+    """Inside this context the model's attention blocks are replaced by those of `forms`.
+
+    Blocks without heads stay `NoHeads`, and sublayers that are no attention stay as they are.
+    """
     originals, copies = {}, []
     for layer in layers:
+        if layer.kind not in forms:
+            continue
         block = model.get_submodule(layer.block)
         if isinstance(block, NoHeads):
             continue
@@ -183,12 +193,13 @@ def graph_attention(
         output = model.get_submodule(layer.output) if inside else None
         heads = len(mask.kept(layer.name))
         query, key, value = (model.get_submodule(p) for p in layer.inputs.values())
-        scale, graph = layer.unit_width**-0.5, forms[layer.kind]
-        used = [query] if layer.kind == "cross" else [query, key, value]
-        stacked = _stack(used, [scale, 1.0, 1.0][: len(used)])  # type: ignore[arg-type]
+        scale, form = layer.unit_width**-0.5, forms[layer.kind]
+        # The encoder graph computes the keys and values of cross-attention.
+        projections = [query] if layer.kind == "cross" else [query, key, value]
+        stacked = _stack(projections, [scale, 1.0, 1.0][: len(projections)])  # type: ignore[arg-type]
         originals[layer.block] = block
         copies.append(stacked)
-        _set(model, layer.block, graph(layer, heads, output, stacked).eval())
+        _set(model, layer.block, form(layer, heads, output, stacked).eval())
     try:
         yield
     finally:

@@ -33,7 +33,7 @@ from compressor.model.memory import release
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.tasks import get_task
 
-# Gelu is one node from 20 on, normalisation from 17 on; nothing newer is used, so older and more
+# Gelu is one node from 20 on, layer normalization from 17 on. Nothing newer is used, so that older
 # runtimes can read the graphs. Attention is written out: see compressor/export/attention.py.
 OPSET = 20
 
@@ -67,12 +67,17 @@ class DecoderGraph(nn.Module):
     """One decoding step: logits of the next token, the best one, and the grown cache."""
 
     def __init__(
-        self, model: nn.Module, output: OutputLayer, cross: Sequence[int], own: Sequence[int]
+        self,
+        model: nn.Module,
+        output: OutputLayer,
+        cross: Sequence[int],
+        decoder_self: Sequence[int],
     ) -> None:
         super().__init__()
         self.decoder = model.get_decoder()  # type: ignore[operator]
         self.output = output
-        self.cross, self.own = list(cross), list(own)  # layer numbers that have heads
+        # Indices of the layers with heads in their cross- and in their self-attention.
+        self.cross, self.decoder_self = list(cross), list(decoder_self)
 
     def forward(
         self,
@@ -85,25 +90,25 @@ class DecoderGraph(nn.Module):
         state = StepState(
             position,
             {i: (cross[2 * n], cross[2 * n + 1]) for n, i in enumerate(self.cross)},
-            {i: (past[2 * n], past[2 * n + 1]) for n, i in enumerate(self.own)},
+            {i: (past[2 * n], past[2 * n + 1]) for n, i in enumerate(self.decoder_self)},
         )
         unmasked = torch.zeros(1, 1, 1, 1)
         hidden = self.decoder(
             input_ids=input_ids,
-            # Four dimensions tell the decoder that the masks are ready to be added.
+            # transformers adds a mask of four dimensions to the scores as it is.
             attention_mask=unmasked,
             encoder_attention_mask=(
                 unmasked if attention_mask is None else additive_mask(attention_mask)
             ),
-            # Only its presence counts: keys and values come from the state.
+            # It must be given, but is not read: keys and values come from the state.
             encoder_hidden_states=torch.zeros(1, 1, self.output.weight.shape[1]),
             past_key_values=state,
             use_cache=True,
         ).last_hidden_state
-        logits = self.output(hidden[:, -1])
-        # The best token beside the logits: greedy search need not fetch, on a GPU, or go through
-        # a number per entry of the vocabulary for each row.
-        return [logits, largest(logits), *(t for i in self.own for t in state.present[i])]
+        logits = self.output(hidden[:, -1])  # [batch, 1, width] -> [batch, tokens]
+        # The best token is an output too: greedy search then reads one number per row, and the
+        # logits stay on the GPU.
+        return [logits, largest(logits), *(t for i in self.decoder_self for t in state.present[i])]
 
 
 def export_graphs(
@@ -117,9 +122,9 @@ def export_graphs(
     """Write the model's graphs (opset `OPSET`, float32) into `directory`.
 
     Args:
-        tokens: what the decoder shall score (`vocabulary.output_tokens`), which then goes by places
-            in this list, in what it reads and in what it gives; None: all.
-        skip: roles of graphs that are not to be written, because they are there already.
+        tokens: ids of the tokens that the decoder scores (`vocabulary.output_tokens`). Its inputs
+            and outputs are then indices into this list. None: all tokens.
+        skip: roles of graphs that are not written, because the directory has them already.
 
     Returns:
         Role of each graph (`model`, or `encoder` and `decoder`) -> file name.
@@ -132,7 +137,7 @@ def export_graphs(
             _export_classifier(model, entry.token_type_ids, directory / "model.onnx")
         return {"model": "model.onnx"}
     files = {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
-    # Reads the cross-attention projections, so it is made before these are swapped out.
+    # Made before the attention is replaced, since it reads the cross-attention's projections.
     encoder = EncoderGraph(model, layers, mask)
     with graph_attention(model, layers, mask):
         if "encoder" not in skip:
@@ -175,13 +180,13 @@ def _export_decoder(
     path: Path,
 ) -> None:
     used = {kind: _with_heads(layers, mask, kind) for kind in ("cross", "decoder_self")}
-    cross, own = ([x.index for x in used[k]] for k in ("cross", "decoder_self"))
+    cross, decoder_self = ([x.index for x in used[k]] for k in ("cross", "decoder_self"))
     tensors = {}
     for kind, length in (("cross", 5), ("decoder_self", 3)):
         tensors[kind] = [
             torch.randn(2, len(mask.kept(x.name)), length, x.unit_width)
             for x in used[kind]
-            for _ in "kv"
+            for _ in ("key", "value")
         ]
     source_mask = torch.ones(2, 5, dtype=torch.long) if cross else None
     example = (
@@ -199,11 +204,11 @@ def _export_decoder(
         "past": [{0: BATCH, 2: PAST} for _ in tensors["decoder_self"]],
     }
     names = ["input_ids", "position", *(["attention_mask"] if cross else [])]
-    names += _cache_names("cross", cross) + _cache_names("past", own)
-    outputs = ["logits", "best", *_cache_names("present", own)]
+    names += _cache_names("cross", cross) + _cache_names("past", decoder_self)
+    outputs = ["logits", "best", *_cache_names("present", decoder_self)]
     output = OutputLayer(model, tokens)
     with embedding_only(model, output, tokens):
-        graph = DecoderGraph(model, output, cross, own)
+        graph = DecoderGraph(model, output, cross, decoder_self)
         export_graph(graph, example, names, outputs, shapes, path)
 
 
@@ -223,13 +228,21 @@ def export_graph(
     shapes: dict[str, Any],
     path: Path,
 ) -> None:
-    """Run the dynamo exporter quietly and check that the file has the inputs it must have."""
+    """Export one graph without the exporter's output, and check its inputs and outputs.
+
+    Args:
+        example: inputs to trace with.
+        shapes: for each input its dynamic dimensions, as `torch.onnx.export` takes them.
+
+    Raises:
+        VerificationError: the graph has other inputs or outputs than `inputs` and `outputs`.
+    """
     from torch._dynamo import config as tracing
 
     exporter_log = logging.getLogger("torch.onnx")
     level = exporter_log.level
     exporter_log.setLevel(logging.ERROR)
-    # With dynamic shapes the tracer's cache costs more than it saves: a fifth of the whole export.
+    # With dynamic shapes the tracer's cache costs more time than it saves.
     uncached = tracing.patch(fake_tensor_cache_enabled=False)
     quiet = contextlib.redirect_stdout(io.StringIO())
     try:
@@ -253,7 +266,8 @@ def export_graph(
     names = [value.name for value in (*program.model.graph.inputs, *program.model.graph.outputs)]
     if names != inputs + outputs:
         raise VerificationError(
-            f"the exporter changed the inputs or outputs of {path.name}: {names}"
+            f"the exporter changed the inputs or outputs of {path.name}: {names}",
+            id="exported-names-differ",
         )
     _strip_traces(program.model)
     if weight_bytes(program.model) < MOST_BYTES:
@@ -263,7 +277,7 @@ def export_graph(
 
 
 def _strip_traces(model: Any) -> None:
-    """Drop stack traces and module names: of no use to a reader, different on every machine."""
+    """Drop stack traces and module names, which differ between machines: same model, same bytes."""
     model.metadata_props.clear()
     model.graph.metadata_props.clear()
     for node in model.graph.all_nodes():

@@ -1,4 +1,4 @@
-"""Whether a network's values fit into half precision, seen while it computes in float32."""
+"""Whether a network's values fit into float16, seen while it computes in float32."""
 
 from __future__ import annotations
 
@@ -13,29 +13,33 @@ from compressor.results import HALF_RANGE, Check
 LARGEST_HALF = 65_504.0
 # Of the range. What a few batches show is a sample: other inputs give larger values.
 _TOLERANCE = 0.5
-_FILLER = 1e30  # what masks add in float32; the exported graphs have a mask of their own
+# Masks of transformers add about -3e38 in float32. The exported graphs use -1e4 instead, so values
+# beyond this are not counted.
+_MASK_VALUE = 1e30
 
 
 class LargestValue(TorchDispatchMode):
-    """While entered, notes the largest absolute value that any operation of PyTorch gives.
+    """Inside this context, records the largest absolute value that a PyTorch operation returns.
 
-    Weights that are merely looked at count too. What masks are filled with does not.
+    Views of weights count too. The values that masks add do not.
     """
 
-    found: float = 0.0
+    largest: float = 0.0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if "empty" not in func.__name__:  # nothing is in there yet
+        if "empty" not in func.__name__:  # its memory is not initialized
             for value in tree_leaves(result):
                 if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
                     sizes = value.detach().abs()
-                    self.found = max(self.found, float(sizes.where(sizes < _FILLER, 0).max()))
+                    self.largest = max(
+                        self.largest, float(sizes.where(sizes < _MASK_VALUE, 0).max())
+                    )
         return result
 
 
 def range_check(largest: float) -> Check:
-    """The report's line about the largest value found, as a share of what float16 can hold."""
+    """The check of the largest value, as a share of the largest float16 number."""
     return Check(
         name=HALF_RANGE,
         largest_difference=largest / LARGEST_HALF,

@@ -1,4 +1,4 @@
-"""`onnx/graphs.json`: all that the torch-free runtime must know about the graphs beside it."""
+"""`onnx/graphs.json`: what the runtime must know about the graphs beside it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compressor.tasks import get_task
 
 GRAPHS = "graphs.json"
 OUTPUT_TOKENS = "output_tokens.json"
-# Settings of `generate` that would change its output and that the runtime does not follow.
+# Settings of `generate` that the runtime does not implement, with the values that change nothing.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
     "do_sample": (None, False),
     "repetition_penalty": (None, 1.0),
@@ -40,6 +40,7 @@ def max_source_tokens(checkpoint: Checkpoint) -> int:
     config = checkpoint.model.config
     positions = int(config.max_position_embeddings)  # type: ignore[union-attr,arg-type]
     if config.model_type == "roberta":  # type: ignore[union-attr]
+        # RoBERTa counts positions from the one behind the padding token's id on.
         positions -= int(config.pad_token_id) + 1  # type: ignore[union-attr,arg-type]
     return min(positions, int(checkpoint.tokenizer.model_max_length))
 
@@ -100,17 +101,19 @@ def generation_settings(model: nn.Module) -> dict[str, Any]:
         if value not in neutral:
             raise InputError(
                 f"generation_config.json sets {name}={value!r}, which the ONNX runtime of this "
-                f"tool does not support; remove it from the checkpoint's generation_config.json"
+                f"tool does not support; remove it from the checkpoint's generation_config.json",
+                id="generation-setting-unsupported",
             )
     words = settings.bad_words_ids or []
     if any(len(word) != 1 for word in words):
         raise InputError(
             "generation_config.json bans words of several tokens (bad_words_ids), which is not "
-            "supported; remove them from the checkpoint's generation_config.json"
+            "supported; remove them from the checkpoint's generation_config.json",
+            id="bad-words-unsupported",
         )
     end = settings.eos_token_id
     ends = [] if end is None else [end] if isinstance(end, int) else list(end)
-    # As in generate, which never bans the end of a sentence.
+    # `generate` never bans the end token either.
     banned = {word[0] for word in words} - set(ends)
     max_length = settings.max_length
     if max_length is None and settings.max_new_tokens is None:

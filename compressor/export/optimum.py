@@ -2,8 +2,8 @@
 
 Names of files, inputs and outputs are those of optimum-onnx 0.1: `optimum/onnxruntime/constants.py`
 (files) and `modeling_seq2seq.py` (`ORTDecoderForSeq2Seq.forward`: which caches it passes where).
-Caches go by name from a decoder's outputs to its inputs, so every layer may have another number of
-heads; but each layer must have caches, since they are matched layer by layer.
+Caches are passed by name from a decoder's outputs to its inputs, so each layer may have its own
+number of heads; but each layer must have caches, since they are matched layer by layer.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ _PARTS = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")
 
 
 class _ManyTokens:
-    """Heads apart and together again for any number of tokens, not for one as in `FORMS`."""
+    """Splits and merges heads for any number of tokens; those of `FORMS` work for one token."""
 
     heads: int
     head_dim: int
 
     def split(self, projected: Tensor, parts: int) -> Sequence[Tensor]:
         """[batch, tokens, parts x heads x head_dim] -> parts of [batch, heads, tokens, head_dim]"""
-        apart = projected.unflatten(-1, (parts * self.heads, self.head_dim)).transpose(1, 2)
-        return apart.split(self.heads, dim=1)
+        heads = projected.unflatten(-1, (parts * self.heads, self.head_dim)).transpose(1, 2)
+        return heads.split(self.heads, dim=1)
 
     def merge(self, mixed: Tensor) -> Tensor:
         """[batch, heads, tokens, head_dim] -> [batch, tokens, heads x head_dim]"""
@@ -92,12 +92,13 @@ class ManyCrossAttention(_ManyTokens, CrossAttention):
 
 def causal_mask(steps: int, past: int) -> Tensor:
     """[1, 1, steps, past + steps]: 0 for tokens up to the step's own, `MASKED` for later ones."""
-    own = torch.arange(steps)[:, None] + past
-    return ((torch.arange(past + steps)[None] > own).to(torch.float32) * MASKED)[None, None]
+    position = torch.arange(steps)[:, None] + past  # [steps, 1]
+    later = torch.arange(past + steps)[None] > position  # [steps, past + steps]
+    return (later.to(torch.float32) * MASKED)[None, None]
 
 
 class _Decoder(nn.Module):
-    """What both decoder graphs share: a transformers decoder over a `StepState`, and its logits."""
+    """Base of both decoder graphs: a transformers decoder that reads a `StepState`."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -109,10 +110,10 @@ class _Decoder(nn.Module):
         """[batch, steps, vocabulary]; `state` then holds the present keys and values."""
         hidden = self.decoder(
             input_ids=input_ids,
-            # Four dimensions tell the decoder that the masks are ready to be added.
+            # transformers adds a mask of four dimensions to the scores as it is.
             attention_mask=causal_mask(input_ids.shape[1], past),
             encoder_attention_mask=additive_mask(source_mask),
-            # Only its presence counts: keys and values come from the state.
+            # It must be given, but is not read: keys and values come from the state.
             encoder_hidden_states=torch.zeros(1, 1, self.head.in_features),
             past_key_values=state,
             use_cache=True,
@@ -130,8 +131,10 @@ class FirstDecoder(_Decoder):
     def forward(
         self, encoder_attention_mask: Tensor, input_ids: Tensor, encoder_hidden_states: Tensor
     ) -> list[Tensor]:
-        made = self.cross(encoder_hidden_states)
-        cross = {x.index: (made[2 * n], made[2 * n + 1]) for n, x in enumerate(self.cross.used)}
+        tensors = self.cross(encoder_hidden_states)  # key, value, key, value, …
+        cross = {
+            x.index: (tensors[2 * n], tensors[2 * n + 1]) for n, x in enumerate(self.cross.used)
+        }
         state = StepState(0, cross, {})
         logits = self.logits(input_ids, encoder_attention_mask, 0, state)
         return [logits, *(t for i in sorted(cross) for t in (*state.present[i], *cross[i]))]
@@ -156,7 +159,7 @@ class NextDecoder(_Decoder):
 
 
 def require_caches(mask: Mask, where: str) -> None:
-    """Refuse decoders with a layer that has no cache to pass.
+    """Make sure that every decoder layer has caches to pass.
 
     Raises:
         InputError: a decoder layer lost all heads of its self- or cross-attention.
@@ -169,14 +172,15 @@ def require_caches(mask: Mask, where: str) -> None:
     if empty:
         raise InputError(
             f"{where} has no heads left in {', '.join(empty)}, and the optimum layout passes keys "
-            "and values of every decoder layer; prune with --floor 1, or use --layout compress"
+            "and values of every decoder layer; prune with --floor 1, or use --layout compress",
+            id="layer-without-cache",
         )
 
 
 def export_optimum(
     checkpoint: Checkpoint, mask: Mask, batches: Sequence[Batch], directory: Path
 ) -> list[Check]:
-    """Write `directory` in optimum's layout: graphs, which are checked, then all beside them.
+    """Write `directory` in optimum's layout: the graphs, which are verified, then the other files.
 
     Args:
         batches: ragged batches to compare on, as the checkpoint's task makes them.
@@ -197,15 +201,15 @@ def export_optimum(
     checks = verify(model, directory, [batch.inputs() for batch in batches])
     # Last, because no loader opens a directory without config.json.
     save_settings(checkpoint, model, directory)
-    name_as_before(directory / "tokenizer_config.json")
+    use_earlier_names(directory / "tokenizer_config.json")
     return checks
 
 
-def name_as_before(path: Path) -> None:
-    """Use names in `tokenizer_config.json` that transformers 4, which optimum needs, reads too.
+def use_earlier_names(path: Path) -> None:
+    """Give `tokenizer_config.json` the names of transformers 4, which optimum needs.
 
-    transformers 5 still reads both: they are the names that it changed, for a tokenizer of no
-    model's own class and for the list of special tokens beyond the usual ones.
+    transformers 5 renamed the class of tokenizers that belong to no model, and the list of further
+    special tokens; it still reads the earlier names.
     """
     config = json.loads(path.read_text(encoding="utf-8"))
     if config.get("tokenizer_class") == "TokenizersBackend":
@@ -221,7 +225,7 @@ def export_translator(
     """Write the encoder and both decoders; every decoder layer must have heads of both kinds."""
     model.eval()
     forms = {**FORMS, "decoder_self": SelfAttention, "cross": ManyCrossAttention}
-    # Reads the cross-attention projections, so it is made before these are swapped out.
+    # Made before the attention is replaced, since it reads the cross-attention's projections.
     cross = CrossKeysValues(model, layers, mask)
     with graph_attention(model, layers, mask, forms):
         names = ["input_ids", "attention_mask"]
@@ -248,21 +252,23 @@ def _export_first(graph: FirstDecoder, path: Path) -> None:
 
 
 def _export_next(graph: NextDecoder, layers: Sequence[Sublayer], mask: Mask, path: Path) -> None:
-    own, cross = ([x for x in layers if x.kind == kind] for kind in ("decoder_self", "cross"))
+    decoder_self, cross = (
+        [x for x in layers if x.kind == kind] for kind in ("decoder_self", "cross")
+    )
     past, dims = [], []
-    for pair in zip(own, cross, strict=True):
+    for pair in zip(decoder_self, cross, strict=True):
         for layer, length, dim in zip(pair, (4, 5), (PAST, SOURCE), strict=True):
             heads = len(mask.kept(layer.name))
-            past += [torch.randn(2, heads, length, layer.unit_width) for _ in "kv"]
-            dims += [{0: BATCH, 2: dim} for _ in "kv"]
+            past += [torch.randn(2, heads, length, layer.unit_width) for _ in ("key", "value")]
+            dims += [{0: BATCH, 2: dim} for _ in ("key", "value")]
     shapes = {
         "encoder_attention_mask": {0: BATCH, 1: SOURCE},
         "input_ids": {0: BATCH, 1: _STEPS},
         "past": dims,
     }
     names = ["encoder_attention_mask", "input_ids"]
-    names += [f"past_key_values.{x.index}.{part}" for x in own for part in _PARTS]
-    present = [f"present.{x.index}.{part}" for x in own for part in _PARTS[:2]]
+    names += [f"past_key_values.{x.index}.{part}" for x in decoder_self for part in _PARTS]
+    present = [f"present.{x.index}.{part}" for x in decoder_self for part in _PARTS[:2]]
     export_graph(graph, (_ids(5), _ids(3), past), names, ["logits", *present], shapes, path)
 
 
@@ -296,7 +302,7 @@ class OptimumTranslator:
         self.encoder, self.first, self.next = (open_session(directory / name) for name in names)
 
     def encode(self, input_ids: np.ndarray, attention_mask: np.ndarray) -> dict[str, np.ndarray]:
-        """What all decoder calls for these sources start from."""
+        """The inputs that all decoder calls for these sources share."""
         feeds = {"input_ids": input_ids, "attention_mask": attention_mask}
         (hidden,) = self.encoder.run(["last_hidden_state"], feeds)
         return {"encoder_hidden_states": hidden, "encoder_attention_mask": attention_mask}
@@ -306,8 +312,8 @@ class OptimumTranslator:
 
         The graph without a past is run when `state` has no caches yet.
         """
-        known = any(name.startswith("past_key_values.") for name in state)
-        results = _run(self.next if known else self.first, {**state, "input_ids": tokens})
+        has_past = any(name.startswith("past_key_values.") for name in state)
+        results = _run(self.next if has_past else self.first, {**state, "input_ids": tokens})
         for name, value in results.items():
             if name.startswith("present."):
                 state[name.replace("present", "past_key_values", 1)] = value
@@ -353,11 +359,11 @@ def verify_translator(
         ).logits
         state = dict(start)
         halves = [runtime.decode(state, part) for part in np.array_split(given, 2, axis=1)]
-        found = [
+        both = [
             relative_difference(np.concatenate(parts, axis=1), expected.numpy())
             for parts in (stepwise, halves)
         ]
-        differences.append(float(np.max(found)))  # NaN wins
+        differences.append(float(np.max(both)))  # NaN wins
         for row, want in enumerate(expected.argmax(-1).tolist()):
             rows += 1
             if want != tokens[row, 1:].tolist():

@@ -28,7 +28,7 @@ def split_precisions(values: str | Sequence[str]) -> list[str]:
             raise UsageError(
                 f"--precision {given}: {name!r} is unknown; use one of {', '.join(known)}"
                 + did_you_mean(name, known),
-                id="unknown-precision",
+                id="precision-unknown",
             )
     if len(set(names)) < len(names):
         raise UsageError(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from compressor.errors import VerificationError
 from compressor.export.fp16 import to_fp16
 from compressor.export.half_range import LargestValue, range_check
-from compressor.export.int8 import quantized
+from compressor.export.int8 import to_int8
 from compressor.export.metadata import GRAPHS
 from compressor.export.precision_names import BASE
 from compressor.export.verify import relative_difference
@@ -27,7 +27,7 @@ from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
 from compressor.tasks import get_task
 
-_CONVERT: dict[str, Callable[[ModelProto, Path], ModelProto]] = {"fp16": to_fp16, "int8": quantized}
+_CONVERT: dict[str, Callable[[ModelProto, Path], ModelProto]] = {"fp16": to_fp16, "int8": to_int8}
 
 # Of the largest logit. Rounding to 11 bits moves logits by about 1e-3 and rounding to 8 bits by a
 # few hundredths, more in deep models; a wrong graph is off by tenths and more.
@@ -43,20 +43,20 @@ def add_precision(
 ) -> list[Check]:
     """Write the graphs of an artifact in one more precision and compare them with PyTorch.
 
-    What exceeds its tolerance is told by the checks and is not an error: whether the loss can be
-    borne is for the test rows to say.
+    A check that exceeds its tolerance is returned and no error: whether the loss is acceptable is
+    decided on the test rows.
 
     Args:
         model: the float32 network that the artifact's graphs were exported from.
         batches: ragged batches of model inputs to compare on.
         directory: an artifact with float32 graphs.
         precision: `fp16` or `int8`.
-        device: where the graphs run to be compared. Processors without half precision compute
-            fp16 graphs in float32, so their values are held against its range too.
+        device: where the graphs run to be compared. CPUs mostly compute fp16 graphs in float32,
+            which hides overflows, so the network's values are compared with float16's range too.
 
     Raises:
         InputError: a weight does not fit into the precision.
-        VerificationError: the graphs do not take and give what the float32 ones do.
+        VerificationError: the graphs' inputs or outputs are not those of the float32 ones.
     """
     write_precision(directory, precision)
     return compare_precision(model, batches, directory, precision, device)
@@ -81,37 +81,36 @@ def compare_precision(
     precision: str,
     device: str = "cpu",
 ) -> list[Check]:
-    """The second half of `add_precision`: what the graphs answer beside PyTorch."""
+    """The second half of `add_precision`: the graphs' answers compared with PyTorch's."""
     generates = get_task(read_artifact(directory).task).generates
     compare = _compare_translator if generates else _compare_classifier
     if precision != "fp16":
         return [compare(model, directory, batches, precision, device)]
     with LargestValue() as largest:
         check = compare(model, directory, batches, precision, device)
-    return [check, range_check(largest.found)]
+    return [check, range_check(largest.largest)]
 
 
 def require_within(checks: Sequence[Check], precision: str) -> None:
-    """Refuse checks of a precision that exceed their tolerance.
-
-    Raises:
-        VerificationError: one does.
-    """
+    """Raise VerificationError if a check of a precision exceeds its tolerance."""
     for check in checks:
         if check.largest_difference <= check.tolerance:
             continue
         if check.name == HALF_RANGE:
-            raise VerificationError(f"{check.detail}; leave {precision} out of --precision")
+            raise VerificationError(
+                f"{check.detail}; leave {precision} out of --precision", id="values-beyond-fp16"
+            )
         raise VerificationError(
             f"the {precision} graphs' logits differ from PyTorch's by "
             f"{check.largest_difference:.2e} of the largest logit (tolerance "
-            f"{check.tolerance:.1e}); this model does not bear {precision}, leave it out of "
-            "--precision"
+            f"{check.tolerance:.1e}); this model loses too much in {precision}, leave it out of "
+            "--precision",
+            id="precision-differs",
         )
 
 
 def set_default(directory: Path, precision: str) -> None:
-    """Make `precision` what the runtime takes of an artifact when none is named."""
+    """Make `precision` the one that the runtime opens when none is named."""
     graphs = directory / GRAPH_DIRECTORY
     data = json.loads((graphs / GRAPHS).read_text(encoding="utf-8"))
     _write(data | {"default_precision": precision}, graphs)
@@ -132,7 +131,8 @@ def _convert(source: Path, target: Path, precision: str) -> None:
     if _signature(converted) != signature:
         raise VerificationError(
             f"the {precision} form of {source} has other inputs or outputs than the graph it was "
-            "made from; please report this with the checkpoint's name"
+            "made from; please report this with the checkpoint's name",
+            id="converted-graph-differs",
         )
     if sum(map(tensor_bytes, converted.graph.initializer)) < MOST_BYTES:
         write_proto(converted, target, source.parent)

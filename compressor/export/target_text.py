@@ -1,7 +1,8 @@
-"""Text in the target language, which says what tokens a translator has to be able to produce.
+"""Which tokens a text in the target language consists of.
 
-Marian's decoder, as CTranslate2's, can be given a short list of output words; here the list is made
-once, of text such as users translate into, and the exported decoder has no rows for the rest.
+Marian and CTranslate2 can restrict a decoder to a short list of output words per sentence. Here the
+list is made once, from text like that which users translate into, and the exported decoder has no
+rows for other tokens.
 """
 
 from __future__ import annotations
@@ -14,19 +15,20 @@ from typing import Any
 from compressor.errors import InputError
 from compressor.tasks.translation import require_target_language
 
-CHUNK = 2000  # lines that are cut into tokens at once
+CHUNK = 2000  # lines that are tokenized at once
 
 
 def count_lines(path: Path) -> int:
-    """How many lines of the text are not empty: a fast check of the whole file.
+    """The number of lines that are not empty; a fast check of the whole file.
 
     Raises:
-        InputError: it cannot be read, is not UTF-8, or holds no text.
+        InputError: the file cannot be read, is not UTF-8, or holds no text.
     """
     count = sum(1 for _ in _lines(path))
     if not count:
         raise InputError(
-            f"{path} holds no text; give sentences in the target language, a line each"
+            f"{path} holds no text; give sentences in the target language, a line each",
+            id="target-text-empty",
         )
     return count
 
@@ -34,12 +36,12 @@ def count_lines(path: Path) -> int:
 def tokens_of_text(
     path: Path, tokenizer: Any, progress: Callable[[int], None] = lambda lines: None
 ) -> set[int]:
-    """The tokens that a text is cut into.
+    """The different tokens of a text.
 
     Args:
         path: UTF-8, a sentence a line; empty lines do not count.
         tokenizer: the checkpoint's, with its languages set.
-        progress: told how many lines are done.
+        progress: called with the number of lines that are done.
 
     Returns:
         Their ids, special tokens included.
@@ -64,9 +66,13 @@ def _lines(path: Path) -> Iterator[str]:
         with path.open(encoding="utf-8") as file:
             yield from _texts(file)
     except OSError as error:
-        raise InputError(f"cannot read target text {path}: {error.strerror}") from error
+        raise InputError(
+            f"cannot read target text {path}: {error.strerror}", id="target-text-unreadable"
+        ) from error
     except UnicodeDecodeError as error:
-        raise InputError(f"target text {path} is not UTF-8: {error.reason}") from error
+        raise InputError(
+            f"target text {path} is not UTF-8: {error.reason}", id="target-text-not-utf8"
+        ) from error
 
 
 def _texts(lines: Iterable[str]) -> Iterator[str]:

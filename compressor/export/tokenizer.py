@@ -9,12 +9,12 @@ that `source.spm` finds up in `vocab.json`, and the two disagree in both directi
   there to the unknown token (`compressor.runtime.text.FIRST_WITHOUT_ID`).
 - an entry of `vocab.json` that `source.spm` lacks (most target pieces) must never take part in
   the segmentation. It is written with a `MARK` in front, which the decoder removes.
-- except that SentencePiece joins neighbouring unknown characters into one piece, which may well
-  be in `vocab.json`. Entries made of such characters alone are written as they are, and all other
-  runs of unknown characters are replaced by a single one before the model sees them.
+- an exception: SentencePiece joins neighboring unknown characters into one piece, which may be in
+  `vocab.json`. Entries that consist of such characters alone are written as they are, and all other
+  runs of unknown characters are replaced by a single one before the segmentation.
 
-Segmentation adds the scores in float64 where SentencePiece uses float32. That decides otherwise
-only between segmentations of equal score, which takes a word repeated without a space.
+Segmentation adds the scores in float64 where SentencePiece uses float32. The results differ only
+between segmentations of equal score, as of a word that is repeated without a space.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
     else:
         raise InputError(
             f"tokenizer class {type(tokenizer).__name__} cannot be exported; supported are "
-            "MarianTokenizer and every fast tokenizer (load it with use_fast=True)"
+            "MarianTokenizer and every fast tokenizer (load it with use_fast=True)",
+            id="tokenizer-class-unsupported",
         )
     built.save(str(path), pretty=False)
 
@@ -76,23 +77,25 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path, texts: Seque
     """Compare the file at `path` with `tokenizer` over `texts`: encoding, and decoding of that.
 
     Raises:
-        VerificationError: a text whose ids or whose decoded text differ; names its index.
+        VerificationError: the ids or the decoded text of a text differ; names its index.
     """
     written = TextTokenizer(path)
-    # Long rows are none of the checks' business: nothing runs a model on them here.
+    # verbose=False: no warning about texts that are too long for the model, which is not run here.
     rows = [tokenizer(text, verbose=False)["input_ids"] for text in texts]
-    for index, (ids, found) in enumerate(zip(rows, written.encode(texts), strict=True)):
-        if ids != found:
-            raise VerificationError(
-                f"{path} encodes text {index} to {len(found)} tokens that differ from the "
-                f"{len(ids)} of {type(tokenizer).__name__}; leave that text out, or report it"
-            )
-    decoded = tokenizer.batch_decode(rows, skip_special_tokens=True)
-    for index, (want, got) in enumerate(zip(decoded, written.decode(rows), strict=True)):
+    for index, (want, got) in enumerate(zip(rows, written.encode(texts), strict=True)):
         if want != got:
             raise VerificationError(
-                f"{path} decodes the tokens of text {index} otherwise than "
-                f"{type(tokenizer).__name__}; leave that text out, or report it"
+                f"{path} encodes text {index} to {len(got)} tokens that differ from the "
+                f"{len(want)} of {type(tokenizer).__name__}; leave that text out, or report it",
+                id="tokenizer-encodes-differently",
+            )
+    decoded = tokenizer.batch_decode(rows, skip_special_tokens=True)
+    for index, (text, again) in enumerate(zip(decoded, written.decode(rows), strict=True)):
+        if text != again:
+            raise VerificationError(
+                f"{path} decodes the tokens of text {index} differently from "
+                f"{type(tokenizer).__name__}; leave that text out, or report it",
+                id="tokenizer-decodes-differently",
             )
 
 
@@ -113,14 +116,14 @@ def _from_fast(tokenizer: Any) -> Tokenizer:
 
 @dataclass(frozen=True)
 class _Source:
-    """What `source.spm` says: scores of the pieces it can find in a text, and its normalisation."""
+    """The content of `source.spm`: the pieces with their scores, and the normalization rules."""
 
     scores: dict[str, float]
-    charsmap: bytes
+    rules: bytes  # a `precompiled_charsmap`, see compressor.runtime.sentencepiece_normalizer
 
     @property
     def characters(self) -> set[str]:
-        """Characters that occur in a piece; all others are unknown to SentencePiece."""
+        """Characters that occur in a piece; SentencePiece does not know any other."""
         return set().union(*self.scores)
 
 
@@ -130,14 +133,15 @@ def _from_marian(tokenizer: Any) -> Tokenizer:
     if tokenizer.separate_vocabs:
         raise InputError(
             "the MarianTokenizer has separate_vocabs=true, which cannot be exported: one "
-            "vocabulary for source and target is needed"
+            "vocabulary for source and target is needed",
+            id="tokenizer-vocabularies-separate",
         )
     source = _read_source(Path(tokenizer.spm_files[0]))
     added = {token.content for token in tokenizer.added_tokens_decoder.values()}
     vocabulary = _vocabulary(tokenizer.encoder, added, source)
     built = Tokenizer(models.Unigram(vocabulary, unk_id=tokenizer.unk_token_id))
     built.normalizer = _normalizer(tokenizer.encoder, source)
-    # Cutting into words lets the model remember them; some models have pieces across words.
+    # Split into words where no piece spans several: the library caches the pieces of a word.
     words = not any(SPACE in piece[1:] for piece in source.scores)
     built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=words)
     eos = tokenizer.eos_token
@@ -152,12 +156,13 @@ def _from_marian(tokenizer: Any) -> Tokenizer:
 
 
 def _add_tokens(built: Tokenizer, added: dict[int, AddedToken]) -> None:
-    """Tokens matched in the raw text, before everything else, with the ids they must have."""
+    """Add tokens that are matched in the raw text, before everything else, under their ids."""
     for token_id, token in sorted(added.items()):
         if built.token_to_id(token.content) != token_id:
             raise InputError(
                 f"added token {token.content!r} has id {token_id}, which vocab.json does not "
-                "give it; add it to vocab.json under that id"
+                "give it; add it to vocab.json under that id",
+                id="added-token-without-id",
             )
         if token.special:
             built.add_special_tokens([token])
@@ -174,13 +179,15 @@ def _read_source(path: Path) -> _Source:
     if trainer.model_type != trainer.UNIGRAM or trainer.byte_fallback:
         raise InputError(
             f"{path} is not a unigram model without byte fallback, the only kind of "
-            "SentencePiece model that can be exported"
+            "SentencePiece model that can be exported",
+            id="sentencepiece-not-unigram",
         )
-    usual = rules.add_dummy_prefix and rules.remove_extra_whitespaces and rules.escape_whitespaces
-    if trainer.treat_whitespace_as_suffix or not usual:
+    default = rules.add_dummy_prefix and rules.remove_extra_whitespaces and rules.escape_whitespaces
+    if trainer.treat_whitespace_as_suffix or not default:
         raise InputError(
-            f"{path} treats spaces otherwise than SentencePiece does by default (each word starts "
-            f"with {SPACE}, further spaces are dropped), which cannot be exported"
+            f"{path} does not treat spaces as SentencePiece does by default (each word starts with "
+            f"{SPACE}, further spaces are dropped), which cannot be exported",
+            id="sentencepiece-spaces-unsupported",
         )
     scores = {p.piece: p.score for p in model.pieces if p.type == piece_type.NORMAL}
     highest = max(scores.values())
@@ -194,7 +201,8 @@ def _read_source(path: Path) -> _Source:
 def _vocabulary(ids: dict[str, int], added: set[str], source: _Source) -> list[tuple[str, float]]:
     """(piece, score) at the index that is its id, then the pieces of the source without an id.
 
-    `added` are the tokens that are matched in the raw text, by their plain name.
+    Args:
+        added: tokens that are matched in the raw text, which are written as they are.
 
     Raises:
         InputError: the ids are not 0, 1, 2, …
@@ -202,7 +210,8 @@ def _vocabulary(ids: dict[str, int], added: set[str], source: _Source) -> list[t
     pieces = sorted(ids, key=ids.__getitem__)
     if [ids[piece] for piece in pieces] != list(range(len(pieces))):
         raise InputError(
-            f"the ids of vocab.json are not 0 to {len(pieces) - 1} without gaps; renumber them"
+            f"the ids of vocab.json are not 0 to {len(pieces) - 1} without gaps; renumber them",
+            id="vocabulary-ids-have-gaps",
         )
     characters = source.characters
     entries = []
@@ -224,7 +233,7 @@ def _is_language_code(piece: str) -> bool:
 
 
 def _spell(code: str) -> str:
-    """A language code with a mark before each character: no two unknown ones are neighbours."""
+    """A language code with a mark before each character: no two unknown ones are neighbors."""
     return "".join(MARK + character for character in code)
 
 
@@ -239,8 +248,8 @@ def _normalizer(ids: dict[str, int], source: _Source) -> Any:
     for code in filter(_is_language_code, ids):
         steps.append(replace(rf"\A{_escape(code)}", f"{_spell(code)} "))
     steps.append(replace(r"\A>>[\s\S]*?<<", f"{MARK} "))
-    if source.charsmap:
-        steps.append(normalizers.Precompiled(source.charsmap))
+    if source.rules:
+        steps.append(normalizers.Precompiled(source.rules))
     # SentencePiece strips the *marker* at the end, so also one that was in the text.
     steps += [replace(" {2,}", " "), replace(rf"\A +|[ {SPACE}]+\z", "")]
     runs = _unknown_runs(ids, source)
@@ -251,9 +260,10 @@ def _normalizer(ids: dict[str, int], source: _Source) -> Any:
 
 
 def _unknown_runs(ids: dict[str, int], source: _Source) -> str | None:
-    """Pattern of the runs of unknown characters that are no entry as a whole; None if not needed.
+    """A pattern for runs of unknown characters that are no entry as a whole; None if not needed.
 
-    Without an entry made of unknown characters alone, the model joins such runs by itself.
+    It is not needed if no entry consists of unknown characters alone: then the library joins such
+    runs by itself.
     """
     characters = source.characters
     entries = [piece for piece in ids if characters.isdisjoint(piece)]
@@ -261,12 +271,12 @@ def _unknown_runs(ids: dict[str, int], source: _Source) -> str | None:
         return None
     unknown = "[^" + "".join(map(_escape, sorted(characters | {" ", SPACE, MARK}))) + "]"
     whole = "|".join(_escape(piece) for piece in sorted(entries) if len(piece) > 1)
-    spared = f"(?!(?:{whole})(?!{unknown}))" if whole else ""
-    return f"(?<!{unknown}){spared}{unknown}{{2,}}"
+    no_entry = f"(?!(?:{whole})(?!{unknown}))" if whole else ""
+    return f"(?<!{unknown}){no_entry}{unknown}{{2,}}"
 
 
 def _escape(text: str) -> str:
-    """`text` as a literal of the Oniguruma syntax that `tokenizers.Regex` has."""
+    """`text` as a literal in the syntax of Oniguruma, which `tokenizers.Regex` uses."""
     return "".join(c if c.isalnum() or ord(c) > 127 else f"\\x{ord(c):02x}" for c in text)
 
 

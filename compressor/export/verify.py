@@ -1,4 +1,4 @@
-"""ONNX equals PyTorch: the check every export must pass, through the runtime that is shipped."""
+"""The check that every export must pass: the runtime answers as PyTorch does."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from compressor.export.vocabulary import restricted
 from compressor.results import Check
 from compressor.runtime import Classifier, Translator
 
-# Two libraries order and fuse single-precision sums differently: about 1e-6 of the largest logit
-# a layer. A wrong head count or mask shows at 1e-2 and more.
+# The two libraries order and fuse float32 sums differently: about 1e-6 of the largest logit per
+# layer. A wrong head count or mask causes 1e-2 and more.
 EXPORT_TOLERANCE = 1e-4
 
 
@@ -65,11 +65,11 @@ def verify_translator(
         differences.append(relative_difference(steps, logits.numpy()))
         produced = runtime.generate(arrays, num_beams=1)
         for row, (want, got) in enumerate(zip(expected[:, 1:].tolist(), produced, strict=True)):
-            want = _until_end(want, runtime.end_ids, len(got))
+            want = _until_end(want, runtime.end_ids)
             tokens += len(want)
             if want != list(got):
-                places = [runtime.tokens.places(np.array(t)).tolist() for t in (want, got)]
-                require_tie(places[0], places[1], logits[row])
+                columns = [runtime.tokens.indices(np.array(t)).tolist() for t in (want, got)]
+                require_tie(columns[0], columns[1], logits[row])
                 ties += 1
     check = logit_check(differences)
     detail = f"{tokens} greedy tokens of {sum(len(b['input_ids']) for b in batches)} sentences"
@@ -85,8 +85,8 @@ def verify_translator(
     ]
 
 
-def _until_end(ids: list[int], end_ids: Sequence[int], at_least: int) -> list[int]:
-    """Cut padding behind the first end token; `at_least` keeps a row that never ended whole."""
+def _until_end(ids: list[int], end_ids: Sequence[int]) -> list[int]:
+    """The tokens up to the first end token: what follows is padding."""
     for position, token in enumerate(ids):
         if token in end_ids:
             return ids[: position + 1]
@@ -94,7 +94,11 @@ def _until_end(ids: list[int], end_ids: Sequence[int], at_least: int) -> list[in
 
 
 def require_tie(want: list[int], got: list[int], logits: Tensor) -> None:
-    """logits: [steps, vocabulary] along `want`; the first difference must be between equals."""
+    """Raise VerificationError unless two token sequences part at a tie of PyTorch's logits.
+
+    Args:
+        logits: [steps, vocabulary] of PyTorch along `want`.
+    """
     step = next(
         (i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b),
         min(len(want), len(got)),
@@ -105,20 +109,28 @@ def require_tie(want: list[int], got: list[int], logits: Tensor) -> None:
             return
     raise VerificationError(
         f"the ONNX translator differs from PyTorch at token {step + 1} of a calibration sentence; "
-        "please report this with the checkpoint's name"
+        "please report this with the checkpoint's name",
+        id="onnx-translation-differs",
     )
 
 
 def relative_difference(actual: Any, expected: np.ndarray) -> float:
+    """The largest difference of two arrays as a share of the largest expected value."""
     return float(np.abs(actual - expected).max() / max(np.abs(expected).max(), 1e-12))
 
 
 def logit_check(differences: Sequence[float]) -> Check:
+    """The check of the logits, from the relative difference of each batch.
+
+    Raises:
+        VerificationError: one exceeds `EXPORT_TOLERANCE`.
+    """
     worst = float(np.max(differences))  # NaN wins, unlike with Python's max
     if not worst <= EXPORT_TOLERANCE:
         raise VerificationError(
             f"the ONNX model's logits differ from PyTorch's by {worst:.2e} of the largest logit "
-            f"(tolerance {EXPORT_TOLERANCE:.0e}); please report this with the checkpoint's name"
+            f"(tolerance {EXPORT_TOLERANCE:.0e}); please report this with the checkpoint's name",
+            id="onnx-differs",
         )
     return Check(
         name="ONNX equals PyTorch",

@@ -1,10 +1,10 @@
-"""The tokens a translation can be made of, which are all that a decoder has to score.
+"""The tokens that a translation can consist of: the only ones that a decoder has to score.
 
-A Marian vocabulary is the union of two SentencePiece models' pieces, one model per language.
-Cutting a text into pieces with the target's model never gives one of the source's own pieces, so
-none was to be predicted in training, if that used the same two models. Still the model scores each
-at every step. The exported decoder has rows for the others only, in its embedding table as in its
-output layer. Given text in the target language, what never occurs there goes too.
+A Marian vocabulary is the union of the pieces of two SentencePiece models, one per language.
+Tokenizing a target text never gives a piece that only the source's model has, so in training no
+such piece had to be predicted. Still the model scores each of them at every step. The exported
+decoder has rows for the other tokens only, in its embedding table and in its output layer. Given
+text in the target language, tokens that never occur there are left out too.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
-# Fewer than this share of the vocabulary is not worth another numbering of tokens.
+# Leaving out less than this share of the vocabulary is not worth a second numbering of tokens.
 WORTH = 0.05
-# Blocks of fewer tokens, in which a largest logit is looked for, save nothing.
+# `largest` searches blocks of at least this many tokens: smaller ones save no time.
 NARROW = 16
 
 
 def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -> list[int] | None:
-    """Ids of the tokens that a translation can be made of, ascending; None: all that there are.
+    """Ids of the tokens that a translation can consist of, ascending; None: all tokens.
 
-    What is left out are pieces of `source.spm` that `target.spm` lacks. Such a piece that is made
-    only of characters unknown to `target.spm` stays: unknown characters of a target text are looked
-    up in the vocabulary as they stand. A few others stay too, to make up a number that `largest`
-    can divide into blocks.
+    Left out are pieces of `source.spm` that `target.spm` lacks. A piece that consists only of
+    characters unknown to `target.spm` stays, because unknown characters of a target text are looked
+    up in the vocabulary as they are. A few other pieces stay too, so that `largest` can divide the
+    tokens into blocks.
 
     Args:
-        seen: tokens of target texts. What is not among these goes as well, but for special tokens,
-            those that the generation settings name, and tokens of a single character or byte: of
-            these every text can be made that could be before.
+        seen: ids of the tokens of target texts. Other tokens are left out as well, except special
+            tokens, those that the generation settings name, and tokens of a single character or
+            byte, from which every text can still be composed.
     """
     tokenizer = checkpoint.tokenizer
     if not get_task(checkpoint.entry.task).generates:
@@ -55,12 +55,12 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
         kept &= {*seen, *_always(checkpoint), *(ids[piece] for piece in ids if _is_short(piece))}
     if len(kept) > (1 - WORTH) * len(ids):
         return None
-    more = -len(kept) % NARROW
+    more = -len(kept) % NARROW  # up to a multiple, which `_block_width` can divide
     return sorted(kept | set(sorted(set(ids.values()) - kept)[:more]))
 
 
 def _source_only(tokenizer: Any) -> set[str]:
-    """Pieces that no target text is cut into, by the tokenizer's own two models."""
+    """Pieces that tokenizing a target text never gives, by the tokenizer's two models."""
     if type(tokenizer).__name__ != "MarianTokenizer" or tokenizer.separate_vocabs:
         return set()
     source, target = (_pieces(Path(path)) for path in tokenizer.spm_files)
@@ -75,18 +75,18 @@ def _special(tokenizer: Any) -> set[str]:
 
 
 def _always(checkpoint: Checkpoint) -> set[int]:
-    """Special tokens, and what the search puts into translations by itself."""
+    """Special tokens, and those that the search inserts by itself."""
     settings = generation_settings(checkpoint.model)
     names = ("decoder_start_token_id", "eos_token_id", "forced_bos_token_id", "forced_eos_token_id")
-    found: set[Any] = set()
+    inserted: set[Any] = set()
     for value in map(settings.get, names):
-        found |= set(value) if isinstance(value, list) else {value}
+        inserted |= set(value) if isinstance(value, list) else {value}
     special = checkpoint.tokenizer.convert_tokens_to_ids(list(_special(checkpoint.tokenizer)))
-    return (found | set(special)) - {None}
+    return (inserted | set(special)) - {None}
 
 
 def _is_short(piece: str) -> bool:
-    """Whether a piece is a character or a byte, maybe with the mark of a word's start or end."""
+    """Whether a piece is one character or byte, with or without a mark of a word's start or end."""
     return (
         len(piece.strip("\u2581\u0120").removesuffix("</w>")) <= 1
         or _BYTE.fullmatch(piece) is not None
@@ -124,23 +124,23 @@ class OutputLayer(nn.Module):
 
 
 def largest(logits: Tensor) -> Tensor:
-    """Place of the largest logit of each row, the first one of equals: [rows, tokens] -> [rows].
+    """Index of the largest logit of each row, the first one of equals: [rows, tokens] -> [rows].
 
-    First the block of tokens that it is in, then the place there. onnxruntime's ArgMax goes through
-    numbers one by one; its ReduceMax takes several at once, and is about three times as fast.
+    First the block that it is in, then the index there. onnxruntime's ArgMax reads numbers one by
+    one; its ReduceMax reads several at once and is about three times as fast.
     """
     tokens = logits.shape[-1]
-    width = _block(tokens)
+    width = _block_width(tokens)
     if width is None:
         return logits.argmax(-1)
-    blocks = logits.unflatten(-1, (tokens // width, width))
-    block = blocks.amax(-1).argmax(-1)
-    chosen = blocks.gather(1, block[:, None, None].expand(-1, 1, width))
-    return block * width + chosen[:, 0].argmax(-1)
+    blocks = logits.unflatten(-1, (tokens // width, width))  # [rows, blocks, width]
+    block = blocks.amax(-1).argmax(-1)  # [rows]
+    best_block = blocks.gather(1, block[:, None, None].expand(-1, 1, width))  # [rows, 1, width]
+    return block * width + best_block[:, 0].argmax(-1)
 
 
-def _block(tokens: int) -> int | None:
-    """The divisor of a number of tokens that is nearest to its root; None: none is of use."""
+def _block_width(tokens: int) -> int | None:
+    """The largest divisor up to the square root of `tokens`; None if that is below `NARROW`."""
     root = math.isqrt(tokens)
     width = next(width for width in range(root, 0, -1) if tokens % width == 0)
     return width if width >= NARROW else None
@@ -148,15 +148,16 @@ def _block(tokens: int) -> int | None:
 
 @contextmanager
 def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) -> Iterator[None]:
-    """While it lasts the decoder reads tokens by their place among `tokens`.
+    """Inside this context the decoder reads indices into `tokens` instead of ids.
 
-    The table is the output layer's where the model ties the two. Copies of rows go afterwards.
+    Its embedding table is the output layer's where the model ties the two. Copies of rows are freed
+    at the end.
     """
     decoder = model.get_decoder()
-    whole = decoder.embed_tokens
+    original = decoder.embed_tokens
     if tokens is not None:
-        tied = whole.weight is model.lm_head.weight
-        rows = output.weight if tied else nn.Parameter(whole.weight.detach()[tokens])
+        tied = original.weight is model.lm_head.weight
+        rows = output.weight if tied else nn.Parameter(original.weight.detach()[tokens])
         part = nn.Embedding(len(tokens), rows.shape[1], device="meta")
         part.weight = rows
         decoder.embed_tokens = part
@@ -166,12 +167,12 @@ def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) ->
         if tokens is not None:
             release(decoder.embed_tokens)
             release(output)
-        decoder.embed_tokens = whole
+        decoder.embed_tokens = original
 
 
 @contextmanager
 def restricted(model: Any, tokens: Sequence[int]) -> Iterator[None]:
-    """While it lasts the PyTorch model gives all tokens but these no probability at all."""
+    """Inside this context the PyTorch model gives other tokens than these a probability of 0."""
     bias: Tensor = model.final_logits_bias
     left_out = torch.ones(bias.shape[-1], dtype=torch.bool)
     left_out[list(tokens)] = False

@@ -1,4 +1,4 @@
-"""`onnx/graphs.json`: what an artifact says about its graphs, checked when it is read."""
+"""`onnx/graphs.json`: the description of an artifact's graphs, validated when it is read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compressor.errors import InputError, UsageError
 GRAPH_DIRECTORY = "onnx"
 GRAPHS_FILE = "graphs.json"
 
-CPU_ONLY = ("int8",)  # onnxruntime's CUDA kernels multiply no unsigned bytes
+CPU_ONLY = ("int8",)  # onnxruntime has no CUDA kernels for products of unsigned bytes
 
 TokenId = Annotated[int, Field(ge=0)]
 Count = Annotated[int, Field(ge=0)]
@@ -27,8 +27,8 @@ class _Model(BaseModel):
 class Generation(_Model):
     """How to decode; names and meanings are those of transformers' `GenerationConfig`.
 
-    Lengths count the start token, except in `max_new_tokens`, which wins over `max_length`, and
-    `positions`: the most tokens that the decoder can generate at all (None: not known).
+    Lengths include the start token, except `max_new_tokens`, which takes precedence over
+    `max_length`, and `positions`: the most tokens that the decoder can generate (None: not known).
     """
 
     decoder_start_token_id: TokenId
@@ -55,11 +55,11 @@ class Generation(_Model):
     @property
     def limit(self) -> int:
         """The most tokens to generate, the start token not counted."""
-        asked = self.max_new_tokens
-        if asked is None:
+        limit = self.max_new_tokens
+        if limit is None:
             assert self.max_length is not None  # checked on reading
-            asked = self.max_length - 1
-        return asked if self.positions is None else min(asked, self.positions)
+            limit = self.max_length - 1
+        return limit if self.positions is None else min(limit, self.positions)
 
     def with_options(self, num_beams: int | None, max_new_tokens: int | None) -> Generation:
         """A copy with what is not None replaced.
@@ -70,11 +70,14 @@ class Generation(_Model):
         given = {"num_beams": num_beams, "max_new_tokens": max_new_tokens}
         for name, value in given.items():
             if value is not None and value < 1:
-                raise UsageError(f"{name} is {value}, but must be at least 1")
+                raise UsageError(
+                    f"{name} is {value}, but must be at least 1", id="number-below-one"
+                )
         if max_new_tokens is not None and max_new_tokens > (self.positions or max_new_tokens):
             raise UsageError(
                 f"{max_new_tokens} tokens are more than the {self.positions} that the model can "
-                "generate; ask for fewer"
+                "generate; ask for fewer",
+                id="length-beyond-positions",
             )
         return self.model_copy(update={k: v for k, v in given.items() if v is not None})
 
@@ -99,17 +102,18 @@ class _Artifact(_Model):
     pad_token_id: TokenId
     inputs: list[str]
 
-    def precision(self, asked: str | None, device: str) -> str:
-        """The precision to run on `device`; None asks for the default one.
+    def precision(self, name: str | None, device: str) -> str:
+        """The precision to run on `device`; None stands for the default one.
 
         Raises:
             UsageError: one that the device has no kernels for.
         """
-        chosen = asked or self.default_precision
+        chosen = name or self.default_precision
         if device == "cuda" and chosen in CPU_ONLY:
             raise UsageError(
                 f"{chosen} graphs are for the CPU; use device 'cpu', or another precision of "
-                f"this artifact, which has {', '.join(sorted(self.precisions))}"
+                f"this artifact, which has {', '.join(sorted(self.precisions))}",
+                id="precision-not-on-device",
             )
         return chosen
 
@@ -118,17 +122,19 @@ class _Artifact(_Model):
 
         Raises:
             UsageError: the artifact was not exported with that precision.
-            InputError: it says nothing of that role.
+            InputError: it has no graph with that role.
         """
         chosen = precision or self.default_precision
         if chosen not in self.precisions:
             raise UsageError(
                 f"precision {chosen!r} is not in this artifact, which has "
-                f"{', '.join(sorted(self.precisions))}; choose one of those, or export it"
+                f"{', '.join(sorted(self.precisions))}; choose one of those, or export it",
+                id="precision-not-in-artifact",
             )
         if role not in self.precisions[chosen]:
             raise InputError(
-                f"{GRAPHS_FILE} names no {role!r} graph of precision {chosen}; export it again"
+                f"{GRAPHS_FILE} names no {role!r} graph of precision {chosen}; export it again",
+                id="graph-not-in-artifact",
             )
         return self.precisions[chosen][role]
 
@@ -169,15 +175,20 @@ def read_artifact(directory: Path) -> Artifact:
     except OSError as error:
         raise InputError(
             f"cannot read {path}: {error.strerror}; give the output directory of `compress run` "
-            "or `compress export`"
+            "or `compress export`",
+            id="artifact-unreadable",
         ) from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text ({error}); export the model again") from error
+        raise InputError(
+            f"{path} is not UTF-8 text ({error}); export the model again", id="artifact-not-utf8"
+        ) from error
     try:
         return _ARTIFACT.validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the file"
+        field = ".".join(str(part) for part in first["loc"]) or "the file"
         raise InputError(
-            f"{path} does not describe an artifact: {place}: {first['msg']}; export the model again"
+            f"{path} does not describe an artifact: {field}: {first['msg']}; export the model "
+            "again",
+            id="artifact-invalid",
         ) from error

@@ -1,4 +1,4 @@
-"""From encoded rows to padded batches, and how rows are put together."""
+"""Padding encoded rows, and grouping rows of similar length into batches."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from compressor.errors import UsageError
 
 Batch = dict[str, NDArray[np.int64]]
 
-# Rows x longest row of a batch, by device, unless told otherwise. CPU: greedy search with the
+# Default of rows x longest row of a batch, by device. CPU: greedy search with the
 # bundled translator (454 lines, median 13 tokens, one thread) took 2.75 CPU seconds at 256, 2.2 at
 # 512, 1.9 at 1024 and 2048, 2.0 at 4096; batches of 32, 64 and 128 rows took 2.25, 2.1 and 1.95.
-# With four beams larger is a little better still (7.1 at 1024, 6.6 at 4096), for four times the
-# memory. CUDA: not measured; a GPU has use for more rows, and 4096 are 32 rows of 128 tokens.
+# With four beams larger batches are slightly faster still (7.1 at 1024, 6.6 at 4096), for four
+# times the memory. CUDA: not measured; a GPU runs more rows at once, and 4096 are 32 rows of 128
+# tokens.
 BATCH_TOKENS = {"cpu": 1024, "cuda": 4096}
 # Rows that a stream reads ahead, to sort them by length.
 CHUNK_ROWS = 2048
@@ -37,7 +38,7 @@ def collate(rows: Sequence[Sequence[int]], pad_id: int, names: Sequence[str]) ->
         name -> int64 array [rows, longest row].
     """
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
-    real = np.arange(lengths.max(initial=0)) < lengths[:, None]
+    real = np.arange(lengths.max(initial=0)) < lengths[:, None]  # [rows, longest row]
 
     def fill(values: Sequence[Sequence[int]], padding: int) -> NDArray[np.int64]:
         array = np.full(real.shape, padding, dtype=np.int64)
@@ -60,16 +61,15 @@ def by_length(
     batch_tokens: int | None = None,
     device: str = "cpu",
 ) -> list[list[int]]:
-    """Row numbers in batches of rows of similar length, longest first, ties in their order.
+    """Numbers of the rows of each batch: rows of similar length, longest first, ties in order.
 
-    Longest first, so that memory runs out at once or never.
+    Longest first, so that too little memory shows in the first batch.
 
     Args:
         rows: token ids.
         batch_size: rows per batch at most.
-        batch_tokens: rows x longest row of a batch stays within this (a row that is longer gets a
-            batch of its own). If neither is given it is `BATCH_TOKENS` of the device; if both
-            are, both hold.
+        batch_tokens: rows x longest row of a batch at most (a longer row gets a batch of its own).
+            If neither is given it is `BATCH_TOKENS` of the device; if both are, both hold.
         device: `cpu` or `cuda`.
 
     Raises:
@@ -99,7 +99,7 @@ def check_limits(**limits: int | None) -> None:
     """
     for name, value in limits.items():
         if value is not None and value < 1:
-            raise UsageError(f"{name} is {value}, but must be at least 1")
+            raise UsageError(f"{name} is {value}, but must be at least 1", id="number-below-one")
 
 
 def in_chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -33,7 +33,7 @@ class Classifier:
     Args:
         directory: what `compress run` or `compress export` wrote, with `onnx/` in it.
         precision: one of the artifact's precisions; None takes its default.
-        device: `cpu` or `cuda`; never another one than was asked for.
+        device: `cpu` or `cuda`; there is no fallback to another one.
         threads: threads within an operation; None leaves the choice to onnxruntime.
 
     Raises:
@@ -54,7 +54,10 @@ class Classifier:
         graphs = Path(directory) / GRAPH_DIRECTORY
         artifact = read_artifact(Path(directory))
         if not isinstance(artifact, ClassificationArtifact):
-            raise InputError(f"{directory} holds a {artifact.task} model; open it with Translator")
+            raise InputError(
+                f"{directory} holds a {artifact.task} model; open it with Translator",
+                id="artifact-of-another-task",
+            )
         self.artifact = artifact
         self._device = device
         self.precision = artifact.precision(precision, device)
@@ -65,7 +68,7 @@ class Classifier:
         self.provider = str(self._session.get_providers()[0])
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
-        """Token ids of each text, or (text, pair), cut to what the model can read."""
+        """Token ids of each text, or (text, pair), cut to the model's longest input."""
         rows = self._tokenizer.encode(texts, pairs)
         self._tokenizer.warn_of_cut(sum(row.cut for row in rows), len(rows))
         return rows
@@ -126,8 +129,7 @@ class Classifier:
     ) -> Iterator[NDArray[np.float32] | None]:
         """Probabilities [labels] of each row of a stream of any length, in their order.
 
-        A row of nothing but white space, which is no text, gives None. Rows that had to be cut
-        are warned of once, at the end.
+        A row of white space alone gives None. One warning at the end counts the rows that were cut.
 
         Args:
             rows: texts, or (text, pair) tuples; read a chunk at a time.
@@ -149,21 +151,21 @@ class Classifier:
         batch_tokens: int | None = None,
     ) -> Iterator[str]:
         """The most probable label of each row, "" where `probabilities_stream` gives None."""
-        found = self.probabilities_stream(
+        probabilities = self.probabilities_stream(
             rows, chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens
         )
-        return ("" if row is None else self.labels[row.argmax()] for row in found)
+        return ("" if row is None else self.labels[row.argmax()] for row in probabilities)
 
     def _logits(
         self, rows: Sequence[Encoded], batch_size: int | None, batch_tokens: int | None
     ) -> NDArray[np.float32]:
-        found = np.zeros((len(rows), len(self.labels)), dtype=np.float32)
-        for places in by_length(rows, batch_size, batch_tokens, self._device):
-            chosen = [rows[place] for place in places]
-            found[places] = self.run(
-                collate(chosen, self.artifact.pad_token_id, self.artifact.inputs)
+        logits = np.zeros((len(rows), len(self.labels)), dtype=np.float32)
+        for numbers in by_length(rows, batch_size, batch_tokens, self._device):
+            batch = [rows[number] for number in numbers]
+            logits[numbers] = self.run(
+                collate(batch, self.artifact.pad_token_id, self.artifact.inputs)
             )
-        return found
+        return logits
 
     def _stream(
         self,
@@ -178,13 +180,13 @@ class Classifier:
             filled = [row for row in columns if any(text.strip() for text in row)]
             encoded = self._tokenizer.encode(*zip(*filled, strict=True)) if filled else []
             texts, cut = texts + len(chunk), cut + sum(row.cut for row in encoded)
-            found = iter(_softmax(self._logits(encoded, batch_size, batch_tokens)))
+            probabilities = iter(_softmax(self._logits(encoded, batch_size, batch_tokens)))
             for row in columns:
-                yield next(found) if any(text.strip() for text in row) else None
+                yield next(probabilities) if any(text.strip() for text in row) else None
         self._tokenizer.warn_of_cut(cut, texts)
 
 
 def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Probabilities [rows, labels]; works in `logits`."""
+    """Probabilities [rows, labels]; overwrites `logits`."""
     log_softmax(logits)
     return np.exp(logits)

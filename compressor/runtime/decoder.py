@@ -1,4 +1,4 @@
-"""The one-step decoder graph as a `search.Decoder`, its caches kept where the session runs."""
+"""The one-step decoder graph as a `search.Decoder`; its caches stay on the session's device."""
 
 from __future__ import annotations
 
@@ -48,12 +48,13 @@ class DecoderGraph:
         if BEST not in {value.name for value in session.get_outputs()}:
             raise InputError(
                 f"the decoder graph has no output {BEST!r}, so another version of this tool wrote "
-                "it; export the model again"
+                "it; export the model again",
+                id="decoder-without-best-token",
             )
-        # Name -> device of every output; the best tokens are looked at in every step.
+        # Name -> device of every output; the best tokens are read on the CPU in every step.
         self.outputs = {"logits": device, BEST: "cpu"}
         self.outputs.update((name.replace("past", "present"), device) for name in self.past)
-        # Heads and head size are fixed in the graph; batch and length are not.
+        # [batch, heads, length, head_dim], of which heads and head_dim are fixed in the graph.
         self._past_shapes = {name: inputs[name].shape for name in self.past}
         self._types = {name: inputs[name].type for name in (*self.cross, *self.past)}
         self._select = {
@@ -64,8 +65,8 @@ class DecoderGraph:
     def empty_past(self, rows: int) -> dict[str, OrtValue]:
         """The cache before the first step."""
         return {
-            name: self.value(np.zeros((rows, heads, 0, size), _TYPES[self._types[name]]))
-            for name, (_, heads, _, size) in self._past_shapes.items()
+            name: self.value(np.zeros((rows, heads, 0, head_dim), _TYPES[self._types[name]]))
+            for name, (_, heads, _, head_dim) in self._past_shapes.items()
         }
 
     def value(self, array: Any) -> OrtValue:
@@ -86,14 +87,14 @@ class DecoderGraph:
 
 @dataclass(frozen=True)
 class CachedStep:
-    """What one run of the decoder graph said; a `search.Step`."""
+    """The outputs of one run of the decoder graph; a `search.Step`."""
 
-    logits: OrtValue  # where the session runs
-    chosen: OrtValue  # on the CPU
+    logits: OrtValue  # [rows, vocabulary], on the session's device
+    best_tokens: OrtValue  # [rows], on the CPU
 
     def best(self) -> Tokens:
         """See `search.Step`."""
-        best: Tokens = self.chosen.numpy()
+        best: Tokens = self.best_tokens.numpy()
         return best
 
     def scores(self) -> Scores:
@@ -108,7 +109,7 @@ class CachedDecoder:
     Args:
         graph: the decoder.
         rows: number of sources.
-        cross: cross-attention keys and values of the sources, as the encoder gave them.
+        cross: cross-attention keys and values of the sources, from the encoder.
         mask: the sources' attention mask [rows, source].
     """
 
@@ -125,14 +126,14 @@ class CachedDecoder:
         """See `search.Decoder`."""
         graph = self._graph
         feeds = {
-            "input_ids": graph.value(tokens[:, None]),
+            "input_ids": graph.value(tokens[:, None]),  # [rows, 1]
             "position": graph.value(np.array([self._position])),
             **self._past,
         }
-        found = _run(graph.session, self._binding, feeds, graph.outputs)
-        self._past = {name: found[name.replace("past", "present")] for name in self._past}
+        outputs = _run(graph.session, self._binding, feeds, graph.outputs)
+        self._past = {name: outputs[name.replace("past", "present")] for name in self._past}
         self._position += 1
-        return CachedStep(found["logits"], found[BEST])
+        return CachedStep(outputs["logits"], outputs[BEST])
 
     def reorder(self, rows: Tokens) -> None:
         """See `search.Decoder`."""
@@ -141,9 +142,9 @@ class CachedDecoder:
 
     def keep(self, rows: Tokens) -> None:
         """See `search.Decoder`."""
-        found = self._graph.select_rows({**self._cross, **self._past}, rows)
-        self._cross = {name: found[name] for name in self._cross}
-        self._past = {name: found[name] for name in self._past}
+        caches = self._graph.select_rows({**self._cross, **self._past}, rows)
+        self._cross = {name: caches[name] for name in self._cross}
+        self._past = {name: caches[name] for name in self._past}
         self._set_mask(self._mask[rows])
 
     def _set_mask(self, mask: Tokens) -> None:
@@ -151,7 +152,7 @@ class CachedDecoder:
         source = dict(self._cross)
         if self._graph.reads_mask:
             source["attention_mask"] = self._graph.value(mask)
-        # What the steps have in common is bound once.
+        # These inputs are the same in every step, so they are bound once.
         self._binding = self._graph.session.io_binding()
         for name, value in source.items():
             self._binding.bind_ortvalue_input(name, value)
@@ -163,7 +164,7 @@ def run_bound(
     """Run without copying values from or to Python.
 
     Args:
-        outputs: name -> device its value shall be on.
+        outputs: name -> device that its value is to be on.
     """
     return _run(session, session.io_binding(), feeds, outputs)
 
@@ -174,10 +175,10 @@ def _run(
     feeds: Mapping[str, OrtValue],
     outputs: Mapping[str, str],
 ) -> dict[str, OrtValue]:
-    """The same with a binding that may hold more inputs; outputs are bound anew in every run."""
+    """As `run_bound`, with a binding that may have further inputs."""
     for name, value in feeds.items():
         binding.bind_ortvalue_input(name, value)
-    for name, device in outputs.items():
+    for name, device in outputs.items():  # anew in every run, so that each gets memory of its own
         binding.bind_output(name, device)
     session.run_with_iobinding(binding)
     return dict(zip(outputs, binding.get_outputs(), strict=True))

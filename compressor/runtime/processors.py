@@ -18,7 +18,7 @@ Scores = NDArray[np.float32]
 Tokens = NDArray[np.int64]
 Rule = Callable[[Scores, Tokens], None]
 
-# Elements of a block of rows whose exponentials stay in the processor's cache.
+# Elements of a block of rows whose exponentials fit into the CPU's cache.
 _BLOCK = 1 << 18
 
 
@@ -33,29 +33,29 @@ def log_softmax(scores: Scores, _: Tokens | None = None) -> None:
 
 def rules(settings: Generation) -> list[Rule]:
     """The rules that `settings` asks for, in the order in which they must be applied."""
-    found: list[Rule] = []
+    chosen: list[Rule] = []
     if settings.no_repeat_ngram_size > 0:
-        found.append(_no_repeat(settings.no_repeat_ngram_size))
+        chosen.append(_no_repeat(settings.no_repeat_ngram_size))
     if settings.min_length > 0:
-        found.append(_min_length(settings.min_length, settings.eos_token_id))
+        chosen.append(_min_length(settings.min_length, settings.eos_token_id))
     if settings.forced_bos_token_id is not None:
-        found.append(_forced(1, [settings.forced_bos_token_id]))
+        chosen.append(_forced(1, [settings.forced_bos_token_id]))
     if settings.forced_eos_token_id is not None:
         ends = settings.forced_eos_token_id
-        found.append(_forced(settings.limit, [ends] if isinstance(ends, int) else ends))
+        chosen.append(_forced(settings.limit, [ends] if isinstance(ends, int) else ends))
     if settings.suppress_tokens:
-        found.append(_suppress(settings.suppress_tokens))
+        chosen.append(_suppress(settings.suppress_tokens))
     if settings.renormalize_logits:
-        found.append(log_softmax)
-    return found
+        chosen.append(log_softmax)
+    return chosen
 
 
 def among(tokens: Tokens, ids: Sequence[int]) -> NDArray[np.bool_]:
-    """Which of the tokens [rows] are one of a few ids; a tenth of the time of `np.isin`."""
-    found = np.zeros(len(tokens), dtype=bool)
+    """Which of the tokens [rows] are one of a few ids; takes a tenth of the time of `np.isin`."""
+    matches = np.zeros(len(tokens), dtype=bool)
     for one in ids:
-        found |= tokens == one
-    return found
+        matches |= tokens == one
+    return matches
 
 
 def changes_best(settings: Generation, step: int, best: Tokens) -> bool:
@@ -82,9 +82,9 @@ def _no_repeat(size: int) -> Rule:
         if length < size:
             return
         windows = sliding_window_view(tokens, size, axis=1)  # [rows, length - size + 1, size]
-        prefix = tokens[:, None, length + 1 - size :]
-        rows, places = np.nonzero((windows[..., :-1] == prefix).all(axis=-1))
-        scores[rows, windows[rows, places, -1]] = -np.inf
+        prefix = tokens[:, None, length + 1 - size :]  # [rows, 1, size - 1]
+        rows, starts = np.nonzero((windows[..., :-1] == prefix).all(axis=-1))
+        scores[rows, windows[rows, starts, -1]] = -np.inf
 
     return apply
 

@@ -1,13 +1,13 @@
-"""Greedy and beam search in NumPy, token for token as transformers' `generate` without sampling.
+"""Greedy and beam search in NumPy, with the same tokens as transformers' `generate`.
 
-Follows `GenerationMixin._sample` and `_beam_search` of transformers 5, of which the second is
-after flax's and T5X's vectorised beam search. Rows here are rows of the decoder's batch; in beam
-search row `sentence * num_beams + beam`.
+Follows `GenerationMixin._sample` (without sampling) and `_beam_search` of transformers 5; the
+latter is based on the vectorized beam search of flax and T5X. Rows here are rows of the decoder's
+batch; in beam search, beam b of sentence s is row `s * num_beams + b`.
 
-Nothing here loops over the vocabulary, or within a step over rows, in Python, and greedy search
-leaves the choice of the best token to the graph. With the bundled
-translator (vocabulary 6,001, one thread) onnxruntime takes 82 % of the time in greedy search; with
-four beams 77 %, the log-softmax 7 % and `top_k` 5 %.
+No Python loop runs over the vocabulary, or within a step over rows, and greedy search leaves the
+choice of the best token to the graph. With the bundled translator (vocabulary 6,001, one thread)
+onnxruntime takes 82 % of the time in greedy search; with four beams 77 %, the log-softmax 7 % and
+`top_k` 5 %.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from compressor.runtime.artifact import Generation
 from compressor.runtime.processors import Scores, Tokens, among, changes_best, log_softmax, rules
 
-# What transformers adds to a score that must lose. In float32 it swallows what it is added to.
-OUT = np.float32(-1e9)
+# transformers adds this to the score of a hypothesis that must not be chosen. It is so large that
+# in float32 the sum is this number itself.
+EXCLUDED = np.float32(-1e9)
 # Finished sentences leave the batch when they are at least this share of it: copying the caches
 # of the others costs less than a step of the finished ones, and it is paid once. Greedy search with
 # the bundled translator (454 lines, batches of 1024 tokens, one thread) took 2.8 CPU seconds when
@@ -32,7 +33,7 @@ LEAVE = 0.125
 
 
 class Step(Protocol):
-    """What a decoder says of the next token; not to be used after the decoder's next step."""
+    """A decoder's output for the next token; not to be used after the decoder's next step."""
 
     def best(self) -> Tokens:
         """The token with the largest logit in each row [rows]."""
@@ -42,22 +43,22 @@ class Step(Protocol):
 
 
 class Decoder(Protocol):
-    """A model that has read the sources and remembers what it has decoded for each row."""
+    """A model that has read the sources, with the tokens decoded so far for each row."""
 
     def step(self, tokens: Tokens) -> Step:
         """Append one token per row [rows]."""
 
     def reorder(self, rows: Tokens) -> None:
-        """Let row i go on from what row `rows[i]`, of the same source, has decoded."""
+        """Row i continues what row `rows[i]`, of the same source, has decoded."""
 
     def keep(self, rows: Tokens) -> None:
-        """Make the batch `rows` of the present one, with their sources; rows may repeat."""
+        """Reduce the batch to these rows, with their sources; rows may repeat."""
 
 
 def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]:
-    """The most probable token, step by step.
+    """The most probable token in each step.
 
-    Logits are looked at only in steps where a rule may change which token is the best.
+    Logits are read only in steps where a rule may change which token is the best.
 
     Returns:
         Token ids of each row without the start token, up to and including the end token.
@@ -69,10 +70,10 @@ def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]
     live = np.arange(rows)  # output row of each row of the decoder
     done = np.zeros(rows, dtype=bool)
     for step in range(1, settings.limit + 1):
-        found = decoder.step(tokens[live, step - 1])
-        chosen = found.best()
+        output = decoder.step(tokens[live, step - 1])
+        chosen = output.best()
         if changes_best(settings, step, chosen):
-            scores = found.scores()
+            scores = output.scores()
             for rule in apply:
                 rule(scores, tokens[live, :step])
             chosen = scores.argmax(axis=1)
@@ -97,20 +98,20 @@ class _Beams:
     final_tokens: Tokens  # of the best finished hypotheses, padded, [sentences, beams, length]
     final_lengths: Tokens
     final_scores: Scores  # with the length penalty, best first
-    finished: NDArray[np.bool_]  # whether that place holds a finished hypothesis
+    finished: NDArray[np.bool_]  # whether there is a finished hypothesis of that rank
     improvable: NDArray[np.bool_]  # [sentences]: can a running one still beat the finished ones?
 
     @classmethod
     def start(cls, sentences: int, beams: int, token: int) -> _Beams:
         shape = (sentences, beams)
         scores = np.zeros(shape, dtype=np.float32)
-        scores[:, 1:] = OUT  # all beams are equal at first: only one may be continued
+        scores[:, 1:] = EXCLUDED  # all beams are equal at first: only the first is continued
         return cls(
             tokens=np.full((*shape, 1), token, dtype=np.int64),
             scores=scores,
             final_tokens=np.full((*shape, 1), token, dtype=np.int64),
             final_lengths=np.zeros(shape, dtype=np.int64),
-            final_scores=np.full(shape, OUT, dtype=np.float32),
+            final_scores=np.full(shape, EXCLUDED, dtype=np.float32),
             finished=np.zeros(shape, dtype=bool),
             improvable=np.ones(sentences, dtype=bool),
         )
@@ -155,11 +156,12 @@ def beam_search(decoder: Decoder, rows: int, settings: Generation) -> list[list[
         log_softmax(scores)
         for rule in apply:
             rule(scores, state.tokens.reshape(-1, step))
-        found = _continue(scores, state, settings, step)
-        _finish(state, found, settings, step)
-        parents = _advance(state, found) + beams * np.arange(len(live))[:, None]
+        candidates = _continue(scores, state, settings, step)
+        _finish(state, candidates, settings, step)
+        # From the beams of a sentence to rows of the decoder, [sentences, beams].
+        parents = _advance(state, candidates) + beams * np.arange(len(live))[:, None]
         closed = _closed(state, settings, step)
-        if closed.all() or found.ended.all():
+        if closed.all() or candidates.ended.all():
             break
         if closed.mean() >= LEAVE:
             _collect(outputs, live[closed], state.select(closed))
@@ -171,23 +173,24 @@ def beam_search(decoder: Decoder, rows: int, settings: Generation) -> list[list[
     return outputs
 
 
-def _collect(outputs: list[list[int]], places: Tokens, state: _Beams) -> None:
-    for place, tokens in zip(places, state.best(), strict=True):
-        outputs[place] = tokens
+def _collect(outputs: list[list[int]], rows: Tokens, state: _Beams) -> None:
+    """Store the results of sentences as these rows of the outputs."""
+    for row, tokens in zip(rows, state.best(), strict=True):
+        outputs[row] = tokens
 
 
 def _continue(scores: Scores, state: _Beams, settings: Generation, step: int) -> _Candidates:
-    """The best continuations of all beams; enough of them that `num_beams` do not end.
+    """The best continuations of all beams: so many that at least `num_beams` of them do not end.
 
     Args:
         scores: log-probabilities [sentences * beams, vocabulary]; overwritten.
     """
     sentences, beams = state.scores.shape
-    totals = scores.reshape(sentences, beams, -1)
+    totals = scores.reshape(sentences, beams, -1)  # [sentences, beams, vocabulary]
     totals += state.scores[:, :, None]
     wanted = max(2, 1 + len(settings.eos_token_id)) * beams
-    values, places = top_k(totals.reshape(sentences, -1), wanted)
-    parents, chosen = np.divmod(places, scores.shape[1])
+    values, columns = top_k(totals.reshape(sentences, -1), wanted)  # [sentences, wanted]
+    parents, chosen = np.divmod(columns, scores.shape[1])
     past = np.take_along_axis(state.tokens, parents[:, :, None], axis=1)
     return _Candidates(
         scores=values,
@@ -197,50 +200,55 @@ def _continue(scores: Scores, state: _Beams, settings: Generation, step: int) ->
     )
 
 
-def _finish(state: _Beams, found: _Candidates, settings: Generation, step: int) -> None:
-    """Merge the candidates that end, if they are among the best, into the finished ones."""
+def _finish(state: _Beams, candidates: _Candidates, settings: Generation, step: int) -> None:
+    """Merge the candidates that end, if they are among the best, into the finished hypotheses."""
     beams = state.scores.shape[1]
     state.final_tokens = np.pad(state.final_tokens, ((0, 0), (0, 0), (0, 1)))
-    ended = found.ended.copy()
-    ended[:, beams:] = False  # the others are there to be continued only
+    ended = candidates.ended.copy()
+    ended[:, beams:] = False  # as in transformers, further candidates can only be continued
     if not ended.any():
         return
-    scores = found.scores / step**settings.length_penalty
+    scores = candidates.scores / step**settings.length_penalty
     if settings.early_stopping is True:
-        scores += state.finished.all(axis=1, keepdims=True) * OUT
-    scores += ~state.improvable[:, None] * OUT
-    scores += ~ended * OUT
+        scores += state.finished.all(axis=1, keepdims=True) * EXCLUDED
+    scores += ~state.improvable[:, None] * EXCLUDED
+    scores += ~ended * EXCLUDED
     order = _descending(np.concatenate([state.final_scores, scores], axis=1))[:, :beams]
 
     def pick(old: NDArray[Any], new: NDArray[Any]) -> NDArray[Any]:
+        """[sentences, beams, …] and [sentences, candidates, …] -> the best [sentences, beams, …]"""
         both = np.concatenate([old, new], axis=1)
         return np.take_along_axis(both, order.reshape(order.shape + (1,) * (both.ndim - 2)), axis=1)
 
     state.final_scores = pick(state.final_scores, scores)
-    state.final_tokens = pick(state.final_tokens, found.tokens)
-    state.final_lengths = pick(state.final_lengths, np.full_like(found.parents, step))
+    state.final_tokens = pick(state.final_tokens, candidates.tokens)
+    state.final_lengths = pick(state.final_lengths, np.full_like(candidates.parents, step))
     state.finished = pick(state.finished, ended)
 
 
-def _advance(state: _Beams, found: _Candidates) -> Tokens:
-    """Make the best candidates that do not end the running hypotheses; their parents."""
-    scores = found.scores + found.ended.astype(np.float32) * OUT
+def _advance(state: _Beams, candidates: _Candidates) -> Tokens:
+    """Let the best candidates that do not end be the running hypotheses.
+
+    Returns:
+        The beam that each continues [sentences, beams].
+    """
+    scores = candidates.scores + candidates.ended.astype(np.float32) * EXCLUDED
     order = _descending(scores)[:, : state.scores.shape[1]]
     state.scores = np.take_along_axis(scores, order, axis=1)
-    state.tokens = np.take_along_axis(found.tokens, order[:, :, None], axis=1)
-    return np.take_along_axis(found.parents, order, axis=1)
+    state.tokens = np.take_along_axis(candidates.tokens, order[:, :, None], axis=1)
+    return np.take_along_axis(candidates.parents, order, axis=1)
 
 
 def _closed(state: _Beams, settings: Generation, step: int) -> NDArray[np.bool_]:
-    """The sentences [sentences] whose result cannot change any more.
+    """Which sentences [sentences] have a result that cannot change any more.
 
-    Without `early_stopping` that is when the best running hypothesis could not beat the worst
-    finished one at its present length, with "never" at any length it can reach.
+    Without `early_stopping`: the best running hypothesis does not beat the worst finished one at
+    its present length; with "never": at no length that it can reach.
     """
     longest = settings.early_stopping == "never" and settings.length_penalty > 0
     length = settings.limit if longest else step
     possible = state.scores[:, :1] / length**settings.length_penalty
-    worst = np.where(state.finished, state.final_scores.min(axis=1, keepdims=True), OUT)
+    worst = np.where(state.finished, state.final_scores.min(axis=1, keepdims=True), EXCLUDED)
     state.improvable &= (possible > worst).any(axis=1)
     closed = ~state.improvable
     if settings.early_stopping is True:
@@ -254,22 +262,24 @@ def _descending(scores: Scores) -> Tokens:
 
 
 def top_k(scores: Scores, k: int) -> tuple[Scores, Tokens]:
-    """The `k` largest entries of each row [rows, n] and their places, largest first.
+    """The `k` largest entries of each row [rows, n] and their indices, largest first.
 
-    Two passes: `k` columns of a grid hold the `k` largest entries if their maxima are the `k`
-    largest column maxima. Finding those reads the scores once, at the speed of memory, where a
-    partition of the whole row takes some 25 times as long for a vocabulary of 60,000.
+    Two passes. A row is arranged as a grid; the `k` columns with the largest maxima contain its `k`
+    largest entries. Finding these columns reads the scores once, at the speed of memory; for a
+    vocabulary of 60,000 a partition of the whole row takes about 25 times as long.
     """
     rows, n = scores.shape
     height = max(1, min(64, n // (4 * k)))
     width = n // height
     grid = scores[:, : height * width].reshape(rows, height, width)
     columns = np.argpartition(grid.max(axis=1), width - k, axis=1)[:, width - k :]
-    places = (columns[:, None, :] + width * np.arange(height)[:, None]).reshape(rows, -1)
+    # Indices of all entries of these columns: [rows, height, k] -> [rows, height x k]
+    indices = (columns[:, None, :] + width * np.arange(height)[:, None]).reshape(rows, -1)
+    # The entries behind the grid, where n is no multiple of its height.
     rest = np.broadcast_to(np.arange(height * width, n), (rows, n - height * width))
-    places = np.concatenate([places, rest], axis=1)
-    values = np.take_along_axis(scores, places, axis=1)
+    indices = np.concatenate([indices, rest], axis=1)
+    values = np.take_along_axis(scores, indices, axis=1)
     best = np.argpartition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k :]
-    values, places = (np.take_along_axis(array, best, axis=1) for array in (values, places))
+    values, indices = (np.take_along_axis(array, best, axis=1) for array in (values, indices))
     order = _descending(values)
-    return np.take_along_axis(values, order, axis=1), np.take_along_axis(places, order, axis=1)
+    return np.take_along_axis(values, order, axis=1), np.take_along_axis(indices, order, axis=1)

@@ -1,9 +1,9 @@
-"""SentencePiece's character map: exact longest-match text normalisation.
+"""SentencePiece's text normalization: the longest rule that matches at each position.
 
-A SentencePiece model carries its normalisation rules (NFKC and a few more) as a precompiled
+A SentencePiece model contains its normalization rules (NFKC and a few more) as a precompiled
 double-array trie over UTF-8 (Darts-clone, https://github.com/s-yata/darts-clone) followed by the
-replacement strings, zero-terminated. The `tokenizers` library reads the same bytes, but looks at
-grapheme clusters and takes the *shortest* rule that fits: it drops the second accent of a
+replacement strings, zero-terminated. The `tokenizers` library reads the same bytes, but works on
+grapheme clusters and takes the *shortest* rule that matches: it drops the second accent of a
 decomposed Vietnamese letter and does not compose decomposed kana or Hangul. SentencePiece takes
 the longest rule at each position; so does this module.
 """
@@ -13,17 +13,17 @@ from __future__ import annotations
 import struct
 
 
-class CharsMap:
-    """The rules of one SentencePiece model; call it with a text to normalise it.
+class SentencePieceNormalizer:
+    """The rules of one SentencePiece model; call it with a text to normalize it.
 
     Args:
-        blob: `normalizer_spec.precompiled_charsmap` of the model.
+        rules: `normalizer_spec.precompiled_charsmap` of the model.
     """
 
-    def __init__(self, blob: bytes) -> None:
-        (size,) = struct.unpack_from("<I", blob)
-        self._units = struct.unpack_from(f"<{size // 4}I", blob, 4)
-        self._strings = blob[4 + size :]
+    def __init__(self, rules: bytes) -> None:
+        (size,) = struct.unpack_from("<I", rules)
+        self._units = struct.unpack_from(f"<{size // 4}I", rules, 4)
+        self._strings = rules[4 + size :]
         self._steps: dict[tuple[int, str], int] = {}
         # ASCII characters that start no rule without a non-ASCII character after them.
         self._plain = frozenset(c for c in map(chr, range(128)) if not self._is_rule(c))
@@ -57,19 +57,19 @@ class CharsMap:
         return end, None if leaf < 0 else self._replacement(leaf)
 
     def _child(self, node: int, character: str) -> int:
-        """The node after `character`, or -1; remembered, because texts repeat characters."""
+        """The node after `character`, or -1; cached, because texts repeat characters."""
         key = (node, character)
-        found = self._steps.get(key)
-        if found is None:
-            found = node
+        child = self._steps.get(key)
+        if child is None:
+            child = node
             for byte in character.encode():
-                found ^= self._offset(found) ^ byte
+                child ^= self._offset(child) ^ byte
                 # Bit 31 of a label is set when the unit holds a value and is no transition.
-                if found >= len(self._units) or self._units[found] & 0x800000FF != byte:
-                    found = -1
+                if child >= len(self._units) or self._units[child] & 0x800000FF != byte:
+                    child = -1
                     break
-            self._steps[key] = found
-        return found
+            self._steps[key] = child
+        return child
 
     def _offset(self, node: int) -> int:
         unit = self._units[node]

@@ -1,4 +1,4 @@
-"""Opening ONNX sessions on the device that was asked for, and on no other."""
+"""Opening ONNX sessions on the requested device; there is no fallback to another one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from compressor.errors import EnvironmentProblem, InputError, UsageError
+from compressor.errors import EnvironmentProblem, InputError, UsageError, did_you_mean
 from compressor.runtime.artifact import CPU_ONLY
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _ERRORS_ONLY = 3
 
 
 def open_session(graph: Path, device: str = "cpu", threads: int | None = None) -> InferenceSession:
-    """Open a graph on `device` with all graph optimisations.
+    """Open a graph on `device` with all graph optimizations.
 
     Args:
         graph: an ONNX file.
@@ -46,7 +46,7 @@ def open_session(graph: Path, device: str = "cpu", threads: int | None = None) -
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if threads is not None:
         if threads < 1:
-            raise UsageError(f"threads is {threads}, but must be at least 1")
+            raise UsageError(f"threads is {threads}, but must be at least 1", id="number-below-one")
         options.intra_op_num_threads = threads
     session = _create(ort, graph, options, device)
     if session.get_providers()[0] != provider:
@@ -74,10 +74,11 @@ def try_device(device: str) -> str:
 
 
 def choose_device(device: str, precisions: Sequence[str] = ()) -> Device:
-    """Turn `auto` into `cuda` where that works and `cpu` elsewhere; make sure of the others.
+    """The device to run on: `auto` is `cuda` where that works and `cpu` elsewhere.
 
     Args:
-        precisions: what is to run; with one that only the CPU has kernels for, `auto` is `cpu`.
+        precisions: of the graphs to run; with one that only the CPU has kernels for, `auto` is
+            `cpu`.
 
     Raises:
         UsageError: an unknown device.
@@ -102,20 +103,26 @@ def _onnxruntime() -> Any:
     except ImportError as error:
         raise EnvironmentProblem(
             "the package onnxruntime is not installed; install `onnxruntime-gpu` for NVIDIA GPUs "
-            "and CPUs, or `onnxruntime` for CPUs only, and not both"
+            "and CPUs, or `onnxruntime` for CPUs only, and not both",
+            id="onnxruntime-not-installed",
         ) from error
     return onnxruntime
 
 
 def _provider(device: str, ort: Any) -> str:
     if device not in PROVIDERS:
-        raise UsageError(f"device {device!r} is unknown; use one of {', '.join(PROVIDERS)}")
+        raise UsageError(
+            f"device {device!r} is unknown; use one of {', '.join(PROVIDERS)}"
+            + did_you_mean(device, PROVIDERS),
+            id="device-unknown",
+        )
     provider = PROVIDERS[device]
     if provider not in ort.get_available_providers():
         raise EnvironmentProblem(
             f"device {device!r} was requested, but this onnxruntime {ort.__version__} has only "
             f"{', '.join(ort.get_available_providers())}; uninstall it and install "
-            "`onnxruntime-gpu`, or use device 'cpu'"
+            "`onnxruntime-gpu`, or use device 'cpu'",
+            id="onnxruntime-without-provider",
         )
     if device == "cuda":
         _prepare_cuda(ort)
@@ -123,14 +130,15 @@ def _provider(device: str, ort: Any) -> str:
 
 
 def _prepare_cuda(ort: Any) -> None:
-    # Without a driver onnxruntime would fill stderr with the libraries it misses, and go on.
+    # Without a driver onnxruntime would list missing libraries on stderr, and use the CPU.
     driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
         ctypes.CDLL(driver)
     except OSError as error:
         raise EnvironmentProblem(
             f"device 'cuda' was requested, but this machine has no NVIDIA driver ({driver}); "
-            "use device 'cpu'"
+            "use device 'cpu'",
+            id="gpu-driver-missing",
         ) from error
     _preload_cuda()
 
@@ -139,16 +147,16 @@ def _prepare_cuda(ort: Any) -> None:
 def _preload_cuda() -> None:
     """Load the CUDA libraries that came as Python packages, once per process.
 
-    onnxruntime looks for them beside itself alone; where it was installed into a folder of its own
-    they are somewhere else on the path.
+    onnxruntime looks for them only beside itself; where it is installed in a folder of its own,
+    they are elsewhere on Python's path.
     """
     ort = _onnxruntime()
     if not hasattr(ort, "preload_dlls"):
         return
     beside = Path(ort.__file__).parent.parent / "nvidia"
-    found = importlib.util.find_spec("nvidia")
-    roots = [Path(root) for root in (found and found.submodule_search_locations) or []]
-    with contextlib.redirect_stdout(io.StringIO()):  # each folder lacks what the others have
+    spec = importlib.util.find_spec("nvidia")
+    roots = [Path(root) for root in (spec and spec.submodule_search_locations) or []]
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints what each folder lacks
         for root in roots:
             if root.resolve() == beside.resolve():
                 continue
@@ -156,35 +164,37 @@ def _preload_cuda() -> None:
                 for folder in filter(Path.is_dir, sorted(root.glob(pattern))):
                     ort.preload_dlls(directory=str(folder))
     with contextlib.redirect_stdout(sys.stderr):
-        ort.preload_dlls()  # prints what is found nowhere
+        ort.preload_dlls()  # prints the libraries that are nowhere
 
 
 def _not_started(ort: Any, instead: str) -> EnvironmentProblem:
     return EnvironmentProblem(
         f"device 'cuda' was requested, but onnxruntime {ort.__version__} could not start "
         f"{PROVIDERS['cuda']} {instead}; check the GPU driver and the CUDA and cuDNN versions "
-        "with `compress doctor`, or use device 'cpu'"
+        "with `compress doctor`, or use device 'cpu'",
+        id="gpu-not-usable",
     )
 
 
 def _create(ort: Any, graph: Path, options: Any, device: str) -> Any:
     if not graph.is_file():
-        raise InputError(f"there is no graph {graph}; export the model again")
+        raise InputError(f"there is no graph {graph}; export the model again", id="graph-missing")
     state = ort.capi.onnxruntime_pybind11_state
     providers: list[Any] = [PROVIDERS["cpu"]]  # on CUDA too, for shape arithmetic
     if device == "cuda":
-        # What is called fp32 is: onnxruntime would round the factors of products to 10 bits.
+        # Without TF32, which would round the factors of float32 products to 10 bits.
         providers.insert(0, (PROVIDERS["cuda"], {"use_tf32": "0"}))
     try:
         return ort.InferenceSession(
             str(graph), options, providers=providers,
-            # Or it would print to stdout and go on with the CPU, here and in the middle of a run.
+            # Or it would print to stdout and continue on the CPU, here and in the middle of a run.
             enable_fallback=0,
         )  # fmt: skip
     except (state.Fail, state.InvalidProtobuf, state.InvalidGraph, state.NotImplemented) as error:
         raise InputError(
             f"onnxruntime {ort.__version__} cannot open {graph}: "
-            f"{str(error).splitlines()[0]}; export the model again"
+            f"{str(error).splitlines()[0]}; export the model again",
+            id="graph-invalid",
         ) from error
     except (RuntimeError, state.EPFail, state.RuntimeException) as error:
         if device != "cuda":

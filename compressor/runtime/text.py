@@ -1,8 +1,9 @@
 """Texts to token ids and back, from the `tokenizer.json` of an artifact.
 
 Tokenizers that came from SentencePiece (Marian) need two things that the `tokenizers` library
-cannot express, see `compressor.export.tokenizer`: their character map is applied here by
-`CharsMap`, and pieces that have no id in the model's vocabulary become the unknown token here.
+cannot express, see `compressor.export.tokenizer`: texts are normalized here by
+`SentencePieceNormalizer`, and pieces without an id in the model's vocabulary become the unknown
+token here.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import EnvironmentProblem, InputError, UsageError
-from compressor.runtime.sentencepiece_normalizer import CharsMap
+from compressor.runtime.sentencepiece_normalizer import SentencePieceNormalizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-# A noncharacter: no text holds it, so a vocabulary entry that starts with it matches no text.
+# A noncharacter: it occurs in no text, so a vocabulary entry that starts with it never matches.
 MARK = "\ufdd0"
-# The entry after the last id of the model; what follows it are pieces without an id.
+# The entry after the model's last id; after it come the pieces without an id.
 FIRST_WITHOUT_ID = f"{MARK}pieces without an id"
 
 
@@ -60,9 +61,10 @@ class TextTokenizer:
             text = path.read_text(encoding="utf-8")
         except OSError as error:
             raise InputError(
-                f"cannot read tokenizer {path}: {error.strerror}; export the model again"
+                f"cannot read tokenizer {path}: {error.strerror}; export the model again",
+                id="tokenizer-unreadable",
             ) from error
-        self._tokenizer, self._charsmap = _load(text, path)
+        self._tokenizer, self._normalizer = _load(text, path)
         if max_tokens is not None:
             self._tokenizer.enable_truncation(max_tokens)
         self._first_without_id = self._tokenizer.token_to_id(FIRST_WITHOUT_ID)
@@ -73,7 +75,7 @@ class TextTokenizer:
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
         """Token ids of each text, or of each (text, pair), special tokens included.
 
-        The `cut` of a row tells whether it had to be cut; `warn_of_cut` warns of them.
+        The `cut` of a row says whether it had to be cut; `warn_of_cut` warns of such rows.
 
         Raises:
             UsageError: not as many pairs as texts.
@@ -81,13 +83,16 @@ class TextTokenizer:
         rows: list[Any] = self._normalized(texts)
         if pairs is not None:
             if len(pairs) != len(texts):
-                raise UsageError(f"there are {len(texts)} texts but {len(pairs)} pairs")
+                raise UsageError(
+                    f"there are {len(texts)} texts but {len(pairs)} pairs; give one for each text",
+                    id="pairs-do-not-match-texts",
+                )
             rows = list(zip(rows, self._normalized(pairs), strict=True))
         encodings = self._tokenizer.encode_batch(rows)
         return [Encoded(self._known(e.ids), e.type_ids, bool(e.overflowing)) for e in encodings]
 
     def warn_of_cut(self, cut: int, texts: int, stacklevel: int = 3) -> None:
-        """Warn, once for all, that so many of so many texts had to be cut; of none, do not.
+        """Warn that `cut` of so many texts had to be cut, unless it is none.
 
         Args:
             stacklevel: of `warnings.warn`; 3 names the line that called the caller.
@@ -104,7 +109,7 @@ class TextTokenizer:
         return list(self._tokenizer.decode_batch([list(row) for row in rows]))
 
     def _normalized(self, texts: Sequence[str]) -> list[str]:
-        return list(texts) if self._charsmap is None else [self._charsmap(text) for text in texts]
+        return list(texts) if self._normalizer is None else list(map(self._normalizer, texts))
 
     def _known(self, ids: list[int]) -> list[int]:
         limit = self._first_without_id
@@ -113,31 +118,37 @@ class TextTokenizer:
         return [self._unknown if token >= limit else token for token in ids]
 
 
-def _load(text: str, path: Path) -> tuple[Tokenizer, CharsMap | None]:
-    """The tokenizer, and the character map to apply before it if it came from SentencePiece."""
+def _load(text: str, path: Path) -> tuple[Tokenizer, SentencePieceNormalizer | None]:
+    """The tokenizer, and the normalizer to apply before it if it came from SentencePiece."""
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
         raise EnvironmentProblem(
-            "the package tokenizers is not installed; install it with `pip install tokenizers`"
+            "the package tokenizers is not installed; install it with `pip install tokenizers`",
+            id="tokenizers-not-installed",
         ) from error
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception as error:  # the library raises nothing more specific
         raise InputError(
-            f"{path} is not a tokenizer file ({error}); export the model again"
+            f"{path} is not a tokenizer file ({error}); export the model again",
+            id="tokenizer-invalid",
         ) from error
     if tokenizer.token_to_id(FIRST_WITHOUT_ID) is None:
         return tokenizer, None
-    return tokenizer, _take_charsmap(tokenizer)
+    return tokenizer, _take_normalizer(tokenizer)
 
 
-def _take_charsmap(tokenizer: Tokenizer) -> CharsMap | None:
-    """Remove the character map from the tokenizer's normalizer; None if the model has none."""
+def _take_normalizer(tokenizer: Tokenizer) -> SentencePieceNormalizer | None:
+    """Take SentencePiece's rules out of the tokenizer, which would apply them inexactly."""
     state = json.loads(tokenizer.normalizer.__getstate__())
-    maps = [step for step in state["normalizers"] if step["type"] == "Precompiled"]
-    state["normalizers"] = [step for step in state["normalizers"] if step not in maps]
+    steps = [step for step in state["normalizers"] if step["type"] == "Precompiled"]
+    state["normalizers"] = [step for step in state["normalizers"] if step not in steps]
     normalizer = tokenizer.normalizer
     normalizer.__setstate__(json.dumps(state).encode())
     tokenizer.normalizer = normalizer
-    return CharsMap(base64.b64decode(maps[0]["precompiled_charsmap"])) if maps else None
+    return (
+        SentencePieceNormalizer(base64.b64decode(steps[0]["precompiled_charsmap"]))
+        if steps
+        else None
+    )

@@ -53,7 +53,10 @@ class Translator:
         graphs = Path(directory) / GRAPH_DIRECTORY
         artifact = read_artifact(Path(directory))
         if not isinstance(artifact, TranslationArtifact):
-            raise InputError(f"{directory} holds a {artifact.task} model; open it with Classifier")
+            raise InputError(
+                f"{directory} holds a {artifact.task} model; open it with Classifier",
+                id="artifact-of-another-task",
+            )
         self.artifact = artifact
         precision = self.precision = artifact.precision(precision, device)
         self._device = device
@@ -78,7 +81,7 @@ class Translator:
         return list(self.artifact.generation.eos_token_id)
 
     def encode(self, texts: Sequence[str]) -> list[Encoded]:
-        """Token ids of each text, cut to what the model can read with the end token kept."""
+        """Token ids of each text, cut to the model's longest input with the end token kept."""
         rows = self._tokenizer.encode(texts)
         self._tokenizer.warn_of_cut(sum(row.cut for row in rows), len(rows))
         return rows
@@ -123,7 +126,7 @@ class Translator:
     ) -> Iterator[str]:
         """Translations of a stream of texts of any length, in their order, as `translate` gives.
 
-        Texts that had to be cut are warned of once, at the end.
+        One warning at the end counts the texts that were cut.
 
         Args:
             texts: read a chunk at a time.
@@ -149,8 +152,8 @@ class Translator:
         Args:
             batch: `input_ids` and `attention_mask`, [rows, source].
             num_beams, max_new_tokens: as in `translate`.
-            forced_length: exactly so many tokens for every row, by greedy search that does not
-                stop at end tokens: for timing the same work with every model.
+            forced_length: the exact number of tokens for every row, by greedy search that does not
+                stop at end tokens; for timing the same work with every model.
 
         Returns:
             Ids without the start token, up to and including the end token where there is one.
@@ -174,10 +177,10 @@ class Translator:
             [rows, steps, tokens], in the order of `self.tokens.ids`.
 
         Raises:
-            InputError: a token is none of these.
+            InputError: the decoder does not score one of the tokens.
         """
         decoder = self._read(batch)
-        columns = self.tokens.places(tokens).T
+        columns = self.tokens.indices(tokens).T  # [steps, rows]
         return np.stack([decoder.step(column).scores().copy() for column in columns], axis=1)
 
     def _stream(
@@ -204,15 +207,15 @@ class Translator:
         batch_tokens: int | None,
     ) -> list[str]:
         """Translations of `texts`, of which the ones that are not blank are encoded in `rows`."""
-        found = [""] * len(rows)
-        for places in by_length(rows, batch_size, batch_tokens, self._device):
-            chosen = [rows[place] for place in places]
-            batch = collate(chosen, self.artifact.pad_token_id, self.artifact.inputs)
-            decoded = self.decode(self._search(batch, settings))
-            for place, text in zip(places, decoded, strict=True):
-                found[place] = text
-        translations = iter(found)
-        return [next(translations) if text.strip() else "" for text in texts]
+        translations = [""] * len(rows)
+        for numbers in by_length(rows, batch_size, batch_tokens, self._device):
+            batch = [rows[number] for number in numbers]
+            padded = collate(batch, self.artifact.pad_token_id, self.artifact.inputs)
+            decoded = self.decode(self._search(padded, settings))
+            for number, text in zip(numbers, decoded, strict=True):
+                translations[number] = text
+        in_order = iter(translations)
+        return [next(in_order) if text.strip() else "" for text in texts]
 
     def _search(
         self, batch: Mapping[str, NDArray[np.int64]], settings: Generation
@@ -220,8 +223,8 @@ class Translator:
         rows = len(batch["input_ids"])
         if rows == 0:
             return []
-        find = greedy if settings.num_beams == 1 else beam_search
-        return self.tokens.rows(find(self._read(batch), rows, settings))
+        search = greedy if settings.num_beams == 1 else beam_search
+        return self.tokens.rows(search(self._read(batch), rows, settings))
 
     def _settings(
         self,
@@ -235,7 +238,8 @@ class Translator:
         if max_new_tokens is not None or num_beams not in (None, 1):
             raise UsageError(
                 f"forced_length={forced_length} is greedy and sets the length by itself; leave "
-                "num_beams and max_new_tokens out"
+                "num_beams and max_new_tokens out",
+                id="forced-length-with-other-limits",
             )
         return settings.with_length(forced_length)
 
@@ -244,7 +248,7 @@ class Translator:
         ids, mask = batch["input_ids"], batch["attention_mask"]
         graph = self._decoder
         cross = {}
-        if graph.cross:  # a decoder without cross-attention heads knows nothing of the source
+        if graph.cross:  # without cross-attention heads the decoder does not read the source
             feeds = {"input_ids": graph.value(ids), "attention_mask": graph.value(mask)}
             cross = run_bound(self._encoder, feeds, dict.fromkeys(graph.cross, self._device))
         return CachedDecoder(graph, len(ids), cross, mask)

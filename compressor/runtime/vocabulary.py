@@ -1,7 +1,7 @@
-"""Two numberings of a translator's tokens: the tokenizer's ids, and the places of those it can say.
+"""Two numberings of a translator's tokens: the tokenizer's ids, and the decoder's indices.
 
-A decoder may have rows only for tokens that a translation can be made of. Searching goes by their
-places in that list, from 0 on, ascending as the ids do; all that goes in or comes out goes by ids.
+A decoder may have rows only for the tokens that a translation can consist of. Its indices count
+these from 0 on, in the order of their ids. The search uses indices; users see ids.
 """
 
 from __future__ import annotations
@@ -34,28 +34,31 @@ class OutputTokens:
 
     def __init__(self, ids: Sequence[int], vocabulary: int) -> None:
         self.ids: Tokens = np.asarray(ids, dtype=np.int64)
-        self._places: Tokens = np.full(vocabulary, -1, dtype=np.int64)
-        self._places[self.ids] = np.arange(len(self.ids))
+        self._indices: Tokens = np.full(vocabulary, -1, dtype=np.int64)
+        self._indices[self.ids] = np.arange(len(self.ids))
 
-    def places(self, ids: Tokens) -> Tokens:
-        """Places of tokens, any shape.
+    def indices(self, ids: Tokens) -> Tokens:
+        """Indices of tokens, any shape.
 
         Raises:
-            InputError: a token is none of these.
+            InputError: the decoder does not score one of the tokens.
         """
-        found: Tokens = self._places[ids]
-        if (found < 0).any():
-            raise InputError(f"token {ids[found < 0][0]} is none that this decoder can produce")
-        return found
+        indices: Tokens = self._indices[ids]
+        if (indices < 0).any():
+            raise InputError(
+                f"this decoder cannot produce token {ids[indices < 0][0]}; see its output tokens",
+                id="token-not-in-output",
+            )
+        return indices
 
     def settings(self, given: Generation) -> Generation:
-        """Generation settings by ids -> the same by places."""
+        """Generation settings with ids -> the same settings with indices."""
 
         def one(token: int | None) -> int | None:
-            return None if token is None else int(self.places(np.array(token)))
+            return None if token is None else int(self.indices(np.array(token)))
 
         def some(tokens: Sequence[int]) -> list[int]:
-            return [int(place) for place in self._places[list(tokens)] if place >= 0]
+            return [int(index) for index in self._indices[list(tokens)] if index >= 0]
 
         forced = given.forced_eos_token_id
         return given.model_copy(
@@ -64,17 +67,17 @@ class OutputTokens:
                 "eos_token_id": some(given.eos_token_id),
                 "forced_bos_token_id": one(given.forced_bos_token_id),
                 "forced_eos_token_id": some(forced) if isinstance(forced, list) else one(forced),
-                "suppress_tokens": some(given.suppress_tokens),  # the others are never said
+                "suppress_tokens": some(given.suppress_tokens),  # others cannot occur
             }
         )
 
     def rows(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Rows of places -> rows of ids."""
+        """Rows of indices -> rows of ids."""
         return [self.ids[list(row)].tolist() for row in rows]
 
 
 class AllTokens(OutputTokens):
-    """Places are ids."""
+    """All ids: an index is the id."""
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__(range(vocabulary), vocabulary)
@@ -110,11 +113,14 @@ def read_output_tokens(path: Path, vocabulary: int) -> OutputTokens:
     try:
         ids = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {path} ({error}); export the model again") from error
-    whole = isinstance(ids, list) and all(type(i) is int and 0 <= i < vocabulary for i in ids)
-    if not whole or ids != sorted(set(ids)) or not ids:
+        raise InputError(
+            f"cannot read {path} ({error}); export the model again", id="output-tokens-unreadable"
+        ) from error
+    are_ids = isinstance(ids, list) and all(type(i) is int and 0 <= i < vocabulary for i in ids)
+    if not are_ids or ids != sorted(set(ids)) or not ids:
         raise InputError(
             f"{path} is not a list of different ids below {vocabulary}, ascending; export the "
-            "model again"
+            "model again",
+            id="output-tokens-invalid",
         )
     return OutputTokens(ids, vocabulary)

@@ -26,6 +26,7 @@ from compressor.pipeline.single_steps import export_checkpoint
 from compressor.results import Check
 from compressor.tasks import get_task
 from tests.helpers import toy
+from tests.helpers.errors import raises
 from tests.helpers.tiny import (
     BUILDERS,
     TRANSLATORS,
@@ -58,15 +59,21 @@ def test_exported_answers_are_pytorchs(name: str, mask_name: str, tmp_path):
     task = get_task(checkpoint.entry.task)
     probe = synthetic_probe(checkpoint, task)
     texts = ["w5 w7 w9", "w40", "", "  w8   w8 "]
-    with mock.patch.object(ExportedProgram, "run_decompositions") as decompose:
+    with mock.patch.object(ExportedProgram, "run_decompositions", traced_again):
         checks = export_model(checkpoint, model, mask, probe.batches, texts, tmp_path / "out", None)
-    decompose.assert_not_called()  # a second tracing, which would take as long as all the rest
     assert all(check.largest_difference <= check.tolerance for check in checks)
     batch = ragged_batch(model, rows=5)
     with torch.no_grad():
         expected = model(**batch).logits.numpy()
     actual = _run_plainly(tmp_path / "out" / "onnx", batch)
     np.testing.assert_allclose(actual, expected, atol=2e-4 * np.abs(expected).max())
+
+
+def traced_again(
+    self: object, decomp_table: object = None, decompose_custom_triton_ops: bool = False
+) -> None:
+    """Stands in for PyTorch's second tracing, which would take as long as all the rest."""
+    raise AssertionError("the model is traced a second time")
 
 
 def _run_plainly(directory, batch) -> np.ndarray:
@@ -143,7 +150,7 @@ def test_a_graph_of_another_model_is_caught(tmp_path):
     )
     mask = full.without([("encoder_self.0", 0)])
     other = prune(checkpoint.model, checkpoint.layers, mask)
-    with pytest.raises(VerificationError, match="differ from PyTorch"):
+    with raises(VerificationError, "onnx-differs"):
         verify_classifier(other, tmp_path / "out", [b.inputs() for b in probe.batches])
 
 
@@ -181,11 +188,11 @@ def test_an_export_that_fails_leaves_nothing(is_new: bool, tmp_path):
 def test_generation_settings_that_cannot_be_followed_are_refused():
     model = tiny_model("marian")
     model.generation_config.repetition_penalty = 1.3
-    with pytest.raises(InputError, match="repetition_penalty=1.3"):
+    with raises(InputError, "generation-setting-unsupported"):
         generation_settings(model)
     model.generation_config.repetition_penalty = None
     model.generation_config.bad_words_ids = [[3, 4]]
-    with pytest.raises(InputError, match="several tokens"):
+    with raises(InputError, "bad-words-unsupported"):
         generation_settings(model)
 
 

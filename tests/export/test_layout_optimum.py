@@ -306,7 +306,7 @@ def test_tokenizers_bear_the_names_that_transformers_4_knows(exported, tmp_path)
     assert ids == exported("bert").checkpoint.tokenizer("w5 w7")["input_ids"]
     path = tmp_path / "tokenizer_config.json"
     path.write_text('{"tokenizer_class": "MBartTokenizer", "extra_special_tokens": ["de_DE"]}')
-    optimum.name_as_before(path)
+    optimum.use_earlier_names(path)
     assert json.loads(path.read_text(encoding="utf-8")) == {
         "tokenizer_class": "MBartTokenizer", "additional_special_tokens": ["de_DE"],
     }  # fmt: skip

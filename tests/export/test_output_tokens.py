@@ -127,7 +127,7 @@ def test_settings_go_by_places(made):
     assert found.suppress_tokens == [3]  # token 5 is never said anyway
     assert tokens.rows([[1, 2], []]) == [[3, 4], []]
     with pytest.raises(InputError, match="token 5 is none that this decoder can produce"):
-        tokens.places(np.array([[3, 5]]))
+        tokens.indices(np.array([[3, 5]]))
     with pytest.raises(InputError, match="token 7 is none"):
         tokens.settings(settings.model_copy(update={"forced_bos_token_id": 7}))
 

@@ -26,8 +26,8 @@ def test_names_to_precisions(names, device, expected):
 @pytest.mark.parametrize(
     ("names", "device", "problem"),
     [
-        ("fp32,fp8", "cpu", "unknown-precision"),
-        ("", "cpu", "unknown-precision"),
+        ("fp32,fp8", "cpu", "precision-unknown"),
+        ("", "cpu", "precision-unknown"),
         ("fp32,fp32", "cpu", "precision-given-twice"),
         ("auto,int8", "cpu", "precision-auto-with-others"),
         ("int8", "cpu", "precision-without-fp32"),

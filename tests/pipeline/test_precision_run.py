@@ -179,7 +179,7 @@ def test_a_recipe_takes_a_comma_list_or_several(tmp_path):
     assert recipe(file).export.precision == ["fp32", "int8"]
     assert recipe(file, precision=["fp32", "fp16"]).export.precision == ["fp32", "fp16"]
     assert recipe(model="a", keep=["1"]).export.precision == ["fp32"]
-    with raises(UsageError, "unknown-precision"):
+    with raises(UsageError, "precision-unknown"):
         recipe(model="a", keep=["1"], precision=["bf16"])
 
 
