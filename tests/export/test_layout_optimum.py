@@ -31,6 +31,7 @@ from compressor.pipeline.recipe import build_recipe
 from compressor.pipeline.single_steps import export_checkpoint
 from tests.helpers import toy
 from tests.helpers.command_line import compress
+from tests.helpers.errors import raises
 from tests.helpers.tiny import TRANSLATORS, ragged_batch, uneven_mask
 
 pytestmark = pytest.mark.slow
@@ -241,7 +242,7 @@ def test_graphs_of_another_model_are_caught(exported):
     dense = open_checkpoint(str(it.directory.parent / "dense"))
     batches = [ragged_batch(dense.model, rows=3)]
     optimum.verify_translator(it.checkpoint.model, it.directory, batches)
-    with pytest.raises(VerificationError, match="differ"):
+    with raises(VerificationError, "onnx-differs"):
         optimum.verify_translator(dense.model, it.directory, batches)
     assert mask.count() < mask.total()
 
@@ -263,8 +264,9 @@ def test_a_decoder_layer_without_caches_is_refused(kind: str, tmp_path):
     checkpoint = open_checkpoint(str(toy.translator(tmp_path / "dense")))
     mask = checkpoint.mask.without((f"{kind}.1", head) for head in range(4))
     pruned = replace(checkpoint, model=prune(checkpoint.model, checkpoint.layers, mask), mask=mask)
-    with pytest.raises(InputError, match=rf"{kind}\.1.*--floor 1.*--layout compress"):
+    with raises(InputError, "layer-without-cache") as caught:
         optimum.export_optimum(pruned, mask, [], tmp_path / "out")
+    assert f"{kind}.1" in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 

@@ -22,6 +22,7 @@ from compressor.report.schema import load_report
 from compressor.runtime import Translator
 from compressor.runtime.vocabulary import count_output_tokens
 from tests.helpers import toy
+from tests.helpers.errors import raises
 
 pytestmark = pytest.mark.slow
 
@@ -114,19 +115,23 @@ def test_tokens_are_those_of_all_lines(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [(b"\n \n", "holds no text"), (b"\xff\xfe\n", "is not UTF-8"), (None, "No such file")],
+    ("content", "problem"),
+    [
+        (b"\n \n", "target-text-empty"),
+        (b"\xff\xfe\n", "target-text-not-utf8"),
+        (None, "target-text-unreadable"),
+    ],
 )
-def test_what_is_no_text_is_refused(content, message, tmp_path):
+def test_what_is_no_text_is_refused(content, problem, tmp_path):
     model = toy.translator(tmp_path / "bart", "bart")
     path = tmp_path / "text"
     if content is not None:
         path.write_bytes(content)
     flags = {"model": str(model), "target_text": str(path)}
-    with pytest.raises(InputError, match=message):
+    with raises(InputError, problem):
         export_checkpoint(build_recipe(flags), tmp_path / "out")
     flags |= {"calibration": str(toy.pairs_file(tmp_path / "rows.tsv")), "keep": ["0.5"]}
-    with pytest.raises(InputError, match=message):
+    with raises(InputError, problem):
         run(build_recipe(flags), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -17,6 +17,7 @@ from compressor.runtime import Translator
 from compressor.runtime import session as sessions
 from compressor.runtime.artifact import Generation, read_artifact
 from compressor.runtime.session import PROVIDERS, choose_device, open_session, try_device
+from tests.helpers.errors import raises
 
 EXAMPLE = Path(get_example("mul_1.onnx"))  # X [3, 2] times a constant
 TRANSLATION = {
@@ -49,15 +50,15 @@ def test_the_cpu_works() -> None:
 
 
 def test_unknown_device_and_threads() -> None:
-    with pytest.raises(UsageError, match="device 'tpu' is unknown; use one of cpu, cuda"):
+    with raises(UsageError, "device-unknown"):
         try_device("tpu")
-    with pytest.raises(UsageError, match="threads is 0"):
+    with raises(UsageError, "number-below-one"):
         open_session(EXAMPLE, threads=0)
 
 
 def test_a_package_without_the_provider_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
-    with pytest.raises(EnvironmentProblem, match="has only CPUExecutionProvider"):
+    with raises(EnvironmentProblem, "onnxruntime-without-provider"):
         try_device("cuda")
     assert choose_device("auto") == "cpu"
 
@@ -68,9 +69,9 @@ def test_a_session_that_fell_back_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sessions, "_prepare_cuda", lambda ort: None)
     fallen_back = SimpleNamespace(get_providers=lambda: ["CPUExecutionProvider"])
     monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *_, **__: fallen_back)
-    with pytest.raises(EnvironmentProblem, match="could not start CUDAExecutionProvider"):
+    with raises(EnvironmentProblem, "gpu-not-usable"):
         try_device("cuda")
-    with pytest.raises(EnvironmentProblem, match="'cuda' was requested"):
+    with raises(EnvironmentProblem, "gpu-not-usable"):
         choose_device("cuda")
 
 
@@ -92,7 +93,7 @@ def test_what_cuda_cannot_start_is_an_error_and_auto_takes_the_cpu(
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: list(PROVIDERS.values()))
     monkeypatch.setattr(sessions, "_prepare_cuda", lambda ort: None)
     monkeypatch.setattr(onnxruntime, "InferenceSession", start)
-    with pytest.raises(EnvironmentProblem, match=r"CUDAExecutionProvider \(CUDA failure 100: no"):
+    with raises(EnvironmentProblem, "gpu-not-usable"):
         try_device("cuda")
     assert choose_device("auto") == "cpu"
     assert capfd.readouterr() == ("", "")
@@ -149,13 +150,13 @@ def test_int8_is_for_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert tried == ["cuda", "cpu"]
     both = {name: {"encoder": "e", "decoder": "d"} for name in ("fp32", "int8")}
     write(tmp_path, TRANSLATION | {"precisions": both, "default_precision": "int8"})
-    with pytest.raises(UsageError, match="int8 graphs are for the CPU; .* which has fp32, int8"):
+    with raises(UsageError, "precision-not-on-device"):
         Translator(tmp_path, device="cuda")
 
 
 def test_no_onnxruntime(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(EnvironmentProblem, match="onnxruntime is not installed"):
+    with raises(EnvironmentProblem, "onnxruntime-not-installed"):
         try_device("cpu")
 
 
@@ -164,15 +165,15 @@ def test_no_tokenizers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(EnvironmentProblem, match="tokenizers is not installed"):
+    with raises(EnvironmentProblem, "tokenizers-not-installed"):
         TextTokenizer(tmp_path / "tokenizer.json")
 
 
 def test_missing_and_malformed_graphs(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"there is no graph .*model\.onnx"):
+    with raises(InputError, "graph-missing"):
         open_session(tmp_path / "model.onnx")
     (tmp_path / "model.onnx").write_bytes(b"no graph at all")
-    with pytest.raises(InputError, match=r"cannot open .*model\.onnx"):
+    with raises(InputError, "graph-invalid"):
         open_session(tmp_path / "model.onnx")
 
 
@@ -184,21 +185,21 @@ def test_an_artifact_is_read(tmp_path: Path) -> None:
         decoder_start_token_id=9, eos_token_id=[0], max_length=20
     )
     assert artifact.file("decoder", None) == "decoder.onnx"
-    with pytest.raises(InputError, match="names no 'model' graph of precision fp32"):
+    with raises(InputError, "graph-not-in-artifact"):
         artifact.file("model", "fp32")
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "field"),
     [
-        ({"schema": 2}, "translation.schema: Input should be 1"),
-        ({"task": "speech"}, "the file: Input tag 'speech'"),
-        ({"pad_token_id": -1}, "translation.pad_token_id: Input should be greater"),
-        ({"heads": 3}, "translation.heads: Extra inputs are not permitted"),
-        ({"generation": {"eos_token_id": [0]}}, "decoder_start_token_id: Field required"),
+        ({"schema": 2}, "translation.schema"),
+        ({"task": "speech"}, "the file"),
+        ({"pad_token_id": -1}, "translation.pad_token_id"),
+        ({"heads": 3}, "translation.heads"),
+        ({"generation": {"eos_token_id": [0]}}, "decoder_start_token_id"),
         (
             {"generation": {"decoder_start_token_id": 9, "eos_token_id": [0]}},
-            "either max_length or max_new_tokens must be set",
+            "max_new_tokens",
         ),
         (
             {"generation": TRANSLATION["generation"] | {"early_stopping": "soon"}},  # type: ignore
@@ -207,18 +208,17 @@ def test_an_artifact_is_read(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_malformed_artifacts(change: dict, message: str, tmp_path: Path) -> None:
+def test_malformed_artifacts(change: dict, field: str, tmp_path: Path) -> None:
     write(tmp_path, TRANSLATION | change)
-    with pytest.raises(InputError) as caught:
+    with raises(InputError, "artifact-invalid") as caught:
         read_artifact(tmp_path)
-    assert message in str(caught.value)
-    assert "export the model again" in str(caught.value)
+    assert field in str(caught.value)
 
 
 def test_files_that_are_not_json(tmp_path: Path) -> None:
     write(tmp_path, "{")
-    with pytest.raises(InputError, match="does not describe an artifact: the file: Invalid JSON"):
+    with raises(InputError, "artifact-invalid"):
         read_artifact(tmp_path)
     (tmp_path / "onnx" / "graphs.json").write_bytes(b"\xff\xfe")
-    with pytest.raises(InputError, match="is not UTF-8 text"):
+    with raises(InputError, "artifact-not-utf8"):
         read_artifact(tmp_path)
