@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
+import onnx_ir
 import torch
 from torch import Tensor, nn
 
@@ -27,7 +28,6 @@ from compressor.export.attention import (
 from compressor.export.cache_rows import export_cache_rows
 from compressor.export.tracing import TRANSLATIONS, traced_once
 from compressor.export.vocabulary import OutputLayer, embedding_only, largest
-from compressor.export.writing import MOST_BYTES, weight_bytes, write_model
 from compressor.model.architectures import architecture
 from compressor.model.memory import release
 from compressor.model.sublayers import Mask, Sublayer
@@ -36,6 +36,11 @@ from compressor.tasks import get_task
 # Gelu is one node from 20 on, layer normalization from 17 on. Nothing newer is used, so that older
 # runtimes can read the graphs. Attention is written out: see compressor/export/attention.py.
 OPSET = 20
+# Weights are stored in a file beside the graph: written one after the other, they are not in memory
+# several times over, as they are while one protobuf message is made of them. The name is the one
+# that the loaders of Hugging Face optimum download together with a graph.
+WEIGHTS_SUFFIX = "_data"
+INSIDE_BYTES = 1024  # weights up to this size stay in the graph's own file
 
 
 class ClassifierGraph(nn.Module):
@@ -270,10 +275,8 @@ def export_graph(
             id="exported-names-differ",
         )
     _strip_traces(program.model)
-    if weight_bytes(program.model) < MOST_BYTES:
-        write_model(program.model, path)
-    else:
-        program.save(path)  # the weights go to a file beside it
+    weights = path.name + WEIGHTS_SUFFIX
+    onnx_ir.save(program.model, path, external_data=weights, size_threshold_bytes=INSIDE_BYTES)
 
 
 def _strip_traces(model: Any) -> None:

@@ -8,19 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 from onnx import ModelProto
+from onnx.external_data_helper import load_external_data_for_model
 from torch import Tensor, nn
 
 from compressor.errors import VerificationError
 from compressor.export.fp16 import to_fp16
+from compressor.export.graphs import INSIDE_BYTES, WEIGHTS_SUFFIX
 from compressor.export.half_range import LargestValue, range_check
 from compressor.export.int8 import to_int8
 from compressor.export.metadata import GRAPHS
 from compressor.export.precision_names import BASE
 from compressor.export.verify import relative_difference
 from compressor.export.vocabulary import restricted
-from compressor.export.writing import MOST_BYTES, read_model, tensor_bytes, write_proto
 from compressor.model.memory import trim_memory
 from compressor.results import HALF_RANGE, Check
 from compressor.runtime import Classifier, Translator
@@ -122,10 +124,8 @@ def _write(data: dict[str, Any], graphs: Path) -> None:
 
 
 def _convert(source: Path, target: Path, precision: str) -> None:
-    import onnx
-    from onnx.external_data_helper import load_external_data_for_model
-
-    model = read_model(source)
+    # Weights stay in their file until the conversion reads them, one at a time.
+    model = onnx.load(source, load_external_data=False)
     signature = _signature(model)
     converted = _CONVERT[precision](model, source.parent)
     if _signature(converted) != signature:
@@ -134,13 +134,14 @@ def _convert(source: Path, target: Path, precision: str) -> None:
             "made from; please report this with the checkpoint's name",
             id="converted-graph-differs",
         )
-    if sum(map(tensor_bytes, converted.graph.initializer)) < MOST_BYTES:
-        write_proto(converted, target, source.parent)
-    else:
-        load_external_data_for_model(converted, str(source.parent))
-        onnx.save_model(
-            converted, target, save_as_external_data=True, location=f"{target.name}.data"
-        )
+    load_external_data_for_model(converted, str(source.parent))  # what was not converted
+    onnx.save_model(
+        converted,
+        target,
+        save_as_external_data=True,
+        location=target.name + WEIGHTS_SUFFIX,
+        size_threshold=INSIDE_BYTES,
+    )
     onnx.checker.check_model(target)
     del model, converted
     trim_memory()
