@@ -20,13 +20,14 @@ from compressor.export.metadata import generation_settings
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.pipeline.build import synthetic_probe
-from compressor.pipeline.recipe import build_recipe
+from compressor.pipeline.load import synthetic_probe
+from compressor.pipeline.recipe import ExportRequest
 from compressor.pipeline.single_steps import export_checkpoint
 from compressor.results import Check
 from compressor.tasks import get_task
 from tests.helpers import toy
 from tests.helpers.errors import raises
+from tests.helpers.recipes import request
 from tests.helpers.tiny import (
     BUILDERS,
     TRANSLATORS,
@@ -164,7 +165,7 @@ def test_an_export_that_fails_leaves_nothing(is_new: bool, tmp_path):
     out = tmp_path / "out"
     if not is_new:
         out.mkdir()
-    recipe = build_recipe({"model": str(toy.classifier(tmp_path / "dense", "bert"))})
+    wanted = request(ExportRequest, model=str(toy.classifier(tmp_path / "dense", "bert")))
 
     def write(*arguments: object, then: Exception | None) -> list[Check]:
         graphs = arguments[5] / "onnx"
@@ -179,14 +180,14 @@ def test_an_export_that_fails_leaves_nothing(is_new: bool, tmp_path):
         mock.patch("compressor.pipeline.single_steps.export_model", refused),
         pytest.raises(VerificationError, match="they differ"),
     ):
-        export_checkpoint(recipe, out)
+        export_checkpoint(wanted, out)
     assert out.exists() != is_new
     assert is_new or not list(out.iterdir())
     with mock.patch("compressor.pipeline.single_steps.export_model", partial(write, then=None)):
-        export_checkpoint(recipe, out)
+        export_checkpoint(wanted, out)
     assert [path.name for path in out.rglob("*")] == ["onnx", "model.onnx"]
     with pytest.raises(InputError, match="is there already"):
-        export_checkpoint(recipe, out)
+        export_checkpoint(wanted, out)
 
 
 def test_generation_settings_that_cannot_be_followed_are_refused():
