@@ -394,6 +394,19 @@ def test_a_study_from_the_shell(toys, tmp_path):
     assert {path.stem for path in out.glob("*.md")} == {"study-heads", "study-layers"}
 
 
+@pytest.mark.parametrize("damage", [lambda text: text[: len(text) // 2], lambda text: "[1]"])
+def test_damaged_results_of_a_stage_are_computed_again(damage, toys, tmp_path):
+    model, out = toys["classification"], tmp_path / "out"
+    options = {"model": model.model, "test": model.test, "method": "magnitude"}
+    first = run("layers", out, **options)
+    state = out / ".compress" / f"{PREFIX}layers" / ".compress"
+    stages = [path for path in state.glob("*.json") if path.name != "run.json"]
+    assert stages
+    for path in stages:
+        path.write_text(damage(path.read_text(encoding="utf-8")), encoding="utf-8")
+    assert run("layers", out, **options) == first
+
+
 def test_a_directory_with_other_things_is_left_alone(toys, tmp_path):
     model = toys["classification"]
     (tmp_path / "report.json").write_text("{}", encoding="utf-8")
