@@ -22,7 +22,7 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
-from compressor.pipeline import load, sections, select
+from compressor.pipeline import load, methods, sections, select
 from compressor.progress import Progress
 from compressor.recovery import Recovered
 from compressor.tasks import Batch, get_task
@@ -203,7 +203,7 @@ class Experiment:
 
     def _score(self, cell: Cell, mask: Mask, model: nn.Module) -> Scores:
         options = {"normalize": "none"} if cell.method in PLAIN else {}
-        method: Any = sections.SCORED[PLAIN.get(cell.method, cell.method)](**options)
+        method: Any = methods.SCORED[PLAIN.get(cell.method, cell.method)](**options)
         return select.score_model(
             method, self.checkpoint, self.task, self.examples, mask, seed=cell.seed, device="cpu",
             progress=self.progress, references=self.calibration.targets, model=model,
@@ -212,7 +212,7 @@ class Experiment:
     def repair(self, how: str, pruned: nn.Module, seed: int) -> Recovered:
         epochs = {"distill": {"epochs": self.distill_epochs}}
         names = [] if how == "none" else how.split("+")
-        steps: list[Any] = [sections.REPAIRS[name](**epochs.get(name, {})) for name in names]
+        steps: list[Any] = [methods.REPAIRS[name](**epochs.get(name, {})) for name in names]
         return select.repair(
             steps, self.checkpoint, self.task, self.examples, pruned, seed=seed, device="cpu",
             progress=self.progress,

@@ -52,7 +52,7 @@ class Subset(Gates):
         self.estimator = estimator
         self.weight = torch.zeros(layout.total, device=device, requires_grad=True)
         plan = rounds(layout.layer_groups, list(layout.pools.values()), layout.total)
-        self._plan = [rows.to(device) for rows in plan]
+        self.rounds = [rows.to(device) for rows in plan]
         self.rate = gate_learning_rate or LEARNING_RATE
 
     def temperature(self, progress: float) -> float:
@@ -70,14 +70,14 @@ class Subset(Gates):
 
     def draw(self, progress: float) -> Tensor:
         scores = self.weight + gumbel_noise(self.layout.total).to(self.weight.device)
-        relaxed = relaxed_subset(scores, self._plan, self.temperature(progress))
+        relaxed = relaxed_subset(scores, self.rounds, self.temperature(progress))
         if self.estimator == "gumbel":
             return relaxed
         hard = self.layout.flat(self.layout.exact_mask(scores)).to(relaxed.device)
         return straight_through(hard, relaxed)
 
     def without_noise(self, progress: float) -> Tensor:
-        return relaxed_subset(self.weight, self._plan, self.temperature(progress))
+        return relaxed_subset(self.weight, self.rounds, self.temperature(progress))
 
     def scores(self) -> Tensor:
         return self.weight

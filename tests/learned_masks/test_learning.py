@@ -310,6 +310,18 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(
     assert same(whole, facts(learn(method, job)))  # once more, when all is done
 
 
+@pytest.mark.parametrize("damage", [b"", b"not a training", None])
+def test_a_damaged_state_is_made_again_with_a_message(tmp_path: Path, damage: bytes | None):
+    """None: the file of a finished training, cut in half."""
+    state, lines = tmp_path / "gates.safetensors", []
+    job = dataclasses.replace(learning("bert"), state=state)
+    whole = facts(learn("subset", job))
+    state.write_bytes(state.read_bytes()[: state.stat().st_size // 2] if damage is None else damage)
+    again = learn("subset", dataclasses.replace(job, report=lines.append))
+    assert same(whole, facts(again))
+    assert str(state) in lines[0]
+
+
 @pytest.mark.parametrize("estimator", ["gumbel", "straight-through"])
 def test_subset_gates_sum_to_the_count_and_harden(estimator):
     layers = find_sublayers(tiny_model("marian"))
@@ -340,7 +352,7 @@ def test_a_cold_subset_and_its_mask_keep_the_same_heads_with_floors():
         with torch.no_grad():
             gates.weight.normal_(0, 9, generator=torch.Generator().manual_seed(seed))
         expected = gates.layout.flat(gates.mask())
-        found = relaxed_subset(gates.weight.detach(), gates._plan, 1e-5)
+        found = relaxed_subset(gates.weight.detach(), gates.rounds, 1e-5)
         np.testing.assert_allclose(found, expected, atol=1e-5)
 
 

@@ -14,6 +14,7 @@ from compressor.errors import InputError
 from compressor.recovery import Recovered, Recovery, recover
 from compressor.recovery.distill import Distillation
 from compressor.tasks import Example
+from tests.helpers.errors import raises
 from tests.helpers.stages import job
 from tests.helpers.tiny import BUILDERS
 
@@ -107,5 +108,5 @@ def test_the_same_seed_gives_the_same_weights_and_another_other_ones():
 def test_too_few_rows_to_hold_some_out_are_an_error():
     setup = job("bert")
     few = dataclasses.replace(setup, examples=setup.examples[:12])
-    with pytest.raises(InputError, match="12"):
+    with raises(InputError, "too-few-rows-to-train"):
         recover({"distill": {}}, few)
