@@ -15,7 +15,7 @@ from compressor.export.metadata import max_source_tokens
 from compressor.export.precision_names import precisions_to_export
 from compressor.export.target_text import count_lines, tokens_of_text
 from compressor.export.vocabulary import output_tokens
-from compressor.files import fingerprint, require_directory, sha256_of
+from compressor.files import fingerprint, sha256_of
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, open_dense
 from compressor.model.location import checkpoint_files
 from compressor.model.sublayers import Mask
@@ -144,7 +144,6 @@ def prepare(
     progress: Progress,
 ) -> Context:
     """Check all that can be checked before the first long computation, and open the workspace."""
-    require_directory(output)
     device = pick_device(recipe.device, progress)
     full = Mask.full(checkpoint.layers)
     floors = parse_floors(recipe.budget.floor, full)

@@ -17,6 +17,7 @@ from compressor import __version__
 from compressor.budgets.counts import QualityBudget, SpeedBudget
 from compressor.export import export_model
 from compressor.export.precisions import set_default
+from compressor.files import require_directory
 from compressor.model.memory import release, trim_memory
 from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.sublayers import Scores
@@ -58,6 +59,7 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
         CompressError: see `compressor.errors`; nothing is half written, and calling again with
             the same recipe goes on from the last finished stage.
     """
+    require_directory(output)
     gate = rules.parse_rules(recipe.gate.max_drop, recipe.gate.min_speedup)
     check_recipe(recipe, gate)
     checkpoint = load(recipe.model)

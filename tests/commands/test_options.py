@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from compressor.commands import run
+from compressor.errors import UsageError
 from compressor.files import write_json
 from tests.helpers import toy
+from tests.helpers.command_line import invoke
+from tests.helpers.errors import raises
 from tests.helpers.scores import sample
 
 
@@ -17,17 +19,18 @@ def model(once) -> Path:
     return once("outputs-model", toy.classifier)
 
 
-def score(model: Path, output: Path, *options: str) -> int:
-    return run(["score", "-m", str(model), "--method", "magnitude", "-o", str(output), *options])
+def score(model: Path, output: Path, *options: str) -> None:
+    invoke("score", "-m", model, "--method", "magnitude", "-o", output, *options)
 
 
-def test_score_refuses_options_that_no_method_takes(model, tmp_path, capsys):
+def test_score_rejects_options_that_no_compared_method_takes(model, tmp_path):
     output = tmp_path / "s.json"
-    assert score(model, output, "--per", "example") == 2
-    assert "--method taylor or relevance, not for magnitude" in capsys.readouterr().err
+    with raises(UsageError, "option-without-use") as caught:
+        score(model, output, "--per", "example")
+    assert "--method taylor" in str(caught.value)
     # An option may be for a method that is compared with, which has no rows here.
-    assert score(model, output, "--per", "example", "--compare", "taylor") == 2
-    assert "--method taylor needs --calibration" in capsys.readouterr().err
+    with raises(UsageError, "calibration-missing"):
+        score(model, output, "--per", "example", "--compare", "taylor")
 
 
 @pytest.mark.parametrize(
@@ -37,15 +40,16 @@ def test_score_refuses_options_that_no_method_takes(model, tmp_path, capsys):
         (["--learning-rate", "3"], "--recover distill"),
     ],
 )
-def test_prune_refuses_options_of_a_repair_that_is_not_done(model, tmp_path, options, hint, capsys):
+def test_prune_rejects_options_of_a_repair_that_is_not_chosen(model, tmp_path, options, hint):
     scores = tmp_path / "scores.json"
     write_json(scores, sample(0, "taylor").to_json())
-    output = ["-o", str(tmp_path / "out"), "--keep", "0.5"]
-    assert run(["prune", "-m", str(model), "--scores", str(scores), *output, *options]) == 2
-    assert hint in capsys.readouterr().err
+    prune = ["prune", "-m", model, "--scores", scores, "-o", tmp_path / "out", "--keep", "0.5"]
+    with raises(UsageError, "option-without-use") as caught:
+        invoke(*prune, *options)
+    assert hint in str(caught.value)
 
 
 @pytest.mark.parametrize("seconds", ["0", "-5", "nan"])
-def test_no_time_to_measure_is_refused(seconds, capsys):
-    assert run(["bench", "x", "--test", "x.tsv", "--bench-seconds", seconds]) == 2
-    assert "seconds above 0" in capsys.readouterr().err
+def test_a_benchmark_needs_a_time_above_zero(seconds):
+    with raises(UsageError, "option-invalid"):
+        invoke("bench", "x", "--test", "x.tsv", "--bench-seconds", seconds)
