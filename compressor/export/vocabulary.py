@@ -52,7 +52,7 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
     ids: dict[str, int] = tokenizer.get_vocab()
     kept = set(ids.values()) - {ids[piece] for piece in _source_only(tokenizer) if piece in ids}
     if seen is not None:
-        kept &= {*seen, *_always(checkpoint), *(ids[piece] for piece in ids if _is_short(piece))}
+        kept &= {*seen, *_always(checkpoint), *(ids[piece] for piece in ids if is_short(piece))}
     if len(kept) > (1 - WORTH) * len(ids):
         return None
     more = -len(kept) % NARROW  # up to a multiple, which `_block_width` can divide
@@ -85,7 +85,7 @@ def _always(checkpoint: Checkpoint) -> set[int]:
     return (inserted | set(special)) - {None}
 
 
-def _is_short(piece: str) -> bool:
+def is_short(piece: str) -> bool:
     """Whether a piece is one character or byte, with or without a mark of a word's start or end."""
     return (
         len(piece.strip("\u2581\u0120").removesuffix("</w>")) <= 1

@@ -117,8 +117,8 @@ class CachedDecoder:
         self, graph: DecoderGraph, rows: int, cross: Mapping[str, OrtValue], mask: Tokens
     ) -> None:
         self._graph = graph
-        self._cross = {name: cross[name] for name in graph.cross}
-        self._past = graph.empty_past(rows)
+        self.cross = {name: cross[name] for name in graph.cross}
+        self.past = graph.empty_past(rows)
         self._set_mask(mask)
         self._position = 0
 
@@ -128,28 +128,28 @@ class CachedDecoder:
         feeds = {
             "input_ids": graph.value(tokens[:, None]),  # [rows, 1]
             "position": graph.value(np.array([self._position])),
-            **self._past,
+            **self.past,
         }
         outputs = _run(graph.session, self._binding, feeds, graph.outputs)
-        self._past = {name: outputs[name.replace("past", "present")] for name in self._past}
+        self.past = {name: outputs[name.replace("past", "present")] for name in self.past}
         self._position += 1
         return CachedStep(outputs["logits"], outputs[BEST])
 
     def reorder(self, rows: Tokens) -> None:
         """See `search.Decoder`."""
         if not np.array_equal(rows, np.arange(len(rows))):
-            self._past = self._graph.select_rows(self._past, rows)
+            self.past = self._graph.select_rows(self.past, rows)
 
     def keep(self, rows: Tokens) -> None:
         """See `search.Decoder`."""
-        caches = self._graph.select_rows({**self._cross, **self._past}, rows)
-        self._cross = {name: caches[name] for name in self._cross}
-        self._past = {name: caches[name] for name in self._past}
+        caches = self._graph.select_rows({**self.cross, **self.past}, rows)
+        self.cross = {name: caches[name] for name in self.cross}
+        self.past = {name: caches[name] for name in self.past}
         self._set_mask(self._mask[rows])
 
     def _set_mask(self, mask: Tokens) -> None:
         self._mask = mask
-        source = dict(self._cross)
+        source = dict(self.cross)
         if self._graph.reads_mask:
             source["attention_mask"] = self._graph.value(mask)
         # These inputs are the same in every step, so they are bound once.

@@ -125,11 +125,11 @@ def _provider(device: str, ort: Any) -> str:
             id="onnxruntime-without-provider",
         )
     if device == "cuda":
-        _prepare_cuda(ort)
+        prepare_cuda(ort)
     return provider
 
 
-def _prepare_cuda(ort: Any) -> None:
+def prepare_cuda(ort: Any) -> None:
     # Without a driver onnxruntime would list missing libraries on stderr, and use the CPU.
     driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:
@@ -140,11 +140,11 @@ def _prepare_cuda(ort: Any) -> None:
             "use device 'cpu'",
             id="gpu-driver-missing",
         ) from error
-    _preload_cuda()
+    preload_cuda()
 
 
 @cache
-def _preload_cuda() -> None:
+def preload_cuda() -> None:
     """Load the CUDA libraries that came as Python packages, once per process.
 
     onnxruntime looks for them only beside itself; where it is installed in a folder of its own,

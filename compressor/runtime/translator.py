@@ -179,9 +179,19 @@ class Translator:
         Raises:
             InputError: the decoder does not score one of the tokens.
         """
-        decoder = self._read(batch)
+        decoder = self.start(batch)
         columns = self.tokens.indices(tokens).T  # [steps, rows]
         return np.stack([decoder.step(column).scores().copy() for column in columns], axis=1)
+
+    def start(self, batch: Mapping[str, NDArray[np.int64]]) -> CachedDecoder:
+        """Run the encoder on a padded batch; the decoder before its first step."""
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        graph = self._decoder
+        cross = {}
+        if graph.cross:  # without cross-attention heads the decoder does not read the source
+            feeds = {"input_ids": graph.value(ids), "attention_mask": graph.value(mask)}
+            cross = run_bound(self._encoder, feeds, dict.fromkeys(graph.cross, self._device))
+        return CachedDecoder(graph, len(ids), cross, mask)
 
     def _stream(
         self,
@@ -224,7 +234,7 @@ class Translator:
         if rows == 0:
             return []
         search = greedy if settings.num_beams == 1 else beam_search
-        return self.tokens.rows(search(self._read(batch), rows, settings))
+        return self.tokens.rows(search(self.start(batch), rows, settings))
 
     def _settings(
         self,
@@ -242,13 +252,3 @@ class Translator:
                 id="forced-length-with-other-limits",
             )
         return settings.with_length(forced_length)
-
-    def _read(self, batch: Mapping[str, NDArray[np.int64]]) -> CachedDecoder:
-        """Run the encoder: the decoder of a batch before its first step."""
-        ids, mask = batch["input_ids"], batch["attention_mask"]
-        graph = self._decoder
-        cross = {}
-        if graph.cross:  # without cross-attention heads the decoder does not read the source
-            feeds = {"input_ids": graph.value(ids), "attention_mask": graph.value(mask)}
-            cross = run_bound(self._encoder, feeds, dict.fromkeys(graph.cross, self._device))
-        return CachedDecoder(graph, len(ids), cross, mask)

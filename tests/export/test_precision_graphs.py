@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -20,13 +19,12 @@ from compressor.export.fp16 import to_fp16
 from compressor.export.half_range import LargestValue, range_check
 from compressor.export.int8 import quantize_columns, to_int8
 from compressor.export.precisions import add_precision, require_within, set_default
-from compressor.report import sentences
 from compressor.results import HALF_RANGE
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import read_artifact
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.runtime_artifacts import Exported, _directory, export
+from tests.helpers.runtime_artifacts import Exported, export, new_directory
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, ragged_batch, tiny_model, uneven_mask
 
 pytestmark = pytest.mark.slow
@@ -40,7 +38,7 @@ FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 @cache
 def exported(name: str) -> Exported:
     """A model with a different head count in every layer, none in the last, in all precisions."""
-    directory = _directory()
+    directory = new_directory()
     build = toy.translator if name in TRANSLATORS else toy.classifier
     made = export(build(directory / "dense", name), uneven_mask, directory / "out")
     batch = inputs(made, rows=2, seed=7)
@@ -337,7 +335,7 @@ def test_checks_beyond_their_tolerance_are_refused(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("factor", "within"), [(1.0, True), (1e5, False)])
-def test_values_beyond_half_precision_are_told_where_it_is_computed_in_float32(
+def test_values_beyond_half_precision_are_found_where_it_is_computed_in_float32(
     factor: float, within: bool
 ):
     """The activations of one layer are large, its weights and its answers are not."""
@@ -357,8 +355,6 @@ def test_values_beyond_half_precision_are_told_where_it_is_computed_in_float32(
     if not within:
         with raises(VerificationError, "values-beyond-fp16"):
             require_within([check], "fp16")
-        build = SimpleNamespace(checks=[check], base_comparisons=[])
-        assert "times float16's range" in sentences._refusal(build)
 
 
 def test_the_default_is_what_the_runtime_opens(tmp_path):

@@ -96,10 +96,10 @@ def test_any_text_can_still_be_spelt(own_target, tmp_path):
 
 
 def test_bytes_and_marked_letters_are_spelling():
-    from compressor.export.vocabulary import _is_short
+    from compressor.export.vocabulary import is_short
 
-    assert all(map(_is_short, ["a", "▁", "▁a", "Ġa", "a</w>", "<0x0A>", "漢", "Ġ"]))
-    assert not any(map(_is_short, ["ab", "▁ab", "<0x0A", "<x>", "Ġab", "ab</w>"]))
+    assert all(map(is_short, ["a", "▁", "▁a", "Ġa", "a</w>", "<0x0A>", "漢", "Ġ"]))
+    assert not any(map(is_short, ["ab", "▁ab", "<0x0A", "<x>", "Ġab", "ab</w>"]))
 
 
 def test_tokens_are_those_of_all_lines(tmp_path):

@@ -69,7 +69,7 @@ def vary(model: Any) -> None:
 @cache
 def translator() -> Exported:
     """A Marian model with SentencePiece vocabularies and a different head count in every layer."""
-    directory = _directory()
+    directory = new_directory()
     dense = toy.marian_with_pieces(directory / "dense")
     return export(dense, uneven_mask, directory / "out", vary)
 
@@ -77,11 +77,11 @@ def translator() -> Exported:
 @cache
 def classifier(name: str) -> Exported:
     """A classifier of the architecture with a different head count in every layer."""
-    directory = _directory()
+    directory = new_directory()
     return export(toy.classifier(directory / "dense", name), uneven_mask, directory / "out")
 
 
-def _directory() -> Path:
+def new_directory() -> Path:
     path = Path(tempfile.mkdtemp(prefix="compress-tests-"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path

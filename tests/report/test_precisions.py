@@ -12,7 +12,7 @@ from compressor.report.page import render_html
 from compressor.report.rules import check, parse_rules
 from compressor.report.schema import Report
 from compressor.report.summary import short_table, summary
-from compressor.results import Throughput
+from compressor.results import HALF_RANGE, Check, Throughput
 from tests.helpers.report_samples import int8_report, lossy, translator_report
 
 
@@ -27,6 +27,15 @@ def test_a_significant_loss_is_told_everywhere():
     found = {m["name"]: m for m in summary(report)["variants"]}["heads-50-int8"]
     assert found["base_comparisons"]["bleu"]["judgement"] == "significantly worse"
     assert (found["default"], found["base"], found["precision"]) == (False, "heads-50", "int8")
+
+
+def test_values_beyond_float16_are_the_reason_that_is_told():
+    report = int8_report(0.3)
+    beyond = Check(name=HALF_RANGE, largest_difference=1.6, tolerance=0.5, detail="")
+    build = report.variants[-1].model_copy(update={"checks": [beyond]})
+    report = report.model_copy(update={"variants": [*report.variants[:-1], build]})
+    told = " ".join(sentences.precision_sentences(report))
+    assert "heads-50-int8 computes values of 1.6 times float16's range" in told
 
 
 def test_heads_are_shown_once_and_only_defaults_lead_and_are_judged():

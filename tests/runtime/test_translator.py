@@ -176,15 +176,15 @@ def test_a_stream_warns_of_cut_texts_once_when_it_ends(pieces: Exported) -> None
 def test_reordering_does_not_touch_the_source(pieces: Exported) -> None:
     """Only what was decoded is copied when hypotheses change places."""
     translator = Translator(pieces.directory, threads=1)
-    decoder = translator._read(batch_of(translator, sentences(3)))
+    decoder = translator.start(batch_of(translator, sentences(3)))
     decoder.step(np.array([59, 59, 59]))
-    cross, past = dict(decoder._cross), {n: v.numpy() for n, v in decoder._past.items()}
+    cross, past = dict(decoder.cross), {n: v.numpy() for n, v in decoder.past.items()}
     assert cross
     assert past
     decoder.reorder(np.array([2, 0, 0]))
-    assert all(decoder._cross[name] is cross[name] for name in cross)
+    assert all(decoder.cross[name] is cross[name] for name in cross)
     for name, before in past.items():
-        np.testing.assert_array_equal(decoder._past[name].numpy(), before[[2, 0, 0]])
+        np.testing.assert_array_equal(decoder.past[name].numpy(), before[[2, 0, 0]])
 
 
 def test_forced_length_gives_every_row_as_many_tokens(pieces: Exported) -> None:
