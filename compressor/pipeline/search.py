@@ -12,17 +12,17 @@ from tempfile import TemporaryDirectory
 
 from compressor.budgets.counts import QualityBudget, SpeedBudget, fewest_units
 from compressor.budgets.quality import acceptable, main_comparison, nested_mask, search
-from compressor.budgets.speed import choose, fewest, reach
+from compressor.budgets.speed import Candidate, choose, fewest, reach
 from compressor.evaluation import compare
 from compressor.evaluation.answers import answers
-from compressor.model.sublayers import Scores
+from compressor.model.sublayers import Mask, Scores
 from compressor.pipeline.context import Context
 from compressor.pipeline.evaluate import answer_rows
 from compressor.pipeline.plan import Plan
 from compressor.pipeline.select import Choice
 from compressor.pipeline.stages import stage
 from compressor.pipeline.time_masks import measure_costs, time_mask
-from compressor.results import QualityProbe, QualitySearch, SpeedSearch, Variant
+from compressor.results import QualityProbe, QualitySearch, SpeedSearch, Timing, Variant
 
 # Builds the artifact of a choice in a directory, as it would be delivered.
 Build = Callable[[Context, Plan, Choice, Path], Variant]
@@ -40,12 +40,15 @@ def search_speed(context: Context, budget: SpeedBudget, scores: Scores, dense: V
     full, floors, batch = context.full, context.floors, budget.at_batch
     directory = Path(dense.directory)
     costs = measure_costs(context, directory, batch)
-    mask, tries = reach(
-        budget.speedup,
-        lambda aim: choose(scores, full, floors, costs, aim),
-        fewest(scores, full, floors, costs),
-        lambda mask, number: time_mask(context, directory, mask, number, batch),
-    )
+
+    def choose_for(aim: float) -> Candidate | None:
+        return choose(scores, full, floors, costs, aim)
+
+    def measure(mask: Mask, number: int) -> Timing:
+        return time_mask(context, directory, mask, number, batch)
+
+    least = fewest(scores, full, floors, costs)
+    mask, tries = reach(budget.speedup, choose_for, least, measure)
     if not tries[-1].met:
         context.progress.message(
             f"no choice reached {budget.speedup:g} at batch {batch} in {len(tries)} tries; "
