@@ -131,7 +131,7 @@ def score_heads(method: str, scoring: Scoring, **options: Any) -> Scores:
         raise UsageError(
             f"there is no method {method!r}; there are {', '.join(METHODS)}"
             f"{did_you_mean(method, METHODS)}",
-            id="unknown-method",
+            id="method-unknown",
         )
     entry = METHODS[method]
     normalize: Normalize = "none"

@@ -87,7 +87,7 @@ def _check(method: str, learning: Learning, penalty: float | None) -> None:
         raise UsageError(
             f"there is no learned mask {method!r}; there are {', '.join(LEARNED)}"
             f"{did_you_mean(method, LEARNED)}",
-            id="unknown-method",
+            id="method-unknown",
         )
     if penalty is not None and learning.keep is not None:
         raise UsageError(

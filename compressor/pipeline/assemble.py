@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from compressor.errors import UsageError, did_you_mean
-from compressor.pipeline.explain import explained, without_use
+from compressor.pipeline.explain import COMMAND_LINE, explained, without_use
 from compressor.pipeline.options import (
     Flag,
     Place,
@@ -35,7 +35,7 @@ def assemble(
     request: type[Request],
     given: Mapping[str, Any],
     file: Mapping[str, Any] | None = None,
-    source: str = "the command line",
+    source: str = COMMAND_LINE,
 ) -> Request:
     """Flags over a recipe file over the defaults, as a checked request.
 
@@ -146,8 +146,8 @@ def _choose_items(
     for tag in tags:
         if tag not in (*known, "none"):
             raise UsageError(
-                f"{flag_name(name, info)} {text}: there is no {tag!r}{did_you_mean(tag, known)}; "
-                f"there are none, {', '.join(known)}, and combinations as in {'+'.join(known)}",
+                f"{flag_name(name, info)} {text}: there is no {tag!r}; choose from none, "
+                f"{', '.join(known)}, or several as in {'+'.join(known)}{did_you_mean(tag, known)}",
                 id="name-unknown",
             )
     if len(set(tags)) < len(tags) or ("none" in tags and len(tags) > 1):
@@ -185,9 +185,7 @@ def _place(request: type[Section], values: dict[str, Any], flag: Flag, value: An
             section[place.name] = own
             used += len(own) if isinstance(own, list) else 1
     if used == 0 or (flag.is_list and used < len(value)):
-        raise UsageError(
-            without_use(request, values, flag, value, missing), id="option-without-use"
-        )
+        raise UsageError(without_use(request, flag, value, missing), id="option-without-use")
 
 
 def _chosen(

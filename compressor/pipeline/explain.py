@@ -20,10 +20,16 @@ from compressor.pipeline.options import (
     variants,
 )
 
+# How messages name flags as the source of values.
+COMMAND_LINE = "the command line"
 
-def without_use(
-    request: type[Section], values: Mapping[str, Any], flag: Flag, value: Any, missing: str
-) -> str:
+
+def without_use(request: type[Section], flag: Flag, value: Any, missing: str) -> str:
+    """Why a flag that no chosen section has is refused, and what it is for.
+
+    Args:
+        missing: flag of another option without which this one means nothing; empty for none.
+    """
     text = f"{flag.name} {shown(value)}"
     if missing:
         return f"{text} needs {missing}; give that too, or leave it out"
@@ -56,40 +62,55 @@ def selecting_flags(members: list[type[Section]]) -> list[str]:
 
 
 def explained(request: type[Section], error: ValidationError, source: str) -> UsageError:
-    """The first problem of a request, as one sentence."""
+    """The first problem of a request, as one sentence.
+
+    Args:
+        source: where its values come from, for example `recipe r.yaml`.
+    """
+    # An unknown name explains best why another one is missing.
     first = min(error.errors(), key=lambda found: found["type"] != "extra_forbidden")
     loc = [part for part in first["loc"] if isinstance(part, str)]
-    kind, value = first["type"], first.get("input")
-    tags = {tag_of(m) for i in request.model_fields.values() for m in variants(i.annotation)
-            if "name" in m.model_fields}  # fmt: skip
-    path = [part for number, part in enumerate(loc) if number == 0 or part not in tags]
-    where = ".".join(path) or "the recipe"
     info, member = _declared(request, loc)
-    flag = flag_name(path[-1], info) if info is not None else ""
-    if kind == "extra_forbidden":
+    if first["type"] == "extra_forbidden":
         return UsageError(_unknown(request, loc, source, member), id="option-unknown")
-    if kind == "missing":
-        name = flag if info is not None else where
-        if info is not None and variants(info.annotation):
-            selecting = selecting_flags(variants(info.annotation))
-            name = " or ".join(selecting) or name
-        return UsageError(f"{source} does not give {where}; add {name}", id="option-missing")
-    if kind == "union_tag_invalid":
-        known = [tag_of(m) for m in variants(request.model_fields[loc[0]].annotation)]
-        name = str(value.get("name")) if isinstance(value, Mapping) else str(value)
-        return UsageError(
-            f"{source}: there is no {loc[0]} {name!r}{did_you_mean(name, known)}; there are "
-            f"{', '.join(known)}",
-            id="name-unknown",
-        )
-    hint = ""
-    if kind == "literal_error" and info is not None:
+    if first["type"] == "union_tag_invalid":
+        return UsageError(_unknown_name(request, loc[0], first, source), id="name-unknown")
+    path = ".".join(_without_tags(request, loc)) or "the recipe"
+    flag = "" if info is None else flag_name(loc[-1], info)
+    if first["type"] == "missing":
+        members = [] if info is None else variants(info.annotation)
+        wanted = " or ".join(selecting_flags(members)) or flag or path
+        return UsageError(f"{source} does not give {path}; add {wanted}", id="option-missing")
+    named = f"{flag} ({path})" if flag and source != COMMAND_LINE else flag or path
+    value = first.get("input")
+    text = f"{source}: {named}" + ("" if isinstance(value, Mapping) else f" {shown(value)}")
+    if first["type"] == "literal_error" and info is not None:
         choices = [str(choice) for choice in _literals(info.annotation)]
-        hint = did_you_mean(str(value), choices)
-    named = f"{flag} ({where})" if flag and source != "the command line" else flag or where
-    problem = str(first["msg"]).removeprefix("Value error, ")
-    text = f"{source}: {named} {shown(value) if not isinstance(value, Mapping) else ''}".rstrip()
-    return UsageError(f"{text}: {problem}{hint}", id="option-invalid")
+        problem = f"choose from {', '.join(choices)}{did_you_mean(str(value), choices)}"
+    else:
+        problem = str(first["msg"]).removeprefix("Value error, ")
+    return UsageError(f"{text}: {problem}", id="option-invalid")
+
+
+def _without_tags(request: type[Section], loc: list[str]) -> list[str]:
+    """A location without the names of the union members that pydantic puts into it."""
+    tags = {
+        tag_of(member)
+        for info in request.model_fields.values()
+        for member in variants(info.annotation)
+        if "name" in member.model_fields
+    }
+    return [part for number, part in enumerate(loc) if number == 0 or part not in tags]
+
+
+def _unknown_name(request: type[Section], section: str, found: Any, source: str) -> str:
+    value = found.get("input")
+    name = str(value.get("name")) if isinstance(value, Mapping) else str(value)
+    known = [tag_of(member) for member in variants(request.model_fields[section].annotation)]
+    return (
+        f"{source}: there is no {section} {name!r}; choose from {', '.join(known)}"
+        f"{did_you_mean(name, known)}"
+    )
 
 
 def _literals(annotation: Any) -> list[Any]:
@@ -129,7 +150,7 @@ def _unknown(
         )
         known = list(request.model_fields)
         hint = f"; write it as {moved}" if moved else did_you_mean(name, known)
-        return f"{source} has no section {name!r}{hint}; sections are {', '.join(known)}"
+        return f"{source} has no section {name!r}; sections are {', '.join(known)}{hint}"
     known = [own for own in member.model_fields if own != "name"]
     section = next(part for part in loc)
     others = [
@@ -138,6 +159,6 @@ def _unknown(
         if "name" in other.model_fields and name in other.model_fields
     ]
     hint = f"; {' and '.join(others)} have it" if others else did_you_mean(name, known)
-    tag = f" {tag_of(member)}" if "name" in member.model_fields else ""
+    named = f" {tag_of(member)}" if "name" in member.model_fields else ""
     options = f"; its options are {', '.join(known)}" if known else ""
-    return f"{source}: {section}{tag} has no option {name!r}{hint}{options}"
+    return f"{source}: {section}{named} has no option {name!r}{options}{hint}"

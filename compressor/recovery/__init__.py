@@ -105,7 +105,7 @@ def recover(methods: Mapping[str, Mapping[str, Any]], job: Recovery) -> Recovere
             raise UsageError(
                 f"there is no recovery method {name!r}; there are {', '.join(RECOVERIES)}"
                 f"{did_you_mean(name, RECOVERIES)}",
-                id="unknown-recovery",
+                id="recovery-unknown",
             )
     if not job.examples:
         raise UsageError(

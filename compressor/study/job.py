@@ -99,8 +99,9 @@ def prepare(request: StudyRequest, output: Path, progress: Progress) -> Job:
     task = get_task(checkpoint.entry.task)
     columns = request.rows
     check_columns(columns, task)
-    if request.scoring is not None and isinstance(columns, CalibrationData):
-        require_rows(request.scoring.name, [], columns)
+    method = None if request.scoring is None else request.scoring.name
+    if isinstance(columns, CalibrationData):
+        require_rows(method, [], columns)
     calibration, other, test = (
         _read(columns, checkpoint, task, name) for name in ("calibration", "other", "test")
     )

@@ -143,7 +143,7 @@ def test_magnitude_is_the_norm_of_the_output_projections_block():
 
 
 def test_an_unknown_method_is_an_error_that_lists_those_there_are():
-    with raises(UsageError, "unknown-method") as caught:
+    with raises(UsageError, "method-unknown") as caught:
         score_heads("tailor", scoring("bert"))
     assert all(method in str(caught.value) for method in METHODS)
 

@@ -419,7 +419,7 @@ def test_fitting_that_does_not_help_is_dropped():
 @pytest.mark.parametrize(
     ("method", "settings", "options", "problem"),
     [
-        ("lottery", {}, {}, "unknown-method"),
+        ("lottery", {}, {}, "method-unknown"),
         ("hard-concrete", {}, {"penalty": 0.1}, "penalty-and-budget"),
         ("subset", {"keep": None}, {}, "budget-missing"),
         ("subset", {"weights": "all", "epochs": 1}, {}, "too-few-epochs"),

@@ -415,7 +415,7 @@ def test_no_recovery_gives_the_pruned_model():
 
 def test_unknown_methods_missing_rows_and_broken_models_are_errors():
     setup = job("bert", rows=5)
-    with raises(UsageError, "unknown-recovery") as caught:
+    with raises(UsageError, "recovery-unknown") as caught:
         recover({"distil": {}}, setup)
     assert all(method in str(caught.value) for method in RECOVERIES)
     with raises(UsageError, "calibration-missing"):
