@@ -1,6 +1,6 @@
 """Check that the bundled example sentences are the project's own and fit for measuring.
 
-The example's calibration and test sentences are shipped under the project's licence, so none of
+The example's calibration and test sentences are shipped under the project's license, so none of
 them may occur in the Tatoeba data that the example model was trained on: not the English side and
 not the German side, letter case, punctuation and spacing aside.
 
@@ -26,7 +26,7 @@ MINIMUM_ROWS = 420
 SHORTEST, LONGEST = 3, 18  # English words, as in the training data
 
 
-def normalise(sentence: str) -> str:
+def normalize(sentence: str) -> str:
     """Lower-cased words only, so that neither punctuation nor spacing can hide a copy."""
     return " ".join(re.findall(r"\w+", sentence.casefold()))
 
@@ -46,7 +46,7 @@ def known_sentences(data: Path) -> dict[str, list[dict[str, str]]]:
         known[name] = [{}, {}]
         for number, cells in read_pairs(data / name):
             for side in range(2):
-                known[name][side].setdefault(normalise(cells[side]), f"{name}:{number}")
+                known[name][side].setdefault(normalize(cells[side]), f"{name}:{number}")
     return known
 
 
@@ -65,7 +65,7 @@ def findings(example: Path, data: Path) -> Iterator[str]:
             if not SHORTEST <= len(cells[0].split()) <= LONGEST:
                 yield f"{where}: the English side has not {SHORTEST} to {LONGEST} words"
             for side, language in enumerate(LANGUAGES):
-                sentence = normalise(cells[side])
+                sentence = normalize(cells[side])
                 if sentence in seen[side]:
                     yield f"{where}: the {language} side repeats {seen[side][sentence]}"
                 seen[side].setdefault(sentence, where)

@@ -7,7 +7,8 @@ import tempfile
 from pathlib import Path
 
 from compressor.pipeline.compare_artifacts import evaluate_artifacts
-from compressor.pipeline.recipe import Recipe
+from compressor.pipeline.recipe import ExportRequest
+from compressor.pipeline.sections import ModelSection
 from compressor.pipeline.single_steps import export_checkpoint
 
 
@@ -17,7 +18,8 @@ def main() -> None:
     parser.add_argument("--test", required=True)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        export_checkpoint(Recipe(model=args.model), Path(directory))
+        request = ExportRequest(model=ModelSection(path=args.model))
+        export_checkpoint(request, Path(directory))
         (found,) = evaluate_artifacts([Path(directory)], args.test, {}, num_beams=1)
     for metric, value in found.quality.metrics.items():
         print(f"{metric} {value:.2f}  {found.quality.signatures[metric]}")

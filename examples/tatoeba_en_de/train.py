@@ -209,7 +209,7 @@ class Average:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose update of each matrix is orthogonalised by Newton-Schulz (Jordan et al. 2024).
+    """Momentum whose update of each matrix is orthogonalized by Newton-Schulz (Jordan et al. 2024).
 
     torch.optim.Muon runs that iteration in bfloat16, which most CPUs emulate; this one stays in
     float32 and takes all matrices of one shape in one batched product.
@@ -229,7 +229,7 @@ class Muon(torch.optim.Optimizer):
             for (short, long), parameters in shapes.items():
                 update = torch.stack([self._momentum(p, group["momentum"]) for p in parameters])
                 scale = 0.2 * math.sqrt(long)  # the update's size then matches Adam's
-                for p, u in zip(parameters, orthogonalise(update), strict=True):
+                for p, u in zip(parameters, orthogonalize(update), strict=True):
                     p.mul_(1 - group["lr"] * group["weight_decay"])
                     p.add_(u if p.shape[0] == short else u.T, alpha=-group["lr"] * scale)
 
@@ -242,7 +242,7 @@ class Muon(torch.optim.Optimizer):
         return nesterov if nesterov.shape[0] <= nesterov.shape[1] else nesterov.T
 
 
-def orthogonalise(x: Tensor) -> Tensor:
+def orthogonalize(x: Tensor) -> Tensor:
     """Five quintic Newton-Schulz steps towards U V^T for x = U S V^T, [batch, short, long]."""
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(5):
@@ -252,7 +252,7 @@ def orthogonalise(x: Tensor) -> Tensor:
 
 
 def optimizers_for(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
-    """Muon for the weight matrices, AdamW for embeddings, biases and normalisation."""
+    """Muon for the weight matrices, AdamW for embeddings, biases and normalization."""
     named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     matrices = [p for n, p in named if p.dim() == 2 and "embed" not in n and "shared" not in n]
     rest = [p for _, p in named if not any(p is m for m in matrices)]
