@@ -19,6 +19,8 @@ from compressor.runtime.decoder import ROWS, SELECT_CACHES, SELECT_PAST, selecte
 from compressor.runtime.session import open_session
 from tests.helpers import runtime_artifacts, toy
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_graphs_take_rows_of_caches(tmp_path: Path, precision: str) -> None:
