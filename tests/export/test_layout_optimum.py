@@ -27,11 +27,12 @@ from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import prune
-from compressor.pipeline.recipe import build_recipe
+from compressor.pipeline.recipe import ExportRequest
 from compressor.pipeline.single_steps import export_checkpoint
 from tests.helpers import toy
 from tests.helpers.command_line import compress
 from tests.helpers.errors import raises
+from tests.helpers.recipes import request
 from tests.helpers.tiny import TRANSLATORS, ragged_batch, uneven_mask
 
 pytestmark = pytest.mark.slow
@@ -72,7 +73,7 @@ def export_pruned(name: str, root: Path) -> None:
         assert done.returncode == 0, done.stderr
         said = done.stdout
     else:
-        checks = export_checkpoint(build_recipe({"model": str(pruned)}), out, "optimum")
+        checks = export_checkpoint(request(ExportRequest, model=str(pruned)), out, "optimum")
         assert all(check.largest_difference <= check.tolerance for check in checks)
     (root / "said").write_text(said, encoding="utf-8")
 
@@ -242,7 +243,7 @@ def test_graphs_of_another_model_are_caught(exported):
     dense = open_checkpoint(str(it.directory.parent / "dense"))
     batches = [ragged_batch(dense.model, rows=3)]
     optimum.verify_translator(it.checkpoint.model, it.directory, batches)
-    with raises(VerificationError, "onnx-differs"):
+    with raises(VerificationError, "onnx-translation-differs"):
         optimum.verify_translator(dense.model, it.directory, batches)
     assert mask.count() < mask.total()
 
@@ -281,22 +282,22 @@ def test_the_shell_tells_a_refusal_in_one_sentence(tmp_path):
 
 @pytest.mark.parametrize("precision", ["fp32,int8", "auto"])
 def test_other_precisions_are_refused(precision: str, tmp_path):
-    recipe = build_recipe({"model": str(tmp_path), "precision": [precision]})
-    with pytest.raises(UsageError, match=f"--precision {precision} .*--layout optimum"):
-        export_checkpoint(recipe, tmp_path / "out", "optimum")
+    wanted = request(ExportRequest, model=str(tmp_path), precision=[precision])
+    with raises(UsageError, "options-exclude-each-other"):
+        export_checkpoint(wanted, tmp_path / "out", "optimum")
 
 
 def test_an_unknown_layout_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="'openvino' is unknown; use compress or optimum"):
-        export_checkpoint(build_recipe({"model": str(tmp_path)}), tmp_path / "out", "openvino")
+    with raises(UsageError, "name-unknown"):
+        export_checkpoint(request(ExportRequest, model=str(tmp_path)), tmp_path / "out", "openvino")
 
 
 def test_nothing_is_overwritten(tmp_path):
     """Not even in the checkpoint's own directory, whose config.json would be replaced."""
     directory = toy.classifier(tmp_path / "bert")
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
-    with pytest.raises(InputError, match="not empty"):
-        export_checkpoint(build_recipe({"model": str(directory)}), directory, "optimum")
+    with raises(InputError, "output-not-empty"):
+        export_checkpoint(request(ExportRequest, model=str(directory)), directory, "optimum")
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
 
 

@@ -15,7 +15,7 @@ from compressor.errors import InputError, UsageError
 from compressor.export.target_text import CHUNK, count_lines, tokens_of_text
 from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import open_checkpoint
-from compressor.pipeline.recipe import build_recipe
+from compressor.pipeline.recipe import ExportRequest
 from compressor.pipeline.run import run
 from compressor.pipeline.single_steps import export_checkpoint
 from compressor.report.schema import load_report
@@ -23,6 +23,7 @@ from compressor.runtime import Translator
 from compressor.runtime.vocabulary import count_output_tokens
 from tests.helpers import toy
 from tests.helpers.errors import raises
+from tests.helpers.recipes import recipe, request
 
 pytestmark = pytest.mark.slow
 
@@ -54,8 +55,8 @@ def test_it_translates_with_these_tokens_alone(name, tmp_path):
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         told = done.stdout
     else:
-        recipe = build_recipe({"model": str(model), "target_text": str(text)})
-        told = " ".join(check.detail for check in export_checkpoint(recipe, out))
+        wanted = request(ExportRequest, model=str(model), target_text=str(text))
+        told = " ".join(check.detail for check in export_checkpoint(wanted, out))
     checkpoint = open_checkpoint(str(model))
     kept = json.loads((out / "onnx/output_tokens.json").read_text(encoding="utf-8"))
     said = {i for line in lines for i in checkpoint.tokenizer(text_target=line.strip()).input_ids}
@@ -129,10 +130,10 @@ def test_what_is_no_text_is_refused(content, problem, tmp_path):
         path.write_bytes(content)
     flags = {"model": str(model), "target_text": str(path)}
     with raises(InputError, problem):
-        export_checkpoint(build_recipe(flags), tmp_path / "out")
+        export_checkpoint(request(ExportRequest, **flags), tmp_path / "out")
     flags |= {"calibration": str(toy.pairs_file(tmp_path / "rows.tsv")), "keep": ["0.5"]}
     with raises(InputError, problem):
-        run(build_recipe(flags), tmp_path / "out")
+        run(recipe(**flags), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -145,11 +146,11 @@ def test_where_it_can_do_nothing_it_is_refused(tmp_path):
     )  # fmt: skip
     assert done.returncode == 2
     assert "is for translators" in done.stderr
-    base = {"model": str(classifier), "target_text": str(text), "calibration": str(rows)}
-    with pytest.raises(UsageError, match="not possible with --layout optimum"):
-        export_checkpoint(build_recipe(base), out, "optimum")
-    with pytest.raises(UsageError, match=r"does not go with --speedup 1\.2.*compress export"):
-        run(build_recipe(base | {"speedup": 1.2}), out)
+    base = {"model": str(classifier), "target_text": str(text)}
+    with raises(UsageError, "options-exclude-each-other"):
+        export_checkpoint(request(ExportRequest, **base), out, "optimum")
+    with raises(UsageError, "options-exclude-each-other"):
+        run(recipe(**base, calibration=str(rows), speedup=1.2), out)
     assert not out.exists()
 
 
@@ -162,7 +163,7 @@ def test_a_run_restricts_what_it_delivers_and_not_what_it_compares_with(tmp_path
         "target_text": str(text), "bench": False, "resamples": 100,
     }  # fmt: skip
     out = tmp_path / "out"
-    report = run(build_recipe(flags), out)
+    report = run(recipe(**flags), out)
     kept = count_output_tokens(out)
     assert kept < 60
     assert (report.dense.output_tokens, report.variants[0].output_tokens) == (60, kept)
@@ -173,5 +174,5 @@ def test_a_run_restricts_what_it_delivers_and_not_what_it_compares_with(tmp_path
         page = (out / name).read_text(encoding="utf-8")
         assert f"dense 60; keep-0.5 {kept}" in page, name
     text_file(text, ["w9"])
-    with pytest.raises(UsageError, match="target_text_sha256"):
-        run(build_recipe(flags), out)
+    with raises(UsageError, "output-of-another-run"):
+        run(recipe(**flags), out)
