@@ -67,7 +67,7 @@ STAGES: dict[str, Stage] = {
     "candidate": Stage(
         "trying {choice.mask} heads on the test rows",
         keys=(("plan", "plan.name"), ("kept", "choice.kept")),
-        needs=("scores",),
+        needs=("scores", "target-text"),
         scratch=("distill-{plan.name}-candidate-*.safetensors",),
     ),
     "choice": Stage(
@@ -80,7 +80,7 @@ STAGES: dict[str, Stage] = {
     "build": Stage(
         "removing heads ({choice.mask} kept){context.repairing}, exporting, checking",
         keys=(_PLAN,),
-        needs=("choice",),
+        needs=("choice", "target-text"),
         writes="plan.directory",
         scratch=("distill-{plan.name}.safetensors",),
     ),
@@ -208,6 +208,8 @@ def _drop_dependents(workspace: Workspace, name: str, keys: dict[str, Any]) -> N
         keys = {"plan": DENSE}
 
     def stale(record: Record) -> bool:
+        if record.keys.get("plan") == DENSE != keys.get("plan"):
+            return False  # what was found about the dense model needs nothing of the pruned ones
         shared = keys.keys() & record.keys.keys()
         same = all(record.keys[key] == keys[key] for key in shared)
         compared = record.keys.get("base", "") == keys.get("plan")

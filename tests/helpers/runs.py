@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 from compressor.pipeline.recipe import Recipe
 from tests.helpers import toy
@@ -29,20 +30,25 @@ class Progress:
         assert 0 <= done <= total
 
 
-SHORT = {
-    "keep": ["0.5"], "batch_size": "2,4", "bench_seconds": 0.05, "resamples": 100,
-    "device": "cpu", "threads": 1,
-}  # fmt: skip
+TIMED = {"batch_size": "2,4", "bench_seconds": 0.05, "threads": 1}
+SHORT = {"keep": ["0.5"], "resamples": 100, "device": "cpu"}
 
 
-def recipe_for(model: Path, tmp_path: Path, **options) -> Recipe:
+def short(**options: Any) -> Recipe:
+    """A recipe that runs in seconds; options by the names of their flags, None for none."""
+    timed = {} if options.get("bench") is False else TIMED
+    return recipe(**SHORT | timed | options)
+
+
+def recipe_for(model: Path, tmp_path: Path, **options: Any) -> Recipe:
+    """A short run of a model on toy rows that are written to `tmp_path`."""
     write = toy.pairs_file if "marian" in str(model) else toy.labels_file
     values = {
         "model": str(model),
         "calibration": str(write(tmp_path / "calibration.tsv")),
         "test": str(write(tmp_path / "test.tsv", seed=1)),
     }
-    return recipe(**values | SHORT | options)
+    return short(**values | options)
 
 
 def hashes(directory: Path) -> dict[str, str]:

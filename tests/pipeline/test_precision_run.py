@@ -24,7 +24,7 @@ from compressor.runtime import Classifier
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.recipes import recipe
-from tests.helpers.runs import SHORT, Progress
+from tests.helpers.runs import Progress, short
 
 pytestmark = pytest.mark.usefixtures("shared_exports")
 
@@ -39,12 +39,11 @@ def inputs(once) -> Recipe:
         toy.labels_file(directory / "test.tsv", seed=1)
 
     folder = once("precision-inputs", make)
-    return recipe(
+    return short(
         model=str(folder / "dense"),
         calibration=str(folder / "calibration.tsv"),
         test=str(folder / "test.tsv"),
         precision=["fp32,int8"],
-        **SHORT,
     )
 
 

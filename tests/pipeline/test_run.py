@@ -1,4 +1,4 @@
-"""The whole context on toy checkpoints: artifacts, resuming, reproducibility, refusals."""
+"""Whole runs on toy checkpoints: artifacts, resuming, reproducibility, refusals."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ import yaml
 import compressor
 from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
-from compressor.pipeline.context import prepare
-from compressor.pipeline.recipe import Recipe, build_recipe
+from compressor.pipeline.recipe import Recipe, ScoreRequest
 from compressor.pipeline.run import run
 from compressor.pipeline.single_steps import score_checkpoint
 from compressor.report.schema import Report, load_report
 from compressor.runtime import Classifier, Translator
 from tests.helpers import toy
-from tests.helpers.runs import SHORT, Progress, hashes, recipe_for
+from tests.helpers.errors import raises
+from tests.helpers.recipes import recipe, request
+from tests.helpers.runs import Progress, hashes, recipe_for, short
 
 pytestmark = pytest.mark.usefixtures("shared_exports")
 
@@ -38,24 +39,24 @@ def classifier(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def inputs(once) -> Recipe:
-    """The recipe that most tests share."""
+def inputs(once) -> dict[str, str]:
+    """The files that most tests share, as options."""
     made = once(
         "pipeline-inputs", lambda folder: recipe_for(toy.classifier(folder / "bert"), folder)
     )
-    return Recipe(
-        model=str(made / "bert"),
-        calibration=str(made / "calibration.tsv"),
-        test=str(made / "test.tsv"),
-        **SHORT,
-    )
+    return {
+        "model": str(made / "bert"),
+        "calibration": str(made / "calibration.tsv"),
+        "test": str(made / "test.tsv"),
+    }
 
 
 @pytest.fixture(scope="module")
 def finished(inputs, once, tmp_path_factory) -> Path:
-    """The output of that recipe; tests may run it again, but must not change it."""
+    """The output of a short run of them; tests may run it again, but must not change it."""
     own = tmp_path_factory.mktemp("finished") / "out"
-    return shutil.copytree(once("pipeline-finished", lambda out: run(inputs, out)), own)
+    made = once("pipeline-finished", lambda out: run(short(**inputs), out))
+    return shutil.copytree(made, own)
 
 
 def test_a_translator_from_checkpoint_to_artifact(translator, tmp_path):
@@ -87,6 +88,10 @@ def _stored(out: Path) -> dict[str, torch.Tensor]:
     return {k: v for k, v in load_file(out / "model.safetensors").items() if "logits_bias" not in k}
 
 
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def _check_manifest(out: Path) -> None:
     manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
     listed = manifest["files"]
@@ -97,15 +102,14 @@ def _check_manifest(out: Path) -> None:
     }
     assert set(listed) == on_disk
     for name, facts in listed.items():
-        assert hashlib.sha256((out / name).read_bytes()).hexdigest() == facts["sha256"]
+        assert sha256(out / name) == facts["sha256"]
     needed = {"config.json", "heads.json", "recipe.yaml", "report.html", "README.md"}
     assert needed <= on_disk
 
 
 def test_several_budgets_give_several_artifacts(inputs, tmp_path):
     out = tmp_path / "out"
-    recipe = inputs.model_copy(update={"keep": ["1.0", "encoder_self=0.5"], "bench": False})
-    report = run(recipe, out)
+    report = run(short(**inputs, keep=["1.0", "encoder_self=0.5"], bench=False), out)
     kept = {v.name: sum(map(len, v.kept.values())) for v in report.variants}
     assert kept == {"keep-1.0": 12, "keep-encoder_self-0.5": 6}
     same = report.variants[0]
@@ -122,15 +126,15 @@ def test_several_budgets_give_several_artifacts(inputs, tmp_path):
 @pytest.mark.parametrize("stop_at", ["scoring", "measuring"])
 def test_a_stopped_run_goes_on_and_ends_the_same(inputs, finished, tmp_path, stop_at):
     with pytest.raises(KeyboardInterrupt):
-        run(inputs, tmp_path / "stopped", progress=Progress(stop_at))
+        run(short(**inputs), tmp_path / "stopped", progress=Progress(stop_at))
     progress = Progress()
-    run(inputs, tmp_path / "stopped", progress=progress)
+    run(short(**inputs), tmp_path / "stopped", progress=progress)
     assert any("done before" in message for message in progress.messages)
     assert hashes(tmp_path / "stopped") == hashes(finished)
 
 
 def test_the_artifacts_recipe_makes_the_same_artifact_again(finished, tmp_path):
-    run(build_recipe({"bench": False}, finished / "recipe.yaml"), tmp_path / "second")
+    run(recipe(finished / "recipe.yaml", bench=False), tmp_path / "second")
     first, second = hashes(finished), hashes(tmp_path / "second")
     del first["recipe.yaml"], second["recipe.yaml"]  # one benched, the other did not
     assert first == second
@@ -147,19 +151,26 @@ def without_directories(report: Report) -> dict:
 def test_a_finished_run_repeats_nothing(inputs, finished):
     progress = Progress()
     before = load_report(finished / "report.json")
-    again = run(inputs, finished, progress=progress)
+    again = run(short(**inputs), finished, progress=progress)
     assert without_directories(again) == without_directories(before)
     assert load_report(finished / "report.json") == again
     assert progress.messages
     assert all("done before" in message for message in progress.messages)
 
 
+def test_a_run_that_was_moved_reports_where_it_lies_now(inputs, finished):
+    report = run(short(**inputs), finished)
+    assert report.variants[0].directory == finished.as_posix()
+    assert report.dense.directory == (finished / ".compress" / "dense").as_posix()
+
+
 def test_steps_score_again_before_each(classifier, tmp_path):
     options = {"keep": ["0.5", "0.75"], "steps": 3, "bench": False, "recover": "reconstruct"}
-    recipe = recipe_for(classifier, tmp_path, **options)
-    report = run(recipe, tmp_path / "out")
+    wanted = recipe_for(classifier, tmp_path, **options)
+    report = run(wanted, tmp_path / "out")
     assert sum(map(len, report.variants[0].kept.values())) == 6
-    once = score_checkpoint(recipe)
+    scoring = request(ScoreRequest, model=str(classifier), calibration=wanted.data.calibration)
+    once = score_checkpoint(scoring)
     for variant in report.variants:
         assert variant.scoring.cost["forward_passes"] == 3 * once.cost["forward_passes"]
         directory = Path(variant.directory)
@@ -172,67 +183,90 @@ def test_steps_score_again_before_each(classifier, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("options", "error", "problem", "detail"),
     [
-        ({"keep": []}, UsageError, "say how many heads"),
-        ({"keep": ["0.5", "0.5"]}, UsageError, "asked for twice"),
-        ({"keep": ["2"]}, UsageError, "floors"),
-        ({"keep": ["99"]}, UsageError, "only 12 heads"),
-        ({"keep": ["cross=0.5"]}, UsageError, "no attention 'cross'"),
-        ({"method": "tailor"}, UsageError, "no method 'tailor'; .* hard-concrete, subset"),
-        ({"task": "translation"}, UsageError, "does not fit"),
-        ({"calibration": None}, UsageError, "needs --calibration"),
-        ({"test": None, "max_drop": ["accuracy=1"]}, UsageError, "needs --test"),
-        ({"min_speedup": ["1.1@32"]}, UsageError, "batch size 32 is not measured"),
-        ({"bench": False, "min_speedup": ["1.1"]}, UsageError, "drop --no-bench"),
-        ({"model": "/nothing/there"}, InputError, "no directory"),
+        ({"keep": []}, UsageError, "option-missing", "--keep"),
+        ({"keep": ["0.5", "0.5"]}, UsageError, "budget-twice", "keep 0.5"),
+        ({"keep": ["2"]}, UsageError, "floors-too-high", "need 3"),
+        ({"keep": ["99"]}, UsageError, "budget-too-large", "12"),
+        ({"keep": ["cross=0.5"]}, UsageError, "kind-unknown", "'cross'"),
+        ({"method": "tailor"}, UsageError, "name-unknown", "hard-concrete, subset"),
+        ({"task": "translation"}, UsageError, "task-of-another-model", "translation"),
+        ({"calibration": None}, UsageError, "calibration-missing", "--calibration"),
+        (
+            {"test": None, "max_drop": ["accuracy=1"]},
+            UsageError, "test-rows-missing", "--max-drop accuracy=1",
+        ),
+        ({"min_speedup": ["1.1@32"]}, UsageError, "batch-size-not-measured", "32"),
+        (
+            {"bench": False, "min_speedup": ["1.1"]},
+            UsageError, "options-exclude-each-other", "--no-bench",
+        ),
+        ({"max_drop": ["bleu=1"]}, UsageError, "metric-of-another-task", "accuracy"),
+        ({"model": "/nothing/there"}, InputError, "checkpoint-missing", "/nothing/there"),
     ],
-)
-def test_refusals_come_before_anything_is_written(inputs, tmp_path, options, error, message):
-    with pytest.raises(error, match=message) as caught:
-        run(inputs.model_copy(update=options), tmp_path / "out")
-    assert "\n" not in str(caught.value)
+)  # fmt: skip
+def test_refusals_come_before_anything_is_written(
+    inputs, tmp_path, options, error, problem, detail
+):
+    with raises(error, problem) as caught:
+        run(short(**inputs | options), tmp_path / "out")
+    assert detail in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
 def test_calibrating_on_test_rows_is_warned_of(inputs, tmp_path):
-    progress = Progress()
-    both = inputs.model_copy(update={"calibration": inputs.test, "calibration_rows": 20})
-    assert prepare(both, tmp_path / "both", progress).shared_rows == 20
-    (warning,) = [message for message in progress.messages if message.startswith("warning: ")]
+    def warnings(name: str, **options: object) -> list[str]:
+        progress = Progress("exporting the dense model")
+        with pytest.raises(KeyboardInterrupt):
+            run(short(**inputs | options), tmp_path / name, progress=progress)
+        return [message for message in progress.messages if message.startswith("warning: ")]
+
+    (warning,) = warnings("both", calibration=inputs["test"], calibration_rows=20)
     assert "20 of 24 test rows are calibration rows too" in warning
-    progress = Progress()
-    assert prepare(inputs, tmp_path / "apart", progress).shared_rows == 0
-    assert not any("warning" in message for message in progress.messages)
+    assert warnings("apart") == []
 
 
 def test_what_is_not_ours_is_never_touched(inputs, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "thesis.txt").write_text("mine", encoding="utf-8")
-    with pytest.raises(InputError, match="is not empty and holds no run; choose another"):
-        run(inputs, out)
+    with raises(InputError, "output-not-empty"):
+        run(short(**inputs), out)
     assert [p.name for p in out.iterdir()] == ["thesis.txt"]
 
 
 def test_another_recipe_does_not_overwrite_a_run(inputs, finished, tmp_path):
     before = hashes(finished)
-    with pytest.raises(UsageError, match=r"holds a run with keep=\['0.5'\], now it is \['0.7'\]"):
-        run(inputs.model_copy(update={"keep": ["0.7"]}), finished)
+    with raises(UsageError, "output-of-another-run") as caught:
+        run(short(**inputs, keep=["0.7"]), finished)
+    assert "keep=['0.5'], now it is ['0.7']" in str(caught.value)
     other = str(toy.labels_file(tmp_path / "test.tsv", seed=5))
-    with pytest.raises(UsageError, match="holds a run with test="):
-        run(inputs.model_copy(update={"test": other}), finished)
+    with raises(UsageError, "output-of-another-run") as caught:
+        run(short(**inputs | {"test": other}), finished)
+    assert "test=" in str(caught.value)
     assert hashes(finished) == before
 
 
+def test_changed_weights_of_the_same_name_are_another_run(inputs, finished, tmp_path):
+    model = shutil.copytree(inputs["model"], tmp_path / "bert")
+    wanted = short(**inputs | {"model": str(model)}, bench=False, recover="none")
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run(wanted, out, progress=Progress("exporting the dense model"))
+    toy.classifier(model, "roberta")
+    with raises(UsageError, "output-of-another-run") as caught:
+        run(wanted, out)
+    assert "weights=" in str(caught.value)
+
+
 def test_compressed_checkpoints_are_not_compressed_again(inputs, finished, tmp_path):
-    with pytest.raises(InputError, match="has lost heads already"):
-        run(inputs.model_copy(update={"model": str(finished)}), tmp_path / "again")
+    with raises(InputError, "checkpoint-already-pruned"):
+        run(short(**inputs | {"model": str(finished)}), tmp_path / "again")
 
 
 def test_the_gate_is_judged_on_the_runs_own_numbers(inputs, finished):
-    rules = {"max_drop": ["accuracy=0"], "min_speedup": ["100@2"]}
-    report = run(inputs.model_copy(update=rules), finished)
+    report = run(short(**inputs, max_drop=["accuracy=0"], min_speedup=["100@2"]), finished)
     drop = report.variants[0].comparisons[0]
     assert drop.metric == "accuracy"
     outcomes = {outcome.rule: outcome.met for outcome in report.gate}
@@ -249,7 +283,7 @@ def test_recipe_file_of_a_run_is_complete(finished):
 
 def test_quality_is_what_an_independent_count_says(inputs, finished):
     report = load_report(finished / "report.json")
-    rows = Path(inputs.test).read_text(encoding="utf-8").splitlines()[1:]
+    rows = Path(inputs["test"]).read_text(encoding="utf-8").splitlines()[1:]
     texts, gold = zip(*(row.split("\t") for row in rows), strict=True)
     loaded = open_checkpoint(str(finished))
     batch = loaded.tokenizer(list(texts), return_tensors="pt", padding=True)
@@ -268,17 +302,101 @@ LOST = {
 @pytest.mark.parametrize("lost", LOST.values(), ids=LOST)
 def test_a_finished_run_makes_lost_files_again(inputs, finished, tmp_path, lost):
     out = shutil.copytree(finished, tmp_path / "out")
-    run(inputs, out)
     before = hashes(out)
     for path in (out / name for name in lost):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    recipe, progress = inputs, Progress()
-    run(recipe, out, progress=progress)
-    assert sum("made again" in message for message in progress.messages) == 1
+    progress = Progress()
+    run(short(**inputs), out, progress=progress)
+    assert sum("done again" in message for message in progress.messages) == 1
     assert any(m.startswith("measuring throughput") and m.endswith("…") for m in progress.messages)
     assert hashes(out) == before
     assert all((out / name).exists() for name in lost)
     _check_manifest(out)
     settled = Progress()
-    run(recipe, out, progress=settled)
+    run(short(**inputs), out, progress=settled)
     assert all("done before" in message for message in settled.messages)
+
+
+def overwrite_half(path: Path) -> None:
+    """Zeros over the second half; the file keeps its size."""
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
+
+
+def quality(report: Report) -> list[dict]:
+    """What a report says of its models, but for times and where they lie."""
+    models = without_directories(report)
+    return [models["dense"], *models["variants"]]
+
+
+@pytest.mark.parametrize(
+    ("damaged", "kept"),
+    [
+        ("model.safetensors", "evaluating dense "),
+        ("onnx/model.onnx", "evaluating dense "),
+        ("heads.json", "evaluating dense "),
+        (".compress/dense/onnx/model.onnx", "evaluating keep-0.5 "),
+    ],
+)
+def test_a_file_that_was_changed_is_made_again(inputs, finished, tmp_path, damaged, kept):
+    """With what was measured on it, and without what does not depend on it."""
+    out = shutil.copytree(finished, tmp_path / "out")
+    before, digest = load_report(out / "report.json"), sha256(out / damaged)
+    overwrite_half(out / damaged)
+    progress = Progress()
+    after = run(short(**inputs), out, progress=progress)
+    (message,) = [m for m in progress.messages if "again" in m]
+    assert str(out / damaged) in message
+    assert sha256(out / damaged) == digest
+    assert hashes(out) == hashes(finished)
+    assert quality(after) == quality(before)
+    assert any(m.startswith(kept) and "done before" in m for m in progress.messages)
+    _check_manifest(out)
+
+
+DAMAGE = {
+    "cut": lambda text: text[: len(text) // 2],
+    "empty": lambda text: "",
+    "garbage": lambda text: "\x00\xff garbage",
+    "a list": lambda text: "[1, 2]",
+    "a number": lambda text: "7",
+    "another version": lambda text: json.dumps(json.loads(text) | {"version": "9.9"}),
+    "a result of another type": lambda text: json.dumps(json.loads(text) | {"result": [[7]]}),
+    "no result": lambda text: json.dumps({"stage": "x", "keys": {}}),
+}
+RECORDS = (
+    "answers-dense-fp32", "answers-keep-0.5-fp32", "build-keep-0.5", "choice-keep-0.5",
+    "comparison-keep-0.5-fp32-dense", "dense", "scores", "started", "throughput",
+)  # fmt: skip
+
+
+def test_these_are_the_records_of_a_run(finished):
+    found = {path.stem for path in (finished / ".compress").glob("*.json")}
+    assert found == {*RECORDS, "run"}
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        *((name, "cut") for name in (*RECORDS, "run")),
+        *(("started", damage) for damage in DAMAGE),
+        ("choice-keep-0.5", "a result of another type"),
+        ("run", "a list"),
+    ],
+)
+def test_a_damaged_record_is_made_again(inputs, finished, tmp_path, name, damage):
+    out = shutil.copytree(finished, tmp_path / "out")
+    before = load_report(out / "report.json")
+    record = out / ".compress" / f"{name}.json"
+    record.write_text(DAMAGE[damage](record.read_text(encoding="utf-8")), encoding="utf-8")
+    progress = Progress()
+    after = run(short(**inputs), out, progress=progress)
+    told = [message for message in progress.messages if "again" in message]
+    if name == "scores":  # which nobody looks at where heads were chosen by them
+        assert told == []
+    else:
+        assert len(told) == 1
+        assert str(record) in told[0]
+    assert hashes(out) == hashes(finished)
+    assert quality(after) == quality(before)
+    _check_manifest(out)
