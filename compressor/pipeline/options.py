@@ -157,6 +157,8 @@ def _add(flags: dict[str, Flag], place: Place) -> None:
         flags[name] = Flag(
             name, _help(info), kind, is_list, extra.get("short"), extra.get("metavar")
         )
+    elif is_list:  # shared with an option of one value, as --max-drop is
+        flags[name].kind, flags[name].is_list = kind, True
     flags[name].places.append(place)
 
 

@@ -252,7 +252,11 @@ def _require_sections(values: Mapping[str, Any], file: Path) -> None:
         for flag in reversed(flags_of(Recipe).values())
         for place in reversed(flag.places)
         if place.section
-    } | {"recover": "recovery", "bench": "throughput (null for no benchmark)"}
+    } | {
+        "recover": "recovery",
+        "bench": "throughput (null for no benchmark)",
+        "max_drop": "budget.max_drop (a number) or gate.max_drop (a rule such as bleu=0.5)",
+    }
     flat = [name for name in values if name in places and name not in Recipe.model_fields]
     flat += [n for n in ("model", "method") if isinstance(values.get(n), str)]
     if flat:

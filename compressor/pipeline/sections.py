@@ -103,7 +103,7 @@ def _texts(value: Any) -> Any:
 
 
 class Counts(_Units):
-    """So many units, or a fraction of them; several budgets in one run."""
+    """So many units, or a fraction of them."""
 
     name: Literal["counts"] = "counts"
     keep: list[str] = option(
@@ -112,7 +112,6 @@ class Counts(_Units):
         help="Heads to keep: 0.5, 36, or encoder_self=0.3,cross=0.8. Repeat for several budgets.",
     )
     remove: list[str] = option([], selects=True, help="Heads to remove, written like --keep.")
-    steps: int = option(1, ge=1, help="Remove in so many steps; scores anew before each.")
 
     _as_texts = field_validator("keep", "remove", mode="before")(_texts)
 
@@ -124,6 +123,12 @@ class Counts(_Units):
                 id="budget-missing",
             )
         return self
+
+
+class SteppedCounts(Counts):
+    """So many units, or a fraction of them, at once or in steps; several budgets in one run."""
+
+    steps: int = option(1, ge=1, help="Remove in so many steps; scores anew before each.")
 
 
 class Speedup(_Units):
@@ -183,7 +188,7 @@ class Penalty(_Units):
     )
 
 
-Budget = Counts | Speedup | MaxDrop | Penalty
+Budget = SteppedCounts | Speedup | MaxDrop | Penalty
 
 
 class Export(Section):

@@ -29,7 +29,7 @@ from compressor.model.surgery import prune
 from compressor.pipeline.context import Context
 from compressor.pipeline.methods import MethodSection, RecoverySection
 from compressor.pipeline.plan import Plan
-from compressor.pipeline.sections import Penalty
+from compressor.pipeline.sections import Penalty, SteppedCounts
 from compressor.pipeline.stages import stage, weights_file
 from compressor.progress import Progress
 from compressor.recovery import Recovered, Recovery
@@ -99,7 +99,8 @@ def choose(context: Context, plan: Plan, scores: Scores) -> Choice:
     Args:
         scores: of all units of the checkpoint.
     """
-    steps = getattr(context.recipe.budget, "steps", 1)
+    budget = context.recipe.budget
+    steps = budget.steps if isinstance(budget, SteppedCounts) else 1
     repairs = steps > 1 and bool(context.recipe.recovery)
     layers, dense = context.checkpoint.layers, context.checkpoint.model
     first, *later = step_targets(context.full, plan.budget, steps)

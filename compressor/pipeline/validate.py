@@ -21,11 +21,11 @@ from compressor.pipeline.sections import (
     Benchmark,
     CalibrationData,
     Columns,
-    Counts,
     Evaluation,
     MaxDrop,
     Penalty,
     Speedup,
+    SteppedCounts,
 )
 from compressor.report.rules import MaxDrop as MaxDropRule
 from compressor.report.rules import MinSpeedup, Rule, require_metrics
@@ -62,7 +62,7 @@ def _check_method(recipe: Recipe) -> None:
                 id="option-without-use",
             )
         return
-    if isinstance(recipe.budget, Counts) and recipe.budget.steps > 1:
+    if isinstance(recipe.budget, SteppedCounts) and recipe.budget.steps > 1:
         raise UsageError(
             f"--steps {recipe.budget.steps} does not go with --method {method}, which learns the "
             "whole mask at once; leave it out",

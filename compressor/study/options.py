@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
 from compressor.errors import UsageError
-from compressor.pipeline.methods import REPAIRS, MethodSection, Repair, ScoringMethod
+from compressor.pipeline.methods import REPAIRS, MethodSection, RecoverySection, ScoringMethod
 from compressor.pipeline.options import Section, option
 from compressor.pipeline.recipe import DEFAULT_METHOD
 from compressor.pipeline.sections import (
@@ -25,6 +25,10 @@ from compressor.pipeline.sections import (
 # Holm's correction over 144 heads takes p-values below 0.05 / 144: many resamples.
 RESAMPLES = 10_000
 _NAMED = Field(discriminator="name")
+if TYPE_CHECKING:
+    Reconstruct = RecoverySection
+else:
+    Reconstruct = REPAIRS["reconstruct"]  # the only one that does not train, at every point
 _METHOD = option(DEFAULT_METHOD, flag="--method", help="How to score heads. Default: second-order.")
 _TEST = option(help="Rows to measure quality on.")
 
@@ -125,7 +129,7 @@ class CurveStudy(StudyRequest):
     data: Rows
     evaluation: Testing = Testing()
     method: Annotated[ScoringMethod, _NAMED] = _METHOD
-    recovery: list[Annotated[Repair, _NAMED]] = option(
+    recovery: list[Reconstruct] = option(
         [], flag="--recover", help="none (default) or reconstruct at every point."
     )
     points: list[int] = option(
@@ -133,17 +137,6 @@ class CurveStudy(StudyRequest):
     )
 
     _points = field_validator("points", mode="before")(_percentages)
-
-    @field_validator("recovery")
-    @classmethod
-    def _does_not_train(cls, value: list[Any]) -> list[Any]:
-        if any(not isinstance(step, REPAIRS["reconstruct"]) for step in value):
-            raise UsageError(
-                "a curve is repaired at every point, with --recover none or reconstruct; to train "
-                "a single model use `compress run`",
-                id="recovery-trains",
-            )
-        return value
 
 
 class AgreementData(CalibrationData):

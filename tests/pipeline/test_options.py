@@ -10,6 +10,7 @@ from pydantic import Field
 from compressor.errors import UsageError
 from compressor.pipeline.assemble import assemble
 from compressor.pipeline.options import Section, flags_of, option
+from compressor.pipeline.recipe import Recipe
 from tests.helpers.errors import raises
 
 
@@ -87,6 +88,12 @@ def test_every_field_of_every_section_has_a_flag():
     assert flags["--time"].kind is bool
     assert len(flags["--floor"].places) == 2
     assert flags["--power"].help == "Exponent. Default: 1."
+
+
+def test_a_flag_of_a_list_and_of_a_single_value_can_be_repeated():
+    """`--max-drop 0.3` is a budget, `--max-drop bleu=1` a rule; both can be given."""
+    flag = flags_of(Recipe)["--max-drop"]
+    assert (flag.kind, flag.is_list, len(flag.places)) == (str, True, 2)
 
 
 def test_flags_win_over_the_file_and_the_file_over_defaults():

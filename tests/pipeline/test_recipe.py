@@ -180,6 +180,11 @@ def test_a_flat_recipe_of_version_0_1_says_where_its_options_stand_now(tmp_path)
         "recover as recovery", "batch_size as throughput.batch_size",
     ):  # fmt: skip
         assert move in str(caught.value)
+    with raises(UsageError, "recipe-flat") as caught:
+        recipe(write(tmp_path, "model: a\nmax_drop: [bleu=0.5]\n"))
+    assert "gate.max_drop" in str(caught.value)
+    with raises(UsageError, "recipe-flat") as caught:
+        recipe(write(tmp_path, text))
     assert "seed as" not in str(caught.value)  # it stands where it stood
 
 

@@ -246,7 +246,7 @@ def test_a_redundant_head_is_made_up_for(name: str, kind: str, monkeypatch):
 
 @pytest.mark.parametrize("name", ["marian", "bert"])
 def test_only_projections_into_the_stream_change_and_only_after_the_first_cut(name: str):
-    setup = job(name, one_head(1, 0), rows=MANY)
+    setup = job(name, one_head(1, 0), rows=MANY + 500)
     wanted = [p.requires_grad for p in setup.pruned.parameters()]
     model = reconstructed(setup)
     # The decoder's first self-attention comes before anything it hears from the encoder, and the
@@ -258,8 +258,8 @@ def test_only_projections_into_the_stream_change_and_only_after_the_first_cut(na
     changed = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
     possible = {f"{path}.{part}" for path in later for part in ("weight", "bias")}
     assert changed <= possible
-    # A repair that does not help on held-out rows is dropped: two of them at most, weight and bias.
-    assert len(possible - changed) <= 4
+    # A repair that does not help on held-out rows is dropped: one at most, weight and bias.
+    assert len(possible - changed) <= 2
     assert [p.requires_grad for p in model.parameters()] == wanted
     for one in (setup.dense, setup.pruned, model):
         assert not any(m._forward_hooks or m._forward_pre_hooks for m in one.modules())

@@ -89,7 +89,7 @@ def test_correlations_that_are_undefined_are_not_interpreted():
         (
             "curve",
             {"model": "m", "test": "t", "recover": "distill"},
-            "recovery-trains",
+            "name-unknown",
             "--recover",
         ),
         ("roles", {"model": "m", "from_word": "sum"}, "option-invalid", "--from-word"),
