@@ -1,13 +1,17 @@
-"""Stages that write files notice what was lost of them, and only that."""
+"""Records of finished stages: read where they can be relied on, made again where not."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from compressor.pipeline.workspace import Workspace, open_workspace
-from compressor.progress import SILENT, Silent
+from compressor.errors import InputError, UsageError
+from compressor.pipeline.workspace import Record, Workspace, open_workspace, write_manifest
+from compressor.progress import SILENT
+from tests.helpers.errors import raises
+from tests.helpers.runs import Progress
 
 
 @pytest.fixture
@@ -15,52 +19,164 @@ def workspace(tmp_path) -> Workspace:
     return open_workspace(tmp_path / "out", {}, SILENT)
 
 
-def build(workspace: Workspace, count: int) -> int:
-    """A stage that writes two files, and one that measures them; returns what the latter found."""
+def build(workspace: Workspace, result: int = 1) -> None:
+    """Finish a stage that writes two files."""
+    (workspace.root / "weights").write_bytes(b"12345")
+    (workspace.root / "graphs.json").write_text("{}", encoding="utf-8")
+    files = workspace.hashes(["weights", "graphs.json"])
+    workspace.finish("build", Record("build", {"plan": "a"}, result, files), 0.0)
 
-    def write() -> int:
-        (workspace.root / "weights").write_bytes(b"12345")
-        (workspace.root / "graphs.json").write_text("{}", encoding="utf-8")
-        return count
 
-    workspace.build("build", "building", write, workspace.root, ["measured"])
-    return workspace.stage("measured", "measuring", lambda: count)
+def read(workspace: Workspace) -> int | None:
+    return workspace.read("build", int, "building")
+
+
+def zeros(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
 
 
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:2])
 
 
-@pytest.mark.parametrize("harm", [cut, Path.unlink])
-def test_what_was_lost_is_made_again_and_measured_again(workspace, harm):
-    assert build(workspace, 1) == 1
+def test_what_was_finished_is_read(workspace):
+    assert read(workspace) is None
+    build(workspace, 7)
+    assert read(workspace) == 7
+
+
+@pytest.mark.parametrize("harm", [zeros, cut, Path.unlink])
+def test_a_lost_or_changed_file_makes_its_stage_unfinished(workspace, harm):
+    build(workspace)
     harm(workspace.root / "weights")
-    assert build(workspace, 2) == 2
-    assert (workspace.root / "weights").read_bytes() == b"12345"
-    assert build(workspace, 3) == 2
+    assert read(workspace) is None
+    build(workspace, 2)
+    assert read(workspace) == 2
 
 
 def test_files_of_others_and_what_later_stages_add_are_no_loss(workspace):
     (workspace.root / "report.md").write_text("short", encoding="utf-8")
-    assert build(workspace, 1) == 1
+    build(workspace)
     (workspace.root / "graphs.json").write_text('{"precisions": {}}', encoding="utf-8")
     (workspace.root / "report.md").write_text("much longer", encoding="utf-8")
     (workspace.root / "weights.int8").touch()
-    assert build(workspace, 2) == 1
+    assert read(workspace) == 1
     (workspace.root / "report.md").unlink()
-    assert build(workspace, 3) == 1
+    assert read(workspace) == 1
     (workspace.root / "graphs.json").unlink()
-    assert build(workspace, 4) == 4
+    assert read(workspace) is None
+
+
+RECORD = {"stage": "build", "keys": {}, "result": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        '{"stage": "build", "ke',
+        "\x00 garbage",
+        "[1, 2]",
+        "null",
+        json.dumps(RECORD | {"version": "0.0.1"}),
+        json.dumps(RECORD | {"result": "many"}),
+        json.dumps(RECORD | {"result": None}),
+        json.dumps(RECORD | {"keys": [1]}),
+        json.dumps(RECORD | {"files": ["weights"]}),
+        json.dumps({"stage": "build"}),
+    ],
+)
+def test_a_damaged_record_is_told_and_counts_as_not_there(tmp_path, text):
+    progress = Progress()
+    workspace = open_workspace(tmp_path / "out", {}, progress)
+    path = workspace.state / "build.json"
+    path.write_text(text, encoding="utf-8")
+    assert read(workspace) is None
+    (message,) = progress.messages
+    assert str(path) in message
+    assert "building is done again" in message
+
+
+def test_a_record_that_is_not_text_counts_as_not_there(workspace):
+    (workspace.state / "build.json").write_bytes(b"\xff\xfe\x00\x80")
+    assert read(workspace) is None
+
+
+def test_a_value_of_another_type_is_computed_again(tmp_path):
+    progress = Progress()
+    workspace = open_workspace(tmp_path / "out", {}, progress)
+    assert workspace.stage("one", "measuring", lambda: {"a": 1}, dict[str, int]) == {"a": 1}
+    assert workspace.stage("one", "measuring", lambda: [2], list[int]) == [2]
+    assert workspace.stage("one", "measuring", lambda: [3], list[int]) == [2]
+    assert sum("done again" in message for message in progress.messages) == 1
+
+
+def test_records_can_be_dropped_and_unreadable_ones_go_too(workspace):
+    build(workspace)
+    workspace.finish("other", Record("other", {"plan": "b"}, 2), 0.0)
+    (workspace.state / "bad.json").write_text("{", encoding="utf-8")
+    workspace.drop(lambda record: record.keys["plan"] == "a")
+    assert {path.stem for path in workspace.state.iterdir()} == {"other", "run"}
 
 
 def test_a_stage_that_is_asked_for_often_is_told_once(tmp_path):
-    said: list[str] = []
-
-    class Listener(Silent):
-        def message(self, text: str) -> None:
-            said.append(text)
-
+    progress = Progress()
     for _ in range(2):  # as if by two processes
-        opened = open_workspace(tmp_path / "out", {}, Listener())
+        opened = open_workspace(tmp_path / "out", {}, progress)
         assert [opened.stage("one", "measuring", lambda: 1) for _ in range(3)] == [1, 1, 1]
-    assert said == ["measuring …", "measuring: done before"]
+    assert progress.messages == ["measuring …", "measuring: done before"]
+
+
+def test_a_moved_workspace_still_finds_its_files(workspace, tmp_path):
+    build(workspace)
+    moved = workspace.root.rename(tmp_path / "moved")
+    assert read(open_workspace(moved, {}, SILENT)) == 1
+
+
+def test_another_run_is_refused_with_the_option_that_differs(tmp_path):
+    root = tmp_path / "out"
+    before = {"budget": {"name": "counts", "keep": ["0.5"]}, "throughput": {"threads": 1}}
+    open_workspace(root, before, SILENT)
+    open_workspace(root, before, SILENT)
+    with raises(UsageError, "output-of-another-run") as caught:
+        open_workspace(root, before | {"budget": {"name": "counts", "keep": ["0.7"]}}, SILENT)
+    assert "budget.keep=['0.5'], now it is ['0.7']" in str(caught.value)
+    with raises(UsageError, "output-of-another-run") as caught:
+        open_workspace(root, before | {"throughput": None}, SILENT)
+    assert "throughput=" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '"x"'])
+def test_a_run_whose_options_are_lost_starts_again(tmp_path, text):
+    root, progress = tmp_path / "out", Progress()
+    build(open_workspace(root, {"seed": 1}, SILENT))
+    path = root / ".compress" / "run.json"
+    path.write_text(text, encoding="utf-8")
+    workspace = open_workspace(root, {"seed": 1}, progress)
+    assert read(workspace) is None
+    (message,) = progress.messages
+    assert str(path) in message
+    with raises(UsageError, "output-of-another-run"):
+        open_workspace(root, {"seed": 2}, SILENT)
+
+
+def test_a_directory_with_other_files_is_refused(tmp_path):
+    (tmp_path / "mine.txt").touch()
+    with raises(InputError, "output-not-empty"):
+        open_workspace(tmp_path, {}, SILENT)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_the_manifest_lists_all_files_but_records(workspace):
+    build(workspace)
+    (workspace.root / "onnx").mkdir()
+    (workspace.root / "onnx" / "model.onnx").write_bytes(b"graph")
+    for _ in range(2):  # it does not list itself
+        write_manifest(workspace.root, {"seed": 3})
+        found = json.loads((workspace.root / "manifest.json").read_text(encoding="utf-8"))
+        assert set(found["files"]) == {"weights", "graphs.json", "onnx/model.onnx"}
+    # printf 12345 | sha256sum
+    digest = "5994471abb01112afcc18159f6cc74b4f511b99806da59b3caf5a9c173cacfc5"
+    assert found["files"]["weights"] == {"bytes": 5, "sha256": digest}
+    assert found["seed"] == 3
