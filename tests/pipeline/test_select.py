@@ -14,14 +14,19 @@ from compressor.errors import InputError, UsageError
 from compressor.importance import Scoring, score_heads
 from compressor.learned_masks import LEARNED
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.sublayers import Mask, Scores
-from compressor.model.surgery import gated, mask_gates
-from compressor.pipeline import select as choosing
-from compressor.pipeline.recipe import Recipe
+from compressor.model.sublayers import Mask
+from compressor.model.surgery import gated, mask_gates, prune
+from compressor.pipeline.load import read_calibration
+from compressor.pipeline.recipe import Recipe, ScoreRequest
 from compressor.pipeline.run import run
-from compressor.pipeline.validate import refuse_unused
+from compressor.pipeline.select import repair
+from compressor.pipeline.single_steps import score_checkpoint
+from compressor.pipeline.validate import check_model, check_recipe
+from compressor.progress import SILENT
 from compressor.tasks import get_task, read_rows
 from tests.helpers import toy
+from tests.helpers.errors import raises
+from tests.helpers.recipes import recipe, request
 from tests.helpers.runs import Progress, hashes
 
 pytestmark = pytest.mark.usefixtures("shared_exports")
@@ -33,7 +38,8 @@ def checkpoints(tmp_path_factory) -> dict[str, Path]:
     return {"bert": toy.classifier(root / "bert"), "marian": toy.translator(root / "marian")}
 
 
-def recipe(checkpoints, tmp_path: Path, name: str = "bert", **options) -> Recipe:
+def wanted(checkpoints, tmp_path: Path, name: str = "bert", **options) -> Recipe:
+    """A short run of a toy checkpoint: no repair, no benchmark."""
     write = toy.pairs_file if name == "marian" else toy.labels_file
     rows = tmp_path / f"{name}.tsv"
     values = {
@@ -48,7 +54,7 @@ def recipe(checkpoints, tmp_path: Path, name: str = "bert", **options) -> Recipe
         values["gate_epochs"] = 3
     if "distill" in options.get("recover", ""):
         values["distill_epochs"] = 2
-    return Recipe(**values | options)
+    return recipe(**values | options)
 
 
 def heads_of(out: Path) -> dict:
@@ -58,7 +64,7 @@ def heads_of(out: Path) -> dict:
 def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_path):
     """The last heads go by the scores of the model as it was repaired after the first step, not
     of the dense one: scored here once more, on the weights that the run kept."""
-    options = recipe(
+    options = wanted(
         checkpoints, tmp_path, steps=2, recover="reconstruct", method="fisher", normalize="none"
     )
     run(options, tmp_path / "out")
@@ -66,15 +72,20 @@ def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_p
     assert found["selection"] == "2 steps, repaired after each"
     checkpoint = open_checkpoint(str(checkpoints["bert"]))
     full = Mask.full(checkpoint.layers)
-    first = json.loads((tmp_path / "out/.compress/scores.json").read_text(encoding="utf-8"))
-    order = Scores(first["scores"], "fisher", "", {}).ascending()
+    first = score_checkpoint(
+        request(
+            ScoreRequest, model=str(checkpoints["bert"]), calibration=options.data.calibration,
+            method="fisher", normalize="none",
+        )
+    )  # fmt: skip
+    order = first.ascending()
     half = full.without(order[:3])  # 3 of 12 heads go in the first step, 3 in the second
     checkpoint.model.load_state_dict(
         load_file(tmp_path / "out/.compress/weights-keep-0.5.safetensors")
     )
     task = get_task("classification")
     labels = [f"LABEL_{i}" for i in range(5)]
-    rows = read_rows("classification", options.calibration, labels=labels, minimum=1)
+    rows = read_rows("classification", options.data.calibration, labels=labels, minimum=1)
     batches = task.batches(task.encode(rows, checkpoint.tokenizer, 512), checkpoint.model)
     again = score_heads(
         "fisher",
@@ -84,7 +95,7 @@ def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_p
     for name, scores in found["scores"].items():
         for head in half.kept(name):
             assert scores[head] == pytest.approx(again.values[name][head], rel=1e-3)
-    dense = first["scores"]
+    dense = first.values
     assert any(found["scores"][n][h] != dense[n][h] for n in dense for h in half.kept(n))
 
 
@@ -103,7 +114,7 @@ def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_p
 def test_a_learned_mask_has_exactly_the_heads_asked_for(
     checkpoints, tmp_path, method, name, keep, counts
 ):
-    report = run(recipe(checkpoints, tmp_path, name, method=method, keep=[keep]), tmp_path / "out")
+    report = run(wanted(checkpoints, tmp_path, name, method=method, keep=[keep]), tmp_path / "out")
     found = heads_of(tmp_path / "out")
     mask = Mask.from_json(found["kept"], found["heads"])
     assert {kind: mask.count(kind) for kind in counts} == counts
@@ -114,7 +125,7 @@ def test_a_learned_mask_has_exactly_the_heads_asked_for(
 
 def test_trained_weights_are_the_ones_that_are_cut(checkpoints, tmp_path):
     """The artifact answers as the trained model does with the removed heads gated."""
-    options = recipe(
+    options = wanted(
         checkpoints, tmp_path, method="subset", train_weights="all", learning_rate=1e-3
     )
     out = tmp_path / "out"
@@ -136,7 +147,7 @@ def test_trained_weights_are_the_ones_that_are_cut(checkpoints, tmp_path):
 
 @pytest.mark.parametrize("stop_at", ["epoch 2", "removing"])
 def test_a_stopped_training_goes_on_and_ends_the_same(checkpoints, tmp_path, stop_at):
-    options = recipe(checkpoints, tmp_path, method="subset", train_weights="all", recover="distill")
+    options = wanted(checkpoints, tmp_path, method="subset", train_weights="all", recover="distill")
     run(options, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
         run(options, tmp_path / "stopped", progress=Progress(stop_at))
@@ -146,7 +157,7 @@ def test_a_stopped_training_goes_on_and_ends_the_same(checkpoints, tmp_path, sto
 
 def test_a_penalty_decides_how_many_heads_are_left(checkpoints, tmp_path):
     """A penalty per head far above the loss closes every gate it may; floors keep one a layer."""
-    options = recipe(
+    options = wanted(
         checkpoints, tmp_path, method="hard-concrete", keep=[], penalty=50.0, gate_epochs=100
     )
     progress = Progress()
@@ -158,7 +169,7 @@ def test_a_penalty_decides_how_many_heads_are_left(checkpoints, tmp_path):
 
 
 def test_distillation_is_told_in_the_report(checkpoints, tmp_path):
-    options = recipe(checkpoints, tmp_path, "marian", recover="reconstruct+distill")
+    options = wanted(checkpoints, tmp_path, "marian", recover="reconstruct+distill")
     report = run(options, tmp_path / "out")
     assert "; then distill: " in report.variants[0].recovery
     assert not list((tmp_path / "out/.compress").glob("distill-*"))  # only to go on from
@@ -166,61 +177,89 @@ def test_distillation_is_told_in_the_report(checkpoints, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "problem", "detail"),
     [
-        ({"method": "subset", "keep": []}, "needs to know how many heads to keep"),
+        ({"method": "subset", "keep": []}, "option-missing", "--keep"),
         (
             {"method": "subset", "train_weights": "all", "recover": "reconstruct"},
-            "--recover reconstruct would re-solve what --train-weights all trains",
+            "options-exclude-each-other", "--train-weights all",
         ),
-        ({"method": "subset", "penalty": 0.1}, "--penalty 0.1 is for --method hard-concrete"),
-        ({"method": "hard-concrete", "penalty": 0.1}, "drop it, or drop the budget"),
-        ({"method": "hard-concrete", "estimator": "straight-through"}, "is for --method subset"),
-        ({"method": "subset", "steps": 2}, "--steps 2 does not go with --method subset"),
-        ({"method": "taylor", "penalty": 0.1}, "learned masks; use --method hard-concrete, or"),
-        ({"method": "taylor", "estimator": "straight-through"}, "masks; use --method subset, or"),
-        ({"method": "taylor", "train_weights": "all"}, "--train-weights all is for learned masks"),
-        ({"method": "taylor", "gate_epochs": 3}, "--gate-epochs 3 is for learned masks"),
-        ({"ablate": "metric"}, "--ablate metric is for --method ablation"),
-        ({"method": "subset", "normalize": "none"}, "--normalize none is for --method taylor or"),
-        ({"normalize": "none"}, "--normalize none is for .*, not for second-order"),
-        ({"test_rows": 9}, "--test-rows 9 is for --test FILE; give it, or leave it out"),
-        ({"per": "example"}, "--per example is for --method taylor or relevance"),
-        ({"distill_epochs": 3}, "add --recover distill"),
-        ({"learning_rate": 0.1}, "--learning-rate 0.1 is for weights .* add --recover distill"),
-        ({"method": "subset", "learning_rate": 0.1}, "add --train-weights encoder"),
-        ({"patience": 3}, "--patience 3 is for training; add --recover distill"),
-        ({"num_beams": 2}, "--num-beams 2 is for translators"),
-        ({"target_length": 9}, "--target-length 9 is for translators"),
-        ({"method": "subset", "calibration": None}, "--method subset needs --calibration FILE"),
-        ({"recover": "reconstruct+none"}, "name each method once, and none only alone"),
+        ({"method": "subset", "keep": [], "penalty": 0.1}, "option-without-use", "hard-concrete"),
+        ({"method": "hard-concrete", "penalty": 0.1}, "options-exclude-each-other", "--penalty"),
+        (
+            {"method": "hard-concrete", "estimator": "straight-through"},
+            "option-without-use", "--method subset",
+        ),
+        ({"method": "subset", "steps": 2}, "options-exclude-each-other", "--steps 2"),
+        (
+            {"method": "taylor", "keep": [], "penalty": 0.1},
+            "option-without-use", "--method hard-concrete",
+        ),
+        (
+            {"method": "taylor", "estimator": "straight-through"},
+            "option-without-use", "--method subset",
+        ),
+        (
+            {"method": "taylor", "train_weights": "all"},
+            "option-without-use", "--train-weights all is for --method hard-concrete or subset",
+        ),
+        ({"method": "taylor", "gate_epochs": 3}, "option-without-use", "--gate-epochs 3"),
+        ({"ablate": "metric"}, "option-without-use", "--method ablation"),
+        ({"method": "subset", "normalize": "none"}, "option-without-use", "taylor or"),
+        ({"normalize": "none"}, "option-without-use", "taylor or"),
+        ({"test_rows": 9}, "option-without-use", "--test"),
+        ({"per": "example"}, "option-without-use", "--method taylor or relevance"),
+        ({"distill_epochs": 3}, "option-without-use", "--recover distill"),
+        ({"learning_rate": 0.1}, "option-without-use", "--recover distill"),
+        ({"method": "subset", "learning_rate": 0.1}, "option-without-use", "--train-weights"),
+        ({"patience": 3}, "option-without-use", "--recover distill"),
+        ({"num_beams": 2}, "option-without-use", "translators"),
+        (
+            {"target_length": 9, "bench": True, "batch_size": "2"},
+            "option-without-use", "translators",
+        ),
+        ({"method": "subset", "calibration": None}, "calibration-missing", "--method subset"),
+        ({"recover": "reconstruct+none"}, "name-twice", "none"),
     ],
-)
-def test_what_does_not_go_together_is_refused(checkpoints, tmp_path, options, message):
-    with pytest.raises(UsageError, match=message) as caught:
-        run(recipe(checkpoints, tmp_path, **options), tmp_path / "out")
-    assert "\n" not in str(caught.value)
+)  # fmt: skip
+def test_what_does_not_go_together_is_refused(checkpoints, tmp_path, options, problem, detail):
+    with raises(UsageError, problem) as caught:
+        run(wanted(checkpoints, tmp_path, **options), tmp_path / "out")
+    assert detail in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(("name", "usual"), [("bert", 5e-5), ("marian", 1e-4)])
-def test_the_learning_rate_follows_from_the_task(checkpoints, tmp_path, monkeypatch, name, usual):
-    rates = []
-    monkeypatch.setattr(
-        choosing, "recover", lambda how, job: rates.append(how["distill"]["learning_rate"])
-    )
+def test_the_learning_rate_follows_from_the_task(checkpoints, tmp_path, name, usual):
+    """Without one, distillation ends where it ends with the usual one of the task."""
     checkpoint = open_checkpoint(str(checkpoints[name]))
-    for rate in (None, 0.01):
-        wanted = recipe(checkpoints, tmp_path, name, recover="distill", learning_rate=rate)
-        choosing.repair_checkpoint(wanted, checkpoint, [], checkpoint.model, "cpu", Progress())
-    assert rates == [usual, 0.01]
+    task = get_task(checkpoint.entry.task)
+    mask = Mask.full(checkpoint.layers).without([(checkpoint.layers[0].name, 0)])
+    pruned = prune(checkpoint.model, checkpoint.layers, mask)
+
+    def distilled(rate: float | None) -> dict[str, torch.Tensor]:
+        options = wanted(
+            checkpoints, tmp_path, name, recover="distill", distill_epochs=1, learning_rate=rate
+        )
+        examples, _ = read_calibration(options.data, checkpoint, task)
+        found = repair(
+            options.recovery, checkpoint, task, examples, pruned,
+            seed=0, device="cpu", progress=SILENT,
+        )  # fmt: skip
+        return found.model.state_dict()
+
+    expected, other, found = distilled(usual), distilled(2 * usual), distilled(None)
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+    assert any(not torch.equal(found[key], other[key]) for key in other)
 
 
 @pytest.mark.parametrize("options", [{"recover": "reconstruct+distill"}, {"method": "subset"}])
 def test_too_few_rows_to_train_on_are_told_first(checkpoints, tmp_path, options):
-    few = recipe(checkpoints, tmp_path, calibration_rows=10, **options)
-    with pytest.raises(InputError, match="10 calibration rows are too few .* at least 16"):
+    few = wanted(checkpoints, tmp_path, calibration_rows=10, **options)
+    with raises(InputError, "too-few-rows-to-train") as caught:
         run(few, tmp_path / "out")
+    assert "10" in str(caught.value)
+    assert "16" in str(caught.value)
     assert not (tmp_path / "out").exists()
 
 
@@ -234,7 +273,11 @@ def test_too_few_rows_to_train_on_are_told_first(checkpoints, tmp_path, options)
         {"recover": "distill", "distill_epochs": 3, "learning_rate": 0.1, "patience": 3},
     ],
 )
-def test_options_that_do_something_are_taken(checkpoints, tmp_path, options):
-    wanted = recipe(checkpoints, tmp_path, **options)
-    refuse_unused(wanted, "classification")
-    refuse_unused(wanted.model_copy(update={"num_beams": 2, "target_length": 9}), "translation")
+@pytest.mark.parametrize("name", ["bert", "marian"])
+def test_options_that_do_something_are_taken(checkpoints, tmp_path, name, options):
+    if name == "marian":
+        options = options | {"num_beams": 2, "target_length": 9, "bench": True}
+    accepted = wanted(checkpoints, tmp_path, name, **options)
+    checkpoint = open_checkpoint(str(checkpoints[name]))
+    check_recipe(accepted, [])
+    check_model(accepted, checkpoint, get_task(checkpoint.entry.task), [])
