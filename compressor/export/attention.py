@@ -1,6 +1,6 @@
 """Attention for inference graphs, which replaces a model's attention blocks during the export.
 
-The model's own forward (embeddings, residuals, normalisation, feed-forward) stays; only the
+The model's own forward (embeddings, residuals, normalization, feed-forward) stays; only the
 attention blocks change: one matrix product for query, key and value, the scaling folded into the
 query's weights, one additive mask for all layers, and the cross-attention keys and values of all
 decoder layers from one product in the encoder graph.

@@ -5,13 +5,13 @@ around SentencePiece, and is rebuilt here from its parts. It looks the *surface*
 that `source.spm` finds up in `vocab.json`, and the two disagree in both directions:
 
 - a piece of `source.spm` that `vocab.json` lacks becomes the unknown token. It must still take
-  part in the segmentation, so it is appended after the last id, and the runtime maps what lies
-  there to the unknown token (`compressor.runtime.text.FIRST_WITHOUT_ID`).
+  part in the segmentation, so it is appended after the last id, and the runtime maps all ids from
+  there on to the unknown token (`compressor.runtime.text.FIRST_WITHOUT_ID`).
 - an entry of `vocab.json` that `source.spm` lacks (most target pieces) must never take part in
   the segmentation. It is written with a `MARK` in front, which the decoder removes.
 - an exception: SentencePiece joins neighboring unknown characters into one piece, which may be in
-  `vocab.json`. Entries that consist of such characters alone are written as they are, and all other
-  runs of unknown characters are replaced by a single one before the segmentation.
+  `vocab.json`. Entries that consist of such characters alone are written as they are, and all
+  other runs of unknown characters are replaced by a single one before the segmentation.
 
 Segmentation adds the scores in float64 where SentencePiece uses float32. The results differ only
 between segmentations of equal score, as of a word that is repeated without a space.
