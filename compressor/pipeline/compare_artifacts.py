@@ -136,7 +136,7 @@ def _builds(
                 raise UsageError(
                     f"{directory} has no precision {precision!r}, only "
                     f"{', '.join(sorted(artifact.precisions))}; choose one of those, or export it",
-                    id="precision-not-exported",
+                    id="precision-not-in-artifact",
                 )
             found.append((directory, precision))
     return found

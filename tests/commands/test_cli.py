@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from compressor.commands import run
+from compressor.errors import UsageError
 from compressor.model.sublayers import Scores
 from tests.helpers import toy
-from tests.helpers.command_line import compress
+from tests.helpers.command_line import compress, invoke
+from tests.helpers.errors import raises
 
 pytestmark = pytest.mark.slow
 
@@ -137,45 +139,85 @@ def test_errors_have_a_status_and_one_sentence(
 
 @pytest.mark.parametrize("command", ["run", "score", "prune", "study", "evaluate"])
 @pytest.mark.parametrize("seed", ["-1", "4294967296"])
-def test_a_seed_that_generators_refuse_is_refused_first(command, seed, capsys):
+def test_a_seed_that_generators_refuse_is_refused_first(command, seed, tmp_path):
     needed = {
-        "run": ["-o", "x"], "score": ["-o", "x"], "prune": ["-o", "x", "--scores", "x"],
-        "study": ["heads", "-o", "x"], "evaluate": ["x", "--test", "x"],
+        "run": ["-m", "x", "-o", "x", "--keep", "1"], "score": ["-m", "x", "-o", "x"],
+        "prune": ["-m", "x", "-o", "x", "--scores", "x", "--keep", "1"],
+        "study": ["heads", "-m", "x", "-o", "x", "--test", "x"], "evaluate": ["x", "--test", "x"],
     }  # fmt: skip
-    assert run([command, *needed[command], "--seed", seed]) == 2
-    assert "--seed" in capsys.readouterr().err
+    with raises(UsageError, "option-invalid") as caught:
+        invoke(command, *needed[command], "--seed", seed)
+    assert "--seed" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "problem", "detail"),
     [
-        (["score", "--method", "magnitude", "--compare", "taylor"], "taylor needs --calibration"),
-        (["score", "--method", "magnitude", "--text-column", "a"], "--text-column a is for --cal"),
-        (["prune", "--scores", "s", "--keep", "1", "--calibration-rows", "9"], "-rows 9 is for"),
+        (
+            ["score", "--method", "magnitude", "--compare", "taylor"],
+            "calibration-missing", "--method taylor",
+        ),
+        (
+            ["score", "--method", "magnitude", "--text-column", "a"],
+            "option-without-use", "--text-column a",
+        ),
+        (
+            ["prune", "--scores", "s", "--keep", "1", "--calibration-rows", "9"],
+            "option-without-use", "--calibration",
+        ),
         # A default that is typed is a wish too.
         (
             ["score", "--calibration", "x", "--normalize", "layer"],
-            "--normalize layer is for --method taylor or",
+            "option-without-use", "--method taylor or",
         ),
         (
             ["score", "--calibration", "x", "--method", "fisher", "--per", "token"],
-            "--per token is for --method taylor or relevance, not for fisher; leave it out",
+            "option-without-use", "--method taylor or relevance",
         ),
-        (["run", "--keep", "1", "--method", "subset", "--per", "token"], "not for subset;"),
-        (["study", "heads", "--test", "x", "--normalize", "layer"], "--normalize makes no sense"),
-        (["study", "curve", "--test", "x", "--ablate", "loss"], "--ablate loss is for"),
-        (["score", "--method", "hardconcrete"], "'hardconcrete'; there are taylor"),
-        (["score", "--method", "random", "--compare", "subset"], "use it with `compress run`"),
+        (
+            ["run", "--keep", "1", "--method", "subset", "--per", "token"],
+            "option-without-use", "--method taylor or relevance",
+        ),
+        (["score", "--method", "hardconcrete"], "name-unknown", "taylor"),
+        (["score", "--method", "random", "--compare", "subset"], "name-unknown", "taylor"),
     ],
-)
-def test_what_would_do_nothing_is_refused_first(arguments, message, tmp_path, monkeypatch, capsys):
+)  # fmt: skip
+def test_what_would_do_nothing_is_refused_first(arguments, problem, detail, tmp_path, monkeypatch):
     """The directory of the model is not even looked for."""
     monkeypatch.chdir(tmp_path)
     scores = Scores({}, "random", "random", {})
     Path("s").write_text(json.dumps(scores.to_json()), encoding="utf-8")
-    assert run([*arguments, "-m", "nowhere", "-o", "x"]) == 2
-    assert message in capsys.readouterr().err
+    with raises(UsageError, problem) as caught:
+        invoke(*arguments, "-m", "nowhere", "-o", "x")
+    assert detail in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["study", "heads", "--test", "x", "--normalize", "layer"],
+        ["study", "curve", "--test", "x", "--ablate", "loss"],
+    ],
+)
+def test_studies_refuse_options_they_do_not_have(arguments, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run([*arguments, "-m", "nowhere", "-o", "x"]) == 2
+    assert arguments[-2] in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_names_the_problem_of_a_failure(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    problems = {
+        "option-missing": ["run", "-m", "x", "-o", "x"],
+        "report-unreadable": ["gate", "nothing.json", "--max-drop", "bleu=1"],
+        "rule-missing": ["gate", "nothing.json"],
+        "command-line-invalid": ["run", "--frobnicate"],
+    }
+    for problem, arguments in problems.items():
+        run([*arguments, "--json"])
+        assert json.loads(capsys.readouterr().out)["id"] == problem
 
 
 MALFORMED = [

@@ -168,7 +168,7 @@ def test_artifacts_are_evaluated_and_timed_in_named_precisions(inputs, finished)
     )  # fmt: skip
     assert [row.precision for row in timed.rows] == ["fp32", "int8"]
     assert len({row.variant for row in timed.rows}) == 2
-    with raises(UsageError, "precision-not-exported"):
+    with raises(UsageError, "precision-not-in-artifact"):
         evaluate_artifacts([finished], inputs.data.test, {}, precisions=["fp16"], device="cpu")
 
 
