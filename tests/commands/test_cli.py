@@ -113,7 +113,11 @@ def test_the_gate_exits_with_1_exactly_when_a_rule_is_not_met(finished):
     ("arguments", "status", "message"),
     [
         (["run", "-o", "x", "--keep", "0.5"], 2, "--model"),
-        (["run", "-o", "x", "-m", "nowhere/at/all", "--keep", "0.5"], 4, "no directory"),
+        (
+            ["run", "-o", "x", "-m", "nowhere/at/all", "--keep", "0.5", "--calibration", "x.tsv"],
+            4,
+            "nowhere/at/all",
+        ),
         (["run", "-o", "x", "--frobnicate"], 2, "--frobnicate"),
         (["inspect", "."], 4, "config.json"),
         (["gate", "nothing.json", "--max-drop", "bleu=1"], 4, "nothing.json"),

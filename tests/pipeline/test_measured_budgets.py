@@ -10,25 +10,32 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 
+from compressor.budgets.counts import SpeedBudget
+from compressor.budgets.speed import trial_mask
 from compressor.errors import UsageError
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.pipeline import search as searching
-from compressor.pipeline import time_masks as speed_trials
-from compressor.pipeline.build import Choice, Probe
-from compressor.pipeline.context import prepare
-from compressor.pipeline.recipe import Recipe, build_recipe
+from compressor.pipeline import time_masks as timing_masks
+from compressor.pipeline.load import load, prepare, read
+from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.run import run
+from compressor.pipeline.select import Choice, score
 from compressor.progress import SILENT
+from compressor.report.budgets import SEARCHED_ON_TEST
 from compressor.report.schema import load_report
 from compressor.results import QualitySearch, Throughput, Variant
 from compressor.runtime import Classifier
+from compressor.tasks import get_task
 from compressor.throughput import Subject
 from tests.helpers import toy
+from tests.helpers.errors import raises
+from tests.helpers.recipes import recipe as read_recipe
 from tests.helpers.runs import Progress, recipe_for
 from tests.helpers.scores import timing
 
@@ -78,20 +85,26 @@ def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def choose(recipe: Recipe, out: Path, progress=SILENT) -> Choice:
     """What a run chooses, without building anything; the dense model is only a name."""
-    context = prepare(recipe, out, progress)
+    checkpoint = load(recipe.model)
+    task = get_task(checkpoint.entry.task)
+    data = read(recipe.data, checkpoint, task)
+    context = prepare(recipe, checkpoint, task, data, out, progress)
     (plan,) = context.plans
     counts = context.full.counts()
     dense = Variant(
         name="dense", directory="nowhere", budget="", kept=context.full.to_json(), heads=counts,
         parameters=0, checkpoint_bytes=0, onnx_bytes=0, precision="fp32",
     )  # fmt: skip
-    return searching.search_heads(context, plan, dense, Probe([], []))
+    scores = score(context)
+    if isinstance(plan.budget, SpeedBudget):
+        return searching.search_speed(context, plan.budget, scores, dense)
+    return searching.search_quality(context, plan, plan.budget, scores, dense, Models.build)
 
 
 def state(out: Path) -> set[str]:
     """Names of finished stages; nothing temporary may be left."""
     entries = list((out / ".compress").iterdir())
-    assert not [path for path in entries if path.name.startswith(("trial-", "probe-")) and
+    assert not [path for path in entries if path.name.startswith(("trial-", "candidate-")) and
                 path.is_dir()]  # fmt: skip
     return {path.stem for path in entries}
 
@@ -103,8 +116,8 @@ class Machine:
         self.costs = costs
         self.share = share  # of what the cost table promises that comes true
         self.runs: list[list[str]] = []
-        monkeypatch.setattr(speed_trials, "benchmark", self)
-        monkeypatch.setattr(speed_trials, "export_trial", lambda *arguments: None)
+        monkeypatch.setattr(timing_masks, "benchmark", self)
+        monkeypatch.setattr(timing_masks, "export_trial", lambda *arguments: None)
 
     def __call__(self, subjects: list[Subject], *, batch_sizes, memory, **settings) -> Throughput:
         (batch_size,) = batch_sizes
@@ -149,10 +162,10 @@ def test_every_kind_of_attention_is_timed_at_every_count(translator, tmp_path, m
 
 def test_a_miss_is_tried_again_and_a_stopped_run_goes_on(classifier, tmp_path, monkeypatch):
     machine = Machine({"encoder_self": 0.04}, monkeypatch, share=0.8)
-    recipe, out = speed_recipe(classifier, tmp_path, test=None, batch_size=[4]), tmp_path / "out"
+    recipe, out = speed_recipe(classifier, tmp_path, test=None, batch_size="4"), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         choose(recipe, out, Progress("(try 2)"))
-    assert state(out) == {"run", "scores", "cost-encoder_self", "speed-1"}
+    assert state(out) == {"run", "scores", "costs-encoder_self", "timed-choice-1"}
     choice = choose(recipe, out)
     assert [len(names) for names in machine.runs] == [5, 2, 2]  # nothing was timed twice
     assert [found.met for found in choice.search.tries] == [False, True]
@@ -186,8 +199,10 @@ def test_what_cannot_be_reached_ends_with_the_most_that_can(classifier, tmp_path
     Machine({"encoder_self": 0.04}, monkeypatch)
     recipe = speed_recipe(classifier, tmp_path, speedup=5.0, floor="1")
     # Nine of twelve heads can go: 1 / (1 - 9 x 0.04).
-    with pytest.raises(UsageError, match="largest that was measured is 1.562, with 3 of 12 heads"):
+    with raises(UsageError, "speedup-unreachable") as caught:
         choose(recipe, tmp_path / "out")
+    assert "1.562" in str(caught.value)
+    assert "3 of 12" in str(caught.value)
 
 
 def test_a_classifier_is_built_as_fast_as_wanted(short_classifier, tmp_path, monkeypatch):
@@ -204,7 +219,7 @@ def test_a_classifier_is_built_as_fast_as_wanted(short_classifier, tmp_path, mon
     assert load_report(out / "report.json") == report
     for name in ("report.md", "report.html"):
         assert "The finished model was timed once more" in (out / name).read_text(encoding="utf-8")
-    assert build_recipe({}, out / "recipe.yaml").speedup == 1.2
+    assert read_recipe(out / "recipe.yaml").budget.speedup == 1.2
     assert open_checkpoint(str(out)).mask == Mask.from_json(variant.kept, variant.heads)
     assert Classifier(out).classify(["w5 w7"])
 
@@ -218,12 +233,12 @@ def test_costs_are_measured_on_the_machine(short_classifier, tmp_path):
         "--floor", 3, "--json",
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
-    assert "the largest that was measured is" in json.loads(done.stdout)["error"]
-    text = (out / ".compress" / "cost-encoder_self.json").read_text(encoding="utf-8")
-    rows = json.loads(text)["rows"]
+    assert json.loads(done.stdout)["id"] == "speedup-unreachable"
+    text = (out / ".compress" / "costs-encoder_self.json").read_text(encoding="utf-8")
+    rows = json.loads(text)["result"]["rows"]
     assert [row["variant"] for row in rows] == ["dense", "encoder_self=3"]
     assert all(row["sentences_per_second"] > 0 for row in rows)
-    assert "speed-1" in state(out)
+    assert "timed-choice-1" in state(out)
 
 
 @pytest.mark.parametrize("kind", ["encoder_self", "decoder_self", "cross"])
@@ -241,9 +256,9 @@ def test_only_graphs_that_change_are_exported(translator, tmp_path, monkeypatch,
         skipped.extend(skip)
         return {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
 
-    monkeypatch.setattr(speed_trials, "export_graphs", export)
-    mask = speed_trials.trial_mask(Mask.full(checkpoint.layers), kind, 2)
-    speed_trials.export_trial(checkpoint, mask, tmp_path / "dense", tmp_path / "trial")
+    monkeypatch.setattr(timing_masks, "export_graphs", export)
+    mask = trial_mask(Mask.full(checkpoint.layers), kind, 2)
+    timing_masks.export_trial(checkpoint, mask, tmp_path / "dense", tmp_path / "trial")
     expected = {"encoder_self": ["decoder"], "decoder_self": ["encoder"], "cross": []}[kind]
     assert skipped == expected
     written = {path.name for path in (tmp_path / "trial" / "onnx").iterdir()}
@@ -257,20 +272,20 @@ def drop_recipe(model: Path, tmp_path: Path, **options) -> Recipe:
 class Models:
     """Stands in for models that are built and run: with fewer than `enough` heads all is wrong."""
 
+    built: ClassVar[list[int]] = []
+
     def __init__(self, recipe: Recipe, enough: int, monkeypatch) -> None:
-        lines = Path(recipe.test).read_text(encoding="utf-8").splitlines()[1:]
+        lines = Path(recipe.data.test).read_text(encoding="utf-8").splitlines()[1:]
         self.right = [line.split("\t")[1] for line in lines]
         self.enough = enough
-        self.built: list[int] = []
-        monkeypatch.setattr(searching, "build_variant", self.build)
+        self.built.clear()
         monkeypatch.setattr(searching, "answers", self.answers)
         monkeypatch.setattr(searching, "answer_rows", lambda *arguments: self.right)
 
-    def build(
-        self, checkpoint, choice, budget, seed, probe, name, directory, repair, tokens
-    ) -> None:
+    @classmethod
+    def build(cls, context, plan, choice, directory) -> None:
         assert directory.parent.is_dir()
-        self.built.append(choice.mask.count())
+        cls.built.append(choice.mask.count())
 
     def answers(self, directory, rows, device, num_beams, progress) -> list[str]:
         if self.built[-1] >= self.enough:
@@ -283,7 +298,7 @@ def test_the_search_builds_few_models_and_a_stopped_one_goes_on(classifier, tmp_
     models = Models(recipe, 8, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         choose(recipe, out, Progress("trying 9 of 12 heads"))
-    assert state(out) == {"run", "scores", "probe-3", "probe-7"}
+    assert state(out) == {"run", "scores", *(f"candidate-max-drop-20-{n}" for n in (3, 7))}
     choice = choose(recipe, out)
     assert models.built == [3, 7, 9, 8]
     assert choice.mask.count() == 8
@@ -291,11 +306,13 @@ def test_the_search_builds_few_models_and_a_stopped_one_goes_on(classifier, tmp_
     assert judged == {3: False, 7: False, 9: True, 8: True}
     assert all(probe.comparison.metric == "accuracy" for probe in choice.search.probes)
     assert "4 models built and run" in choice.text
-    assert state(out) >= {"probe-9", "probe-8", "heads-max-drop-20"}
-    with pytest.raises(UsageError, match=r"holds a run with max_drop=\[20.0\], now it is \[10.0\]"):
-        choose(recipe.model_copy(update={"max_drop": ["10"]}), out)
+    assert state(out) >= {"candidate-max-drop-20-9", "candidate-max-drop-20-8"}
+    with raises(UsageError, "output-of-another-run") as caught:
+        choose(drop_recipe(classifier, tmp_path, method="magnitude", max_drop=["10"]), out)
+    assert "max_drop=20.0, now it is 10.0" in str(caught.value)
     # Rules for the gate are not part of what was run.
-    more = recipe.model_copy(update={"max_drop": ["20", "accuracy=1"]})
+    rules = ["20", "accuracy=1"]
+    more = drop_recipe(classifier, tmp_path, method="magnitude", max_drop=rules)
     assert choose(more, out).mask == choice.mask
 
 
@@ -339,7 +356,7 @@ def test_a_classifier_loses_heads_until_the_rows_show_it(short_classifier, tmp_p
     search = check_search(out, 0.0, "accuracy")
     assert search.probes[0].kept == 1
     assert search.probes[0].comparison.dense == 100
-    assert build_recipe({}, out / "recipe.yaml") == recipe
+    assert read_recipe(out / "recipe.yaml") == recipe
 
 
 def test_a_translator_is_searched_through_the_shell(short_translator, tmp_path):
@@ -355,28 +372,38 @@ def test_a_translator_is_searched_through_the_shell(short_translator, tmp_path):
     assert json.loads(done.stdout)["gate_met"] is True
     assert check_search(out, 0.3, "bleu").probes[0].kept == 11
     assert "trying 11 of 12 heads" in done.stderr
-    assert "do not account for that" in (out / "README.md").read_text(encoding="utf-8")
+    assert SEARCHED_ON_TEST in (out / "README.md").read_text(encoding="utf-8")
     assert "max-drop 0.3" in (out / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "problem", "detail"),
     [
-        ({"speedup": 1.3, "at_batch": 16}, "batch size 16 is not measured"),
-        ({"speedup": 1.3, "at_batch": 4, "bench": False}, "drop --no-bench"),
-        ({"speedup": 1.3, "at_batch": 4, "keep": ["0.5"]}, "budgets of one sort, not keep 0.5"),
-        ({"speedup": 1.3, "at_batch": 4, "max_drop": ["1"]}, "one sort, not max-drop 1, speedup"),
-        ({"speedup": 1.3, "at_batch": 4, "steps": 2}, "--steps 2 does not go with speedup 1.3"),
-        ({"speedup": 1.3, "at_batch": 4, "floor": "4"}, "the floors keep all 12 heads"),
-        ({"max_drop": ["0.3", "0.5"]}, "one sort, not max-drop 0.3, max-drop 0.5"),
-        ({"max_drop": ["0.3"], "remove": ["2"]}, "one sort, not remove 2, max-drop 0.3"),
-        ({"max_drop": ["0.3"], "test": None}, "--max-drop 0.3 needs --test FILE"),
-        ({"max_drop": ["0.3"], "method": "tailor"}, "needs scores from one of taylor"),
-        ({"max_drop": ["-1"]}, "from 0 up"),
-        ({"max_drop": ["1", "bleu=1"]}, "bleu=1 is of another task; .* give a drop of accuracy or"),
+        ({"speedup": 1.3, "at_batch": 16}, "batch-size-not-measured", "16"),
+        (
+            {"speedup": 1.3, "at_batch": 4, "bench": False},
+            "options-exclude-each-other", "--no-bench",
+        ),
+        (
+            {"speedup": 1.3, "at_batch": 4, "keep": ["0.5"]},
+            "options-exclude-each-other", "--keep and --speedup",
+        ),
+        (
+            {"speedup": 1.3, "at_batch": 4, "max_drop": ["1"]},
+            "options-exclude-each-other", "--speedup and --max-drop",
+        ),
+        ({"speedup": 1.3, "at_batch": 4, "steps": 2}, "option-without-use", "--steps 2"),
+        ({"speedup": 1.3, "at_batch": 4, "floor": "4"}, "floors-too-high", "12"),
+        ({"max_drop": ["0.3", "0.5"]}, "options-exclude-each-other", "0.3, 0.5"),
+        ({"max_drop": ["0.3"], "remove": ["2"]}, "options-exclude-each-other", "--remove"),
+        ({"max_drop": ["0.3"], "test": None}, "test-rows-missing", "--max-drop 0.3"),
+        ({"max_drop": ["0.3"], "method": "subset"}, "options-exclude-each-other", "taylor"),
+        ({"max_drop": ["-1"]}, "option-invalid", "from 0 up"),
+        ({"max_drop": ["1", "bleu=1"]}, "metric-of-another-task", "accuracy"),
     ],
-)
-def test_refusals_come_before_anything_is_written(classifier, tmp_path, options, message):
-    with pytest.raises(UsageError, match=message):
+)  # fmt: skip
+def test_refusals_come_before_anything_is_written(classifier, tmp_path, options, problem, detail):
+    with raises(UsageError, problem) as caught:
         run(recipe_for(classifier, tmp_path, **{"keep": []} | options), tmp_path / "out")
+    assert detail in str(caught.value)
     assert not (tmp_path / "out").exists()
