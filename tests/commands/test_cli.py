@@ -53,7 +53,7 @@ def finished(inputs, once, tmp_path_factory) -> Path:
         done = compress(*run_options(inputs), "--keep", "0.5", "-o", directory)
         assert done.returncode == 0, done.stderr
         assert "6/12" in done.stdout
-        assert "removing 6 of 12 heads" in done.stderr
+        assert "removing heads (6 of 12 kept)" in done.stderr
 
     own = tmp_path_factory.mktemp("finished") / "out"
     return shutil.copytree(once("cli-finished", make), own)
