@@ -21,7 +21,7 @@ class CompressError(Exception):
 
     exit_code = 70
 
-    def __init__(self, message: str, *, id: str = "unnamed") -> None:
+    def __init__(self, message: str, *, id: str) -> None:
         super().__init__(message)
         self.id = id
 

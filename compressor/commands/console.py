@@ -82,7 +82,7 @@ class Console:
         else:
             print(text)
 
-    def error(self, message: str, status: int, id: str = "unnamed") -> None:
+    def error(self, message: str, status: int, id: str) -> None:
         """A failure in one sentence on stderr, and as the JSON object with `--json`."""
         self._print(f"error: {message}")
         if self.as_json:

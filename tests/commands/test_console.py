@@ -98,7 +98,7 @@ def test_quiet_is_silent_but_for_errors(monkeypatch: pytest.MonkeyPatch, screen:
     console.detail("a detail")
     console.update("rows", 1, 1)
     assert stream.getvalue() == ""
-    console.error("it failed", 4)
+    console.error("it failed", 4, "it-failed")
     assert stream.getvalue() == "error: it failed\n"
 
 

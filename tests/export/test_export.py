@@ -175,7 +175,7 @@ def test_an_export_that_fails_leaves_nothing(is_new: bool, tmp_path):
             raise then
         return []
 
-    refused = partial(write, then=VerificationError("they differ"))
+    refused = partial(write, then=VerificationError("they differ", id="onnx-differs"))
     with (
         mock.patch("compressor.pipeline.single_steps.export_model", refused),
         pytest.raises(VerificationError, match="they differ"),

@@ -250,7 +250,7 @@ def test_graphs_of_another_model_are_caught(exported):
 
 def test_what_fails_its_check_gets_no_configuration(tmp_path, monkeypatch):
     def differ(*_: object) -> list:
-        raise VerificationError("differs")
+        raise VerificationError("differs", id="onnx-differs")
 
     monkeypatch.setattr(optimum, "export_graphs", lambda *_: {})
     monkeypatch.setattr(optimum, "verify_classifier", differ)
