@@ -357,7 +357,7 @@ def test_methods_without_rows_or_data_are_refused(toys, tmp_path):
         (
             "curve",
             {"test": model.test, "calibration": model.calibration, "recover": "distill"},
-            "recovery-trains",
+            "name-unknown",
         ),
         (
             "agreement",
