@@ -26,6 +26,8 @@ from tests.helpers.batches import examples
 from tests.helpers.errors import raises
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, empty_first_mask, tiny_model, uneven_mask
 
+pytestmark = pytest.mark.slow
+
 MANY = 1500  # enough that every repair helps on the rows held out, too
 
 

@@ -21,6 +21,8 @@ from compressor.throughput.machine import Machine
 from compressor.throughput.shapes import shape_of
 from tests.helpers.errors import raises
 
+pytestmark = pytest.mark.slow
+
 VOCABULARY = 8
 EMBEDDING = 64
 PAD, START, END = 0, 1, 7
