@@ -69,7 +69,7 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit status (see DESIGN's table in the README)."""
+    """Run one command line and return its exit status (the README has the table)."""
     # Known before parsing, so that a parsing error too is told in the form that was asked for.
     console.as_json = "--json" in arguments
     console.quiet = console.verbose = False

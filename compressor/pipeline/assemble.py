@@ -136,10 +136,7 @@ def _choose_items(
 ) -> None:
     """Which items a list of sections has: `a+b` on the command line, `none` for an empty list."""
     text = typed.get(flag_name(name, info))
-    before = values.get(name)
     if text is None:
-        if before is None and not isinstance(info.default, list):
-            return
         return
     tags = [part.strip() for part in str(text).split("+")]
     known = [tag_of(member) for member in members]
@@ -155,7 +152,7 @@ def _choose_items(
             f"{flag_name(name, info)} {text}: name each method once, and none only alone",
             id="name-twice",
         )
-    old = {item.get("name"): item for item in before or [] if isinstance(item, Mapping)}
+    old = {item.get("name"): item for item in values.get(name) or [] if isinstance(item, Mapping)}
     values[name] = [dict(old.get(tag, {"name": tag})) for tag in tags if tag != "none"]
 
 
