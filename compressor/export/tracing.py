@@ -3,7 +3,8 @@
 `torch.onnx.export` traces the model into a program of ATen operators, and then traces that program
 again, to decompose operators that it has no ONNX function for. With dynamic shapes this second pass
 takes about half of the CPU time of writing graphs; `benchmarks/export_time.py` times exports with
-and without it. Our graphs hardly need it: what ONNX lacks are conversions of types and assertions about shapes, which are rewritten and dropped here.
+and without it. Our graphs hardly need it: what ONNX lacks are conversions of types and assertions
+about shapes, which are rewritten and dropped here.
 """
 
 from __future__ import annotations
