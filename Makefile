@@ -1,7 +1,7 @@
 # From nothing but Python >= 3.11, make and a package index:
 #   make demo   installs into .venv and compresses the bundled translator; report in demo-out/
 #   make test   installs the test extras too and runs the whole suite
-#   make quick  the tests that are not marked slow, in under two minutes on two cores
+#   make quick  the tests that are not marked slow, in about two minutes on two cores
 
 PYTHON ?= python3
 VENV := .venv
