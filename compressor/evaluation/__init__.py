@@ -4,10 +4,12 @@
 - `score_answers`: all metrics of a task
 - `main_metric`: the task's main metric alone
 - `compare`: paired bootstrap of the difference in each of these metrics
+- `lower_bound`: how much worse the smaller model may be, as far as the rows tell
 
 To add a task, write a module beside `translation` and `classification` and add a line to `METRICS`.
 """
 
+from compressor.evaluation.bounds import LowerBound, lower_bound
 from compressor.evaluation.metrics import METRICS, main_metric, score_answers
 from compressor.evaluation.significance import DEFAULT_RESAMPLES, DEFAULT_SEED, compare
 
@@ -15,7 +17,9 @@ __all__ = [
     "DEFAULT_RESAMPLES",
     "DEFAULT_SEED",
     "METRICS",
+    "LowerBound",
     "compare",
+    "lower_bound",
     "main_metric",
     "score_answers",
 ]

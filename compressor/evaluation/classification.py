@@ -91,10 +91,14 @@ class ClassificationPair:
     @property
     def exact_p(self) -> dict[str, float]:
         """McNemar's exact test of accuracy."""
+        return {metric: mcnemar(*rows) for metric, rows in self.discordant.items()}
+
+    @property
+    def discordant(self) -> dict[str, tuple[int, int]]:
+        """Of accuracy: rows that only the dense model has right, and only the pruned one."""
         counts = np.bincount(self.groups)
         gain = self.pruned.right.astype(int) - self.dense.right  # [groups], -1, 0 or 1
-        lost, won = int(counts[gain < 0].sum()), int(counts[gain > 0].sum())
-        return {"accuracy": mcnemar(lost, won)}
+        return {"accuracy": (int(counts[gain < 0].sum()), int(counts[gain > 0].sum()))}
 
     def scores(self, counts: Array) -> dict[str, tuple[Array, Array]]:
         """Scores of both classifiers on resampled test sets.

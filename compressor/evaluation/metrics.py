@@ -31,6 +31,10 @@ class Pair(Protocol):
     def exact_p(self) -> dict[str, float]:
         """metric -> two-sided p-value, for the metrics that have an exact test."""
 
+    @property
+    def discordant(self) -> dict[str, tuple[int, int]]:
+        """metric -> rows that only (dense, pruned) has right, for metrics that count these."""
+
     def scores(self, counts: Array) -> dict[str, tuple[Array, Array]]:
         """metric -> (dense, pruned), each [resamples], from counts [resamples, groups]."""
 

@@ -106,6 +106,11 @@ class TranslationPair:
         """Empty: neither BLEU nor chrF has an exact test."""
         return {}
 
+    @property
+    def discordant(self) -> dict[str, tuple[int, int]]:
+        """Empty: neither BLEU nor chrF counts rows that are right."""
+        return {}
+
     def scores(self, counts: Array) -> dict[str, tuple[Array, Array]]:
         """Scores of both systems on resampled test sets.
 

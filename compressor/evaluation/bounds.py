@@ -1,0 +1,151 @@
+"""Is the pruned model shown to lose no more than a limit? One-sided confidence bounds.
+
+"No significant difference" shows nothing: with few rows, no difference is significant. To show that
+a model is not worse than the dense one by more than a limit is a test of non-inferiority: the lower
+confidence bound of pruned minus dense must lie within the limit, so it is the pruned model that has
+to bring the proof.
+
+- Accuracy: the score bound of Tango 1998 ("Equivalence test and confidence interval for the
+  difference in proportions for the paired-sample design", Statistics in Medicine 17). It holds its
+  level where few answers change, as they do after a small cut; the bootstrap does not: of rows
+  without any change it makes the interval [0, 0].
+- Other metrics: the quantile of the paired bootstrap (`compressor.evaluation.significance`), but no
+  nearer to the difference than what n rows can miss: a failure that none of them shows can still
+  strike a share of 1 - alpha^(1/n) of all rows, each of which then scores nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from compressor.evaluation.metrics import Pair, metrics_of
+from compressor.evaluation.significance import bootstrap
+
+# So many draws of the bootstrap lie beyond a bound; with fewer it would be left to chance.
+DRAWS_BEYOND = 10
+
+
+@dataclass(frozen=True)
+class LowerBound:
+    """How much worse a model may be, as far as some rows tell.
+
+    Args:
+        value: lower confidence bound of pruned minus dense, on the metric's scale.
+        rows: about how many rows would bring the bound up to the limit if the difference stayed as
+            measured; None where no number would, because the measured drop is not below the limit.
+    """
+
+    value: float
+    rows: int | None
+
+
+def lower_bound(
+    task: str,
+    metric: str,
+    dense_outputs: Sequence[str],
+    pruned_outputs: Sequence[str],
+    references: Sequence[str],
+    *,
+    limit: float,
+    alpha: float,
+    resamples: int,
+    seed: int,
+) -> LowerBound:
+    """The lower confidence bound of pruned minus dense in one metric.
+
+    Args:
+        task: `translation` or `classification`.
+        limit: the drop that is allowed, on the metric's scale.
+        alpha: how often the true difference may lie below the bound; 0.025 for the lower end of a
+            95 % interval.
+        resamples: of the bootstrap; more are drawn where `alpha` needs them.
+        seed: of the draws.
+
+    Raises:
+        UsageError: an unknown task.
+    """
+    pair = metrics_of(task).pair(dense_outputs, pruned_outputs, references)
+    changed = pair.discordant.get(metric)
+    if changed is not None:
+        lost, won = changed
+        loss = score_bound(lost, won, len(references), alpha)
+        rows = score_rows(lost, won, len(references), limit / 100, alpha)
+        return LowerBound(-100 * loss, rows)
+    return _bootstrap_bound(pair, metric, limit, alpha, resamples, seed)
+
+
+def score_bound(lost: int, won: int, rows: int, alpha: float) -> float:
+    """Tango's upper confidence bound of the share of rows lost, net of those won.
+
+    Args:
+        lost: rows that only the first model has right.
+        won: rows that only the second model has right.
+
+    Returns:
+        The largest loss (0-1) that the score test does not reject.
+    """
+    quantile = _normal_quantile(alpha)
+    low, high = (lost - won) / rows, 1.0
+    for _ in range(60):  # halves the interval to less than the precision of a float
+        loss = (low + high) / 2
+        excess = rows * loss - (lost - won)
+        if excess <= quantile * math.sqrt(rows * _score_variance(lost, won, rows, loss)):
+            low = loss
+        else:
+            high = loss
+    return low
+
+
+def score_rows(lost: int, won: int, rows: int, limit: float, alpha: float) -> int | None:
+    """How many rows with the same shares of lost and won rows prove a loss of less than `limit`.
+
+    Where the score test's statistic, which grows with the square root of the rows, reaches the
+    normal quantile.
+    """
+    room = limit - (lost - won) / rows
+    if room <= 0:
+        return None
+    if limit >= 1:
+        return 1
+    variance = _score_variance(lost, won, rows, limit)
+    return math.ceil(_normal_quantile(alpha) ** 2 * variance / room**2)
+
+
+def _score_variance(lost: int, won: int, rows: int, loss: float) -> float:
+    """Variance of a row's loss (-1, 0 or 1) at the likeliest shares with this mean (Tango)."""
+    a = 2 * rows
+    b = (2 * rows - lost + won) * loss - lost - won
+    c = -won * loss * (1 - loss)
+    share_won = (math.sqrt(b * b - 4 * a * c) - b) / (2 * a)
+    return 2 * share_won + loss * (1 - loss)
+
+
+def _bootstrap_bound(
+    pair: Pair, metric: str, limit: float, alpha: float, resamples: int, seed: int
+) -> LowerBound:
+    rows = pair.groups.size
+    dense, pruned = pair.points[metric]
+    draws = bootstrap(pair, max(resamples, math.ceil(DRAWS_BEYOND / alpha)), seed)[metric]
+    difference = pruned - dense
+    width = difference - float(np.quantile(draws[1] - draws[0], alpha))
+    unseen = dense * (1 - alpha ** (1 / rows))
+    value = difference - max(width, unseen)
+    return LowerBound(value, _bootstrap_rows(rows, width, dense, limit + difference, alpha))
+
+
+def _bootstrap_rows(rows: int, width: float, dense: float, room: float, alpha: float) -> int | None:
+    """How many rows make the width, which falls with their square root, as small as `room`."""
+    if not room > 0:
+        return None
+    seen = math.log(alpha) / math.log1p(-room / dense) if room < dense else 1
+    return math.ceil(max(rows * (max(width, 0.0) / room) ** 2, seen))
+
+
+def _normal_quantile(alpha: float) -> float:
+    from scipy.stats import norm
+
+    return float(norm.isf(alpha))

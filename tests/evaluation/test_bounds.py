@@ -1,0 +1,147 @@
+"""Bounds that prove a model not worse, against likelihoods, the normal approximation and trials."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+from scipy.stats import binom, norm
+
+from compressor.evaluation import LowerBound, compare, lower_bound
+from compressor.evaluation.bounds import score_bound, score_rows
+from tests.helpers.toy import sentence
+
+ALPHA = 0.025
+
+
+def classified(lost: int, won: int, rows: int) -> tuple[list[str], list[str], list[str]]:
+    """Dense answers, pruned answers and labels; rows that nothing is said of, both have right."""
+    dense = ["a"] * lost + ["b"] * won + ["a"] * (rows - lost - won)
+    pruned = ["b"] * lost + ["a"] * won + ["a"] * (rows - lost - won)
+    return dense, pruned, ["a"] * rows
+
+
+def translated(rows: int, changed: float) -> tuple[list[str], list[str], list[str]]:
+    """References; dense answers with some wrong words, pruned ones with more of them."""
+    rng = random.Random(5)
+    references = [f"{sentence(rng)} {sentence(rng)}" for _ in range(rows)]
+
+    def spoilt(texts: list[str], share: float) -> list[str]:
+        return [
+            " ".join("wrong" if rng.random() < share else word for word in text.split())
+            for text in texts
+        ]
+
+    dense = spoilt(references, 0.2)
+    return dense, spoilt(dense, changed), references
+
+
+def bound(
+    task: str,
+    metric: str,
+    answers: tuple[list[str], list[str], list[str]],
+    limit: float,
+    alpha: float = ALPHA,
+) -> LowerBound:
+    return lower_bound(task, metric, *answers, limit=limit, alpha=alpha, resamples=1000, seed=0)
+
+
+def score_statistic(lost: int, won: int, rows: int, loss: float) -> float:
+    """Tango's z, its nuisance parameter found by maximizing the likelihood numerically."""
+
+    def unlikely(share: float) -> float:
+        shares = (share + loss, share, 1 - 2 * share - loss)
+        counts = (lost, won, rows - lost - won)
+        return -sum(n * math.log(max(p, 1e-300)) for n, p in zip(counts, shares, strict=True) if n)
+
+    share = minimize_scalar(
+        unlikely, bounds=(max(0.0, -loss), (1 - loss) / 2), method="bounded",
+        options={"xatol": 1e-12},
+    ).x  # fmt: skip
+    return (lost - won - rows * loss) / math.sqrt(rows * (2 * share + loss - loss**2))
+
+
+@pytest.mark.parametrize("counts", [(1, 0, 150), (3, 1, 150), (11, 0, 300), (40, 31, 900)])
+@pytest.mark.parametrize("alpha", [0.025, 0.0125])
+def test_accuracys_bound_is_where_the_score_test_rejects(counts, alpha):
+    lost, won, rows = counts
+    loss = score_bound(lost, won, rows, alpha)
+    assert score_statistic(lost, won, rows, loss) == pytest.approx(-norm.isf(alpha), abs=1e-3)
+
+
+def test_rows_without_any_change_leave_the_wilson_bound():
+    """Without discordant rows the score test is the one of a single share (Wilson 1927)."""
+    z2 = norm.isf(ALPHA) ** 2
+    assert score_bound(0, 0, 150, ALPHA) == pytest.approx(z2 / (150 + z2))
+    assert score_rows(0, 0, 150, 0.01, ALPHA) == math.ceil(z2 * 0.99 / 0.01)
+    found = bound("classification", "accuracy", classified(0, 0, 150), limit=1)
+    assert found.value == pytest.approx(-100 * z2 / (150 + z2))
+    (accuracy,) = (c for c in compare("classification", *classified(0, 0, 150))
+                   if c.metric == "accuracy")  # fmt: skip
+    assert accuracy.interval == (0, 0)  # which the bootstrap alone would call proven
+
+
+def test_a_model_that_loses_more_is_rarely_taken_for_proven():
+    """For every count of lost rows, weighed with how often it occurs where the limit is passed."""
+    rows, limit = 300, 0.02
+    taken = [lost for lost in range(rows) if score_bound(lost, 0, rows, ALPHA) <= limit]
+    assert binom.pmf(taken, rows, limit).sum() <= 0.03
+
+
+@pytest.mark.parametrize(("lost", "won", "limit"), [(50, 45, 0.01), (60, 40, 0.03), (20, 22, 0.01)])
+def test_rows_for_accuracy_by_the_normal_approximation(lost, won, limit):
+    rows = 1000
+    differences = np.repeat([1.0, -1.0, 0.0], [lost, won, rows - lost - won])
+    needed = norm.isf(ALPHA) ** 2 * differences.var() / (limit - differences.mean()) ** 2
+    found = score_rows(lost, won, rows, limit, ALPHA)
+    assert found is not None
+    assert found == pytest.approx(needed, rel=0.2)
+    # With that many rows of the same kind the bound is the limit.
+    scale = found / rows
+    reached = score_bound(round(lost * scale), round(won * scale), found, ALPHA)
+    assert reached == pytest.approx(limit, rel=0.05)
+
+
+def test_a_drop_at_the_limit_is_proven_by_no_number_of_rows():
+    assert score_rows(10, 0, 1000, 0.01, ALPHA) is None
+    assert score_rows(0, 0, 1000, 0.0, ALPHA) is None
+    answers = translated(100, 0.1)
+    drop = -compare("translation", *answers)[0].difference
+    assert drop > 1
+    assert bound("translation", "bleu", answers, limit=drop).rows is None
+    assert bound("translation", "bleu", answers, limit=drop / 2).rows is None
+
+
+def test_bleus_bound_is_the_quantile_of_the_bootstrap():
+    answers = translated(400, 0.05)
+    (bleu, _) = compare("translation", *answers, resamples=1000, seed=0)
+    limit = 1 - bleu.difference
+    found = bound("translation", "bleu", answers, limit)
+    assert found.value == pytest.approx(bleu.interval[0])
+    # A share of the error in both tails, by the normal approximation.
+    spread = (bleu.interval[1] - bleu.interval[0]) / 2 / norm.isf(0.025)
+    wider = bound("translation", "bleu", answers, limit, alpha=0.0125)
+    assert bleu.difference - wider.value == pytest.approx(norm.isf(0.0125) * spread, rel=0.15)
+    needed = 400 * (norm.isf(0.025) * spread / 1) ** 2
+    assert found.rows == pytest.approx(needed, rel=0.2)
+
+
+def test_bleu_of_equal_answers_is_not_proven_by_few_rows():
+    """With p = alpha ** (1 / n), n rows show nothing of what strikes 1 - p of all rows."""
+    dense, _, references = translated(40, 0.05)
+    answers = (dense, dense, references)
+    score = compare("translation", *answers)[0].dense
+    found = bound("translation", "bleu", answers, limit=1)
+    assert found.value == pytest.approx(-score * (1 - 0.025 ** (1 / 40)))
+    assert binom.pmf(0, found.rows, 1 / score) == pytest.approx(0.025, rel=0.02)
+    assert bound("translation", "bleu", answers, limit=100).rows == 1
+
+
+def test_better_answers_have_a_bound_above_zero():
+    dense, pruned, labels = classified(0, 60, 200)
+    assert bound("classification", "accuracy", (dense, pruned, labels), limit=0).value > 0
+    dense, pruned, references = translated(300, 0.2)
+    assert bound("translation", "bleu", (pruned, dense, references), limit=0).value > 0
