@@ -17,11 +17,11 @@ from pathlib import Path
 from compressor.errors import UsageError, did_you_mean
 from compressor.tasks.base import Task
 from compressor.tasks.batching import Batch, Example, count_truncated
-from compressor.tasks.rows import Rows, count_shared
+from compressor.tasks.rows import Rows, count_shared, split_rows
 
 __all__ = [
     "TASKS", "Batch", "Example", "Rows", "Task", "count_shared", "count_truncated", "get_task",
-    "read_rows",
+    "read_rows", "split_rows",
 ]  # fmt: skip
 
 TASKS: dict[str, str] = {

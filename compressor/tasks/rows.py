@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,44 @@ def fingerprint(sources: list[str], pairs: list[str] | None, targets: list[str])
 
 def count_shared(test: Rows, calibration: Rows) -> int:
     """Number of test rows whose text (of pairs: both texts) is a calibration row's as well."""
+    calibration_texts = set(_texts(calibration))
+    return sum(text in calibration_texts for text in _texts(test))
 
-    def texts(rows: Rows) -> list[tuple[str, str]]:
-        return list(zip(rows.sources, rows.pairs or [""] * len(rows.sources), strict=True))
 
-    calibration_texts = set(texts(calibration))
-    return sum(text in calibration_texts for text in texts(test))
+def split_rows(rows: Rows, seed: int) -> tuple[Rows, Rows]:
+    """About half of the rows each, drawn by the text; both parts keep the order of the file.
+
+    Rows with the same text (of pairs: both texts) go to the same part, so that neither part knows
+    what the other asks.
+
+    Args:
+        seed: of the draw; the same rows and seed give the same parts.
+    """
+    groups: dict[tuple[str, str], list[int]] = {}
+    for number, text in enumerate(_texts(rows)):
+        groups.setdefault(text, []).append(number)
+    drawn = list(groups.values())
+    random.Random(seed).shuffle(drawn)
+    first: list[int] = []
+    for group in drawn:
+        if len(first) + len(group) <= len(rows.sources) // 2:
+            first += group
+    chosen = set(first)
+    second = [number for number in range(len(rows.sources)) if number not in chosen]
+    return _part(rows, sorted(first)), _part(rows, second)
+
+
+def _part(rows: Rows, numbers: list[int]) -> Rows:
+    sources, targets = ([texts[n] for n in numbers] for texts in (rows.sources, rows.targets))
+    pairs = None if rows.pairs is None else [rows.pairs[n] for n in numbers]
+    return replace(
+        rows,
+        sources=sources,
+        pairs=pairs,
+        targets=targets,
+        sha256=fingerprint(sources, pairs, targets),
+    )
+
+
+def _texts(rows: Rows) -> list[tuple[str, str]]:
+    return list(zip(rows.sources, rows.pairs or [""] * len(rows.sources), strict=True))

@@ -20,7 +20,7 @@ import pytest
 
 from compressor import example
 from compressor.errors import InputError, UsageError
-from compressor.tasks import count_shared, read_rows
+from compressor.tasks import count_shared, read_rows, split_rows
 from tests.helpers.errors import raises
 
 PAIRS = [("Hello there.", "Hallo du."), ('He said "no".', "Er sagte „nein“."), ("Go!", "Geh!")]
@@ -167,6 +167,32 @@ def test_shared_rows_are_counted_by_their_texts_within_the_limits(tmp_path: Path
     assert shared() == 3  # every row of the text A or B, whatever its label
     assert shared(text_column="text", text_pair_column="pair") == 2
     assert shared(limit=1) == 1
+
+
+def test_rows_are_split_by_text_whatever_the_answer(tmp_path: Path) -> None:
+    """600 rows of 200 texts, each with 1 to 5 rows; nothing is lost and no text is on both sides."""
+    texts = [f"text {number}" for number in range(200) for _ in range(1 + number % 5)]
+    content = "".join(f"{text}\t{row % 3}\n" for row, text in enumerate(texts))
+    rows = read_rows("classification", write(tmp_path / "a.tsv", "text\tlabel\n" + content))
+    first, second = split_rows(rows, seed=0)
+    assert set(first.sources).isdisjoint(second.sources)
+    labelled = list(zip(rows.sources, rows.targets, strict=True))
+    parts = [list(zip(part.sources, part.targets, strict=True)) for part in (first, second)]
+    assert sorted(parts[0] + parts[1]) == sorted(labelled)
+    for part in parts:
+        assert len(part) == pytest.approx(300, abs=5)
+        assert [row for row in labelled if row in set(part)] == part  # in the file's order
+    assert len({first.sha256, second.sha256, rows.sha256}) == 3
+    assert split_rows(rows, seed=0) == (first, second)
+    assert split_rows(rows, seed=1) != (first, second)
+
+
+def test_pairs_are_split_by_both_texts(tmp_path: Path) -> None:
+    lines = "".join(f"same\tother {row // 2}\t1\n" for row in range(40))
+    path = write(tmp_path / "a.tsv", "text\tpair\tlabel\n" + lines)
+    parts = split_rows(read_rows("classification", path, text_pair_column="pair"), seed=0)
+    assert [len(part.sources) for part in parts] == [20, 20]
+    assert all(set(map(part.pairs.count, part.pairs)) == {2} for part in parts if part.pairs)
 
 
 def test_numbers_are_names_where_names_are_numbers(tmp_path: Path) -> None:
