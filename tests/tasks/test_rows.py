@@ -170,7 +170,7 @@ def test_shared_rows_are_counted_by_their_texts_within_the_limits(tmp_path: Path
 
 
 def test_rows_are_split_by_text_whatever_the_answer(tmp_path: Path) -> None:
-    """600 rows of 200 texts, each with 1 to 5 rows; nothing is lost and no text is on both sides."""
+    """600 rows of 200 texts; nothing is lost, and no text is on both sides."""
     texts = [f"text {number}" for number in range(200) for _ in range(1 + number % 5)]
     content = "".join(f"{text}\t{row % 3}\n" for row, text in enumerate(texts))
     rows = read_rows("classification", write(tmp_path / "a.tsv", "text\tlabel\n" + content))
