@@ -7,9 +7,16 @@ a copy.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 # Name of the check of fp16 graphs that is a share of what float16 can hold, not of a logit.
 HALF_RANGE = "values within float16's range"
@@ -63,13 +70,18 @@ class Scoring(Record):
 
 
 class Variant(Record):
-    """One model: the dense one (`name="dense"`) or one that lost heads."""
+    """One model: the dense one (`name="dense"`) or one that lost units.
+
+    Reports of versions that removed heads alone have no neurons.
+    """
 
     name: str
     directory: str
     budget: str
-    kept: dict[str, list[int]]  # layer name -> kept heads
-    heads: dict[str, int]  # layer name -> heads before removal
+    kept: dict[str, list[int]]  # attention sublayer -> kept heads
+    heads: dict[str, int]  # attention sublayer -> heads before removal
+    neurons: dict[str, int] = {}  # feed-forward part -> neurons before removal
+    kept_neurons: dict[str, int] = {}  # feed-forward part -> how many are kept
     parameters: int
     checkpoint_bytes: int
     onnx_bytes: int
@@ -86,12 +98,17 @@ class Variant(Record):
     checks: list[Check] = []
 
     @property
+    def counts(self) -> dict[str, int]:
+        """Units left in each sublayer, for the theoretical limit."""
+        return {name: len(kept) for name, kept in self.kept.items()} | self.kept_neurons
+
+    @property
     def family(self) -> str:
         """Name of the float32 model that this is one precision of."""
         return self.base or self.name
 
     @model_validator(mode="after")
-    def _heads_exist(self) -> Variant:
+    def _units_exist(self) -> Variant:
         if self.kept.keys() != self.heads.keys():
             odd = sorted(self.kept.keys() ^ self.heads.keys())
             raise ValueError(f"variant {self.name!r}: kept and heads differ in the layers {odd}")
@@ -101,6 +118,10 @@ class Variant(Record):
                     f"variant {self.name!r}: kept heads {kept} of {name} are not distinct numbers "
                     f"below {self.heads[name]}"
                 )
+        if self.kept_neurons.keys() != self.neurons.keys() or any(
+            not 0 <= kept <= self.neurons[name] for name, kept in self.kept_neurons.items()
+        ):
+            raise ValueError(f"variant {self.name!r}: kept_neurons and neurons do not agree")
         return self
 
 
@@ -146,21 +167,21 @@ class Source(Record):
 
 
 class LayerCost(Record):
-    """What reducing one attention layer of a kind to `heads` heads saves of a batch's time.
+    """What reducing one sublayer of a kind to `units` units saves of a batch's time.
 
-    Measured on the model with all layers of the kind at `heads` and all others dense.
+    Measured on the model with all sublayers of the kind at `units` and all others dense.
     """
 
     kind: str
-    heads: int
+    units: int = Field(validation_alias=AliasChoices("units", "heads"))
     layers: int  # of that kind, all reduced at once
     speedup: float  # of that model over dense
     speedup_interval: tuple[float, float]
-    saved_share: float  # of the dense time, per layer; never falls as heads go
+    saved_share: float  # of the dense time, per sublayer; never falls as units go
 
 
 class CostTable(Record):
-    """Measured cost of attention heads at one batch size on one machine."""
+    """Measured cost of units at one batch size on one machine."""
 
     batch_size: int
     dense_seconds: float  # of a batch
@@ -169,18 +190,18 @@ class CostTable(Record):
 
 
 class SpeedTry(Record):
-    """A choice of heads that was timed to see whether it reaches the wanted speed-up."""
+    """A choice of units that was timed to see whether it reaches the wanted speed-up."""
 
     aim: float  # the speed-up that was asked of the cost table
-    predicted: float  # by the cost table for the heads chosen
-    kept: int
+    predicted: float  # by the cost table for the units chosen
+    kept: Annotated[str, BeforeValidator(str)]  # units, in words; once a number of heads
     speedup: float  # measured
     speedup_interval: tuple[float, float]
     met: bool
 
 
 class SpeedSearch(Record):
-    """How heads were chosen for a speed-up: what heads cost, and the choices that were timed."""
+    """How units were chosen for a speed-up: what units cost, and the choices that were timed."""
 
     wanted: float
     costs: CostTable

@@ -1,29 +1,46 @@
 """From scores to a mask: exactly as many units as were asked for.
 
-A budget is written `0.5` (a fraction), `36` (a count) or per kind, `encoder_self=0.3,cross=0.8`;
-kinds that are not named keep all their heads. Floors say how many heads every layer must keep.
-Budgets of another sort name a speed-up or a drop in quality; how many heads that means is measured
-(`compressor.budgets.speed`, `compressor.budgets.quality`).
+A budget is written `0.5` (a fraction) or `36` (a count) of heads, or per pool:
+`heads=0.7,neurons=0.5`, `encoder_self=0.3,cross=0.8`. A pool is all heads, all neurons, or one kind
+of sublayer; pools that are not named keep all their units. Floors say how many units every sublayer
+must keep. Neurons go in groups, so that what is left suits vector units (`Multiples`).
+
+Budgets of another sort name a share of the multiply-adds, a speed-up or a drop in quality; how many
+units that means is found in `compressor.budgets.path`, `compressor.budgets.speed` and
+`compressor.budgets.quality`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from compressor.errors import UsageError, did_you_mean
-from compressor.model.sublayers import KINDS, Mask, Scores, kind_of
+from compressor.model.sublayers import (
+    KINDS,
+    UNITS_OF,
+    Mask,
+    Scores,
+    Units,
+    belongs,
+    kind_of,
+    units_of,
+)
 
-ALL = "all"
+HEADS: Units = "heads"
+NEURONS: Units = "neurons"
 Floors = Mapping[str, int]  # kind -> least number of units in each of its sublayers
+# Of heads and of neurons: each sublayer keeps a multiple of so many, or all that it has.
+Multiples = Mapping[str, int]
+MULTIPLES: Multiples = {HEADS: 1, NEURONS: 32}
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How many units to keep: per kind, or of all kinds together (`{"all": n}`)."""
+    """How many units to keep of each pool: `heads`, `neurons` or a kind of sublayer."""
 
-    measured: ClassVar[bool] = False  # whether measurements, not `keep`, say how many heads stay
+    measured: ClassVar[bool] = False  # whether measurements, not `keep`, say how many units stay
 
     text: str  # as the user wrote it, for example `keep 0.5`
     keep: Mapping[str, int]
@@ -32,6 +49,18 @@ class Budget:
     def slug(self) -> str:
         """Name of the variant's directory when a run has several budgets."""
         return self.text.replace(" ", "-").replace("=", "-").replace(",", "-").replace("%", "pct")
+
+
+@dataclass(frozen=True)
+class MacsBudget(Budget):
+    """As few units as leave `share` of the dense model's multiply-adds; `keep` is empty."""
+
+    share: float
+
+    @classmethod
+    def of(cls, share: float) -> MacsBudget:
+        """The budget of `--macs`."""
+        return cls(f"macs {share:.15g}", {}, share)
 
 
 @dataclass(frozen=True)
@@ -51,7 +80,7 @@ class SpeedBudget(Budget):
 
 @dataclass(frozen=True)
 class QualityBudget(Budget):
-    """As few heads as cost no more than `drop` of the main metric; `keep` is empty."""
+    """As few units as cost no more than `drop` of the main metric; `keep` is empty."""
 
     measured: ClassVar[bool] = True
 
@@ -73,59 +102,87 @@ def is_number(text: str) -> bool:
 
 
 def parse_budget(mode: Literal["keep", "remove"], text: str, full: Mask) -> Budget:
-    """Read `--keep` or `--remove` for a model with the heads of `full`.
+    """Read `--keep` or `--remove` for a model with the units of `full`.
 
     Raises:
-        UsageError: not a number, out of range, or a kind of attention the model does not have.
+        UsageError: not a number, out of range, or a pool the model does not have.
     """
     keep = {}
-    for kind, amount in _parts(text, full, f"--{mode}").items():
-        total = full.total(None if kind == ALL else kind)
-        count = _count(amount, total, f"--{mode} {text}")
-        keep[kind] = count if mode == "keep" else total - count
+    for pool, amount in _parts(text, full, f"--{mode}").items():
+        total = full.total(pool)
+        count = _count(amount, total, pool, f"--{mode} {text}")
+        keep[pool] = count if mode == "keep" else total - count
+    for pool in keep:
+        if pool in UNITS_OF and UNITS_OF[pool] in keep:
+            raise UsageError(
+                f"--{mode} {text}: {pool} is among the {UNITS_OF[pool]} already; give either",
+                id="budget-invalid",
+            )
     return Budget(f"{mode} {text}", keep)
 
 
+def parse_multiples(text: str, full: Mask) -> dict[str, int]:
+    """Read `--multiple`: `64` of neurons, or `heads=2,neurons=64`."""
+    multiples = dict(MULTIPLES)
+    parts = _parts(text if "=" in text else f"{NEURONS}={text}", full, "--multiple")
+    for units, amount in parts.items():
+        if units in UNITS_OF or not amount.isdecimal() or int(amount) < 1:
+            raise UsageError(
+                f"--multiple {text}: write a number from 1, as in --multiple 64, or "
+                "--multiple heads=2,neurons=64",
+                id="multiple-invalid",
+            )
+        multiples[units] = int(amount)
+    return multiples
+
+
 def parse_floors(text: str, full: Mask) -> dict[str, int]:
-    """Read `--floor`: `1`, or per kind `cross=2,encoder_self=0`. Kinds not named get 1."""
-    floors = dict.fromkeys(full.kinds(), 1)
-    for kind, amount in _parts(text, full, "--floor").items():
+    """Read `--floor`: `1` (of heads), or per pool `cross=2,neurons=64`.
+
+    Kinds that are not named get 1 head, or no neuron.
+    """
+    floors = {kind: int(UNITS_OF[kind] == HEADS) for kind in full.kinds()}
+    for pool, amount in _parts(text, full, "--floor").items():
         if not amount.isdecimal():
             raise UsageError(
-                f"--floor {text}: {amount!r} is not a number of heads; write --floor 1, or "
-                "--floor cross=2",
+                f"--floor {text}: {amount!r} is not a number of {_unit_name(pool)}; write --floor "
+                "1, or --floor cross=2",
                 id="floor-invalid",
             )
-        floors.update(dict.fromkeys(full.kinds() if kind == ALL else [kind], int(amount)))
+        floors.update({k: int(amount) for k in floors if pool in (k, UNITS_OF[k])})
     return floors
+
+
+def _unit_name(pool: str) -> str:
+    return UNITS_OF.get(pool, pool)
 
 
 def _parts(text: str, full: Mask, option: str) -> dict[str, str]:
     if "=" not in text:
-        return {ALL: text.strip()}
+        return {HEADS: text.strip()}
     parts: dict[str, str] = {}
     for part in text.split(","):
-        kind, equals, amount = (piece.strip() for piece in part.partition("="))
-        if not equals or kind in parts:
+        pool, equals, amount = (piece.strip() for piece in part.partition("="))
+        if not equals or pool in parts:
             raise UsageError(
-                f"{option} {text}: write one KIND=AMOUNT for each kind, as in "
-                f"{option} encoder_self=0.3,cross=0.8",
+                f"{option} {text}: write each as POOL=AMOUNT once, as in "
+                f"{option} heads=0.7,neurons=0.5 or {option} encoder_self=0.3,cross=0.8",
                 id="budget-invalid",
             )
-        if kind not in full.kinds():
-            there = ", ".join(full.kinds())
-            known = "the model has no" if kind in KINDS else "there is no"
+        pools = [HEADS, NEURONS, *full.kinds()]
+        if pool not in pools:
+            known = "the model has no" if pool in KINDS else "there is no"
             raise UsageError(
-                f"{option} {text}: {known} attention {kind!r}; it has {there}"
-                + did_you_mean(kind, full.kinds()),
+                f"{option} {text}: {known} {pool!r}; there are {', '.join(pools)}"
+                + did_you_mean(pool, pools),
                 id="kind-unknown",
             )
-        parts[kind] = amount
+        parts[pool] = amount
     return parts
 
 
-def _count(amount: str, total: int, where: str) -> int:
-    """A count, or a fraction of `total` rounded to the nearest head (0.5 rounds up)."""
+def _count(amount: str, total: int, pool: str, where: str) -> int:
+    """A count, or a fraction of `total` rounded to the nearest unit (0.5 rounds up)."""
     try:
         if amount.isdecimal():
             count = int(amount)
@@ -136,22 +193,24 @@ def _count(amount: str, total: int, where: str) -> int:
             count = int(number * total + 0.5)
     except ValueError as error:
         raise UsageError(
-            f"{where}: {amount!r} is neither a fraction (0.5, 50%) nor a number of heads (36)",
+            f"{where}: {amount!r} is neither a fraction (0.5, 50%) nor a number of "
+            f"{_unit_name(pool)} (36)",
             id="budget-invalid",
         ) from error
     if count > total:
         raise UsageError(
-            f"{where}: there are only {total} heads; ask for at most that", id="budget-too-large"
+            f"{where}: there are only {total:,} {_unit_name(pool)}; ask for at most that",
+            id="budget-too-large",
         )
     return count
 
 
-def fewest_units(full: Mask, floors: Floors, kind: str = ALL) -> int:
-    """How many units the floors demand, of one kind or of all."""
+def fewest_units(full: Mask, floors: Floors, pool: str | None = None) -> int:
+    """How many units the floors demand, of one pool or of all."""
     return sum(
         min(len(flags), floors[kind_of(name)])
         for name, flags in full.keep.items()
-        if kind in (ALL, kind_of(name))
+        if belongs(name, pool)
     )
 
 
@@ -159,39 +218,90 @@ def check_possible(budget: Budget, floors: Floors, full: Mask) -> None:
     """Raise `UsageError` if the floors make the budget impossible; says how many are needed."""
     if budget.measured and fewest_units(full, floors) == full.total():
         raise UsageError(
-            f"{budget.text}: the floors keep all {full.total()} heads; lower --floor",
+            f"{budget.text}: the floors keep all {full.total():,} units; lower --floor",
             id="floors-too-high",
         )
-    for kind, wanted in budget.keep.items():
-        needed = fewest_units(full, floors, kind)
+    for pool, wanted in budget.keep.items():
+        needed = fewest_units(full, floors, pool)
         if wanted < needed:
-            names = [name for name in full.keep if kind in (ALL, kind_of(name))]
-            of = "" if kind == ALL else f" of {kind}"
+            names = [name for name in full.keep if belongs(name, pool)]
+            of = "" if pool in (HEADS, NEURONS) else f" of {pool}"
             raise UsageError(
-                f"{budget.text} leaves {wanted} heads{of}, but the floors of its {len(names)} "
-                f"layers need {needed}; keep more, or lower --floor (0 lets a layer lose all)",
+                f"{budget.text} leaves {wanted:,} {_unit_name(pool)}{of}, but the floors of its "
+                f"{len(names)} sublayers need {needed:,}; keep more, or lower --floor (0 lets a "
+                "sublayer lose all)",
                 id="floors-too-high",
             )
 
 
-def select(scores: Scores, mask: Mask, keep: Mapping[str, int], floors: Floors) -> Mask:
-    """Remove the least important units of `mask` until exactly `keep` are left.
+class Group(NamedTuple):
+    """Units of one sublayer that are removed together.
 
     Args:
-        keep: kept units per kind, or of all kinds together under `all`.
+        score: the mean of theirs.
+    """
+
+    score: float
+    name: str
+    units: tuple[int, ...]
+
+
+def removal_groups(
+    scores: Scores, mask: Mask, floors: Floors, multiples: Multiples = MULTIPLES
+) -> dict[str, list[Group]]:
+    """What can go from each sublayer that has scores, in the order in which it goes.
+
+    The units of a sublayer go in ascending order of their scores. The first group is as large as
+    leaves a multiple; a sublayer stops at its floor.
+    """
+    found = {}
+    for name, values in scores.values.items():
+        kept = sorted(mask.kept(name), key=lambda unit: (values[unit], unit))
+        size, floor = multiples[units_of(name)], floors[kind_of(name)]
+        groups = []
+        while len(kept) > floor:
+            first = len(kept) % size or size
+            if len(kept) - first < floor:
+                break
+            gone, kept = kept[:first], kept[first:]
+            mean = sum(values[unit] for unit in gone) / first
+            groups.append(Group(mean, name, tuple(gone)))
+        found[name] = groups
+    return found
+
+
+def select(
+    scores: Scores,
+    mask: Mask,
+    keep: Mapping[str, int],
+    floors: Floors,
+    multiples: Multiples = MULTIPLES,
+) -> Mask:
+    """Remove the least important units of `mask` until as many are left as are wanted.
+
+    Exactly as many where units go one by one; else the fewest that are no less.
+
+    Args:
+        keep: kept units per pool.
         floors: least number of units in each sublayer of a kind.
     """
-    counts = mask.counts()
-    excess = {kind: mask.count(None if kind == ALL else kind) - n for kind, n in keep.items()}
-    removed = []
-    for name, unit in scores.ascending():
-        pool = ALL if ALL in excess else kind_of(name)
-        if not mask.keep[name][unit] or excess.get(pool, 0) <= 0:
+    excess = {pool: mask.count(pool) - wanted for pool, wanted in keep.items()}
+    groups = removal_groups(scores, mask, floors, multiples)
+    ascending = sorted(
+        (group.score, position, number, group)
+        for position, of_sublayer in enumerate(groups.values())
+        for number, group in enumerate(of_sublayer)
+    )
+    removed: list[tuple[str, int]] = []
+    stopped = set()
+    for *_, group in ascending:
+        kind = kind_of(group.name)
+        pool = kind if kind in excess else units_of(group.name)
+        if group.name in stopped or excess.get(pool, 0) < len(group.units):
+            stopped.add(group.name)  # what comes after it in the sublayer would leave it behind
             continue
-        if counts[name] > floors[kind_of(name)]:
-            counts[name] -= 1
-            excess[pool] -= 1
-            removed.append((name, unit))
+        excess[pool] -= len(group.units)
+        removed += [(group.name, unit) for unit in group.units]
     return mask.without(removed)
 
 
@@ -199,15 +309,14 @@ def step_targets(full: Mask, budget: Budget, steps: int) -> list[dict[str, int]]
     """Units to keep after each of some equal steps to a budget; steps without effect are left out.
 
     Returns:
-        Per step the kept units per kind, as in `Budget.keep`; at least one step.
+        Per step the kept units per pool, as in `Budget.keep`; at least one step.
     """
-    pools = {kind: None if kind == ALL else kind for kind in budget.keep}
     targets = []
-    left = {kind: full.total(pool) for kind, pool in pools.items()}
+    left = {pool: full.total(pool) for pool in budget.keep}
     for step in range(1, steps + 1):
         wanted = {
-            kind: full.total(pool) - round((full.total(pool) - budget.keep[kind]) * step / steps)
-            for kind, pool in pools.items()
+            pool: full.total(pool) - round((full.total(pool) - kept) * step / steps)
+            for pool, kept in budget.keep.items()
         }
         if wanted != left:
             targets.append(wanted)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from compressor.budgets.counts import ALL, select
+from compressor.budgets.counts import HEADS, select
 from compressor.model.sublayers import Mask, Scores
 from compressor.results import Comparison, QualityProbe
 from compressor.tasks import Task
@@ -30,7 +30,7 @@ def acceptable(comparison: Comparison, drop: float) -> bool:
 
 def nested_mask(scores: Scores, full: Mask, floors: Mapping[str, int], kept: int) -> Mask:
     """The mask with `kept` heads; all masks of the same scores lie within one another."""
-    return select(scores, full, {ALL: kept}, floors)
+    return select(scores, full, {HEADS: kept}, floors)
 
 
 def search(

@@ -1,13 +1,14 @@
 """`--speedup`: the cheapest loss that makes a model so much faster on this machine.
 
-What a head costs is measured, not counted: for every kind of attention the model with all layers
-of the kind at n heads is timed against the dense one (`compressor.pipeline.time_masks`). From these
-timings follows what each layer saves at n heads; from the scores, what it loses. Choosing one head
-count per layer so that the savings suffice and the losses add up to the least is a multiple-choice
+What a unit costs is measured, not counted: for every kind of sublayer the model with all sublayers
+of the kind at n units is timed against the dense one (`compressor.pipeline.time_masks`). From these
+timings follows what each sublayer saves at n units; from the scores, what it loses. Without units,
+a sublayer's fixed cost is saved as well, which multiply-adds do not show. Choosing one count per
+sublayer so that the savings suffice and the losses add up to the least is a multiple-choice
 knapsack, solved by dynamic programming over finely divided time. ZipLM (Kurtic et al. 2023) prunes
 by such a table of measured times, with SPDY's dynamic program (Frantar & Alistarh 2022).
 
-Savings of different layers are taken to add up. Where they do not, the measured speed-up of the
+Savings of different sublayers are taken to add up. Where they do not, the measured speed-up of the
 choice says so, and `reach` asks the table for more.
 """
 
@@ -20,9 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.budgets.counts import ALL, fewest_units, select
+from compressor.budgets.counts import MULTIPLES, Floors, Multiples, removal_groups
 from compressor.errors import UsageError
-from compressor.model.sublayers import Mask, Scores, kind_of
+from compressor.model.sublayers import Mask, Scores, kind_of, units_of
 from compressor.results import CostTable, LayerCost, SpeedTry, Timing
 
 Array = NDArray[np.float64]
@@ -36,45 +37,49 @@ _STEPS = 20_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """Heads to keep, and the speed-up that the cost table expects of them."""
+    """Units to keep, and the speed-up that the cost table expects of them."""
 
     mask: Mask
     predicted: float
 
 
-def counts_to_measure(heads: int, floor: int) -> list[int]:
-    """Head counts below `heads` that a kind of attention is timed at, ascending.
+def counts_to_measure(
+    units: int, floor: int, kind: str, multiples: Multiples = MULTIPLES
+) -> list[int]:
+    """Unit counts below `units` that sublayers of a kind are timed at, ascending.
 
-    Quarters, or every count where there are at most four; one head beside none, because nothing
-    can be interpolated there: without heads the layer's fixed cost goes as well.
+    Quarters, or every count where there are at most four; one group beside none, because nothing
+    can be interpolated there: without units the sublayer's fixed cost goes as well.
     """
-    wanted = range(heads) if heads <= 4 else (0, 1, *(heads * part // 4 for part in (1, 2, 3)))
-    lowest = min(floor, heads)
-    return sorted({max(count, lowest) for count in wanted} - {heads})
+    size = min(multiples[units_of(kind)], units)
+    groups = units // size
+    wanted = range(groups) if groups <= 4 else (0, 1, *(groups * part // 4 for part in (1, 2, 3)))
+    lowest = min(floor, units)
+    return sorted({max(count * size, lowest) for count in wanted} - {units})
 
 
-def trial_mask(full: Mask, kind: str, heads: int) -> Mask:
-    """The mask that keeps the first `heads` heads in every layer of a kind, all of the others.
+def trial_mask(full: Mask, kind: str, units: int) -> Mask:
+    """The mask that keeps the first `units` units in every sublayer of a kind, all of the others.
 
-    Which heads stay does not matter for the time.
+    Which units stay does not matter for the time.
     """
     return full.without(
-        (name, head)
+        (name, unit)
         for name, flags in full.keep.items()
         if kind_of(name) == kind
-        for head in range(heads, len(flags))
+        for unit in range(units, len(flags))
     )
 
 
 def layer_costs(kind: str, layers: int, timings: Mapping[int, Timing]) -> list[LayerCost]:
     """Rows of the cost table for one kind, from timings of `trial_mask`'s models against dense.
 
-    Savings are made to never fall as heads go, by isotonic regression, and to be no less than
-    none: time lost by removing heads is noise, and would otherwise be chosen for or against.
+    Savings are made to never fall as units go, by isotonic regression, and to be no less than
+    none: time lost by removing units is noise, and would otherwise be chosen for or against.
 
     Args:
-        layers: number of layers of the kind.
-        timings: head count -> timing, with the speed-up over dense.
+        layers: number of sublayers of the kind.
+        timings: unit count -> timing, with the speed-up over dense.
     """
     from scipy.optimize import isotonic_regression
 
@@ -84,7 +89,7 @@ def layer_costs(kind: str, layers: int, timings: Mapping[int, Timing]) -> list[L
     return [
         LayerCost(
             kind=kind,
-            heads=count,
+            units=count,
             layers=layers,
             speedup=_speedup(timings[count]),
             speedup_interval=_interval(timings[count]),
@@ -105,14 +110,14 @@ def _interval(timing: Timing) -> tuple[float, float]:
 
 
 def savings(table: CostTable, full: Mask) -> dict[str, Array]:
-    """Share of the dense time that each layer saves at 0, 1, … all heads, linear between rows.
+    """Share of the dense time that each sublayer saves at 0, 1, … all units, linear between rows.
 
-    Below the fewest heads that were measured, the saving is that of the fewest.
+    Below the fewest units that were measured, the saving is that of the fewest.
     """
     found = {}
     for name, flags in full.keep.items():
         rows = [row for row in table.rows if row.kind == kind_of(name)]
-        points = {len(flags): 0.0} | {row.heads: row.saved_share for row in rows}
+        points = {len(flags): 0.0} | {row.units: row.saved_share for row in rows}
         counts = sorted(points)
         shares = [points[count] for count in counts]
         found[name] = np.interp(np.arange(len(flags) + 1), counts, shares)
@@ -122,52 +127,64 @@ def savings(table: CostTable, full: Mask) -> dict[str, Array]:
 def choose(
     scores: Scores,
     full: Mask,
-    floors: Mapping[str, int],
+    floors: Floors,
     table: CostTable,
     speedup: float,
+    multiples: Multiples = MULTIPLES,
 ) -> Candidate | None:
-    """The mask with the least summed score of removed heads that the table says is fast enough.
+    """The mask with the least summed score of removed units that the table says is fast enough.
 
-    A layer that keeps n heads keeps those with the highest scores; for `second-order` the sum of
-    the others' scores is exactly the error of removing them together.
+    A sublayer that keeps n units keeps those with the highest scores; for `second-order` the sum
+    of the others' scores is exactly the error of removing them together.
 
     Args:
-        floors: least number of heads in each layer of a kind.
+        floors: least number of units in each sublayer of a kind.
         speedup: over dense, above 1.
 
     Returns:
-        None where even `fewest` heads are not fast enough.
+        None where even `fewest` units are not fast enough.
     """
     saved = savings(table, full)
-    order = {name: sorted(range(len(s)), key=s.__getitem__) for name, s in scores.values.items()}
-    options, losses, gains = [], [], []
-    for name, flags in full.keep.items():
-        heads = len(flags)
-        removable = range(heads - min(floors[kind_of(name)], heads) + 1)
-        ascending = [scores.values[name][head] for head in order[name]]
-        options.append(removable)
-        losses.append(np.concatenate([[0.0], np.cumsum(ascending)])[: len(removable)])
-        gains.append(saved[name][[heads - count for count in removable]])
+    groups = removal_groups(scores, full, floors, multiples)
+    losses, gains = [], []
+    for name, of_sublayer in groups.items():
+        errors = [group.score * len(group.units) for group in of_sublayer]
+        losses.append(np.concatenate([[0.0], np.cumsum(errors)]))
+        gone = np.cumsum([0, *(len(group.units) for group in of_sublayer)])
+        gains.append(saved[name][len(full.keep[name]) - gone])
     chosen = cheapest(losses, gains, 1 - 1 / speedup)
     if chosen is None:
         return None
     mask = full.without(
-        (name, head)
-        for name, place in zip(full.keep, chosen, strict=True)
-        for head in order[name][:place]
+        (name, unit)
+        for (name, of_sublayer), place in zip(groups.items(), chosen, strict=True)
+        for group in of_sublayer[:place]
+        for unit in group.units
     )
     return Candidate(mask, predicted_speedup(mask, saved))
 
 
-def fewest(scores: Scores, full: Mask, floors: Mapping[str, int], table: CostTable) -> Candidate:
-    """Every layer down to its floor: the fastest that there is."""
-    mask = select(scores, full, {ALL: fewest_units(full, floors)}, floors)
+def fewest(
+    scores: Scores,
+    full: Mask,
+    floors: Floors,
+    table: CostTable,
+    multiples: Multiples = MULTIPLES,
+) -> Candidate:
+    """Every sublayer down to its floor: the fastest that there is."""
+    mask = full.without(
+        (name, unit)
+        for name, groups in removal_groups(scores, full, floors, multiples).items()
+        for group in groups
+        for unit in group.units
+    )
     return Candidate(mask, predicted_speedup(mask, savings(table, full)))
 
 
 def predicted_speedup(mask: Mask, saved: Mapping[str, Array]) -> float:
     """Dense time over the time that is left, by the cost table."""
-    left = 1 - sum(float(saved[name][count]) for name, count in mask.counts().items())
+    counts = mask.counts()
+    left = 1 - sum(float(shares[counts[name]]) for name, shares in saved.items())
     return 1 / left if left > 0 else math.inf  # savings add up to more than all only by noise
 
 
@@ -220,7 +237,7 @@ def reach(
     fewest: Candidate,
     measure: Callable[[Mask, int], Timing],
 ) -> tuple[Mask, list[SpeedTry]]:
-    """Choose heads, time the choice, and ask for more where it misses, `RETRIES` times at most.
+    """Choose units, time the choice, and ask for more where it misses, `RETRIES` times at most.
 
     Args:
         wanted: speed-up over dense.
@@ -246,7 +263,7 @@ def reach(
             SpeedTry(
                 aim=aim,
                 predicted=choice.predicted,
-                kept=choice.mask.count(),
+                kept=str(choice.mask),
                 speedup=speedup,
                 speedup_interval=_interval(timing),
                 met=speedup >= wanted,
@@ -266,6 +283,6 @@ def _unreachable(wanted: float, tries: Sequence[SpeedTry], mask: Mask) -> str:
     most = max(found.speedup for found in tries)
     return (
         f"--speedup {wanted:g} cannot be reached here: the largest that was measured is "
-        f"{most:.3f}, with {mask.count()} of {mask.total()} heads kept as the floors demand; "
-        "ask for less" + (", or lower --floor (0 lets a layer lose all)" if mask.count() else "")
+        f"{most:.3f}, with {mask} kept as the floors demand; ask for less"
+        + (", or lower --floor (0 lets a sublayer lose all)" if mask.count() else "")
     )

@@ -1,4 +1,4 @@
-"""Scoring methods: how important is each head?
+"""Scoring methods: how important is each head, and each neuron?
 
 One file per method, one line each in `METHODS`; `score_heads` runs them.
 """
@@ -45,19 +45,19 @@ class Method(NamedTuple):
 METHODS: dict[str, Method] = {
     "taylor": Method(
         "compressor.importance.taylor:score", True, ("per", "normalize"),
-        "first-order change of the loss if the head were silent",
+        "first-order change of the loss if the unit were silent",
     ),
     "fisher": Method(
         "compressor.importance.fisher:score", True, ("normalize",),
-        "mean squared gradient of the loss by the head's gate",
+        "mean squared gradient of the loss by the unit's gate",
     ),
     "ablation": Method(
         "compressor.importance.ablation:score", True, ("ablate",),
-        "measured loss, or metric, without the head; slow, exact",
+        "measured loss, or metric, without the unit; slow, exact",
     ),
     "confidence": Method(
         "compressor.importance.confidence:score", True, ("normalize",),
-        "mean of the head's largest attention weight",
+        "mean of the head's largest attention weight; heads alone",
     ),
     "relevance": Method(
         "compressor.importance.relevance:score", True, ("per", "normalize"),
@@ -65,11 +65,11 @@ METHODS: dict[str, Method] = {
     ),
     "second-order": Method(
         "compressor.importance.second_order:score", True, (),
-        "error that the best repair of the other heads would leave",
+        "error that the best repair of the other units would leave",
     ),
     "magnitude": Method(
         "compressor.importance.magnitude:score", False, ("normalize",),
-        "norm of the head's weights in the output projection; no data",
+        "norm of the unit's weights in the output projection; no data",
     ),
     "random": Method(
         "compressor.importance.random:score", False, ("normalize",),
@@ -83,7 +83,8 @@ class Scoring:
     """The model and the data that heads are scored on.
 
     Args:
-        mask: heads already removed; they are gated to zero and score zero.
+        layers: the sublayers whose units are scored.
+        mask: units already removed; they are gated to zero and score zero.
         batches: calibration batches of `task` (see `compressor.tasks`).
         tokenizer: the checkpoint's, where tokens are read or written as text.
         metric: the task's main metric of answers to all rows, in the order of the rows: its value
@@ -114,11 +115,13 @@ class RawScores:
 
 
 def score_heads(method: str, scoring: Scoring, **options: Any) -> Scores:
-    """Score every head of the model with one of `METHODS`; the model is left as it was.
+    """Score every unit of some sublayers with one of `METHODS`; the model is left as it was.
 
     Args:
         options: of the method, see `METHODS`; those that are not given have their defaults.
-            `normalize` divides by the L2 norm over the layer's heads (`layer`, the default).
+            `normalize` divides by the L2 norm over the sublayer's units (`layer`), or not (`none`).
+            The default is `layer`, but `none` where heads and neurons are scored together, whose
+            scores must be comparable.
 
     Raises:
         UsageError: there is no such method.
@@ -136,7 +139,8 @@ def score_heads(method: str, scoring: Scoring, **options: Any) -> Scores:
     entry = METHODS[method]
     normalize: Normalize = "none"
     if "normalize" in entry.options:
-        normalize = options.pop("normalize", "layer")
+        mixed = len({layer.is_attention for layer in scoring.layers}) > 1
+        normalize = options.pop("normalize", None) or ("none" if mixed else "layer")
     module, _, function = entry.function.partition(":")
     score: Callable[..., RawScores] = getattr(import_module(module), function)
     began = time.perf_counter()

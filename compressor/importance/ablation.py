@@ -6,6 +6,9 @@ terms, BLEU of greedy translations or accuracy. It takes one pass per head and b
 with all heads; Transformer layers below the head's do not change with it and are not computed
 again, which saves about half of the work (with the metric, all that the encoder has in common: a
 decoder that searches sees other tokens each time).
+
+Neurons are ablated `BLOCK` at a time, in the order in which they stand; each gets its part of what
+the block does.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from compressor.model.sublayers import Sublayer
 from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import Batch
 
-Head = tuple[str, int]  # layer name, head
+BLOCK = 32  # neurons
+Head = tuple[str, int]  # layer name, head (of a block of neurons: the first)
 Value = TypeVar("Value")
 
 
@@ -62,6 +66,7 @@ def _by_loss(scoring: Scoring) -> RawScores:
             finish()
         terms += scoring.task.loss_terms(batch)
     values = {name: (increase / terms).tolist() for name, increase in increases.items()}
+    _share_in_blocks(scoring, values)
     return RawScores(values, "loss_increase:mean", forward_passes=_passes(scoring))
 
 
@@ -106,6 +111,7 @@ def _by_metric(scoring: Scoring) -> RawScores:
     values = {layer.name: [0.0] * layer.units for layer in scoring.layers}
     for (name, head), answers in silenced.items():
         values[name][head] = dense - scoring.metric(answers)[0]
+    _share_in_blocks(scoring, values)
     return RawScores(values, f"decrease:{signature}", forward_passes=_passes(scoring))
 
 
@@ -125,7 +131,7 @@ def answers_without_heads(
     """
     answers: dict[Head | None, dict[int, str]] = {}  # head -> row -> answer
     finish = _counter(scoring, layers)
-    encoder = [layer for layer in scoring.layers if layer.kind == "encoder_self"]
+    encoder = [layer for layer in scoring.layers if layer.kind.startswith("encoder")]
     for batch in scoring.batches:
         moved = batch.to(scoring.device)
 
@@ -143,14 +149,30 @@ def _in_order(rows: Mapping[int, str]) -> list[str]:
     return [rows[row] for row in sorted(rows)]
 
 
+def _blocks(scoring: Scoring, layer: Sublayer) -> list[list[int]]:
+    """Units of a layer that are ablated together."""
+    kept, size = scoring.mask.kept(layer.name), 1 if layer.is_attention else BLOCK
+    return [kept[start : start + size] for start in range(0, len(kept), size)]
+
+
+def _share_in_blocks(scoring: Scoring, values: dict[str, list[float]]) -> None:
+    """Give each unit its part of what the first one of its block has."""
+    for layer in scoring.layers:
+        for block in _blocks(scoring, layer):
+            share = values[layer.name][block[0]] / len(block)
+            for unit in block:
+                values[layer.name][unit] = share
+
+
 def _passes(scoring: Scoring) -> int:
-    return len(scoring.batches) * (1 + scoring.mask.count())
+    blocks = sum(len(_blocks(scoring, layer)) for layer in scoring.layers)
+    return len(scoring.batches) * (1 + blocks)
 
 
 def _counter(scoring: Scoring, layers: Sequence[Sublayer]) -> Callable[[], None]:
     """A function to call after each pass, which reports progress."""
-    heads = sum(len(scoring.mask.kept(layer.name)) for layer in layers)
-    total, done = len(scoring.batches) * (1 + heads), 0
+    blocks = sum(len(_blocks(scoring, layer)) for layer in layers)
+    total, done = len(scoring.batches) * (1 + blocks), 0
 
     def finish() -> None:
         nonlocal done
@@ -184,17 +206,17 @@ def _without_heads(
     for layer in layers:
         path = _transformer_layer(layer)
         below = order[: order.index(path)] if path in order else order
-        for head in scoring.mask.kept(layer.name):
+        for block in _blocks(scoring, layer):
             gate = torch.tensor(scoring.mask.keep[layer.name], dtype=torch.float32)
             if alone:
                 gate.zero_()
-            gate[head] = float(alone)
+            gate[block] = float(alone)
             with (
                 gated(model, scoring.layers, gates | {layer.name: gate}),
                 fixed_outputs(model, {path: outputs[path] for path in below}),
             ):
                 result = run()
-            yield (layer.name, head), result
+            yield (layer.name, block[0]), result
 
 
 def _transformer_layer(layer: Sublayer) -> str:

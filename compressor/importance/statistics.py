@@ -17,6 +17,11 @@ from compressor.importance import Scoring
 from compressor.importance.gradients import visit_gradients
 from compressor.model.sublayers import Sublayer
 
+# Above so many columns, sums are kept in single precision: a feed-forward part's are the largest
+# thing that scoring keeps.
+_WIDE = 1024
+_PANEL = 256  # columns
+
 
 class Moments:
     """Mean and covariance of rows x, and their covariance with rows y that come along.
@@ -24,13 +29,20 @@ class Moments:
     Args:
         width: columns of x.
         other: columns of y; 0 if there is no y.
+        precision: of the sums of products of x.
     """
 
-    def __init__(self, width: int, other: int = 0, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        width: int,
+        other: int = 0,
+        device: torch.device | str = "cpu",
+        precision: torch.dtype = torch.float64,
+    ) -> None:
         self.rows = 0
         self.mean = torch.zeros(width, dtype=torch.float64, device=device)
         self.other_mean = torch.zeros(other, dtype=torch.float64, device=device)
-        self._scatter = torch.zeros(width, width, dtype=torch.float64, device=device)
+        self._scatter = torch.zeros(width, width, dtype=precision, device=device)
         self._cross = torch.zeros(width, other, dtype=torch.float64, device=device)
         self._spread = torch.zeros((), dtype=torch.float64, device=device)
 
@@ -42,7 +54,7 @@ class Moments:
             return
         mean, other_mean = x.mean(0), y.mean(0)
         x, y = x - mean, y - other_mean
-        squares = (x.T @ x).double(), (x.T @ y).double(), y.double().pow(2).sum()
+        squares = _gram(x).to(self._scatter.dtype), (x.T @ y).double(), y.double().pow(2).sum()
         self._take(len(x), mean.double(), other_mean.double(), *squares)
 
     def merge(self, more: Moments) -> None:
@@ -63,7 +75,8 @@ class Moments:
         shift, other_shift = mean - self.mean, other_mean - self.other_mean
         total = self.rows + rows
         weight = self.rows * rows / total
-        self._scatter += scatter + weight * shift.outer(shift)
+        self._scatter += scatter
+        self._scatter += weight * shift.outer(shift).to(self._scatter)
         self._cross += cross + weight * shift.outer(other_shift)
         self._spread += spread + weight * other_shift.pow(2).sum()
         self.mean += shift * (rows / total)
@@ -85,15 +98,32 @@ class Moments:
         return float(self._spread / self.rows + self.other_mean.pow(2).sum())
 
 
+def _gram(x: Tensor) -> Tensor:
+    """x^T x of [rows, width], in the single precision of x; nothing above the diagonal twice.
+
+    The widest products of a feed-forward part cost as much as the model itself, so of blocks of
+    columns that meet twice, only one product is taken.
+    """
+    if x.shape[1] < 2 * _PANEL:
+        return x.T @ x
+    found = x.new_empty(x.shape[1], x.shape[1])
+    for start in range(0, x.shape[1], _PANEL):
+        panel = slice(start, start + _PANEL)
+        found[panel, start:] = x[:, panel].T @ x[:, start:]
+        found[start:, panel] = found[panel, start:].T
+    return found
+
+
 @dataclass(frozen=True)
 class LayerStatistics:
-    """What one attention layer showed on the calibration rows; all float64, on the CPU.
+    """What one sublayer showed on the calibration rows, on the device of the model.
 
     Args:
         covariance: of the output projection's inputs over real tokens, [D, D]; centered if the
-            projection has a bias, which then takes up whatever is constant.
+            projection has a bias, which then takes up whatever is constant. Float64, but float32
+            where D is above 1,024: all those of a model are held at the same time.
         sensitivity: G = sum over real tokens of g g^T, per row of the data, [width, width], with
-            g the gradient of the summed loss at the projection's output.
+            g the gradient of the summed loss at the projection's output; float64.
         tokens: how many real tokens there were.
     """
 
@@ -124,7 +154,9 @@ def collect_statistics(scoring: Scoring) -> tuple[dict[str, LayerStatistics], in
         chosen = heads.flatten(-2)[real]  # [tokens, D]
         if layer.name not in inputs:
             width, device = arriving.shape[-1], chosen.device
-            inputs[layer.name] = Moments(chosen.shape[-1], device=device)
+            columns = chosen.shape[-1]
+            precision = torch.float32 if columns > _WIDE else torch.float64
+            inputs[layer.name] = Moments(columns, device=device, precision=precision)
             outputs[layer.name] = torch.zeros(width, width, dtype=torch.float64, device=device)
         inputs[layer.name].add(chosen)
         outputs[layer.name] += (arriving.T @ arriving).double()
@@ -138,9 +170,9 @@ def collect_statistics(scoring: Scoring) -> tuple[dict[str, LayerStatistics], in
     found = {}
     for layer in scoring.layers:
         biased = scoring.model.get_submodule(layer.output).bias is not None
-        moments = inputs[layer.name]
-        covariance = moments.covariance(centered=biased).cpu()
-        sensitivity = (outputs[layer.name] / rows).cpu()
+        moments = inputs.pop(layer.name)
+        covariance = moments.covariance(centered=biased)
+        sensitivity = outputs[layer.name] / rows
         require_finite(layer.name, covariance, sensitivity)
         found[layer.name] = LayerStatistics(covariance, sensitivity, moments.rows)
     return found, passes

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from compressor.budgets.counts import ALL, Budget, check_possible
+from compressor.budgets.counts import HEADS, Budget, check_possible
 from compressor.errors import UsageError, did_you_mean
 from compressor.learned_masks.job import Estimator, Learned, Learning, Weights
 from compressor.model.sublayers import Mask
@@ -70,7 +70,7 @@ def learn(method: str, learning: Learning, **options: Any) -> Learned:
     """
     _check(method, learning, options.get("penalty"))
     if learning.keep is not None:
-        text = ",".join(str(n) if k == ALL else f"{k}={n}" for k, n in learning.keep.items())
+        text = ",".join(str(n) if k == HEADS else f"{k}={n}" for k, n in learning.keep.items())
         full = Mask.full(learning.layers)
         check_possible(Budget(f"keep {text}", learning.keep), learning.floors, full)
     from compressor.learned_masks.layout import Layout

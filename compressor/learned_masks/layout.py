@@ -9,9 +9,9 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from compressor.budgets.counts import ALL, select
+from compressor.budgets.counts import HEADS, select
 from compressor.learned_masks.relaxation import HeadGroup
-from compressor.model.sublayers import Mask, Scores, Sublayer
+from compressor.model.sublayers import Mask, Scores, Sublayer, belongs
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Layout:
     @cached_property
     def gated(self) -> list[Sublayer]:
         """The layers whose heads have gates: those of the kinds that are counted."""
-        kinds = {ALL} if self.keep is None else set(self.keep)
-        return [layer for layer in self.layers if ALL in kinds or layer.kind in kinds]
+        pools = {HEADS} if self.keep is None else set(self.keep)
+        return [x for x in self.layers if any(belongs(x.name, pool) for pool in pools)]
 
     @cached_property
     def _starts(self) -> dict[str, int]:
@@ -59,13 +59,13 @@ class Layout:
     @cached_property
     def pools(self) -> dict[str, HeadGroup]:
         """Each pool's positions, and the heads it keeps (all, if no count is wanted)."""
-        keep = {ALL: self.total} if self.keep is None else self.keep
+        keep = {HEADS: self.total} if self.keep is None else self.keep
         return {
             name: HeadGroup(
                 tuple(
                     position
                     for layer in self.gated
-                    if name in (ALL, layer.kind)
+                    if belongs(layer.name, name)
                     for position in self._positions(layer)
                 ),
                 count,

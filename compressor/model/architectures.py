@@ -59,34 +59,46 @@ class Architecture:
         task: name of the task that its models are for.
         auto_class: the class of transformers that loads them.
         sublayers: paths of every kind of sublayer, in the canonical order.
-        feed_forward: path of the projection that ends the feed-forward part, from a Transformer
-            layer (`model.decoder.layers.2`).
         token_type_ids: whether the model takes them as an input.
     """
 
     task: str
     auto_class: str
     sublayers: tuple[SublayerPaths, ...]
-    feed_forward: str
     token_type_ids: bool = False
+
+
+def _feed_forward(kind: Kind, layer: str, up: str, down: str, block: str = "") -> SublayerPaths:
+    return SublayerPaths(
+        kind=kind,
+        layer=layer,
+        block=block or up,
+        inputs={"up": up},
+        output=down,
+        unit_count=None,
+        stand_in="feed_forward",
+    )
 
 
 def _encoder(prefix: str, token_type_ids: bool) -> Architecture:
     """BERT and its descendants that kept its module names."""
-    paths = SublayerPaths(
+    layer = f"{prefix}.encoder.layer.{{i}}"
+    attention = SublayerPaths(
         kind="encoder_self",
-        layer=f"{prefix}.encoder.layer.{{i}}.attention",
+        layer=f"{layer}.attention",
         block="self",
         inputs={"query": "self.query", "key": "self.key", "value": "self.value"},
         output="output.dense",
         unit_count="num_attention_heads",
         width="all_head_size",
     )
+    neurons = _feed_forward(
+        "encoder_ffn", layer, "intermediate.dense", "output.dense", block="intermediate"
+    )
     return Architecture(
         task="classification",
         auto_class=CLASSIFIER,
-        sublayers=(paths,),
-        feed_forward="output.dense",
+        sublayers=(attention, neurons),
         token_type_ids=token_type_ids,
     )
 
@@ -109,8 +121,9 @@ _BART = Architecture(
         _bart_paths("encoder_self", "encoder", "self_attn"),
         _bart_paths("decoder_self", "decoder", "self_attn"),
         _bart_paths("cross", "decoder", "encoder_attn"),
+        _feed_forward("encoder_ffn", "model.encoder.layers.{i}", "fc1", "fc2"),
+        _feed_forward("decoder_ffn", "model.decoder.layers.{i}", "fc1", "fc2"),
     ),
-    feed_forward="fc2",
 )
 
 _DISTILBERT = Architecture(
@@ -129,8 +142,8 @@ _DISTILBERT = Architecture(
             output="attention.out_lin",
             unit_count="n_heads",
         ),
+        _feed_forward("encoder_ffn", "distilbert.transformer.layer.{i}", "ffn.lin1", "ffn.lin2"),
     ),
-    feed_forward="ffn.lin2",
 )
 
 ARCHITECTURES: dict[str, Architecture] = {

@@ -1,7 +1,7 @@
 """Loading checkpoints: dense or pruned, from a local directory or a hub id.
 
-A pruned checkpoint is an ordinary one plus `heads.json`, which says which heads are left.
-transformers 5 cannot load it (head counts differ from layer to layer); `load` can, strictly:
+A pruned checkpoint is an ordinary one plus `units.json`, which says which units are left.
+transformers 5 cannot load it (unit counts differ from layer to layer); `load` can, strictly:
 every weight comes from the file and every weight of the file is used.
 """
 
@@ -27,7 +27,7 @@ from compressor.model.architectures import (
     find_sublayers,
 )
 from compressor.model.location import has_safetensors, require_weights, resolve, stored_dtype
-from compressor.model.pruning_record import PRUNING_RECORD, PruningRecord, read_pruning_record
+from compressor.model.pruning_record import PruningRecord, read_pruning_record, record_of
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import remove_units
 from compressor.model.weights import load_strictly
@@ -46,7 +46,7 @@ class Checkpoint:
         name: as the user gave it: a path or a hub id.
         revision: the commit, of a model from the hub.
         dtype: how the weights are stored; computation is in float32.
-        pruning: what its `heads.json` says; None of a dense checkpoint.
+        pruning: what its `units.json` says; None of a dense checkpoint.
     """
 
     model: nn.Module
@@ -58,6 +58,11 @@ class Checkpoint:
     revision: str | None
     dtype: torch.dtype
     pruning: PruningRecord | None = None
+
+    @property
+    def attention(self) -> list[Sublayer]:
+        """The sublayers that are attentions."""
+        return [sublayer for sublayer in self.layers if sublayer.is_attention]
 
     @property
     def entry(self) -> Architecture:
@@ -87,17 +92,18 @@ def open_checkpoint(
         _require_one_of_several_classes(directory, config)
     require_weights(directory, allow_pickle)
     pruning = None
-    if (directory / PRUNING_RECORD).exists():
+    if record_of(directory) is not None:
         pruning = read_pruning_record(directory)
-        network, sublayers = _load_pruned(directory, config, entry, pruning.mask)
+        network, sublayers, mask = _load_pruned(directory, config, entry, pruning.mask)
     else:
         network, sublayers = _load_dense(directory, config, entry, allow_pickle)
+        mask = Mask.full(sublayers)
     commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(
         model=network.eval(),
         tokenizer=_tokenizer(directory, trust_remote_code),
         layers=sublayers,
-        mask=Mask.full(sublayers) if pruning is None else pruning.mask,
+        mask=mask,
         directory=directory,
         name=model,
         revision=commit,
@@ -128,7 +134,7 @@ def open_dense(
         dense = checkpoint.pruning.dense_model
         origin = "" if dense is None else f" ({dense})"
         raise InputError(
-            f"{model} has lost heads already; give the dense checkpoint it was made from{origin}",
+            f"{model} has lost units already; give the dense checkpoint it was made from{origin}",
             id="checkpoint-already-pruned",
         )
     return checkpoint
@@ -229,7 +235,7 @@ def _load_dense(
             id="weights-do-not-fit",
         )
     sublayers = find_sublayers(model)
-    blocks = tuple(f"{sublayer.block}." for sublayer in sublayers)
+    blocks = tuple(f"{sublayer.block}." for sublayer in sublayers if sublayer.is_attention)
     unknown = sorted(name for name in info["unexpected_keys"] if name.startswith(blocks))
     if unknown:
         raise InputError(
@@ -242,21 +248,29 @@ def _load_dense(
 
 
 def _load_pruned(
-    directory: Path, config: Any, entry: Architecture, mask: Mask
-) -> tuple[nn.Module, list[Sublayer]]:
+    directory: Path, config: Any, entry: Architecture, recorded: Mask
+) -> tuple[nn.Module, list[Sublayer], Mask]:
     with quiet_transformers():
         model = getattr(transformers, entry.auto_class).from_config(config, dtype=torch.float32)
     sublayers = find_sublayers(model)
-    if {sublayer.name: sublayer.units for sublayer in sublayers} != mask.totals():
+    full = Mask.full(sublayers)
+    # A record from before neurons could be removed names the attention sublayers alone.
+    mask = Mask({**full.keep, **recorded.keep})
+    if mask.totals() != full.totals() or not set(recorded.keep) >= set(_attention(sublayers)):
         raise InputError(
-            f"{directory / PRUNING_RECORD} and config.json disagree about the dense head counts",
-            id="heads-file-of-another-model",
+            f"{record_of(directory)} and config.json disagree about the dense model's units; "
+            "prune the dense checkpoint again",
+            id="units-file-of-another-model",
         )
     if (directory / "generation_config.json").exists():
         model.generation_config = transformers.GenerationConfig.from_pretrained(directory)
     remove_units(model, sublayers, mask)
     load_strictly(model, directory / WEIGHTS)
-    return model, sublayers
+    return model, sublayers, mask
+
+
+def _attention(sublayers: list[Sublayer]) -> list[str]:
+    return [sublayer.name for sublayer in sublayers if sublayer.is_attention]
 
 
 def _tokenizer(directory: Path, trust_remote_code: bool) -> Any:

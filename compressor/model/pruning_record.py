@@ -1,8 +1,13 @@
-"""`heads.json`: which units a pruned checkpoint has kept, and what led to them."""
+"""`units.json`: which units a pruned checkpoint has kept, and what led to them.
+
+Before neurons could be removed the file was `heads.json`, with the same contents for heads alone;
+it is still read.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +16,17 @@ from typing import Any
 from compressor.errors import InputError
 from compressor.model.sublayers import Mask
 
-PRUNING_RECORD = "heads.json"
+PRUNING_RECORD = "units.json"
+_FORMER_RECORD = "heads.json"
 
 
 @dataclass(frozen=True)
 class PruningRecord:
-    """What `heads.json` says.
+    """What `units.json` says.
 
     Args:
-        mask: the units that are left, from its `kept` and `heads`.
+        mask: the units that are left, from its `kept` and `units`; sublayers it does not name keep
+            all of theirs.
         contents: all of it: `model`, `method`, `scores`, `budget`, `seed`, …
     """
 
@@ -32,22 +39,40 @@ class PruningRecord:
         return self.contents.get("model")
 
 
+def record_of(directory: Path) -> Path | None:
+    """The file that makes a directory's checkpoint a pruned one; None of a dense checkpoint."""
+    paths = (directory / PRUNING_RECORD, directory / _FORMER_RECORD)
+    return next((path for path in paths if path.exists()), None)
+
+
+def render_pruning_record(contents: Mapping[str, Any]) -> str:
+    """The text of the file: indented, with each list of numbers in one line."""
+    text = json.dumps(contents, indent=1, ensure_ascii=False)
+    in_one_line = re.sub(r"\[[\s\d.,e+-]+\]", lambda found: _joined(found.group()), text)
+    return in_one_line + "\n"
+
+
+def _joined(numbers: str) -> str:
+    return re.sub(r",\s+", ", ", re.sub(r"\[\s+|\s+\]", lambda x: x.group().strip(), numbers))
+
+
 def read_pruning_record(directory: Path) -> PruningRecord:
-    """Read the `heads.json` of a pruned checkpoint.
+    """Read the `units.json` of a pruned checkpoint.
 
     Raises:
-        InputError: it is missing, or does not say which heads are left.
+        InputError: it is missing, or does not say which units are left.
     """
-    path = directory / PRUNING_RECORD
+    path = record_of(directory) or directory / PRUNING_RECORD
     try:
         contents = json.loads(path.read_text(encoding="utf-8"))
-        kept, totals = contents["kept"], contents["heads"]
+        key = "units" if path.name == PRUNING_RECORD else "heads"
+        kept, totals = contents["kept"], contents[key]
         if set(kept) != set(totals):
-            raise ValueError("`kept` and `heads` must name the same layers")
+            raise ValueError(f"`kept` and `{key}` must name the same sublayers")
         mask = Mask.from_json(kept, totals)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise InputError(
-            f"{path} does not say which heads are kept: {error}; prune the dense checkpoint again",
+            f"{path} does not say which units are kept: {error}; prune the dense checkpoint again",
             id="heads-file-malformed",
         ) from error
     return PruningRecord(mask, contents)

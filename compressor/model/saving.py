@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from compressor.model.checkpoint import WEIGHTS, Checkpoint, quiet_transformers
-from compressor.model.pruning_record import PRUNING_RECORD
+from compressor.model.pruning_record import PRUNING_RECORD, render_pruning_record
 from compressor.model.weights import computed_weights
 
 
@@ -30,13 +29,13 @@ def round_to(model: nn.Module, dtype: torch.dtype) -> None:
 def save_checkpoint(
     source: Checkpoint, model: nn.Module, record: Mapping[str, Any], directory: Path
 ) -> list[Path]:
-    """Write a pruned model in the source's format and precision, with `heads.json` beside it.
+    """Write a pruned model in the source's format and precision, with `units.json` beside it.
 
     The weights must already be representable in the stored dtype (see `round_to`).
 
     Args:
         source: the checkpoint that the model was made from.
-        record: the contents of `heads.json`.
+        record: the contents of `units.json`.
 
     Returns:
         The files written.
@@ -52,8 +51,7 @@ def save_checkpoint(
             state[name] = stored.contiguous()
     save_file(state, directory / WEIGHTS, metadata={"format": "pt"})
     save_settings(source, model, directory)
-    text = json.dumps(record, indent=1, ensure_ascii=False)
-    (directory / PRUNING_RECORD).write_text(text + "\n", encoding="utf-8")
+    (directory / PRUNING_RECORD).write_text(render_pruning_record(record), encoding="utf-8")
     return [p for p in directory.iterdir() if p.is_file() and before.get(p) != p.stat().st_mtime_ns]
 
 

@@ -1,9 +1,10 @@
 """The project's vocabulary: sublayers, scores of their units, and which units are kept.
 
 One idea carries everything: a unit is a slice of the input of a sublayer's output projection. An
-attention head is a slice of `head_dim` columns of the attention's output projection. Gating a unit
-multiplies that slice, scoring it looks at the slice and its gradient, removing it deletes the slice
-with the matching rows of the projections that feed it.
+attention head is a slice of `head_dim` columns of the attention's output projection, a neuron one
+column of the projection that ends the feed-forward part. Gating a unit multiplies that slice,
+scoring it looks at the slice and its gradient, removing it deletes the slice with the matching rows
+of the projections that feed it.
 
 Nothing here imports torch, so masks and scores can be read wherever an artifact is deployed.
 """
@@ -14,24 +15,35 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-Kind = Literal["encoder_self", "decoder_self", "cross"]
+Kind = Literal["encoder_self", "decoder_self", "cross", "encoder_ffn", "decoder_ffn"]
+Units = Literal["heads", "neurons"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-ATTENTION_KINDS: frozenset[str] = frozenset(("encoder_self", "decoder_self", "cross"))
+# What the units of each kind of sublayer are.
+UNITS_OF: dict[str, Units] = {
+    "encoder_self": "heads",
+    "decoder_self": "heads",
+    "cross": "heads",
+    "encoder_ffn": "neurons",
+    "decoder_ffn": "neurons",
+}
+_POOLS: dict[str, Units] = {"heads": "heads", "neurons": "neurons"}
 SCORES_SCHEMA = 1
 
 
 @dataclass(frozen=True)
 class Sublayer:
-    """An attention of a model; a feed-forward part will be another kind.
+    """An attention, or a feed-forward part, of one Transformer layer.
 
     Args:
         kind: what it is and where, for example `cross`.
         index: number of the Transformer layer in its stack.
         units: how many units the dense model has here.
-        unit_width: columns of the output projection that belong to one unit; `head_dim` of a head.
-        block: path of the module that is replaced when no unit is left; it splits its input into
-            heads.
-        inputs: role (`query`, `key`, `value`) -> path of a projection whose rows belong to units.
+        unit_width: columns of the output projection that belong to one unit; `head_dim` of a head,
+            1 of a neuron.
+        block: path of the module that is replaced when no unit is left; an attention's splits its
+            input into heads.
+        inputs: role (`query`, `key`, `value`; `up`) -> path of a projection whose rows belong to
+            units.
         output: path of the projection whose columns belong to units.
 
     Paths are dotted module paths from the model's root.
@@ -53,7 +65,7 @@ class Sublayer:
     @property
     def is_attention(self) -> bool:
         """Whether its units are heads."""
-        return self.kind in ATTENTION_KINDS
+        return UNITS_OF[self.kind] == "heads"
 
 
 @dataclass(frozen=True)
@@ -122,20 +134,25 @@ class Mask:
         return Mask({name: tuple(flags) for name, flags in keep.items()})
 
     def __str__(self) -> str:
-        """`43 of 72`, for messages."""
-        return f"{self.count()} of {self.total()}"
+        """`43 of 72 heads, 1,024 of 3,072 neurons`, for messages; neurons only if some are gone."""
+        parts = []
+        for units in ("heads", "neurons"):
+            kept, total = self.count(units), self.total(units)
+            if total and (units == "heads" or kept < total):
+                parts.append(f"{kept:,} of {total:,} {units}")
+        return ", ".join(parts)
 
     def kept(self, name: str) -> list[int]:
         """Indices of the kept units of one sublayer, ascending."""
         return [unit for unit, flag in enumerate(self.keep[name]) if flag]
 
-    def count(self, kind: str | None = None) -> int:
-        """Number of kept units, of one kind or of all."""
-        return sum(sum(flags) for name, flags in self.keep.items() if kind in (None, kind_of(name)))
+    def count(self, which: str | None = None) -> int:
+        """Number of kept units: of a kind of sublayer, of all `heads` or `neurons`, or of all."""
+        return sum(sum(flags) for name, flags in self.keep.items() if belongs(name, which))
 
-    def total(self, kind: str | None = None) -> int:
-        """Number of units before any removal, of one kind or of all."""
-        return sum(len(flags) for name, flags in self.keep.items() if kind in (None, kind_of(name)))
+    def total(self, which: str | None = None) -> int:
+        """Number of units before any removal, as in `count`."""
+        return sum(len(flags) for name, flags in self.keep.items() if belongs(name, which))
 
     def counts(self) -> dict[str, int]:
         """Kept units per sublayer name."""
@@ -157,12 +174,22 @@ class Mask:
     @classmethod
     def from_json(cls, kept: Mapping[str, list[int]], totals: Mapping[str, int]) -> Mask:
         """Inverse of `to_json`, given each sublayer's dense unit count."""
-        return cls(
-            {
-                name: tuple(unit in set(kept[name]) for unit in range(total))
-                for name, total in totals.items()
-            }
-        )
+        keep = {}
+        for name, total in totals.items():
+            units = set(kept[name])
+            keep[name] = tuple(unit in units for unit in range(total))
+        return cls(keep)
+
+
+def belongs(name: str, which: str | None) -> bool:
+    """Whether a sublayer is of some kind, or has some units (`heads`, `neurons`); of None, yes."""
+    return which in (None, kind_of(name), units_of(name))
+
+
+def units_of(name: str) -> Units:
+    """What the units of a sublayer, kind or pool are: `heads` of `cross.2`, `cross`, `heads`."""
+    kind = name.partition(".")[0]
+    return UNITS_OF.get(kind) or _POOLS[kind]
 
 
 def kind_of(name: str) -> str:

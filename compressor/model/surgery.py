@@ -1,9 +1,9 @@
 """Physical removal of units, and the gates that define what it must be equal to.
 
 Removing a unit of a sublayer deletes its rows of the projections that feed it (of a head: query,
-key and value) and its columns of the output projection. The gated model multiplies the unit's slice
-of the output projection's input by zero instead; both compute the same function, which
-`verify_surgery` checks.
+key and value; of a neuron: the projection up) and its columns of the output projection. The gated
+model multiplies the unit's slice of the output projection's input by zero instead; both compute the
+same function, which `verify_surgery` checks.
 """
 
 from __future__ import annotations
@@ -66,7 +66,10 @@ class NoHeads(nn.Module):
         return (hidden_states if projection is None else projection(hidden_states)), None
 
 
-STAND_INS: dict[str, Callable[[Sublayer], nn.Module]] = {"attention": NoHeads}
+STAND_INS: dict[str, Callable[[Sublayer], nn.Module]] = {
+    "attention": NoHeads,
+    "feed_forward": lambda sublayer: nn.Identity(),  # the OutputBias that follows ignores its input
+}
 
 
 def prune(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> nn.Module:

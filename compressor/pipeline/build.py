@@ -12,7 +12,7 @@ from compressor.export.precision_names import BASE
 from compressor.export.precisions import compare_precision, write_precision
 from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
-from compressor.model.sublayers import Mask, Scores
+from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.weights import count_parameters
 from compressor.pipeline.context import Context
 from compressor.pipeline.stages import DENSE, stage
@@ -35,7 +35,7 @@ def export_dense(context: Context, directory: Path) -> Variant:
     )  # fmt: skip
     stored = sum(path.stat().st_size for path in checkpoint.directory.glob("*.safetensors"))
     stored = stored or sum(p.stat().st_size for p in checkpoint.directory.glob(_NOT_SAFETENSORS))
-    return describe(DENSE, checkpoint.model, context.full, "all heads", directory, stored, checks)
+    return describe(DENSE, checkpoint.model, context.full, "all units", directory, stored, checks)
 
 
 def export_precisions(context: Context, model: Variant) -> list[Variant]:
@@ -67,22 +67,27 @@ def _export_precision(context: Context, model: Variant, precision: str) -> Varia
     return model.model_copy(update=made)
 
 
-def heads_facts(
+def pruning_facts(
     checkpoint: Checkpoint, mask: Mask, scores: Scores, budget: str, seed: int
 ) -> dict[str, Any]:
-    """The contents of `heads.json`: which heads are left, and why these."""
+    """The contents of `units.json`: which units are left, and why these."""
     return {
-        "schema": 1,
+        "schema": 2,
         "model": checkpoint.name,
         "revision": checkpoint.revision,
         "method": scores.method,
         "signature": scores.signature,
         "budget": budget,
         "seed": seed,
-        "heads": mask.totals(),
+        "units": mask.totals(),
         "kept": mask.to_json(),
-        "scores": scores.to_json()["scores"],
+        "scores": {name: _rounded(name, values) for name, values in scores.values.items()},
     }
+
+
+def _rounded(name: str, scores: Sequence[float]) -> list[float]:
+    """Scores of thousands of neurons with six digits, of heads as they are."""
+    return list(scores) if units_of(name) == "heads" else [float(f"{x:.6g}") for x in scores]
 
 
 def verify_reload(model: nn.Module, directory: Path) -> Check:
@@ -119,8 +124,10 @@ def describe(
         name=name,
         directory=directory.as_posix(),
         budget=budget,
-        kept=mask.to_json(),
-        heads=mask.totals(),
+        kept={name: mask.kept(name) for name in mask.keep if units_of(name) == "heads"},
+        heads={name: n for name, n in mask.totals().items() if units_of(name) == "heads"},
+        neurons={name: n for name, n in mask.totals().items() if units_of(name) == "neurons"},
+        kept_neurons={name: n for name, n in mask.counts().items() if units_of(name) == "neurons"},
         parameters=count_parameters(model),
         checkpoint_bytes=checkpoint_bytes,
         onnx_bytes=graph_bytes(directory),

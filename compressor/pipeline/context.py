@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
-from compressor.budgets.counts import Floors
+from compressor.budgets.counts import Floors, Multiples
 from compressor.model.checkpoint import Checkpoint
-from compressor.model.sublayers import Mask
+from compressor.model.sublayers import Mask, Sublayer, Units, units_of
 from compressor.pipeline.plan import Plan
 from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.workspace import Workspace
@@ -53,7 +53,9 @@ class Context:
     """All that the stages of a run share; nothing in it changes.
 
     Args:
+        units: which units go: heads, neurons, or both.
         floors: least number of units in each sublayer of a kind.
+        multiples: in which groups units go.
         examples: the rows to score and repair on, encoded.
         precisions: to export, float32 first.
     """
@@ -61,7 +63,9 @@ class Context:
     recipe: Recipe
     checkpoint: Checkpoint
     task: Task
+    units: Set[Units]
     floors: Floors
+    multiples: Multiples
     plans: Sequence[Plan]
     data: DataRows
     examples: Sequence[Example]
@@ -77,9 +81,15 @@ class Context:
         return Mask.full(self.checkpoint.layers)
 
     @property
-    def units(self) -> int:
-        """Number of units of the dense model."""
-        return self.full.total()
+    def sublayers(self) -> list[Sublayer]:
+        """The sublayers that may lose units."""
+        return [x for x in self.checkpoint.layers if units_of(x.kind) in self.units]
+
+    @property
+    def counted(self) -> str:
+        """`72 heads and 9,216 neurons`, the units to be scored, for messages."""
+        names = sorted(self.units)
+        return " and ".join(f"{self.full.total(name):,} {name}" for name in names)
 
     @property
     def test_count(self) -> int:

@@ -92,7 +92,7 @@ def benchmark(context: Context, dense: Variant, builds: Sequence[Variant]) -> Th
         Subject(
             model.name,
             Path(model.directory),
-            {name: len(kept) for name, kept in model.kept.items()},
+            model.counts,
             model.precision,
         )
         for model in (dense, *builds)

@@ -7,6 +7,7 @@ from typing import Any
 
 from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.sublayers import units_of
 from compressor.model.weights import count_parameters
 from compressor.throughput.limits import WorkSize, operations, total_macs
 from compressor.throughput.shapes import ModelShape, shape_of
@@ -52,7 +53,11 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
     A head's parameters are its rows of the query, key and value projections with their biases, and
     its columns of the output projection; the output bias remains when all heads are removed.
     """
-    kinds = [_kind_facts(checkpoint, kind) for kind in checkpoint.mask.kinds()]
+    kinds = [
+        _kind_facts(checkpoint, kind)
+        for kind in checkpoint.mask.kinds()
+        if units_of(kind) == "heads"
+    ]
     parameters = count_parameters(checkpoint.model)
     config: dict[str, Any] = checkpoint.model.config.to_dict()  # type: ignore[union-attr,operator]
     tokens = output_tokens(checkpoint)

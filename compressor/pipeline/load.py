@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compressor import __version__
-from compressor.budgets.counts import check_possible, parse_floors
+from compressor.budgets.counts import MULTIPLES, check_possible, parse_multiples
 from compressor.errors import EnvironmentProblem
 from compressor.export.metadata import max_source_tokens
 from compressor.export.precision_names import precisions_to_export
@@ -21,7 +21,7 @@ from compressor.model.location import checkpoint_files
 from compressor.model.sublayers import Mask
 from compressor.pipeline.context import Context, DataRows, Probe
 from compressor.pipeline.methods import RecoverySection
-from compressor.pipeline.plan import plan_budgets
+from compressor.pipeline.plan import floors_of, plan_budgets, units_to_prune
 from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.sections import MINIMUM_ROWS, CalibrationData, Data, ModelSection
 from compressor.pipeline.stages import stage
@@ -146,7 +146,9 @@ def prepare(
     """Check all that can be checked before the first long computation, and open the workspace."""
     device = pick_device(recipe.device, progress)
     full = Mask.full(checkpoint.layers)
-    floors = parse_floors(recipe.budget.floor, full)
+    floors = floors_of(recipe.budget, full)
+    multiple = recipe.budget.multiple
+    multiples = MULTIPLES if multiple is None else parse_multiples(multiple, full)
     plans = plan_budgets(recipe, full, output)
     for plan in plans:
         check_possible(plan.budget, floors, full)
@@ -163,7 +165,9 @@ def prepare(
         recipe=recipe,
         checkpoint=checkpoint,
         task=task,
+        units=units_to_prune(recipe.budget, [plan.budget for plan in plans]),
         floors=floors,
+        multiples=multiples,
         plans=plans,
         data=data,
         examples=examples,

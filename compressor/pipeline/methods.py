@@ -31,8 +31,10 @@ class _Per(Section):
 
 
 class _Normalize(Section):
-    normalize: Literal["layer", "none"] = option(
-        "layer", help="Divide scores by the layer's L2 norm: layer or none."
+    normalize: Literal["layer", "none"] | None = option(
+        None,
+        help="Divide scores by the sublayer's L2 norm: layer or none. Default: layer; none where "
+        "heads and neurons are scored together.",
     )
 
 
@@ -148,9 +150,9 @@ else:
     ScoringMethod = Union[tuple(SCORED.values())]  # noqa: UP007
     Repair = Union[tuple(REPAIRS.values())]  # noqa: UP007
 
-METHOD_HELP = "How to score heads: " + ", ".join(SCORED) + ". Default: second-order."
+METHOD_HELP = "How to score units: " + ", ".join(SCORED) + ". Default: second-order."
 METHOD_OR_MASK_HELP = (
-    f"How to find the heads to keep. Scores: {', '.join(SCORED)}. Learned masks: "
+    f"How to find the units to keep. Scores: {', '.join(SCORED)}. Learned masks: "
     f"{', '.join(LEARNING)}. Default: second-order."
 )
 RECOVER_HELP = (

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from compressor.budgets.counts import Budget, QualityBudget, SpeedBudget, parse_budget
+from compressor.budgets.counts import (
+    Budget,
+    MacsBudget,
+    QualityBudget,
+    SpeedBudget,
+    parse_budget,
+    parse_floors,
+)
 from compressor.errors import UsageError
-from compressor.model.sublayers import Mask
+from compressor.model.sublayers import Mask, Units, units_of
 from compressor.pipeline.recipe import Recipe
-from compressor.pipeline.sections import Counts, MaxDrop, Penalty, Speedup
+from compressor.pipeline.sections import Counts, Macs, MaxDrop, Penalty, Speedup
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,10 @@ class Plan:
     action: str
 
 
-def budgets_of(section: Counts | Speedup | MaxDrop | Penalty, full: Mask) -> list[Budget]:
+AnyBudget = Counts | Macs | Speedup | MaxDrop | Penalty
+
+
+def budgets_of(section: AnyBudget, full: Mask) -> list[Budget]:
     """The budgets that a recipe's section asks for, for a model with the units of `full`.
 
     Raises:
@@ -36,11 +46,32 @@ def budgets_of(section: Counts | Speedup | MaxDrop | Penalty, full: Mask) -> lis
     if isinstance(section, Counts):
         kept = [parse_budget("keep", text, full) for text in section.keep]
         return kept + [parse_budget("remove", text, full) for text in section.remove]
+    if isinstance(section, Macs):
+        return [MacsBudget.of(share) for share in section.macs]
     if isinstance(section, Speedup):
         return [SpeedBudget.of(section.speedup, section.at_batch)]
     if isinstance(section, MaxDrop):
         return [QualityBudget.of(section.max_drop)]
     return [Budget(f"penalty {section.penalty:g}", {})]
+
+
+def floors_of(section: AnyBudget, full: Mask) -> dict[str, int]:
+    """Least number of units by kind; where heads and neurons compete, none unless asked for.
+
+    Raises:
+        UsageError: no such kind, or not a number.
+    """
+    competes = isinstance(section, Macs | Speedup | MaxDrop)
+    return parse_floors(section.floor or ("0" if competes else "1"), full)
+
+
+def units_to_prune(section: AnyBudget, budgets: Sequence[Budget]) -> set[Units]:
+    """Whether heads go, or neurons, or both."""
+    if isinstance(section, Counts):
+        return {units_of(pool) for budget in budgets for pool in budget.keep}
+    if isinstance(section, Penalty):
+        return {"heads"}
+    return {"heads", "neurons"} if section.prune == "both" else {section.prune}
 
 
 def plan_budgets(recipe: Recipe, full: Mask, output: Path) -> list[Plan]:
@@ -65,14 +96,17 @@ def plan_budgets(recipe: Recipe, full: Mask, output: Path) -> list[Plan]:
 
 def _action(recipe: Recipe, budget: Budget) -> str:
     if budget.measured:
-        return f"searching heads for {budget.text}"
+        return f"searching units for {budget.text}"
     if recipe.learns:
-        return f"learning with {recipe.method.name} which heads to keep ({budget.text})"
-    return f"choosing heads to {budget.text}"
+        return f"learning with {recipe.method.name} which units to keep ({budget.text})"
+    return f"choosing units: {budget.text}"
 
 
 def own_recipe(recipe: Recipe, plan: Plan) -> Recipe:
     """The recipe that makes the artifact of one plan alone."""
+    if isinstance(recipe.budget, Macs) and isinstance(plan.budget, MacsBudget):
+        own = recipe.budget.model_copy(update={"macs": [plan.budget.share]})
+        return recipe.model_copy(update={"budget": own})
     if not isinstance(recipe.budget, Counts):
         return recipe
     mode, _, amount = plan.budget.text.partition(" ")

@@ -40,6 +40,7 @@ from compressor.pipeline.sections import (
     Export,
     Gate,
     ModelSection,
+    Prune,
     RunModelSection,
     TestData,
 )
@@ -96,6 +97,7 @@ class ScoreRequest(Section):
     method: Annotated[ScoringMethod, _NAMED] = option(
         DEFAULT_METHOD, flag="--method", help=METHOD_HELP
     )
+    prune: Prune = option("heads", help="Units to score: heads, neurons or both.")
     seed: int = SEED
     device: Device = DEVICE
 

@@ -20,13 +20,13 @@ from compressor.export.precisions import set_default
 from compressor.files import require_directory
 from compressor.model.memory import release, trim_memory
 from compressor.model.saving import round_to, save_checkpoint
-from compressor.model.sublayers import Scores
+from compressor.model.sublayers import Scores, units_of
 from compressor.model.surgery import prune, verify_surgery
 from compressor.pipeline.build import (
     describe,
     export_dense,
     export_precisions,
-    heads_facts,
+    pruning_facts,
     verify_reload,
 )
 from compressor.pipeline.context import Context
@@ -130,9 +130,9 @@ def build_artifact(
     model, recovery = recovered.model, recovered.text or "none"
     trim_memory()
     round_to(model, checkpoint.dtype)
-    heads = heads_facts(checkpoint, mask, choice.scores, plan.budget.text, context.recipe.seed)
-    heads |= {"selection": choice.text, "recovery": recovery}
-    save_checkpoint(checkpoint, model, heads, directory)
+    record = pruning_facts(checkpoint, mask, choice.scores, plan.budget.text, context.recipe.seed)
+    record |= {"selection": choice.text, "recovery": recovery}
+    save_checkpoint(checkpoint, model, record, directory)
     checks.append(verify_reload(model, directory))
     checks += export_model(
         checkpoint, model, mask, probe.batches, probe.texts, directory, tokens.tokens
@@ -146,7 +146,8 @@ def build_artifact(
 
 
 def _scored(model: Variant, scores: Scores) -> Variant:
-    values = {name: list(found) for name, found in scores.values.items()}
+    heads = {name: v for name, v in scores.values.items() if units_of(name) == "heads"}
+    values = {name: list(found) for name, found in heads.items()}
     scoring = Scoring(
         method=scores.method, signature=scores.signature, cost=dict(scores.cost), values=values
     )

@@ -42,12 +42,12 @@ def search_speed(context: Context, budget: SpeedBudget, scores: Scores, dense: V
     costs = measure_costs(context, directory, batch)
 
     def choose_for(aim: float) -> Candidate | None:
-        return choose(scores, full, floors, costs, aim)
+        return choose(scores, full, floors, costs, aim, context.multiples)
 
     def measure(mask: Mask, number: int) -> Timing:
         return time_mask(context, directory, mask, number, batch)
 
-    least = fewest(scores, full, floors, costs)
+    least = fewest(scores, full, floors, costs, context.multiples)
     mask, tries = reach(budget.speedup, choose_for, least, measure)
     if not tries[-1].met:
         context.progress.message(
@@ -55,7 +55,7 @@ def search_speed(context: Context, budget: SpeedBudget, scores: Scores, dense: V
             "the fastest one is taken"
         )
     count = "1 choice" if len(tries) == 1 else f"{len(tries)} choices"
-    text = f"by the measured cost of attention at batch {batch}, {count} timed"
+    text = f"by the measured cost of units at batch {batch}, {count} timed"
     found = SpeedSearch(wanted=budget.speedup, costs=costs, tries=tries)
     return Choice(mask, scores, text, found)
 

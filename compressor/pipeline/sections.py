@@ -88,13 +88,30 @@ class TestData(Columns):
     test_rows: int | None = option(None, ge=2, help="Use only the first N.")
 
 
-class _Units(Section):
-    floor: str = option("1", help="Heads each layer keeps at least: 1, 0, or cross=2.")
+Prune = Literal["heads", "neurons", "both"]
+_PRUNE_HELP = "Which units go: heads, neurons or both."
 
-    @field_validator("floor", mode="before")
+
+class _Units(Section):
+    floor: str | None = option(
+        None,
+        help="Units each sublayer keeps at least: 1 (head), or cross=2,neurons=64. Default: 1 head "
+        "where heads are counted, else 0.",
+    )
+    multiple: str | None = option(
+        None, help="Units go in groups: 64 (neurons), or heads=2,neurons=64. Default: 32 neurons."
+    )
+
+    @field_validator("floor", "multiple", mode="before")
     @classmethod
     def _text(cls, value: Any) -> Any:
         return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+class _Mixed(_Units):
+    """Budgets for which heads and neurons compete."""
+
+    prune: Prune = option("both", help=_PRUNE_HELP)
 
 
 def _texts(value: Any) -> Any:
@@ -109,9 +126,10 @@ class Counts(_Units):
     keep: list[str] = option(
         [],
         selects=True,
-        help="Heads to keep: 0.5, 36, or encoder_self=0.3,cross=0.8. Repeat for several budgets.",
+        help="Heads to keep: 0.5, 36; or heads=0.7,neurons=0.5; or cross=0.8,encoder_ffn=0.3. "
+        "Repeat for several budgets.",
     )
-    remove: list[str] = option([], selects=True, help="Heads to remove, written like --keep.")
+    remove: list[str] = option([], selects=True, help="Units to remove, written like --keep.")
 
     _as_texts = field_validator("keep", "remove", mode="before")(_texts)
 
@@ -119,7 +137,7 @@ class Counts(_Units):
     def _says_how_many(self) -> Counts:
         if not self.keep and not self.remove:
             raise UsageError(
-                "say how many heads to keep, for example --keep 0.5 or --remove 12",
+                "say how many units to keep, for example --keep heads=0.7,neurons=0.5",
                 id="budget-missing",
             )
         return self
@@ -131,7 +149,37 @@ class SteppedCounts(Counts):
     steps: int = option(1, ge=1, help="Remove in so many steps; scores anew before each.")
 
 
-class Speedup(_Units):
+class Macs(_Mixed):
+    """A share of the dense model's multiply-adds, heads and neurons by error per cost."""
+
+    name: Literal["macs"] = "macs"
+    macs: list[float] = option(
+        min_length=1,
+        selects=True,
+        help="Share of the dense model's multiply-adds to keep, as in 0.5; several: 0.7,0.5,0.3.",
+    )
+    steps: int = option(1, ge=1, help="Remove in so many steps; scores anew before each.")
+
+    @field_validator("macs", mode="before")
+    @classmethod
+    def _shares(cls, value: Any) -> Any:
+        values = value if isinstance(value, list) else [value]
+        return [part for x in values for part in (x.split(",") if isinstance(x, str) else [x])]
+
+    @field_validator("macs")
+    @classmethod
+    def _between_0_and_1(cls, value: list[float]) -> list[float]:
+        for share in value:
+            if not 0 < share < 1:
+                raise UsageError(
+                    f"--macs {share:g} is not a share of the multiply-adds; give a number between "
+                    "0 and 1, as in --macs 0.5",
+                    id="option-invalid",
+                )
+        return value
+
+
+class Speedup(_Mixed):
     """As few units as make the model so many times as fast on this machine."""
 
     name: Literal["speedup"] = "speedup"
@@ -139,12 +187,12 @@ class Speedup(_Units):
         gt=1,
         allow_inf_nan=False,
         selects=True,
-        help="Instead of heads to keep: 1.3 times as fast on this machine.",
+        help="Instead of units to keep: 1.3 times as fast on this machine.",
     )
     at_batch: PositiveInt = option(16, help="Batch size of --speedup.")
 
 
-class MaxDrop(_Units):
+class MaxDrop(_Mixed):
     """As few units as lose no more than this of the main metric on the test rows."""
 
     name: Literal["max-drop"] = "max-drop"
@@ -188,7 +236,7 @@ class Penalty(_Units):
     )
 
 
-Budget = SteppedCounts | Speedup | MaxDrop | Penalty
+Budget = SteppedCounts | Macs | Speedup | MaxDrop | Penalty
 
 
 class Export(Section):

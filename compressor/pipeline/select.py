@@ -9,28 +9,31 @@ stage's result, so that a stopped run goes on.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 from safetensors.torch import load_file, save_file
 
-from compressor.budgets.counts import latest_scores, select, step_targets
+from compressor.budgets.counts import MacsBudget, latest_scores, select, step_targets
+from compressor.budgets.path import removal_path
 from compressor.evaluation import main_metric
 from compressor.importance import METHODS, Scoring, score_heads
 from compressor.learned_masks import Learning
 from compressor.learned_masks import learn as learn_mask
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.restore_shape import restore_shape
-from compressor.model.sublayers import Mask, Scores
+from compressor.model.sublayers import Mask, Scores, Sublayer
 from compressor.model.surgery import prune
 from compressor.pipeline.context import Context
 from compressor.pipeline.methods import MethodSection, RecoverySection
 from compressor.pipeline.plan import Plan
-from compressor.pipeline.sections import Penalty, SteppedCounts
+from compressor.pipeline.sections import Macs, Penalty, SteppedCounts
 from compressor.pipeline.stages import stage, weights_file
+from compressor.pipeline.unit_costs import unit_costs
 from compressor.progress import Progress
 from compressor.recovery import Recovered, Recovery
 from compressor.recovery import recover as recover_model
@@ -97,25 +100,46 @@ def choose(context: Context, plan: Plan, scores: Scores) -> Choice:
     """The mask of a plan that says how many units to keep, at once or in steps.
 
     Args:
-        scores: of all units of the checkpoint.
+        scores: of all units of the checkpoint that may go.
     """
     budget = context.recipe.budget
-    steps = budget.steps if isinstance(budget, SteppedCounts) else 1
+    steps = budget.steps if isinstance(budget, SteppedCounts | Macs) else 1
     repairs = steps > 1 and bool(context.recipe.recovery)
     layers, dense = context.checkpoint.layers, context.checkpoint.model
-    first, *later = step_targets(context.full, plan.budget, steps)
-    mask, model = select(scores, context.full, first, context.floors), dense
-    for number, target in enumerate(later, 1):
+    first, *later = _cuts(context, plan, steps)
+    mask, model = first(scores, context.full), dense
+    for number, cut in enumerate(later, 1):
         if repairs:
             pruned = prune(model, layers, mask)
             repaired = recover(context, pruned, f"{plan.name}-step-{number}")
             model = restore_shape(dense, repaired.model, layers, mask)
         latest = _score(context, mask, model)
         scores = latest_scores(scores, latest, mask)
-        mask = select(latest, mask, target, context.floors)
+        mask = cut(latest, mask)
     if model is not dense:
         _save_weights(model, weights_file(context, "choice", plan=plan))
     return Choice(mask, scores, f"{steps} steps, repaired after each" if repairs else "")
+
+
+def _cuts(context: Context, plan: Plan, steps: int) -> list[Callable[[Scores, Mask], Mask]]:
+    """What each step removes: from scores, and what is left, to the next mask."""
+    floors, multiples = context.floors, context.multiples
+    if isinstance(plan.budget, MacsBudget):
+        costs = unit_costs(context.checkpoint, context.task, context.examples)
+
+        def cut_to(share: float, scores: Scores, mask: Mask) -> Mask:
+            path = removal_path(scores, mask, floors, costs, multiples)
+            return path.mask(path.position_at(share))
+
+        gone = 1 - plan.budget.share
+        return [partial(cut_to, 1 - gone * step / steps) for step in range(1, steps + 1)]
+
+    def cut_to_counts(target: Mapping[str, int], scores: Scores, mask: Mask) -> Mask:
+        return select(scores, mask, target, floors, multiples)
+
+    return [
+        partial(cut_to_counts, target) for target in step_targets(context.full, plan.budget, steps)
+    ]
 
 
 def learn(context: Context, plan: Plan) -> Choice:
@@ -131,7 +155,7 @@ def learn(context: Context, plan: Plan) -> Choice:
         recipe.method.name,
         Learning(
             model=checkpoint.model,
-            layers=checkpoint.layers,
+            layers=context.sublayers,
             examples=context.examples,
             task=context.task,
             keep=plan.budget.keep if counted else None,
@@ -150,7 +174,8 @@ def learn(context: Context, plan: Plan) -> Choice:
     )
     if learned.model is not checkpoint.model:
         _save_weights(learned.model, weights_file(context, "choice", plan=plan))
-    return Choice(learned.mask, learned.scores, learned.text)
+    mask = Mask({**context.full.keep, **learned.mask.keep})
+    return Choice(mask, learned.scores, learned.text)
 
 
 def chosen_model(context: Context, plan: Plan) -> nn.Module:
@@ -186,6 +211,7 @@ def _score(context: Context, mask: Mask, model: nn.Module) -> Scores:
     return score_model(
         context.recipe.method,
         context.checkpoint,
+        context.sublayers,
         context.task,
         context.examples,
         mask,
@@ -200,6 +226,7 @@ def _score(context: Context, mask: Mask, model: nn.Module) -> Scores:
 def score_model(
     method: MethodSection,
     checkpoint: Checkpoint,
+    sublayers: Sequence[Sublayer],
     task: Task,
     examples: Sequence[Example],
     mask: Mask,
@@ -213,6 +240,7 @@ def score_model(
     """Run a scoring method over encoded calibration rows on a device.
 
     Args:
+        sublayers: whose units are scored.
         mask: units that are still there; the others are gated to zero and score zero.
         references: the right answer to every row that `examples` were made from.
         model: one of the checkpoint's shape, to be scored in its place.
@@ -226,7 +254,7 @@ def score_model(
 
     scoring = Scoring(
         model=model.to(device),
-        layers=checkpoint.layers,
+        layers=sublayers,
         mask=mask,
         batches=task.batches(examples, model) if needs_rows else [],
         task=task,

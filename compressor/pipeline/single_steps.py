@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from compressor.budgets.counts import check_possible, parse_floors, select
+from compressor.budgets.counts import MULTIPLES, Budget, check_possible, parse_multiples, select
 from compressor.errors import InputError, UsageError, did_you_mean
 from compressor.export import export_model
 from compressor.export.optimum import export_optimum
@@ -19,9 +19,9 @@ from compressor.export.target_text import tokens_of_text
 from compressor.export.vocabulary import output_tokens
 from compressor.files import require_directory
 from compressor.model.saving import round_to, save_checkpoint
-from compressor.model.sublayers import Mask, Scores
+from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune, verify_surgery
-from compressor.pipeline.build import heads_facts
+from compressor.pipeline.build import pruning_facts
 from compressor.pipeline.load import (
     load,
     pick_device,
@@ -29,7 +29,7 @@ from compressor.pipeline.load import (
     require_rows_to_train,
     synthetic_probe,
 )
-from compressor.pipeline.plan import budgets_of
+from compressor.pipeline.plan import budgets_of, floors_of
 from compressor.pipeline.recipe import ExportRequest, PruneRequest, ScoreRequest
 from compressor.pipeline.select import repair, score_model
 from compressor.pipeline.validate import check_columns, require_rows, require_target
@@ -60,6 +60,7 @@ def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scor
     return score_model(
         request.method,
         checkpoint,
+        [x for x in checkpoint.layers if request.prune in ("both", units_of(x.kind))],
         task,
         examples,
         Mask.full(checkpoint.layers),
@@ -89,6 +90,18 @@ def read_scores(path: Path) -> Scores:
         ) from error
 
 
+def require_scores(scores: Scores, budget: Budget) -> None:
+    """Raise `UsageError` if a budget counts units that the scores say nothing about."""
+    scored = {units_of(name) for name in scores.values}
+    for pool in budget.keep:
+        if units_of(pool) not in scored:
+            raise UsageError(
+                f"{budget.text}: the scores are not of {units_of(pool)}; make them with "
+                "`compress score --prune both`",
+                id="scores-missing",
+            )
+
+
 def prune_checkpoint(
     request: PruneRequest, scores: Scores, output: Path, progress: Progress = SILENT
 ) -> tuple[Mask, Check, str]:
@@ -113,20 +126,23 @@ def prune_checkpoint(
     examples, _ = read_calibration(request.data, checkpoint, task)
     require_rows_to_train(request.recovery, len(examples))
     full = Mask.full(checkpoint.layers)
-    if {name: len(values) for name, values in scores.values.items()} != full.counts():
+    if not {name: len(v) for name, v in scores.values.items()}.items() <= full.counts().items():
         raise UsageError(
-            f"the scores are of another model than {request.model.path}: its layers differ; make "
-            "new ones with `compress score`",
+            f"the scores are of another model than {request.model.path}: its sublayers differ; "
+            "make new ones with `compress score`",
             id="scores-of-another-model",
         )
     budgets = budgets_of(request.budget, full)
     if len(budgets) != 1:
         raise UsageError(
-            "say once how many heads to keep, for example --keep 0.5", id="budget-twice"
+            "say once how many units to keep, for example --keep 0.5", id="budget-twice"
         )
-    floors = parse_floors(request.budget.floor, full)
+    require_scores(scores, budgets[0])
+    floors = floors_of(request.budget, full)
     check_possible(budgets[0], floors, full)
-    mask = select(scores, full, budgets[0].keep, floors)
+    multiple = request.budget.multiple
+    multiples = MULTIPLES if multiple is None else parse_multiples(multiple, full)
+    mask = select(scores, full, budgets[0].keep, floors, multiples)
     pruned = prune(checkpoint.model, checkpoint.layers, mask)
     probe = synthetic_probe(checkpoint, task)
     inputs = [batch.inputs() for batch in probe.batches]
@@ -136,9 +152,9 @@ def prune_checkpoint(
         seed=request.seed, device=device, progress=progress,
     )  # fmt: skip
     round_to(recovered.model, checkpoint.dtype)
-    heads = heads_facts(checkpoint, mask, scores, budgets[0].text, request.seed)
-    heads |= {"selection": "", "recovery": recovered.text or "none"}
-    save_checkpoint(checkpoint, recovered.model, heads, output)
+    record = pruning_facts(checkpoint, mask, scores, budgets[0].text, request.seed)
+    record |= {"selection": "", "recovery": recovered.text or "none"}
+    save_checkpoint(checkpoint, recovered.model, record, output)
     return mask, check, recovered.text
 
 

@@ -57,15 +57,15 @@ STAGES: dict[str, Stage] = {
     "started": Stage("reading inputs"),
     "target-text": Stage("cutting {path.name} into tokens"),
     "dense": Stage("exporting the dense model to compare with", writes="directory"),
-    "scores": Stage("scoring {context.units} heads with {context.recipe.method.name}"),
-    "costs": Stage("timing layers of {kind} with {counts} heads", keys=(("kind", "kind"),)),
+    "scores": Stage("scoring {context.counted} with {context.recipe.method.name}"),
+    "costs": Stage("timing sublayers of {kind} with {counts} units", keys=(("kind", "kind"),)),
     "timed-choice": Stage(
-        "timing a choice of {mask} heads (try {number})",
+        "timing a choice of {mask} (try {number})",
         keys=(("number", "number"),),
         needs=("scores", "costs"),
     ),
     "candidate": Stage(
-        "trying {choice.mask} heads on the test rows",
+        "trying {choice.mask} on the test rows",
         keys=(("plan", "plan.name"), ("kept", "choice.kept")),
         needs=("scores", "target-text"),
         scratch=("distill-{plan.name}-candidate-*.safetensors",),
@@ -78,7 +78,7 @@ STAGES: dict[str, Stage] = {
         scratch=("gates-{plan.name}*.safetensors", "distill-{plan.name}-step-*.safetensors"),
     ),
     "build": Stage(
-        "removing heads ({choice.mask} kept){context.repairing}, exporting, checking",
+        "removing units ({choice.mask} kept){context.repairing}, exporting, checking",
         keys=(_PLAN,),
         needs=("choice", "target-text"),
         writes="plan.directory",

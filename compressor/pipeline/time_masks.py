@@ -27,7 +27,10 @@ from compressor.tasks import get_task
 from compressor.throughput import Subject, benchmark
 
 # What each graph of a translator holds; the encoder's also makes the cross-attention's keys.
-_GRAPH_KINDS = {"encoder": {"encoder_self", "cross"}, "decoder": {"decoder_self", "cross"}}
+_GRAPH_KINDS = {
+    "encoder": {"encoder_self", "cross", "encoder_ffn"},
+    "decoder": {"decoder_self", "cross", "decoder_ffn"},
+}
 _CHOICE = "choice"
 
 
@@ -40,9 +43,9 @@ def measure_costs(context: Context, dense: Path, batch_size: int) -> CostTable:
     rows: list[LayerCost] = []
     seconds: list[float] = []
     lengths = ""
-    for kind in context.full.kinds():
+    for kind in dict.fromkeys(sublayer.kind for sublayer in context.sublayers):
         totals = [n for name, n in context.full.totals().items() if kind_of(name) == kind]
-        counts = counts_to_measure(totals[0], context.floors[kind])
+        counts = counts_to_measure(totals[0], context.floors[kind], kind, context.multiples)
         if not counts:
             continue
         found = _time_kind(context, kind, ", ".join(map(str, counts)), counts, dense, batch_size)

@@ -11,34 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from compressor.model.modes import fixed_outputs
-from compressor.model.sublayers import Kind, Sublayer
+from compressor.model.sublayers import KINDS, Sublayer
 from compressor.tasks import Batch, Task
 
 
 class _Observed(Exception):
     """The observation is made; the rest of the forward pass is not needed."""
-
-
-@dataclass(frozen=True)
-class Projection:
-    """A linear map whose output is added to the residual stream: attention's, or feed-forward's.
-
-    Args:
-        name: for messages.
-        path: of the module.
-        kind: of the attention whose query tokens it works on.
-    """
-
-    name: str
-    path: str
-    kind: Kind
 
 
 class LayerwiseForward:
@@ -56,8 +40,8 @@ class LayerwiseForward:
         self._returned: dict[str, list[Any]] = {}  # stack -> what its last finished block returned
         self._finished: list[str] = []
 
-    def observe(self, projection: Projection, number: int) -> tuple[Tensor, Tensor]:
-        """Run batch `number` up to a projection.
+    def observe(self, sublayer: Sublayer, number: int) -> tuple[Tensor, Tensor]:
+        """Run batch `number` up to the output projection of a sublayer.
 
         Returns:
             Its input [batch, tokens, its input width], and the residual stream with its output
@@ -75,7 +59,7 @@ class LayerwiseForward:
                 raise _Observed
 
         hooks = [
-            self.model.get_submodule(projection.path).register_forward_pre_hook(before_projection)
+            self.model.get_submodule(sublayer.output).register_forward_pre_hook(before_projection)
         ]
         hooks += [
             module.register_forward_pre_hook(before_norm)
@@ -112,36 +96,24 @@ class LayerwiseForward:
         raise RuntimeError("the forward pass did not reach the projection or block to observe")
 
 
-def blocks_in_order(
-    layers: Sequence[Sublayer], feed_forward: str
-) -> list[tuple[str, list[Projection]]]:
-    """The blocks of the stacks in execution order, each with its projections in that order.
+def blocks_in_order(sublayers: Sequence[Sublayer]) -> list[tuple[str, list[Sublayer]]]:
+    """The Transformer layers of the stacks in execution order, each with its sublayers in order.
 
-    The encoder comes before the decoder, and within a decoder block self-attention before
+    The encoder comes before the decoder, and within a decoder layer self-attention before
     cross-attention before the feed-forward part.
-
-    Args:
-        feed_forward: see `compressor.model.architectures.Architecture`.
     """
     blocks: dict[str, list[Sublayer]] = {}
-    for layer in sorted(layers, key=lambda x: (x.kind != "encoder_self", x.index)):
-        blocks.setdefault(_block(layer), []).append(layer)
-    return [
-        (
-            block,
-            [
-                *(Projection(layer.name, layer.output, layer.kind) for layer in members),
-                Projection(f"{block}.{feed_forward}", f"{block}.{feed_forward}", members[0].kind),
-            ],
-        )
-        for block, members in blocks.items()
-    ]
+    for sublayer in sorted(
+        sublayers, key=lambda x: (not x.kind.startswith("encoder"), x.index, KINDS.index(x.kind))
+    ):
+        blocks.setdefault(_block(sublayer), []).append(sublayer)
+    return list(blocks.items())
 
 
-def _block(layer: Sublayer) -> str:
-    """`model.decoder.layers.2` of a layer whose projection is somewhere in that module."""
-    parts = layer.output.split(".")
-    return ".".join(parts[: parts.index(str(layer.index)) + 1])
+def _block(sublayer: Sublayer) -> str:
+    """`model.decoder.layers.2` of a sublayer that is somewhere in that module."""
+    parts = sublayer.output.split(".")
+    return ".".join(parts[: parts.index(str(sublayer.index)) + 1])
 
 
 def _stack(block: str) -> str:

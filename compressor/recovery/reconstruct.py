@@ -34,9 +34,9 @@ import torch
 from torch import Tensor, nn
 
 from compressor.importance.statistics import Moments, damped, require_finite
-from compressor.model.architectures import architecture
+from compressor.model.sublayers import Sublayer
 from compressor.recovery import Recovered, Recovery
-from compressor.recovery.layerwise_forward import LayerwiseForward, Projection, blocks_in_order
+from compressor.recovery.layerwise_forward import LayerwiseForward, blocks_in_order
 from compressor.tasks import Batch
 
 # Share of the inputs' mean variance: see `compressor.importance.second_order`.
@@ -63,22 +63,19 @@ def recover(job: Recovery) -> Recovered:
     """Re-solve the projections of a copy; a repair that does not help is dropped."""
     made: list[Batch] = job.task.batches(job.examples, job.dense)
     batches = [batch.to(job.device) for batch in made]
-    entry = architecture(job.dense.config.model_type)  # type: ignore[union-attr,arg-type]
-    blocks = blocks_in_order(job.layers, entry.feed_forward)
-    paths = [projection.path for _, projections in blocks for projection in projections]
+    blocks = blocks_in_order(job.layers)
+    paths = [sublayer.output for sublayer in job.layers]
     model = _copy_with_own(job.pruned, paths)
     dense = LayerwiseForward(job.dense, batches, job.task)
     pruned = LayerwiseForward(model, batches, job.task)
-    total = sum(len(projections) for _, projections in blocks)
-    attention = {layer.output for layer in job.layers}
     repairs: list[_Repair] = []
-    for block, projections in blocks:
-        for projection in projections:
-            damping = DAMPING if projection.path in attention else FEED_FORWARD_DAMPING
-            fit, held = _gather(dense, pruned, projection)
-            module = model.get_submodule(projection.path)
-            repairs.append(_repair(projection, module, fit, held, damping))
-            job.progress(len(repairs), total)
+    for block, sublayers in blocks:
+        for sublayer in sublayers:
+            damping = DAMPING if sublayer.is_attention else FEED_FORWARD_DAMPING
+            fit, held = _gather(dense, pruned, sublayer)
+            module = model.get_submodule(sublayer.output)
+            repairs.append(_repair(sublayer, module, fit, held, damping))
+            job.progress(len(repairs), len(paths))
         dense.finish(block)
         pruned.finish(block)
     return Recovered(model, _describe(repairs, len(job.examples)))
@@ -93,21 +90,21 @@ def _copy_with_own(model: nn.Module, paths: Iterable[str]) -> nn.Module:
 
 
 def _gather(
-    dense: LayerwiseForward, pruned: LayerwiseForward, projection: Projection
+    dense: LayerwiseForward, pruned: LayerwiseForward, sublayer: Sublayer
 ) -> tuple[Moments, Moments]:
-    """Moments of a projection's inputs and of what is missing after it, over real tokens.
+    """Moments of an output projection's inputs and of what is missing after it, over real tokens.
 
     Returns:
         Of the rows to fit on, and of every `HELD_OUT`-th, to see whether that helps.
     """
     seen: list[Moments] = []
     rows = 0
-    module = pruned.model.get_submodule(projection.path)
+    module = pruned.model.get_submodule(sublayer.output)
     for number, batch in enumerate(pruned.batches):
-        _, wanted = dense.observe(projection, number)
-        inputs, found = pruned.observe(projection, number)
-        real = pruned.task.token_mask(batch, projection.kind)
-        # A layer without heads has nothing but its bias, whatever its stand-in is handed.
+        _, wanted = dense.observe(sublayer, number)
+        inputs, found = pruned.observe(sublayer, number)
+        real = pruned.task.token_mask(batch, sublayer.kind)
+        # A sublayer without units has nothing but its bias, whatever its stand-in is handed.
         width = module.in_features if isinstance(module, nn.Linear) else 0
         held = torch.arange(rows, rows + len(real), device=real.device) % HELD_OUT == HELD_OUT // 2
         rows += len(real)
@@ -121,7 +118,7 @@ def _gather(
 
 
 def _repair(
-    projection: Projection, module: nn.Module, fit: Moments, held: Moments, damping: float
+    sublayer: Sublayer, module: nn.Module, fit: Moments, held: Moments, damping: float
 ) -> _Repair:
     """Solve for one projection on all rows, and change its weight and bias.
 
@@ -134,9 +131,9 @@ def _repair(
     before = moments.other_square()
     for stronger in range(DAMPINGS):
         chosen = damping * 10**stronger
-        if held.rows and fit.rows and _gain(held, *_solve(projection, module, fit, chosen)) <= 0:
+        if held.rows and fit.rows and _gain(held, *_solve(sublayer, module, fit, chosen)) <= 0:
             continue
-        change, offset = _solve(projection, module, moments, chosen)
+        change, offset = _solve(sublayer, module, moments, chosen)
         gain = _gain(moments, change, offset)
         if gain <= 0:
             break
@@ -149,7 +146,7 @@ def _repair(
 
 
 def _solve(
-    projection: Projection, module: nn.Module, moments: Moments, damping: float
+    sublayer: Sublayer, module: nn.Module, moments: Moments, damping: float
 ) -> tuple[Tensor, Tensor]:
     """What to add to the weight, [width, inputs], and to the bias, [width], in their precision."""
     weight: Tensor | None = getattr(module, "weight", None)
@@ -157,7 +154,7 @@ def _solve(
     centered = bias is not None
     covariance = moments.covariance(centered=centered)
     cross = moments.cross_covariance(centered=centered)
-    require_finite(projection.name, covariance, cross, moments.other_mean)
+    require_finite(sublayer.name, covariance, cross, moments.other_mean)
     solution = torch.linalg.solve(damped(covariance, damping), cross).T
     change = _representable(weight, solution)
     return change, _representable(bias, moments.other_mean - change @ moments.mean)

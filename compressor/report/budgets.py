@@ -106,7 +106,7 @@ def _costs(table: CostTable) -> Table:
         rows=tuple(
             (
                 facts.kind_label(row.kind),
-                str(row.heads),
+                str(row.units),
                 str(row.layers),
                 numbers.fixed(row.speedup, 3),
                 numbers.interval(row.speedup_interval, 3),
@@ -120,9 +120,9 @@ def _costs(table: CostTable) -> Table:
 def _tries(search: SpeedSearch) -> Table:
     return Table(
         key="tries",
-        caption=f"Choices of heads, timed against dense until one reached {search.wanted:.15g}.",
+        caption=f"Choices of units, timed against dense until one reached {search.wanted:.15g}.",
         columns=(
-            *map(Column, ("Try", "Aimed at", "Heads kept", "Predicted")),
+            *map(Column, ("Try", "Aimed at", "Units kept", "Predicted")),
             *map(Column, ("Measured", "95% interval")),
             Column("Result", numeric=False),
         ),
@@ -130,7 +130,7 @@ def _tries(search: SpeedSearch) -> Table:
             (
                 str(number),
                 numbers.fixed(choice.aim, 3),
-                str(choice.kept),
+                choice.kept,
                 numbers.fixed(choice.predicted, 3),
                 numbers.fixed(choice.speedup, 3),
                 numbers.interval(choice.speedup_interval, 3),

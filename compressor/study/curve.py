@@ -12,7 +12,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from compressor.budgets.counts import ALL, select
+from compressor.budgets.counts import HEADS, select
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
 from compressor.pipeline.load import encode
@@ -44,20 +44,20 @@ def study(job: Job) -> Result:
     )
     batches = make_batches(job, job.checkpoint, job.test)
     dense, whole = dense_answers(job, batches)
-    full = Mask.full(job.checkpoint.layers)
+    full = Mask.full(job.checkpoint.attention)
     kinds = full.kinds()
     lines: dict[str, list[dict[str, Any]]] = {}
     # A single kind is the same as all kinds.
-    for pool in [*kinds, ALL] if len(kinds) > 1 else kinds:
+    for pool in [*kinds, HEADS] if len(kinds) > 1 else kinds:
         lines[pool] = []
         for removed, mask in removals(scores, full, pool, request.points):
             point = job.workspace.stage(
                 f"{pool}-{removed}",
-                f"removing {removed} heads of {'all kinds' if pool == ALL else kind_label(pool)}",
+                f"removing {removed} heads of {'all kinds' if pool == HEADS else kind_label(pool)}",
                 partial(_point, job, request.recovery, batches, dense, mask),
                 dict[str, Any],
             )
-            of = full.total(None if pool == ALL else pool)
+            of = full.total(pool)
             lines[pool].append({"removed": removed, "of": of} | point)
     data = {**job.facts(), **whole, "method": scores.method, "signature_scores": scores.signature}
     data |= {
@@ -76,7 +76,7 @@ def removals(
     Numbers of heads are rounded, halves up. Different percentages of few heads can give the same
     number, which is kept once.
     """
-    total = full.total(None if pool == ALL else pool)
+    total = full.total(pool)
     floors = dict.fromkeys(full.kinds(), 0)
     counts = dict.fromkeys(int(percent * total / 100 + 0.5) for percent in percentages)
     return [(count, select(scores, full, {pool: total - count}, floors)) for count in counts]
@@ -99,7 +99,7 @@ def _point(
             job.checkpoint,
             job.task,
             encode(job.calibration, job.checkpoint, job.task),
-            prune(job.checkpoint.model, job.checkpoint.layers, mask),
+            prune(job.checkpoint.model, job.checkpoint.attention, mask),
             seed=job.seed,
             device=job.device,
             progress=job.progress,
@@ -112,7 +112,7 @@ def _point(
 
 
 def _name(pool: str) -> str:
-    return "all kinds" if pool == ALL else kind_label(pool)
+    return "all kinds" if pool == HEADS else kind_label(pool)
 
 
 def _is_worse(point: dict[str, Any]) -> bool:

@@ -32,7 +32,7 @@ def study(job: Job) -> Result:
     batches = make_batches(job, job.checkpoint, job.test)
     dense, whole = dense_answers(job, batches)
     measured: dict[str, list[dict[str, Any]]] = {}
-    for layer in job.checkpoint.layers:
+    for layer in job.checkpoint.attention:
         measured[layer.name] = job.workspace.stage(
             f"without-{layer.name}",
             f"removing each of {layer.units} heads of {layer.name}",
@@ -59,8 +59,8 @@ def _layer(
     checkpoint = job.checkpoint
     scoring = Scoring(
         model=checkpoint.model.to(job.device),
-        layers=checkpoint.layers,
-        mask=Mask.full(checkpoint.layers),
+        layers=checkpoint.attention,
+        mask=Mask.full(checkpoint.attention),
         batches=batches,
         task=job.task,
         device=job.device,

@@ -84,7 +84,7 @@ class Job:
             "tool_version": __version__,
             "model": self.checkpoint.name,
             "revision": self.checkpoint.revision,
-            "heads": {layer.name: layer.units for layer in self.checkpoint.layers},
+            "heads": {layer.name: layer.units for layer in self.checkpoint.attention},
             "seed": self.seed,
             "shared_rows": self.shared_rows,
             **sources,
@@ -187,9 +187,10 @@ def score(job: Job, checkpoint: Checkpoint, rows: Rows | None, name: str, title:
         scores = score_model(
             job.method,
             checkpoint,
+            checkpoint.attention,
             job.task,
             examples,
-            Mask.full(checkpoint.layers),
+            Mask.full(checkpoint.attention),
             seed=job.seed,
             device=job.device,
             progress=job.progress,
@@ -221,7 +222,7 @@ def answer(
     done = 0
     model.to(job.device)
     try:
-        with gated(model, checkpoint.layers, gates):
+        with gated(model, checkpoint.attention, gates):
             for batch in batches:
                 answers = job.task.predict(
                     model, batch.to(job.device), checkpoint.tokenizer, job.testing.num_beams

@@ -36,7 +36,7 @@ def study(job: Job) -> Result:
     batches = make_batches(job, job.checkpoint, job.test)
     dense, whole = dense_answers(job, batches)
     measured: list[dict[str, Any]] = []
-    for layer in job.checkpoint.layers:
+    for layer in job.checkpoint.attention:
         measured.append(
             job.workspace.stage(
                 f"alone-{layer.name}",
@@ -80,8 +80,8 @@ def _losses(job: Job) -> dict[str, list[float]]:
     checkpoint = job.checkpoint
     scoring = Scoring(
         model=checkpoint.model.to(job.device),
-        layers=checkpoint.layers,
-        mask=Mask.full(checkpoint.layers),
+        layers=checkpoint.attention,
+        mask=Mask.full(checkpoint.attention),
         batches=make_batches(job, checkpoint, job.calibration),
         task=job.task,
         device=job.device,
@@ -97,7 +97,7 @@ def _layer(
     job: Job, batches: list[Batch], dense: list[str], layer: Sublayer, head: int
 ) -> dict[str, Any]:
     others = [(layer.name, other) for other in range(layer.units) if other != head]
-    mask = Mask.full(job.checkpoint.layers).without(others)
+    mask = Mask.full(job.checkpoint.attention).without(others)
     answers = answer(job, job.checkpoint, batches, len(dense), mask)
     return {"layer": layer.name, "heads": layer.units, "head": head} | judge(job, dense, answers)
 

@@ -67,7 +67,7 @@ def study(job: Job) -> Result:
     pruned = _open_pruned(job)
     material = _material(job)
     model = job.checkpoint
-    before = count_roles(job, "dense", model.model, model.layers, material)
+    before = count_roles(job, "dense", model.model, model.attention, material)
     data: Facts = {
         **job.facts(),
         "conllu": _request(job).conllu,
@@ -89,7 +89,7 @@ def study(job: Job) -> Result:
         kept = {name: pruned.mask.kept(name) for name in before["heads_roles"]}
         layers = [
             replace(layer, units=len(kept[layer.name]))
-            for layer in model.layers
+            for layer in model.attention
             if kept.get(layer.name)
         ]
         after = count_roles(job, "pruned", pruned.model, layers, material)
@@ -117,7 +117,7 @@ def _open_pruned(job: Job) -> Checkpoint | None:
             f"--pruned {directory} has lost no heads; give what `compress run` wrote",
             id="checkpoint-not-pruned",
         )
-    if pruned.layers != job.checkpoint.layers:
+    if pruned.layers != job.checkpoint.attention:
         raise InputError(
             f"--pruned {directory} was not made from {job.checkpoint.name}: it has other attention "
             "layers",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compressor.budgets.counts import ALL
+from compressor.budgets.counts import HEADS
 from compressor.errors import InputError
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask, Scores
@@ -63,7 +63,7 @@ def _names(directories: Sequence[str]) -> list[str]:
 def _open(job: Job, directory: str) -> Checkpoint:
     """Open a checkpoint of the training, which must have the attention layers of the last one."""
     checkpoint = open_model(job.request, directory)
-    if checkpoint.layers != job.checkpoint.layers:
+    if checkpoint.attention != job.checkpoint.attention:
         raise InputError(
             f"{directory} has other attention layers than {job.checkpoint.name}; give checkpoints "
             "of one training",
@@ -84,9 +84,9 @@ def _checkpoint(
         assert job.test is not None
         batches, rows = make_batches(job, checkpoint, job.test), len(job.test.targets)
         dense = answer(job, checkpoint, batches, rows)
-        full = Mask.full(checkpoint.layers)
+        full = Mask.full(checkpoint.attention)
         points = []
-        for removed, mask in removals(scores, full, ALL, _percentages(job)):
+        for removed, mask in removals(scores, full, HEADS, _percentages(job)):
             answers = answer(job, checkpoint, batches, rows, mask)
             points.append({"removed": removed, "of": full.total()} | judge(job, dense, answers))
         return points

@@ -147,8 +147,8 @@ class Classification(Task):
         return torch.ones_like(batch["labels"], dtype=torch.bool)
 
     def token_mask(self, batch: Mapping[str, Tensor], kind: Kind) -> Tensor:
-        """As in `Task`; there is only `encoder_self`."""
-        if kind != "encoder_self":
+        """As in `Task`; there are only an encoder's sublayers."""
+        if kind not in ("encoder_self", "encoder_ffn"):
             raise ValueError(f"a classifier has no sublayer of kind {kind!r}")
         return batch["attention_mask"].bool()
 

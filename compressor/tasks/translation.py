@@ -141,7 +141,7 @@ class Translation(Task):
 
     def token_mask(self, batch: Mapping[str, Tensor], kind: Kind) -> Tensor:
         """[batch, source] for the encoder's sublayers, [batch, target] for the decoder's."""
-        if kind == "encoder_self":
+        if kind in ("encoder_self", "encoder_ffn"):
             return batch["attention_mask"].bool()
         return self.term_mask(batch)
 

@@ -150,9 +150,10 @@ class _Counter:
 
     def feed_forward(self, name: str, rows: float, width: int, inner: int) -> None:
         """The projection up to `inner` values, the activation, and the projection back."""
-        self.linear(f"{name}.up", rows, width, inner, nodes=2)
-        self.add(f"{name}.activation", macs=0, values=2 * rows * inner)
-        self.linear(f"{name}.down", rows, inner, width)
+        if inner:
+            self.linear(f"{name}.up", rows, width, inner, nodes=2)
+            self.add(f"{name}.activation", macs=0, values=2 * rows * inner)
+            self.linear(f"{name}.down", rows, inner, width)
         self.normalize(f"{name}.norm", rows, width)
 
 

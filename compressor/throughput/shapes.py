@@ -60,7 +60,8 @@ def shape_of(
 
     Args:
         config: contents of `config.json`, or `model.config.to_dict()`.
-        counts: sublayer name (`encoder_self.0`, …) -> heads it has, of every attention.
+        counts: sublayer name (`encoder_self.0`, …) -> units it has, of every attention;
+            feed-forward parts that are not named have all the configuration's neurons.
         output_tokens: how many tokens a decoder scores; None means its whole vocabulary.
 
     Raises:
@@ -69,7 +70,7 @@ def shape_of(
     task, names = _names(config)
     width, encoder_layers = _size(config, names.width), _size(config, names.layers)
     encoder_heads = _heads(counts, "encoder_self", encoder_layers)
-    encoder_ffn = (_size(config, names.ffn),) * encoder_layers
+    encoder_ffn = _neurons(counts, "encoder_ffn", encoder_layers, _size(config, names.ffn))
     head_dim = width // _size(config, names.heads)  # the configuration has the dense model's heads
     if not get_task(task).generates:
         # transformers leaves `id2label` out of config.json where it is the default, two labels.
@@ -93,7 +94,7 @@ def shape_of(
         encoder_ffn=encoder_ffn,
         decoder_heads=_heads(counts, "decoder_self", layers),
         cross_heads=_heads(counts, "cross", layers),
-        decoder_ffn=(_size(config, "decoder_ffn_dim"),) * layers,
+        decoder_ffn=_neurons(counts, "decoder_ffn", layers, _size(config, "decoder_ffn_dim")),
         vocabulary=output_tokens
         or int(config.get("decoder_vocab_size") or _size(config, "vocab_size")),
     )
@@ -125,3 +126,7 @@ def _heads(counts: Mapping[str, int], kind: str, layers: int) -> tuple[int, ...]
             id="head-count-missing",
         )
     return tuple(counts[name] for name in names)
+
+
+def _neurons(counts: Mapping[str, int], kind: str, layers: int, dense: int) -> tuple[int, ...]:
+    return tuple(counts.get(f"{kind}.{index}", dense) for index in range(layers))

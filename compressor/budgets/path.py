@@ -1,0 +1,114 @@
+"""`--macs`: which units go first when heads and neurons compete, and how far to go.
+
+The units of every sublayer stand in the order in which they go, with the error that each group
+adds and the multiply-adds that it saves. Taking the group with the least error per multiply-add
+first, over all sublayers, gives one path from the dense model to the smallest that the floors
+allow. It is the greedy form of the knapsack in ZipLM (Kurtic et al. 2023) and Kwon et al. 2022; as
+errors within a sublayer only rise, every point of the path has the least summed error for its cost.
+
+Nothing is measured, so the same scores and rows give the same mask on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from compressor.budgets.counts import MULTIPLES, Floors, Group, Multiples, removal_groups
+from compressor.errors import UsageError
+from compressor.model.sublayers import Mask, Scores, kind_of
+
+
+@dataclass(frozen=True)
+class UnitCosts:
+    """Multiply-adds over the rows, everything counted.
+
+    Args:
+        dense: of the whole dense model.
+        units: kind of sublayer -> of one of its units.
+    """
+
+    dense: float
+    units: Mapping[str, float]
+
+    def share(self, mask: Mask) -> float:
+        """What a mask leaves of the dense model's multiply-adds."""
+        saved = sum(
+            self.units[kind_of(name)] * (total - kept)
+            for (name, total), kept in zip(
+                mask.totals().items(), mask.counts().values(), strict=True
+            )
+        )
+        return 1 - saved / self.dense
+
+
+@dataclass(frozen=True)
+class RemovalPath:
+    """Masks that lie within one another, from the one to start with to the smallest.
+
+    Args:
+        start: what the path starts with.
+        groups: what goes, in this order.
+        costs: of units.
+    """
+
+    start: Mask
+    groups: tuple[Group, ...]
+    costs: UnitCosts
+
+    def __len__(self) -> int:
+        """Number of masks."""
+        return len(self.groups) + 1
+
+    @cached_property
+    def shares(self) -> list[float]:
+        """Share of the dense model's multiply-adds that each mask leaves."""
+        shares = [self.costs.share(self.start)]
+        for group in self.groups:
+            saved = len(group.units) * self.costs.units[kind_of(group.name)]
+            shares.append(shares[-1] - saved / self.costs.dense)
+        return shares
+
+    def mask(self, position: int) -> Mask:
+        """The mask after so many groups."""
+        groups = self.groups[:position]
+        return self.start.without((group.name, unit) for group in groups for unit in group.units)
+
+    def position_at(self, share: float) -> int:
+        """The first position that leaves at most a share of the multiply-adds.
+
+        Raises:
+            UsageError: none does.
+        """
+        rounding = 1e-12
+        for position, left in enumerate(self.shares):
+            if left <= share + rounding:
+                return position
+        raise UsageError(
+            f"--macs {share:g} cannot be had: {self.shares[-1]:.3f} of the multiply-adds are left "
+            "when all is removed that may be; ask for more, or prune both heads and neurons with "
+            "--floor 0",
+            id="macs-unreachable",
+        )
+
+
+def removal_path(
+    scores: Scores,
+    mask: Mask,
+    floors: Floors,
+    costs: UnitCosts,
+    multiples: Multiples = MULTIPLES,
+) -> RemovalPath:
+    """The path from a mask by error per multiply-add; only units that have scores go.
+
+    Args:
+        scores: errors, comparable between sublayers.
+    """
+    groups = removal_groups(scores, mask, floors, multiples)
+    ascending = sorted(
+        (group.score / costs.units[kind_of(name)], position, number, group)
+        for position, (name, of_sublayer) in enumerate(groups.items())
+        for number, group in enumerate(of_sublayer)
+    )
+    return RemovalPath(mask, tuple(group for *_, group in ascending), costs)
