@@ -206,7 +206,8 @@ class Experiment:
         method: Any = methods.SCORED[PLAIN.get(cell.method, cell.method)](**options)
         return select.score_model(
             method, self.checkpoint, self.checkpoint.attention, self.task, self.examples, mask,
-            seed=cell.seed, device="cpu", progress=self.progress, references=self.calibration.targets, model=model,
+            seed=cell.seed, device="cpu", progress=self.progress,
+            references=self.calibration.targets, model=model,
         )  # fmt: skip
 
     def repair(self, how: str, pruned: nn.Module, seed: int) -> Recovered:

@@ -73,6 +73,6 @@ def read_pruning_record(directory: Path) -> PruningRecord:
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise InputError(
             f"{path} does not say which units are kept: {error}; prune the dense checkpoint again",
-            id="heads-file-malformed",
+            id="units-file-malformed",
         ) from error
     return PruningRecord(mask, contents)

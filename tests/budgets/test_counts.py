@@ -63,7 +63,7 @@ def test_kinds_that_are_not_named_keep_all():
 def test_the_removed_heads_are_the_least_important_ones():
     """Against NumPy's sort of the flattened scores."""
     found = scores(3)
-    mask = select(found, FULL, {"all": 20}, NO_FLOOR)
+    mask = select(found, FULL, {"heads": 20}, NO_FLOOR)
     flat = np.concatenate([found.values[name] for name in HEADS])
     kept = np.concatenate([mask.keep[name] for name in HEADS])
     assert set(np.argsort(flat)[:12]) == set(np.flatnonzero(~kept))
@@ -73,7 +73,7 @@ def test_floors_hold_and_the_count_is_still_exact():
     floors = parse_floors("cross=4,encoder_self=0", FULL)
     assert floors == {"encoder_self": 0, "decoder_self": 1, "cross": 4}
     for seed in range(20):
-        mask = select(scores(seed), FULL, {"all": 7}, floors)
+        mask = select(scores(seed), FULL, {"heads": 7}, floors)
         assert mask.count() == 7
         assert mask.count("cross") >= 4
         assert mask.count("decoder_self") >= 1
@@ -100,8 +100,8 @@ def test_impossible_budgets_say_what_is_needed():
         ("33", "budget-too-large", "32"),
         ("cross=9", "budget-too-large", "8"),
         ("encoder=0.5", "kind-unknown", "encoder_self, decoder_self, cross"),
-        ("cross=0.5,cross=0.6", "budget-invalid", "KIND=AMOUNT"),
-        ("cross=0.5,7", "budget-invalid", "KIND=AMOUNT"),
+        ("cross=0.5,cross=0.6", "budget-invalid", "POOL=AMOUNT"),
+        ("cross=0.5,7", "budget-invalid", "POOL=AMOUNT"),
     ],
 )
 def test_budgets_that_make_no_sense_are_usage_errors(text, problem, hint):
@@ -143,7 +143,7 @@ def test_steps_of_kinds_end_at_the_budget_of_each():
 
 def test_a_removed_head_keeps_the_score_it_was_removed_for():
     old, new = scores(1), scores(2)
-    mask = select(old, FULL, {"all": 26}, NO_FLOOR)
+    mask = select(old, FULL, {"heads": 26}, NO_FLOOR)
     found = latest_scores(old, new, mask)
     for name in HEADS:
         for head in range(8):

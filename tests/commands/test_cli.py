@@ -284,7 +284,7 @@ def test_single_steps_do_what_run_does(inputs, finished, tmp_path):
                     "--recover", "reconstruct", "--calibration", inputs["calibration"],
                     "--device", "cpu")  # fmt: skip
     assert done.returncode == 0, done.stderr
-    heads = [json.loads((d / "heads.json").read_text())["kept"] for d in (pruned, finished)]
+    heads = [json.loads((d / "units.json").read_text())["kept"] for d in (pruned, finished)]
     assert heads[0] == heads[1]
     done = compress("export", "-m", pruned, "-o", pruned)
     assert done.returncode == 0, done.stderr

@@ -53,7 +53,7 @@ def save_pruned(name: str, root: Path, mask_name: str = "cached") -> Path:
     dense = open_checkpoint(str(build(root / "dense", name)))
     chosen = cached_mask if mask_name == "cached" and name in TRANSLATORS else uneven_mask
     mask = chosen(dense.layers)
-    heads = {"kept": mask.to_json(), "heads": {x.name: x.units for x in dense.layers}}
+    heads = {"kept": mask.to_json(), "units": {x.name: x.units for x in dense.layers}}
     save_checkpoint(dense, prune(dense.model, dense.layers, mask), heads, root / "pruned")
     return root / "pruned"
 

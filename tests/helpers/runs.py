@@ -53,7 +53,7 @@ def recipe_for(model: Path, tmp_path: Path, **options: Any) -> Recipe:
 
 def hashes(directory: Path) -> dict[str, str]:
     """The files that decide what is served: weights, heads, graphs, tokenizer."""
-    names = ("*.safetensors", "heads.json", "onnx/*", "recipe.yaml")
+    names = ("*.safetensors", "units.json", "onnx/*", "recipe.yaml")
     return {
         path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for name in names

@@ -39,7 +39,7 @@ def cost_table(shares: dict[str, list[float]], layers: dict[str, int]) -> CostTa
     rows = [
         LayerCost(
             kind=kind,
-            heads=heads,
+            units=heads,
             layers=layers[kind],
             speedup=1 / (1 - layers[kind] * share),
             speedup_interval=(0.9, 1.1),

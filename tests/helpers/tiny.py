@@ -149,7 +149,7 @@ def word_tokenizer() -> PreTrainedTokenizerFast:
 
 def facts(layers, mask) -> dict:
     return {
-        "heads": {layer.name: layer.units for layer in layers},
+        "units": {layer.name: layer.units for layer in layers},
         "kept": mask.to_json(),
         "method": "test",
     }

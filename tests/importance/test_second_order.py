@@ -179,7 +179,7 @@ def test_ascending_scores_follow_the_removal_order_of_each_layer(name: str):
     statistics, _ = collect_statistics(setup)
     full = Mask.full(setup.layers)
     for count in range(0, full.total() + 1, 3):
-        mask = select(found, full, {"all": full.total() - count}, dict.fromkeys(full.kinds(), 0))
+        mask = select(found, full, {"heads": full.total() - count}, dict.fromkeys(full.kinds(), 0))
         for layer in setup.layers:
             weight = setup.model.get_submodule(layer.output).weight.detach().double()
             moments = statistics[layer.name]

@@ -91,20 +91,20 @@ def test_weights_that_are_cut_or_garbage_are_an_error(damage, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"kept": 1, "heads": 2}', '{"kept": {"a.0": [0]}, "heads": {}}']
+    "text", ["", "[]", "{}", '{"kept": 1, "units": 2}', '{"kept": {"a.0": [0]}, "units": {}}']
 )
 def test_a_malformed_heads_file_is_an_error(text: str, tmp_path):
     directory = _damaged(tmp_path, lambda weights: None)
-    (directory / "heads.json").write_text(text, encoding="utf-8")
-    with raises(InputError, "heads-file-malformed"):
+    (directory / "units.json").write_text(text, encoding="utf-8")
+    with raises(InputError, "units-file-malformed"):
         open_checkpoint(str(directory))
 
 
 def test_a_heads_file_of_another_model_is_an_error(tmp_path):
     directory = _damaged(tmp_path, lambda weights: None)
-    text = json.dumps({"kept": {"cross.0": [0]}, "heads": {"cross.0": 4}})
-    (directory / "heads.json").write_text(text, encoding="utf-8")
-    with raises(InputError, "heads-file-of-another-model"):
+    text = json.dumps({"kept": {"cross.0": [0]}, "units": {"cross.0": 4}})
+    (directory / "units.json").write_text(text, encoding="utf-8")
+    with raises(InputError, "units-file-of-another-model"):
         open_checkpoint(str(directory))
 
 
@@ -140,7 +140,7 @@ def test_attention_weights_that_the_library_would_leave_out_are_an_error(tmp_pat
     _configure(tmp_path, position_embedding_type="absolute")
     left_over = {"bert.pooler.unknown": torch.ones(2)}
     save_file(model.state_dict() | left_over, tmp_path / "model.safetensors")
-    assert open_checkpoint(str(tmp_path)).mask.count() == 12
+    assert open_checkpoint(str(tmp_path)).mask.count("heads") == 12
     left_over = {"bert.encoder.layer.1.attention.self.distance_embedding.weight": torch.ones(2)}
     save_file(model.state_dict() | left_over, tmp_path / "model.safetensors")
     with raises(InputError, "weights-do-not-fit") as caught:

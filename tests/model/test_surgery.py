@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
-from torch import nn
 
 from compressor.errors import InputError, VerificationError
 from compressor.model.architectures import (
     ARCHITECTURES,
-    SublayerPaths,
     architecture,
     find_sublayers,
 )
 from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import (
-    STAND_INS,
     gated,
     mask_gates,
     prune,
@@ -66,7 +61,7 @@ def test_pruned_equals_zeroed_output_columns(name: str, mask_name: str):
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-def test_shapes_and_parameters_shrink_by_what_the_heads_own(name: str):
+def test_shapes_and_parameters_shrink_by_what_the_units_own(name: str):
     model = tiny_model(name)
     layers = find_sublayers(model)
     mask = uneven_mask(layers)
@@ -74,6 +69,12 @@ def test_shapes_and_parameters_shrink_by_what_the_heads_own(name: str):
     lost = 0
     for layer in layers:
         kept, gone = len(mask.kept(layer.name)), layer.units - len(mask.kept(layer.name))
+        if not layer.is_attention:
+            lost += gone * (2 * 32 + 1)  # a row up with its bias, a column down
+            if kept:
+                assert pruned.get_submodule(layer.inputs["up"]).weight.shape == (kept, 32)
+                assert pruned.get_submodule(layer.output).weight.shape == (32, kept)
+            continue
         # q, k, v rows with biases and o columns of each head; the output bias stays.
         lost += gone * layer.unit_width * (4 * 32 + 3)
         if kept:
@@ -141,39 +142,19 @@ def test_gates_scale_one_head_alone():
     torch.testing.assert_close(actual, model(**batch).logits, rtol=1e-4, atol=1e-4)
 
 
-FEED_FORWARD = {
-    "bert": ("bert.encoder.layer.{i}", "intermediate.dense", "output.dense"),
-    "distilbert": ("distilbert.transformer.layer.{i}", "ffn.lin1", "ffn.lin2"),
-    "marian": ("model.encoder.layers.{i}", "fc1", "fc2"),
-}
-
-
-@pytest.mark.parametrize("name", FEED_FORWARD)
-def test_another_kind_of_sublayer_needs_only_its_paths(name: str, monkeypatch):
-    """Feed-forward neurons: units of one column, no head count, and Identity for an empty one."""
-    layer, up, down = FEED_FORWARD[name]
-    paths = SublayerPaths(
-        kind="encoder_ffn",  # type: ignore[arg-type]
-        layer=layer,
-        block=up,
-        inputs={"up": up},
-        output=down,
-        unit_count=None,
-        stand_in="feed_forward",
-    )
-    monkeypatch.setitem(ARCHITECTURES, name, replace(architecture(name), sublayers=(paths,)))
-    monkeypatch.setitem(STAND_INS, "feed_forward", lambda sublayer: nn.Identity())
+@pytest.mark.parametrize("name", BUILDERS)
+def test_neurons_are_the_columns_that_end_the_feed_forward_part(name: str):
     model = tiny_model(name)
-    sublayers = find_sublayers(model)
-    assert {sublayer.unit_width for sublayer in sublayers} == {1}
-    assert sublayers[0].units == model.get_submodule(sublayers[0].output).in_features
-    assert not any(sublayer.is_attention for sublayer in sublayers)
-    gone = [(sublayers[0].name, unit) for unit in range(sublayers[0].units)]
-    gone += [(sublayers[1].name, unit) for unit in (0, 3, 4)]
+    sublayers = [x for x in find_sublayers(model) if not x.is_attention]
+    assert {x.unit_width for x in sublayers} == {1}
+    assert all(x.units == model.get_submodule(x.output).in_features for x in sublayers)
+    first, second = sublayers[:2]
+    gone = [(first.name, unit) for unit in range(first.units)]
+    gone += [(second.name, unit) for unit in (0, 3, 4)]
     mask = Mask.full(sublayers).without(gone)
     pruned, batch = prune(model, sublayers, mask), ragged_batch(model)
     verify_surgery(model, pruned, sublayers, mask, [batch])
-    assert pruned.get_submodule(sublayers[1].output).in_features == sublayers[1].units - 3
+    assert pruned.get_submodule(second.output).in_features == second.units - 3
     with torch.no_grad():
         assert relative_difference(pruned(**batch).logits, model(**batch).logits) > 0.01
     restored = restore_shape(model, pruned, sublayers, mask)

@@ -214,7 +214,7 @@ def test_a_classifier_is_built_as_fast_as_wanted(short_classifier, tmp_path, mon
     assert (variant.name, variant.budget) == ("speedup-1.2-at-batch-4", "speedup 1.2 at batch 4")
     assert report.search.tries[-1].kept == 2
     assert 4 in {row.batch_size for row in report.throughput.rows}
-    heads = json.loads((out / "heads.json").read_text(encoding="utf-8"))
+    heads = json.loads((out / "units.json").read_text(encoding="utf-8"))
     assert (heads["budget"], heads["kept"]) == (variant.budget, variant.kept)
     assert load_report(out / "report.json") == report
     for name in ("report.md", "report.html"):

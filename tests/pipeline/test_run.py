@@ -103,7 +103,7 @@ def _check_manifest(out: Path) -> None:
     assert set(listed) == on_disk
     for name, facts in listed.items():
         assert sha256(out / name) == facts["sha256"]
-    needed = {"config.json", "heads.json", "recipe.yaml", "report.html", "README.md"}
+    needed = {"config.json", "units.json", "recipe.yaml", "report.html", "README.md"}
     assert needed <= on_disk
 
 
@@ -174,7 +174,7 @@ def test_steps_score_again_before_each(classifier, tmp_path):
     for variant in report.variants:
         assert variant.scoring.cost["forward_passes"] == 3 * once.cost["forward_passes"]
         directory = Path(variant.directory)
-        scores = json.loads((directory / "heads.json").read_text(encoding="utf-8"))["scores"]
+        scores = json.loads((directory / "units.json").read_text(encoding="utf-8"))["scores"]
         assert variant.scoring.values == scores
         assert load_report(directory / "report.json").scoring == variant.scoring
     first, second = (variant.scoring.values for variant in report.variants)
@@ -335,7 +335,7 @@ def quality(report: Report) -> list[dict]:
     [
         ("model.safetensors", "evaluating dense "),
         ("onnx/model.onnx", "evaluating dense "),
-        ("heads.json", "evaluating dense "),
+        ("units.json", "evaluating dense "),
         (".compress/dense/onnx/model.onnx", "evaluating keep-0.5 "),
     ],
 )

@@ -58,7 +58,7 @@ def wanted(checkpoints, tmp_path: Path, name: str = "bert", **options) -> Recipe
 
 
 def heads_of(out: Path) -> dict:
-    return json.loads((out / "heads.json").read_text(encoding="utf-8"))
+    return json.loads((out / "units.json").read_text(encoding="utf-8"))
 
 
 def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_path):
