@@ -1,4 +1,4 @@
-"""Quality against heads kept, for every method and repair, on a translator and a classifier.
+"""Quality against how much is kept, for every method and repair, of a translator and a classifier.
 
     python -m benchmarks.quality --tatoeba DIR --classifier FINE_TUNED --clinc DIR
 
@@ -8,8 +8,10 @@ valid.tsv, on which the models were not trained. Each finished cell is a line of
 benchmarks/results/quality-NAME.jsonl. The same command resumes where it stopped (with the scores in
 --work and the learned masks in the lines) and draws the table and the figure of all finished cells.
 
---only NAME, --methods, --repairs, --kept, --steps and --seeds restrict what is computed; --draw
-computes nothing.
+Kept are shares of the heads, or of the multiply-adds (where heads, neurons or both go).
+
+--only NAME, --of, --prune, --methods, --repairs, --kept, --steps and --seeds restrict what is
+computed; --draw computes nothing.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks.quality.cells import RANDOM, SHARES, Cell, Experiment, fill, read
-from benchmarks.quality.draw import figure, summary, table
+from benchmarks.quality.cells import RANDOM, Cell, Experiment, fill, read
+from benchmarks.quality.draw import figure, of, summary, table
 from compressor import example
 from compressor.commands.console import Console
 from compressor.pipeline.sections import Data
@@ -50,6 +52,8 @@ def wanted(args: argparse.Namespace, cell: Cell) -> bool:
         (not args.methods or cell.method in args.methods)
         and (not args.repairs or cell.recover in args.repairs)
         and (not args.kept or cell.kept in args.kept)
+        and args.of in (None, cell.of)
+        and args.prune in (None, cell.prune)
         and (args.steps is None or cell.steps == args.steps)
         and (cell.method not in RANDOM or cell.seed < args.seeds)
     )
@@ -63,7 +67,9 @@ def main() -> None:
     parser.add_argument("--only", choices=["translator", "classifier"])
     parser.add_argument("--methods", nargs="+", default=[])
     parser.add_argument("--repairs", nargs="+", default=[])
-    parser.add_argument("--kept", nargs="+", type=int, default=[], choices=SHARES)
+    parser.add_argument("--kept", nargs="+", type=int, default=[])
+    parser.add_argument("--of", choices=["heads", "macs"])
+    parser.add_argument("--prune", choices=["heads", "neurons", "both"])
     parser.add_argument("--steps", type=int, help="only cells with this number of steps")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of methods that are random")
     parser.add_argument("--test-rows", type=int, help="default: 1000 sentences, all texts")
@@ -87,12 +93,16 @@ def main() -> None:
             fill(experiment, path, lambda cell: wanted(args, cell), progress)
     for name in ("translator", "classifier"):
         rows = read(RESULTS / f"quality-{name}.jsonl")
-        if rows:
-            text = table(rows, name)
-            (RESULTS / f"quality-{name}.md").write_text(text, encoding="utf-8")
-            short = summary(rows, name)
-            (RESULTS / f"quality-{name}-summary.md").write_text(short, encoding="utf-8")
-            figure(rows, name, RESULTS / f"quality-{name}.png")
+        for what, file in (("heads", f"quality-{name}"), ("macs", f"quality-{name}-macs")):
+            chosen = of(rows, what)
+            if not chosen:
+                continue
+            text = table(chosen, name, what)
+            (RESULTS / f"{file}.md").write_text(text, encoding="utf-8")
+            figure(chosen, name, RESULTS / f"{file}.png", what)
+            if what == "heads":
+                short = summary(chosen, name)
+                (RESULTS / f"{file}-summary.md").write_text(short, encoding="utf-8")
             print(text)
 
 

@@ -1,4 +1,4 @@
-"""One cell of the comparison: a method, a seed, a repair and a share of the heads."""
+"""One cell of the comparison: a method, a seed, a repair, and how much of the model is kept."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from torch import nn
 
 from compressor.budgets.counts import parse_floors
 from compressor.budgets.counts import select as select_units
+from compressor.budgets.path import removal_path
 from compressor.evaluation import compare
 from compressor.files import write_json
 from compressor.importance import METHODS
 from compressor.learned_masks import LEARNED, Learning, learn
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.restore_shape import restore_shape
-from compressor.model.sublayers import Mask, Scores
+from compressor.model.sublayers import Mask, Scores, Sublayer, units_of
 from compressor.model.surgery import prune
 from compressor.pipeline import load, methods, sections, select
+from compressor.pipeline.unit_costs import unit_costs
 from compressor.progress import Progress
 from compressor.recovery import Recovered
 from compressor.tasks import Batch, get_task
@@ -34,6 +36,9 @@ SEEDS = (0, 1, 2)
 # By default these scores are divided by their norm over the layer; compared without that too.
 PLAIN = {f"{method} (not normalized)": method for method in ("taylor", "fisher")}
 CHOOSERS = (*METHODS, *PLAIN, *LEARNED)
+MACS = (90, 80, 70, 60, 50, 40, 30, 20, 15)  # percent of the multiply-adds kept
+MACS_OF_OTHERS = (80, 60, 50, 40, 30)  # where second-order is not the method
+MACS_METHODS = ("taylor", "fisher", "magnitude", "random", "hard-concrete")
 STEPS = 4  # for the methods that are also run in steps
 IN_STEPS = ("second-order", "taylor")
 EVALUATION_ROWS = 64  # rows per batch
@@ -50,6 +55,8 @@ class Cell:
     recover: str
     kept: int  # percent
     steps: int = 1
+    of: str = "heads"  # what is kept of: the heads, or the multiply-adds of the model
+    prune: str = "heads"  # which units go: heads, neurons or both
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -57,7 +64,28 @@ class Cell:
 
 
 def all_cells() -> Iterator[Cell]:
-    """Every cell, cheap ones first, so that the table is useful early."""
+    """Every cell, cheap ones first, so that the tables are useful early."""
+    yield from _macs_cells()
+    yield from _head_cells()
+
+
+def _macs_cells() -> Iterator[Cell]:
+    def cells(method: str, seed: int, repair: str, units: str, kept: tuple[int, ...]) -> list[Cell]:
+        return [Cell(method, seed, repair, share, 1, "macs", units) for share in kept]
+
+    for repair in ("reconstruct", "none"):
+        for units in ("both", "neurons", "heads"):
+            yield from cells("second-order", 0, repair, units, MACS)
+    for method in MACS_METHODS:
+        for seed in SEEDS if method in RANDOM else SEEDS[:1]:
+            yield from cells(method, seed, "reconstruct", "both", MACS_OF_OTHERS)
+    for share in MACS_OF_OTHERS:
+        yield Cell("second-order", 0, "reconstruct", share, STEPS, "macs", "both")
+    for repair in ("reconstruct+distill", "distill"):
+        yield from cells("second-order", 0, repair, "both", MACS_OF_OTHERS)
+
+
+def _head_cells() -> Iterator[Cell]:
     for repair in REPAIRS:
         for method in CHOOSERS:
             for seed in SEEDS if method in RANDOM else SEEDS[:1]:
@@ -90,7 +118,7 @@ class Experiment:
         self.checkpoint = open_checkpoint(model)
         self.model, self.layers = self.checkpoint.model, self.checkpoint.layers
         self.full = Mask.full(self.layers)
-        self.floors = parse_floors("1", self.full)
+        self.floors = {"heads": parse_floors("1", self.full), "macs": parse_floors("0", self.full)}
         self.task = get_task(self.checkpoint.entry.task)
         self.metric = self.task.main_metric
         rows = load.read(data, self.checkpoint, self.task)
@@ -104,7 +132,8 @@ class Experiment:
             batch_tokens=None,
             batch_size=EVALUATION_ROWS,
         )
-        self._scores: dict[tuple[str, int], Scores] = {}
+        self._scores: dict[tuple[str, int, str], Scores] = {}
+        self.costs = unit_costs(self.checkpoint, self.task, self.examples)
         self._choices: dict[tuple[Any, ...], tuple[Mask, nn.Module, float]] = {}
         self.dense_answers, self.dense_loss = self.evaluate(self.model)
 
@@ -123,9 +152,12 @@ class Experiment:
         )
         return {
             **asdict(cell),
-            "heads": mask.count(),
+            "heads": mask.count("heads"),
+            "neurons": mask.count("neurons"),
+            "macs": self.costs.share(mask),
             "counts": list(mask.counts().values()),
-            "mask": mask.to_json(),
+            # Masks that took minutes to learn are used again; the others follow from the scores.
+            **({"mask": mask.to_json()} if cell.method in LEARNED else {}),
             "quality": found.pruned,
             "dense": found.dense,
             "interval": found.interval,
@@ -137,7 +169,7 @@ class Experiment:
 
     def choose(self, cell: Cell) -> tuple[Mask, nn.Module, float]:
         """The mask, the weights it is cut from, and the seconds that finding it took."""
-        key = cell.method, cell.seed, cell.kept
+        key = cell.method, cell.seed, cell.kept, cell.of, cell.prune
         if cell.steps == 1 and key in self._choices:
             return self._choices[key]
         began = time.perf_counter()
@@ -150,50 +182,83 @@ class Experiment:
         return mask, model, seconds
 
     def _choose(self, cell: Cell) -> tuple[Mask, nn.Module]:
-        total = self.full.total()
-        keep = int(total * cell.kept / 100 + 0.5)
         if cell.method in LEARNED:
-            return self._learned(cell, keep), self.model
+            return self._learned(cell), self.model
         mask, model, scores = self.full, self.model, self.scores(cell)
         for step in range(1, cell.steps + 1):
-            target = total - round((total - keep) * step / cell.steps)
             if step > 1:
                 pruned = prune(model, self.layers, mask)
                 repaired = self.repair(cell.recover, pruned, cell.seed).model
                 model = restore_shape(self.model, repaired, self.layers, mask)
                 scores = self._score(cell, mask, model)
-            mask = select_units(scores, mask, {"all": target}, self.floors)
+            mask = self._cut(cell, scores, mask, step / cell.steps)
         return mask, model
 
-    def _learned(self, cell: Cell, keep: int) -> Mask:
+    def _cut(self, cell: Cell, scores: Scores, mask: Mask, part: float) -> Mask:
+        """The mask after a part of the way from the dense model to what the cell keeps."""
+        floors = self.floors[cell.of]
+        if cell.of == "macs":
+            path = removal_path(scores, mask, floors, self.costs)
+            return path.mask(path.position_at(1 - (1 - cell.kept / 100) * part))
+        total = self.full.total("heads")
+        gone = total - int(total * cell.kept / 100 + 0.5)
+        return select_units(scores, mask, {"heads": total - round(gone * part)}, floors)
+
+    def possible(self, cell: Cell) -> bool:
+        """Whether so little can be left of the model."""
+        if cell.of == "heads":
+            return True
+        most = self.full.without(
+            (x.name, unit) for x in self._sublayers(cell.prune) for unit in range(x.units)
+        )
+        return self.costs.share(most) <= cell.kept / 100
+
+    def _sublayers(self, prune: str) -> list[Sublayer]:
+        return [x for x in self.layers if prune in ("both", units_of(x.kind))]
+
+    def _keep(self, cell: Cell) -> dict[str, int]:
+        """Counts for a learned mask: of the multiply-adds, the same share of heads and neurons."""
+        pools = ["heads"] if cell.of == "heads" else ["heads", "neurons"]
+        share = cell.kept / 100
+        if cell.of == "macs":
+            rest = self.costs.share(
+                self.full.without((x.name, unit) for x in self.layers for unit in range(x.units))
+            )
+            share = (share - rest) / (1 - rest)
+        return {pool: int(self.full.total(pool) * share + 0.5) for pool in pools}
+
+    def _learned(self, cell: Cell) -> Mask:
         learned = learn(
             cell.method,
             Learning(
                 model=self.model,
-                layers=self.layers,
+                layers=self._sublayers(cell.prune),
                 examples=self.examples,
                 task=self.task,
-                keep={"all": keep},
-                floors=self.floors,
+                keep=self._keep(cell),
+                floors=self.floors[cell.of],
                 epochs=self.gate_epochs,
                 seed=cell.seed,
                 report=self.progress.message,
             ),
         )
-        return learned.mask
+        return Mask({**self.full.keep, **learned.mask.keep})
 
     def reuse_learned_masks(self, rows: list[dict[str, Any]]) -> None:
         """Reuse the learned masks of finished cells: learning one takes minutes."""
         for row in rows:
             if row["method"] in LEARNED and "mask" in row:
-                mask = Mask.from_json(row["mask"], self.full.counts())
-                key = row["method"], row["seed"], row["kept"]
+                totals = {name: self.full.counts()[name] for name in row["mask"]}
+                mask = Mask({**self.full.keep, **Mask.from_json(row["mask"], totals).keep})
+                cell = cell_of(row)
+                key = cell.method, cell.seed, cell.kept, cell.of, cell.prune
                 self._choices[key] = mask, self.model, row["seconds_choosing"]
 
     def scores(self, cell: Cell) -> Scores:
-        """Scores of all heads of the dense model."""
-        key = cell.method, cell.seed
-        path = self.work / f"scores-{cell.method.replace(' ', '-')}-{cell.seed}.json"
+        """Scores of all units of the dense model that may go."""
+        key = cell.method, cell.seed, cell.prune
+        name = f"scores-{cell.method.replace(' ', '-')}-{cell.seed}-{cell.prune}.json"
+        path = self.work / name
         if key not in self._scores and path.exists():
             self._scores[key] = Scores.from_json(json.loads(path.read_text(encoding="utf-8")))
         if key not in self._scores:
@@ -205,7 +270,7 @@ class Experiment:
         options = {"normalize": "none"} if cell.method in PLAIN else {}
         method: Any = methods.SCORED[PLAIN.get(cell.method, cell.method)](**options)
         return select.score_model(
-            method, self.checkpoint, self.checkpoint.attention, self.task, self.examples, mask,
+            method, self.checkpoint, self._sublayers(cell.prune), self.task, self.examples, mask,
             seed=cell.seed, device="cpu", progress=self.progress,
             references=self.calibration.targets, model=model,
         )  # fmt: skip
@@ -238,8 +303,12 @@ def fill(
 ) -> list[dict[str, Any]]:
     """Compute the wanted cells that `path` lacks; each is appended as soon as it is finished."""
     done = read(path)
-    known = {Cell(**{k: row[k] for k in Cell.__dataclass_fields__}).key for row in done}
-    missing = [cell for cell in all_cells() if wanted(cell) and cell.key not in known]
+    known = {cell_of(row).key for row in done}
+    missing = [
+        cell
+        for cell in all_cells()
+        if wanted(cell) and cell.key not in known and experiment.possible(cell)
+    ]
     experiment.reuse_learned_masks(done)
     for number, cell in enumerate(missing, 1):
         row = experiment.run(cell)
@@ -249,11 +318,17 @@ def fill(
             file.write(json.dumps(row) + "\n")
         done.append(row)
         steps = f" in {cell.steps} steps" if cell.steps > 1 else ""
+        left = f"{cell.prune} to {cell.kept} % of the {cell.of}"
         progress.message(
             f"{number}/{len(missing)} {cell.method}{steps}, seed {cell.seed}, {cell.recover}, "
-            f"{cell.kept} %: {row['quality']:.2f} (dense {row['dense']:.2f})"
+            f"{left}: {row['quality']:.2f} (dense {row['dense']:.2f})"
         )
     return done
+
+
+def cell_of(row: dict[str, Any]) -> Cell:
+    """The cell of a finished line; lines of heads alone do not say so."""
+    return Cell(**{name: row[name] for name in Cell.__dataclass_fields__ if name in row})
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -8,12 +8,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from benchmarks.quality.cells import CHOOSERS, REPAIRS, SHARES
+from benchmarks.quality.cells import CHOOSERS, MACS, REPAIRS, SHARES
 from compressor.report.plots import COLORS, DENSE, plot_style
 
 UNIT = {"translator": "BLEU", "classifier": "accuracy, %"}
 _MARKERS = "os^DvPX*<>hp"
 
+_SHARES = {"heads": SHARES, "macs": MACS}
+_OF = {"heads": "heads", "macs": "multiply-adds"}
+_PRUNED = {"heads": "heads alone", "neurons": "neurons alone", "both": "heads and neurons"}
 Row = dict[str, Any]
 Line = tuple[str, str]  # method (with its steps) and repair
 
@@ -23,7 +26,8 @@ def lines(rows: Sequence[Row]) -> dict[Line, dict[int, list[Row]]]:
     grouped: dict[Line, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         steps = f", {row['steps']} steps" if row["steps"] > 1 else ""
-        grouped[row["method"] + steps, row["recover"]][row["kept"]].append(row)
+        what = f", {_PRUNED[row['prune']]}" if row.get("of") == "macs" else ""
+        grouped[row["method"] + what + steps, row["recover"]][row["kept"]].append(row)
     order = CHOOSERS
 
     def place(line: Line) -> tuple[int, int, str]:
@@ -36,24 +40,30 @@ def lines(rows: Sequence[Row]) -> dict[Line, dict[int, list[Row]]]:
     return {line: grouped[line] for line in sorted(grouped, key=place)}
 
 
-def table(rows: Sequence[Row], name: str) -> str:
-    """Markdown: a line per method and repair, a column per share of heads; best ones bold."""
+def of(rows: Sequence[Row], what: str) -> list[Row]:
+    """The cells that keep a share of the `heads`, or of the `macs`."""
+    return [row for row in rows if row.get("of", "heads") == what]
+
+
+def table(rows: Sequence[Row], name: str, what: str = "heads") -> str:
+    """Markdown: a line per method and repair, a column per share kept; best ones bold."""
     found = lines(rows)
+    shares = _SHARES[what]
     best = {
         kept: max((_mean(cells[kept]) for cells in found.values() if kept in cells), default=0)
-        for kept in SHARES
+        for kept in shares
     }
     dense = rows[0]["dense"]
     text = [
-        f"{UNIT[name]} on the test rows by share of the heads kept; dense {dense:.2f}. Mean and "
-        "half the range where several seeds were run, else one seed; – was not run; bold: the best "
+        f"{UNIT[name]} on the test rows by share of the {_OF[what]} kept; dense {dense:.2f}. "
+        "Mean and half the range where several seeds were run, else one seed; – was not run; bold: the best "
         "of its column and all whose 95 % interval (paired bootstrap against dense) reaches it.",
         "",
-        "| repair | method | " + " | ".join(f"{kept} %" for kept in SHARES) + " |",
-        "| --- | --- |" + " ---: |" * len(SHARES),
+        "| repair | method | " + " | ".join(f"{kept} %" for kept in shares) + " |",
+        "| --- | --- |" + " ---: |" * len(shares),
     ]
     for (method, repair), cells in found.items():
-        values = [_cell(cells.get(kept, []), best[kept]) for kept in SHARES]
+        values = [_cell(cells.get(kept, []), best[kept]) for kept in shares]
         text.append(f"| {repair} | {method} | " + " | ".join(values) + " |")
     return "\n".join(text) + "\n"
 
@@ -113,14 +123,14 @@ def _cell(cells: Sequence[Row], best: float) -> str:
     return f"**{text}**" if reaches else text
 
 
-def figure(rows: Sequence[Row], name: str, path: Path) -> None:
+def figure(rows: Sequence[Row], name: str, path: Path, what: str = "heads") -> None:
     """A panel per repair, a line per method."""
     from matplotlib.figure import Figure
 
     found = lines(rows)
     repairs = [repair for repair in REPAIRS if any(line[1] == repair for line in found)]
     methods = list(dict.fromkeys(line[0] for line in found))
-    with plot_style(f"quality-{name}"):
+    with plot_style(f"quality-{name}-{what}"):
         drawn = Figure(figsize=(4.2 * len(repairs), 4.6), layout="constrained")
         panels = drawn.subplots(1, len(repairs), sharey=True, squeeze=False)[0]
         for panel, repair in zip(panels, repairs, strict=True):
@@ -138,8 +148,8 @@ def figure(rows: Sequence[Row], name: str, path: Path) -> None:
                     linestyle="-" if place < len(COLORS) else "--",
                 )
             panel.set_title(f"repair: {repair}", loc="left")
-            panel.set_xlabel("heads kept, %")
-            panel.set_xlim(95, 15)
+            panel.set_xlabel(f"{_OF[what]} kept, %")
+            panel.set_xlim(95, min(_SHARES[what]) - 5)
         panels[0].set_ylabel(UNIT[name])
         handles = {
             label: handle

@@ -13,6 +13,7 @@ from compressor.budgets.counts import (
     latest_scores,
     parse_budget,
     parse_floors,
+    parse_multiples,
     select,
     step_targets,
 )
@@ -176,3 +177,65 @@ def test_a_measured_budget_needs_a_head_that_may_go():
 )
 def test_a_drop_without_a_metric_is_a_number(text, number):
     assert is_number(text) is number
+
+
+MIXED = Mask({"cross.0": (True,) * 8, "encoder_ffn.0": (True,) * 96, "encoder_ffn.1": (True,) * 80})
+
+
+def mixed_scores(seed: int = 0) -> Scores:
+    rng = np.random.default_rng(seed)
+    values = {name: tuple(rng.random(n).tolist()) for name, n in MIXED.totals().items()}
+    return Scores(values, "random", "random", {"seconds": 0.0})
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("share", ["0.1", "0.5", "0.75"])
+def test_neurons_are_left_in_multiples_and_the_best_of_each_sublayer(share, seed):
+    """As few as are no less than wanted; in each sublayer, those with the largest scores."""
+    budget = parse_budget("keep", f"heads=0.5,neurons={share}", MIXED)
+    found, floors = mixed_scores(seed), parse_floors("0", MIXED)
+    mask = select(found, MIXED, budget.keep, floors)
+    assert mask.count("heads") == 4
+    for name, count in mask.counts().items():
+        if name.startswith("encoder_ffn"):
+            assert count % 32 == 0 or count == MIXED.totals()[name]
+            best = np.argsort(found.values[name])[::-1][:count]
+            assert set(mask.kept(name)) == set(best)
+    wanted = budget.keep["neurons"]
+    assert wanted <= mask.count("neurons") < wanted + 32
+
+
+def test_plain_amounts_are_heads_and_leave_neurons_alone():
+    budget = parse_budget("keep", "0.5", MIXED)
+    assert budget.keep == {"heads": 4}
+    mask = select(mixed_scores(), MIXED, budget.keep, parse_floors("1", MIXED))
+    assert (mask.count("heads"), mask.count("neurons")) == (4, 176)
+
+
+def test_multiples_can_be_set():
+    multiples = parse_multiples("heads=3,neurons=10", MIXED)
+    keep = {"heads": 5, "neurons": 50}
+    mask = select(mixed_scores(), MIXED, keep, parse_floors("0", MIXED), multiples)
+    assert mask.count("heads") == 6  # 8, 6, 3 or 0
+    counts = mask.counts()
+    assert counts["encoder_ffn.0"] % 10 == counts["encoder_ffn.1"] % 10 == 0
+    assert mask.count("neurons") == 50
+    assert parse_multiples("64", MIXED) == {"heads": 1, "neurons": 64}
+
+
+@pytest.mark.parametrize("text", ["0", "heads=x", "encoder_ffn=32", "1.5"])
+def test_multiples_are_whole_numbers_of_heads_or_neurons(text):
+    with raises(UsageError, "multiple-invalid"):
+        parse_multiples(text, MIXED)
+
+
+def test_a_kind_is_not_counted_twice():
+    with raises(UsageError, "budget-invalid"):
+        parse_budget("keep", "neurons=0.5,encoder_ffn=0.3", MIXED)
+
+
+def test_floors_of_neurons_stop_the_cut():
+    floors = parse_floors("neurons=40", MIXED)
+    assert floors == {"cross": 1, "encoder_ffn": 40}
+    mask = select(mixed_scores(), MIXED, {"neurons": 0}, floors)
+    assert [mask.count("neurons"), *mask.counts().values()] == [64 + 64, 8, 64, 64]

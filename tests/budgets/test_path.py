@@ -1,0 +1,101 @@
+"""`--macs`: the path of masks over heads and neurons, against brute force and plain sums."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from compressor.budgets.counts import parse_floors
+from compressor.budgets.path import UnitCosts, removal_path
+from compressor.errors import UsageError
+from compressor.model.sublayers import Mask, Scores
+from tests.helpers.errors import raises
+
+TOTALS = {"encoder_self.0": 2, "encoder_self.1": 2, "encoder_ffn.0": 6, "encoder_ffn.1": 6}
+FULL = Mask({name: (True,) * count for name, count in TOTALS.items()})
+COSTS = UnitCosts(dense=100.0, units={"encoder_self": 10.0, "encoder_ffn": 3.0})
+NO_FLOOR = parse_floors("0", FULL)
+PAIRS = {"heads": 1, "neurons": 2}
+
+
+def scores(seed: int = 0) -> Scores:
+    rng = np.random.default_rng(seed)
+    values = {name: tuple(rng.exponential(size=n).tolist()) for name, n in TOTALS.items()}
+    return Scores(values, "second-order", "", {"seconds": 0.0})
+
+
+def error(found: Scores, mask: Mask) -> float:
+    """Summed score of what a mask removes."""
+    return sum(
+        value
+        for name, values in found.values.items()
+        for value, keep in zip(values, mask.keep[name], strict=True)
+        if not keep
+    )
+
+
+def share(mask: Mask) -> float:
+    heads, neurons = (4 - mask.count("heads")), (12 - mask.count("neurons"))
+    return 1 - (10 * heads + 3 * neurons) / 100
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_mask_of_the_path_has_the_least_error_of_all_that_cost_no_more(seed):
+    """Against all combinations of counts, each sublayer losing its least important units first."""
+    found = scores(seed)
+    path = removal_path(found, FULL, NO_FLOOR, COSTS, PAIRS)
+    order = {name: np.argsort(values) for name, values in found.values.items()}
+    removable = {n: range(0, c + 1, 2 if "ffn" in n else 1) for n, c in TOTALS.items()}
+    everything = [
+        FULL.without(
+            (name, int(unit))
+            for name, k in zip(TOTALS, ks, strict=True)
+            for unit in order[name][:k]
+        )
+        for ks in itertools.product(*removable.values())
+    ]
+    for position in range(len(path)):
+        mask = path.mask(position)
+        assert path.shares[position] == pytest.approx(share(mask))
+        same_or_less = [other for other in everything if share(other) <= share(mask) + 1e-9]
+        assert error(found, mask) == pytest.approx(min(error(found, m) for m in same_or_less))
+
+
+def test_masks_lie_within_one_another_and_end_with_nothing():
+    path = removal_path(scores(), FULL, NO_FLOOR, COSTS, PAIRS)
+    kept = [{(n, u) for n in TOTALS for u in path.mask(i).kept(n)} for i in range(len(path))]
+    assert all(after < before for before, after in itertools.pairwise(kept))
+    assert kept[-1] == set()
+    assert path.shares[-1] == pytest.approx(1 - 0.76)
+
+
+def test_the_first_mask_that_is_small_enough_is_taken():
+    path = removal_path(scores(), FULL, NO_FLOOR, COSTS, PAIRS)
+    for wanted in (0.9, 0.5, 0.24, 0.25):
+        position = path.position_at(wanted)
+        assert path.shares[position] <= wanted + 1e-9
+        assert position == 0 or path.shares[position - 1] > wanted
+
+
+def test_a_share_that_cannot_be_reached_says_the_least_there_is():
+    floors = parse_floors("encoder_self=1,neurons=2", FULL)
+    path = removal_path(scores(), FULL, floors, COSTS, PAIRS)
+    with raises(UsageError, "macs-unreachable") as caught:
+        path.position_at(0.3)
+    assert "0.560" in str(caught.value)  # 1 - (2 x 10 + 2 x 4 x 3) / 100
+
+
+def test_units_without_scores_stay():
+    heads = Scores({n: v for n, v in scores().values.items() if "self" in n}, "x", "", {})
+    last = removal_path(heads, FULL, NO_FLOOR, COSTS).mask(4)
+    assert (last.count("heads"), last.count("neurons")) == (0, 12)
+
+
+def test_a_path_goes_on_from_a_smaller_mask():
+    found = scores()
+    middle = removal_path(found, FULL, NO_FLOOR, COSTS, PAIRS).mask(3)
+    path = removal_path(found, middle, NO_FLOOR, COSTS, PAIRS)
+    assert path.mask(0) == middle
+    assert path.shares[0] == pytest.approx(share(middle))
