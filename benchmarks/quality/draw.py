@@ -56,8 +56,9 @@ def table(rows: Sequence[Row], name: str, what: str = "heads") -> str:
     dense = rows[0]["dense"]
     text = [
         f"{UNIT[name]} on the test rows by share of the {_OF[what]} kept; dense {dense:.2f}. "
-        "Mean and half the range where several seeds were run, else one seed; – was not run; bold: the best "
-        "of its column and all whose 95 % interval (paired bootstrap against dense) reaches it.",
+        "Mean and half the range where several seeds were run, else one seed; – was not run; bold: "
+        "the best of its column and all whose 95 % interval (paired bootstrap against dense) "
+        "reaches it.",
         "",
         "| repair | method | " + " | ".join(f"{kept} %" for kept in shares) + " |",
         "| --- | --- |" + " ---: |" * len(shares),
