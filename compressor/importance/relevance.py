@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from compressor.importance import Per, RawScores, Scoring
+from compressor.model.architectures import find_sublayers
 from compressor.model.modes import frozen
 from compressor.model.surgery import Hook, gated, mask_gates
 from compressor.tasks import Batch
@@ -131,7 +132,8 @@ def linearized(scoring: Scoring) -> Iterator[None]:
             handles.append(module.register_forward_hook(_fixed_norm))
         elif isinstance(module, kinds):
             handles.append(module.register_forward_hook(_activate))
-    for layer in scoring.layers:
+    # Of all attention, also where neurons alone are scored.
+    for layer in filter(lambda x: x.is_attention, find_sublayers(scoring.model)):
         for path in (layer.inputs["query"], layer.inputs["key"]):
             handles.append(scoring.model.get_submodule(path).register_forward_hook(_detach))
     try:

@@ -47,6 +47,8 @@ from compressor.model.surgery import unit_columns
 DAMPING = 1e-3
 # Neurons that are removed together. The published blocks are of this size (ZipLM: 32 neurons).
 BLOCK = 32
+# Share of the neurons that are gone before the inverse is copied without them.
+_COMPACTED = 0.1
 # Scores that the running maximum raises stay this far apart, so that rounding keeps their order.
 _STEP = 1 + 1e-9
 
@@ -79,8 +81,8 @@ def _removal_order(
     if layer.unit_width == 1:
         return block_removal_order(
             weight.detach().double(),
-            statistics.covariance.double(),
-            statistics.sensitivity.to(weight.device),
+            statistics.covariance,
+            statistics.sensitivity,
             kept,
         )
     return removal_order(
@@ -138,7 +140,7 @@ def block_removal_order(
 
     Args:
         weight: of the projection down, [width, n], float64.
-        covariance: of its inputs, [n, n], float64.
+        covariance: of its inputs, [n, n].
         sensitivity: G, [width, width], symmetric.
         kept: the neurons that are there; the others' inputs are zero.
         block: neurons removed together; the first block is what is left over.
@@ -150,26 +152,43 @@ def block_removal_order(
     if not kept:
         return []
     index = torch.tensor(kept, device=weight.device)
-    inverse = torch.cholesky_inverse(
-        torch.linalg.cholesky(damped(covariance[index][:, index], damping))
-    )
-    columns = _root(sensitivity) @ weight[:, index]  # [width, n]; repaired as blocks go
-    order = []
-    while len(index):
-        size = len(index) % block or block
+    inverse = _damped_inverse(covariance, index, damping)
+    columns = _root(sensitivity) @ weight[:, index]  # [width, left]; repaired as blocks go
+    there = torch.ones(len(kept), dtype=torch.bool, device=weight.device)
+    order, growths, left = [], [], len(kept)
+    while left:
+        size = left % block or block
         errors = columns.square().sum(0) / inverse.diagonal()
-        ascending = errors.argsort(stable=True)
-        gone, stay = ascending[:size], ascending[size:].sort().values
-        own = inverse[gone][:, gone]
-        growth = (torch.linalg.solve(own, columns[:, gone].T) * columns[:, gone].T).sum()
-        share = max(float(growth), 0.0) / size
-        order += [(neuron, share) for neuron in index[gone].tolist()]
-        across = inverse[gone][:, stay]  # [size, left]
+        gone = errors.where(there, torch.inf).argsort(stable=True)[:size]
+        own, across = inverse[gone][:, gone], inverse[gone]  # [size, size], [size, left]
+        removed = columns[:, gone]
+        growths.append((torch.linalg.solve(own, removed.T) * removed.T).sum())
+        order.append(index[gone])
+        there[gone] = False
+        left -= size
         repair = torch.linalg.solve(own, across)  # [size, left]
-        columns = columns[:, stay] - columns[:, gone] @ repair
-        inverse = inverse[stay][:, stay].addmm_(across.T, repair, alpha=-1)
-        index = index[stay]
-    return order
+        columns.addmm_(removed, repair, alpha=-1)
+        inverse.addmm_(across.T, repair, alpha=-1)
+        if left and len(index) - left >= _COMPACTED * len(index):
+            stay = there.nonzero().squeeze(1)  # a copy costs as much as a block's update
+            index, there = index[stay], there[stay]
+            columns, inverse = columns[:, stay], inverse[stay][:, stay]
+    shares = [
+        max(growth, 0.0) / len(units)
+        for growth, units in zip(torch.stack(growths).tolist(), order, strict=True)
+    ]
+    return [
+        (unit, share)
+        for units, share in zip(order, shares, strict=True)
+        for unit in units.tolist()
+    ]
+
+
+def _damped_inverse(covariance: Tensor, index: Tensor, damping: float) -> Tensor:
+    """(C + damping)^-1 of some rows and columns, float64; holds little beside the result."""
+    chosen = covariance if len(index) == len(covariance) else covariance[index][:, index]
+    factor = torch.linalg.cholesky(damped(chosen.double(), damping))
+    return torch.cholesky_inverse(factor)
 
 
 def _root(matrix: Tensor) -> Tensor:

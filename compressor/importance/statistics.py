@@ -54,39 +54,64 @@ class Moments:
             return
         mean, other_mean = x.mean(0), y.mean(0)
         x, y = x - mean, y - other_mean
-        squares = _gram(x).to(self._scatter.dtype), (x.T @ y).double(), y.double().pow(2).sum()
-        self._take(len(x), mean.double(), other_mean.double(), *squares)
+        weight, shift, other_shift = self._take(len(x), mean.double(), other_mean.double())
+        self._add_products(x)
+        self._add_shift(weight, shift)
+        self._cross += (x.T @ y).double() + weight * shift.outer(other_shift)
+        self._spread += y.double().pow(2).sum() + weight * other_shift.pow(2).sum()
 
     def merge(self, more: Moments) -> None:
         """Take in what `more` has seen."""
         if more.rows:
-            squares = more._scatter, more._cross, more._spread
-            self._take(more.rows, more.mean, more.other_mean, *squares)
+            weight, shift, other_shift = self._take(more.rows, more.mean, more.other_mean)
+            self._scatter += more._scatter
+            self._add_shift(weight, shift)
+            self._cross += more._cross + weight * shift.outer(other_shift)
+            self._spread += more._spread + weight * other_shift.pow(2).sum()
 
     def _take(
-        self,
-        rows: int,
-        mean: Tensor,
-        other_mean: Tensor,
-        scatter: Tensor,
-        cross: Tensor,
-        spread: Tensor,
-    ) -> None:
+        self, rows: int, mean: Tensor, other_mean: Tensor
+    ) -> tuple[float, Tensor, Tensor]:
+        """Move the means; returns the weight of the shifts' products, and both shifts."""
         shift, other_shift = mean - self.mean, other_mean - self.other_mean
         total = self.rows + rows
         weight = self.rows * rows / total
-        self._scatter += scatter
-        self._scatter += weight * shift.outer(shift).to(self._scatter)
-        self._cross += cross + weight * shift.outer(other_shift)
-        self._spread += spread + weight * other_shift.pow(2).sum()
         self.mean += shift * (rows / total)
         self.other_mean += other_shift * (rows / total)
         self.rows = total
+        return weight, shift, other_shift
+
+    def _add_products(self, x: Tensor) -> None:
+        """Add x^T x, of pairs of blocks of columns only those on and above the diagonal.
+
+        A feed-forward part's products cost as much as the layer itself, and no copy of their sum
+        is made.
+        """
+        for start in range(0, x.shape[1], _PANEL):
+            above = self._scatter[start : start + _PANEL, start:]
+            left, right = x[:, start : start + _PANEL].T, x[:, start:]
+            if above.dtype == x.dtype:
+                above.addmm_(left, right)
+            else:
+                above += left @ right
+
+    def _add_shift(self, weight: float, shift: Tensor) -> None:
+        shift = shift.to(self._scatter)
+        self._scatter.addr_(shift, shift, alpha=weight)
 
     def covariance(self, *, centered: bool = True) -> Tensor:
-        """E[(x - mean)(x - mean)^T], or E[x x^T] if not `centered`; [width, width] float64."""
+        """E[(x - mean)(x - mean)^T], or E[x x^T] if not `centered`.
+
+        Returns:
+            [width, width], in the precision of the sums.
+        """
         found = self._scatter / self.rows
-        return found if centered else found + self.mean.outer(self.mean)
+        for start in range(_PANEL, len(found), _PANEL):
+            found[start:, start - _PANEL : start] = found[start - _PANEL : start, start:].T
+        if not centered:
+            mean = self.mean.to(found)
+            found.addr_(mean, mean)
+        return found
 
     def cross_covariance(self, *, centered: bool = True) -> Tensor:
         """E[(x - mean)(y - mean)^T], or E[x y^T] if not `centered`; [width, other] float64."""
@@ -96,22 +121,6 @@ class Moments:
     def other_square(self) -> float:
         """E[|y|^2]."""
         return float(self._spread / self.rows + self.other_mean.pow(2).sum())
-
-
-def _gram(x: Tensor) -> Tensor:
-    """x^T x of [rows, width], in the single precision of x; nothing above the diagonal twice.
-
-    The widest products of a feed-forward part cost as much as the model itself, so of blocks of
-    columns that meet twice, only one product is taken.
-    """
-    if x.shape[1] < 2 * _PANEL:
-        return x.T @ x
-    found = x.new_empty(x.shape[1], x.shape[1])
-    for start in range(0, x.shape[1], _PANEL):
-        panel = slice(start, start + _PANEL)
-        found[panel, start:] = x[:, panel].T @ x[:, start:]
-        found[start:, panel] = found[panel, start:].T
-    return found
 
 
 @dataclass(frozen=True)
@@ -202,6 +211,7 @@ def damped(covariance: Tensor, damping: float) -> Tensor:
 
     Where no input ever varies, a diagonal of next to nothing keeps the matrix invertible.
     """
-    diagonal = covariance.diagonal()
-    amount = damping * float(diagonal.mean()) if len(diagonal) else 0.0
-    return covariance + (amount or 1e-12) * torch.eye(len(diagonal)).to(covariance)
+    found = covariance.clone()
+    amount = damping * float(found.diagonal().mean()) if len(found) else 0.0
+    found.diagonal().add_(amount or 1e-12)
+    return found

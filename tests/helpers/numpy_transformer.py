@@ -79,7 +79,8 @@ class NumpyTransformer:
         """[positions, vocabulary] or [1, labels].
 
         Args:
-            gates: attention layer name -> multipliers of its heads' outputs; 1 where absent.
+            gates: sublayer name -> multipliers of its units' outputs, of heads or of neurons;
+                1 where absent.
             frozen: take attention probabilities, standard deviations and the ratio of activations
                 to their inputs from the last call that was not frozen.
         """
@@ -133,8 +134,12 @@ class NumpyTransformer:
             return x + function(self._norm(norm, x))
         return self._norm(norm, x + function(x))
 
-    def _feed_forward(self, into, out):
-        return lambda x: self._linear(out, self._activate(self._linear(into, x), self.activation))
+    def _feed_forward(self, name, into, out):
+        def transform(x):
+            neurons = self._activate(self._linear(into, x), self.activation)
+            return self._linear(out, neurons * self.gates[name])
+
+        return transform
 
     def _of_kind(self, kind):
         return [layer for layer in self.layers if layer.kind == kind]
@@ -142,11 +147,12 @@ class NumpyTransformer:
     def _classify(self):
         names = _DISTILBERT if self.kind == "distilbert" else _BERT
         (x,) = self.embedded.values()
-        for layer in self.layers:
+        for layer in self._of_kind("encoder_self"):
             root = re.match(r".*?\.\d+", layer.block).group()
             norm, into, out, last = (f"{root}.{name}" for name in names)
+            neurons = f"encoder_ffn.{layer.index}"
             x = self._sub_layer(norm, x, lambda h, layer=layer: self._attend(layer, h, h))
-            x = self._sub_layer(last, x, self._feed_forward(into, out))
+            x = self._sub_layer(last, x, self._feed_forward(neurons, into, out))
         dense, activation, output = _CLASSIFIERS[self.kind]
         return self._linear(output, self._activate(self._linear(dense, x[:1]), activation))
 
@@ -176,6 +182,6 @@ class NumpyTransformer:
 
     def _bart_feed_forward(self, layer, x):
         root = layer.block.rpartition(".")[0]
-        return self._sub_layer(
-            f"{root}.final_layer_norm", x, self._feed_forward(f"{root}.fc1", f"{root}.fc2")
-        )
+        side = "encoder" if layer.kind == "encoder_self" else "decoder"
+        neurons = self._feed_forward(f"{side}_ffn.{layer.index}", f"{root}.fc1", f"{root}.fc2")
+        return self._sub_layer(f"{root}.final_layer_norm", x, neurons)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compressor.importance import Scoring
 from compressor.model.architectures import find_sublayers
-from compressor.model.sublayers import Mask
+from compressor.model.sublayers import Mask, belongs
 from compressor.model.surgery import prune
 from compressor.recovery import Recovery
 from compressor.tasks import get_task
@@ -12,9 +12,10 @@ from tests.helpers.batches import examples, labelled_batch
 from tests.helpers.tiny import TRANSLATORS, tiny_model, uneven_mask
 
 
-def scoring(name: str, batches=None, **options) -> Scoring:
+def scoring(name: str, batches=None, units: str | None = None, **options) -> Scoring:
+    """Rows and a tiny model, whose `heads` or `neurons` are scored; both if `units` is None."""
     model = tiny_model(name)
-    layers = find_sublayers(model)
+    layers = [layer for layer in find_sublayers(model) if belongs(layer.name, units)]
     task = get_task("translation" if name in TRANSLATORS else "classification")
     return Scoring(
         model=model,

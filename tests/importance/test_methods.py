@@ -14,7 +14,7 @@ from compressor.errors import InputError, UsageError
 from compressor.importance import METHODS, score_heads
 from compressor.importance.confidence import boundary_ids
 from compressor.importance.relevance import linearized
-from compressor.model.sublayers import Mask
+from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import prune
 from compressor.tasks import Batch
 from tests.helpers.batches import labelled_batch, one_row
@@ -42,6 +42,21 @@ def with_gate(gates, name: str, head: int, value: float):
 
 def masks(setup):
     return [Mask.full(setup.layers), uneven_mask(setup.layers)]
+
+
+def ablated_with(mask: Mask, layer: Sublayer, unit: int) -> list[int]:
+    """What is ablated together with a unit that is there: heads alone, 32 neurons side by side."""
+    if layer.is_attention:
+        return [unit]
+    there = [neuron for neuron, kept in enumerate(mask.keep[layer.name]) if kept]
+    first = there.index(unit) // 32 * 32
+    return there[first : first + 32]
+
+
+def ablations(setup) -> int:
+    """Passes without something: one a head, and one for each 32 neurons of a sublayer."""
+    counts = setup.mask.counts()
+    return sum(counts[x.name] if x.is_attention else -(-counts[x.name] // 32) for x in setup.layers)
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -97,9 +112,14 @@ def test_ablation_is_the_loss_of_the_physically_pruned_model(name: str):
         found = score_heads("ablation", scoring(name, mask=mask))
         whole = mean_loss(mask)
         for layer in setup.layers:
-            for head in mask.kept(layer.name):
-                expected = mean_loss(mask.without([(layer.name, head)])) - whole
-                assert found.values[layer.name][head] == pytest.approx(expected, abs=2e-5)
+            kept = mask.kept(layer.name)
+            for unit in kept if layer.is_attention else kept[::32]:
+                block = ablated_with(mask, layer, unit)
+                expected = mean_loss(mask.without((layer.name, one) for one in block)) - whole
+                for one in block:
+                    assert found.values[layer.name][one] == pytest.approx(
+                        expected / len(block), abs=2e-5 / len(block)
+                    )
 
 
 def short_answers(setup):
@@ -143,10 +163,12 @@ def test_ablation_of_the_metric_is_what_physical_removal_costs(name: str):
         found = score_heads("ablation", setup, ablate="metric")
         whole = value(mask)
         for layer in setup.layers:
-            for head in range(layer.units)[:2]:
-                without = mask.without([(layer.name, head)] if mask.keep[layer.name][head] else [])
-                drop = whole - value(without)
-                assert found.values[layer.name][head] == pytest.approx(drop, abs=1e-9)
+            for unit in range(layer.units)[:2]:
+                there = mask.keep[layer.name][unit]
+                block = ablated_with(mask, layer, unit) if there else []
+                drop = whole - value(mask.without((layer.name, one) for one in block))
+                share = drop / len(block) if block else 0
+                assert found.values[layer.name][unit] == pytest.approx(share, abs=1e-9)
         assert any(any(values) for values in found.values.values()) or name not in TRANSLATORS
         assert found.signature == "ablation|decrease:the metric's signature|normalize:none"
 
@@ -165,13 +187,14 @@ def test_ablation_states_its_cost_and_computes_no_layer_below_the_heads_again():
         module = setup.model.get_submodule(f"model.{name}.fc1" if name else "")
         module.register_forward_hook(lambda *_, name=name: runs.update({name: runs[name] + 1}))
     cost = score_heads("ablation", setup).cost
-    heads = 4 * (2 + 3 + 3)
-    assert runs[""] == cost["forward_passes"] == 2 * (1 + heads)
+    own = 4 + 2  # heads of an encoder layer, and blocks of its 48 neurons
+    removed = 4 * (2 + 3 + 3) + 2 * (2 + 3)
+    assert runs[""] == cost["forward_passes"] == 2 * (1 + removed)
     assert cost["backward_passes"] == 0
-    assert runs["encoder.layers.0"] == 2 * (1 + 4)  # with all heads, and without each of its own
-    assert runs["encoder.layers.1"] == 2 * (1 + 4 + 4)  # and without each of the layer's below
-    assert runs["decoder.layers.2"] == 2 * (1 + heads)  # everything is below it
-    assert steps == [(n, 2 * (1 + heads)) for n in range(1, 2 * (1 + heads) + 1)]
+    assert runs["encoder.layers.0"] == 2 * (1 + own)  # with everything, and without its own
+    assert runs["encoder.layers.1"] == 2 * (1 + own + own)  # and without the layer's below
+    assert runs["decoder.layers.2"] == 2 * (1 + removed)  # everything is below it
+    assert steps == [(n, 2 * (1 + removed)) for n in range(1, 2 * (1 + removed) + 1)]
 
 
 def tokenizer_with(boundaries: set[int]) -> SimpleNamespace:
@@ -183,13 +206,13 @@ def tokenizer_with(boundaries: set[int]) -> SimpleNamespace:
 @pytest.mark.parametrize("name", BUILDERS)
 def test_confidence_is_the_mean_largest_attention_weight(name: str):
     """softmax(q k^T / sqrt(d)) in NumPy; two tokens of the source, one of the target excluded."""
-    setup = scoring(name)
+    setup = scoring(name, units="heads")
     ids = setup.batches[0]["input_ids"]
     special = {int(ids[0, 0]), int(ids[2, 4])}
     if "decoder_input_ids" in setup.batches[0]:
         special.add(int(setup.batches[0]["decoder_input_ids"][0, 2]))
     for mask in masks(setup):
-        options = {"tokenizer": tokenizer_with(special), "mask": mask}
+        options = {"tokenizer": tokenizer_with(special), "mask": mask, "units": "heads"}
         found = score_heads("confidence", scoring(name, **options), normalize="none")
         expected = {layer.name: [] for layer in setup.layers}
         for row in rows_of(setup):
@@ -220,7 +243,7 @@ def test_a_cross_attention_query_without_a_word_to_look_at_does_not_count():
     both, first = (
         score_heads(
             "confidence",
-            scoring("marian", batches, tokenizer=tokenizer_with({3})),
+            scoring("marian", batches, "heads", tokenizer=tokenizer_with({3})),
             normalize="none",
         )
         for batches in ([batch], [one_row(batch, 0)])
@@ -232,7 +255,15 @@ def test_confidence_of_rows_without_words_is_refused():
     setup = scoring("bert")
     setup.batches[0]["input_ids"][:] = 3
     with raises(InputError, "calibration-without-words"):
-        score_heads("confidence", scoring("bert", setup.batches, tokenizer=tokenizer_with({3})))
+        score_heads(
+            "confidence", scoring("bert", setup.batches, "heads", tokenizer=tokenizer_with({3}))
+        )
+
+
+@pytest.mark.parametrize("units", ["neurons", None])
+def test_confidence_of_neurons_is_refused(units: str | None):
+    with raises(UsageError, "method-for-heads-alone"):
+        score_heads("confidence", scoring("bert", units=units))
 
 
 def test_boundary_ids_are_the_tokenizers_begin_and_end():
@@ -243,64 +274,65 @@ def test_boundary_ids_are_the_tokenizers_begin_and_end():
     assert boundary_ids(Tokenizer()) == {101, 102}
 
 
-def relevance_shares(model: NumpyTransformer, layers, mask: Mask, per: str):
-    """Shares per layer, [positions or 1, heads].
+def relevances(model: NumpyTransformer, layers, mask: Mask) -> dict[str, np.ndarray]:
+    """Relevance per sublayer, [positions, units].
 
-    With probabilities, deviations and activation ratios fixed, logits are affine in one head's
+    With probabilities, deviations and activation ratios fixed, logits are affine in one unit's
     gate: the derivative is the difference that closing the gate makes.
     """
     gates = mask_arrays(mask)
     logits = model.logits(gates)
     positions, top = np.arange(len(logits)), logits.argmax(-1)
-    shares = {}
-    for layer in layers:
-        relevance = np.array(
-            [
-                (logits - model.logits(with_gate(gates, layer.name, head, 0), frozen=True))[
-                    positions, top
-                ]
-                for head in range(layer.units)
-            ]
-        ).T  # [positions, heads]
-        if per == "example":
-            relevance = relevance.sum(0, keepdims=True)
-        total = np.abs(relevance).sum(-1, keepdims=True)
-        shares[layer.name] = np.abs(relevance) / np.where(total > 0, total, 1)
-    return shares
+
+    def without(name: str, unit: int) -> np.ndarray:
+        return model.logits(with_gate(gates, name, unit, 0), frozen=True)[positions, top]
+
+    whole = logits[positions, top]
+    return {
+        x.name: np.stack([whole - without(x.name, unit) for unit in range(x.units)], 1)
+        for x in layers
+    }
+
+
+def shares(relevance: np.ndarray) -> np.ndarray:
+    """Of the absolute values in each row."""
+    total = np.abs(relevance).sum(-1, keepdims=True)
+    return np.abs(relevance) / np.where(total > 0, total, 1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("per", ["token", "example"])
 @pytest.mark.parametrize("name", BUILDERS)
-def test_relevance_is_the_contribution_in_the_linear_part_of_the_model(name: str, per: str):
+def test_relevance_is_the_contribution_in_the_linear_part_of_the_model(name: str):
     setup = scoring(name)
     for mask in masks(setup):
-        found = score_heads("relevance", scoring(name, mask=mask), per=per, normalize="none")
-        shares = [
-            relevance_shares(NumpyTransformer(setup.model, row), setup.layers, mask, per)
+        by_row = [
+            relevances(NumpyTransformer(setup.model, row), setup.layers, mask)
             for row in rows_of(setup)
         ]
-        for layer in setup.layers:
-            expected = np.concatenate([share[layer.name] for share in shares]).mean(0)
-            np.testing.assert_allclose(found.values[layer.name], expected, rtol=2e-3, atol=2e-5)
+        for per in ("token", "example"):
+            found = score_heads("relevance", scoring(name, mask=mask), per=per, normalize="none")
+            for layer in setup.layers:
+                rows = [row[layer.name] for row in by_row]
+                if per == "example":
+                    rows = [row.sum(0, keepdims=True) for row in rows]
+                expected = np.concatenate([shares(row) for row in rows]).mean(0)
+                np.testing.assert_allclose(found.values[layer.name], expected, rtol=2e-3, atol=2e-5)
 
 
 @pytest.mark.parametrize("activation", ["gelu_new", "swish", "relu"])
 def test_relevance_passes_through_every_activation(activation: str):
     """gelu_new is made of elementary functions, swish is a module, relu is zero in places."""
-    setup = scoring("marian")
+    setup = scoring("marian", units="heads")
     for module in setup.model.modules():
         if hasattr(module, "activation_fn"):
             module.activation_fn = ACT2FN[activation]
     found = score_heads("relevance", setup, normalize="none")
-    shares = [
-        relevance_shares(
-            NumpyTransformer(setup.model, row, activation), setup.layers, setup.mask, "token"
-        )
+    by_row = [
+        relevances(NumpyTransformer(setup.model, row, activation), setup.layers, setup.mask)
         for row in rows_of(setup)
     ]
     for layer in setup.layers:
-        expected = np.concatenate([share[layer.name] for share in shares]).mean(0)
+        expected = np.concatenate([shares(row[layer.name]) for row in by_row]).mean(0)
         np.testing.assert_allclose(found.values[layer.name], expected, rtol=2e-3, atol=2e-5)
 
 
@@ -362,10 +394,10 @@ CASES += [(method, True) for method in METHODS if METHODS[method].needs_rows]
 
 @pytest.mark.parametrize("name", BUILDERS)
 @pytest.mark.parametrize(("method", "fails"), CASES)
-def test_every_method_scores_every_head_and_leaves_the_model_alone(method, name, fails):
-    setup = scoring(name)
+def test_every_method_scores_every_unit_and_leaves_the_model_alone(method, name, fails):
+    setup = scoring(name, units="heads" if method == "confidence" else None)
     if fails:
-        stop_at_pass(setup.model, 1 + setup.mask.count() if method == "ablation" else 1)
+        stop_at_pass(setup.model, 1 + ablations(setup) if method == "ablation" else 1)
     setup.model.train()
     first = setup.model.get_submodule(setup.layers[0].block)
     first.eval()
@@ -389,16 +421,17 @@ def test_every_method_scores_every_head_and_leaves_the_model_alone(method, name,
 def test_padding_and_batching_do_not_change_scores(method: str, name: str):
     batch = labelled_batch(tiny_model(name), rows=5)
     plain = {"normalize": "none"} if "normalize" in METHODS[method].options else {}
-    together = score_heads(method, scoring(name, [batch]), **plain)
+    units = "heads" if method == "confidence" else None
+    together = score_heads(method, scoring(name, [batch], units), **plain)
     rows = [one_row(batch, row) for row in range(5)]
-    apart = score_heads(method, scoring(name, rows), **plain)
+    apart = score_heads(method, scoring(name, rows, units), **plain)
     for layer, values in together.values.items():
         np.testing.assert_allclose(values, apart.values[layer], rtol=2e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_layers_have_norm_one_where_a_method_can_be_normalized(method: str):
-    found = score_heads(method, scoring("bert"))
+    found = score_heads(method, scoring("bert", units="heads"))
     norms = [np.linalg.norm(values) for values in found.values.values()]
     normalized = "normalize" in METHODS[method].options
     assert np.allclose(norms, 1) == normalized
@@ -414,7 +447,7 @@ def test_layers_have_norm_one_where_a_method_can_be_normalized(method: str):
     ],
 )
 def test_an_option_changes_scores_and_signature(method: str, option: str, other: str):
-    setup = scoring("marian")
+    setup = scoring("marian", units="heads")
     usual, changed = score_heads(method, setup), score_heads(method, setup, **{option: other})
     assert usual.values != changed.values
     assert f"|{option}:{other}" in changed.signature

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -46,7 +48,7 @@ def _loss64(task, model, batch) -> float:
     )
 
 
-@pytest.mark.parametrize("name", ["marian", "bert"])
+@pytest.mark.parametrize("name", BUILDERS)
 def test_taylor_per_token_against_autograd_row_by_row(name: str):
     """Each row alone, without padding, through retained gradients instead of hooks on them."""
     setup = scoring(name)
@@ -90,11 +92,26 @@ def test_batching_does_not_change_scores():
         np.testing.assert_allclose(values, apart.values[name], rtol=1e-3)
 
 
-def test_layer_normalization_divides_by_the_l2_norm():
-    plain = score_heads("taylor", scoring("bert"), normalize="none")
-    scaled = score_heads("taylor", scoring("bert"), normalize="layer")
+@pytest.mark.parametrize("units", ["heads", "neurons", None])
+def test_layer_normalization_divides_by_the_l2_norm(units: str | None):
+    """It is the default where the units are of one sort, but not where heads meet neurons."""
+    setup = scoring("bert", units=units)
+    plain = score_heads("taylor", setup, normalize="none")
+    scaled = score_heads("taylor", setup, normalize="layer")
     for name, values in plain.values.items():
         np.testing.assert_allclose(scaled.values[name], np.array(values) / np.linalg.norm(values))
+    usual = plain if units is None else scaled
+    found = score_heads("taylor", setup)
+    assert (found.values, found.signature) == (usual.values, usual.signature)
+
+
+@pytest.mark.parametrize("method", ["taylor", "fisher", "relevance", "magnitude"])
+def test_scores_of_a_unit_do_not_depend_on_what_else_is_scored(method: str):
+    both = score_heads(method, scoring("marian"), normalize="none").values
+    for units in ("heads", "neurons"):
+        found = score_heads(method, scoring("marian", units=units), normalize="none").values
+        for name, values in found.items():
+            np.testing.assert_allclose(values, both[name], rtol=1e-4, atol=1e-7)
 
 
 def test_one_pass_forward_and_one_back_whatever_the_number_of_heads():
@@ -121,25 +138,48 @@ def test_scoring_leaves_the_model_as_it_was():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_removed_heads_do_not_count_when_scored_again(method: str):
-    setup = scoring("marian")
+def test_removed_units_do_not_count_when_scored_again(method: str):
+    units = "heads" if method == "confidence" else None
+    setup = scoring("marian", units=units)
     mask = uneven_mask(setup.layers)
-    found = score_heads(method, scoring("marian", mask=mask))
+    found = score_heads(method, dataclasses.replace(setup, mask=mask))
     if method == "random":
-        assert found.values == score_heads(method, scoring("marian", mask=mask)).values
+        assert found.values == score_heads(method, setup).values
         return
     for name, values in found.values.items():
         removed = [v for v, keep in zip(values, mask.keep[name], strict=True) if not keep]
         assert all(value == 0 for value in removed)
 
 
-def test_magnitude_is_the_norm_of_the_output_projections_block():
-    setup = scoring("distilbert")
+@pytest.mark.parametrize("name", BUILDERS)
+def test_magnitude_is_the_norm_of_the_output_projections_block(name: str):
+    """Four heads of 8 columns, or each column of the projection that ends the feed-forward part."""
+    setup = scoring(name)
     found = score_heads("magnitude", setup, normalize="none")
     for layer in setup.layers:
         weight = setup.model.get_submodule(layer.output).weight.detach().numpy()
-        expected = [np.linalg.norm(weight[:, h * 8 : (h + 1) * 8]) for h in range(4)]
+        size = 8 if layer.is_attention else 1
+        expected = [
+            np.linalg.norm(weight[:, start : start + size])
+            for start in range(0, weight.shape[1], size)
+        ]
         np.testing.assert_allclose(found.values[layer.name], expected, rtol=1e-5)
+
+
+def test_random_scores_are_the_seeds_and_as_large_as_a_unit_is_wide():
+    """So that of heads and neurons that compete, both lose the same share."""
+    first, again, other = (
+        score_heads("random", scoring("bert", seed=seed)).values for seed in (0, 0, 1)
+    )
+    assert first == again
+    assert first != other
+    heads = np.concatenate([v for name, v in first.items() if name.startswith("encoder_self")])
+    neurons = np.concatenate([v for name, v in first.items() if name.startswith("encoder_ffn")])
+    assert heads.min() >= 0
+    assert 4 < heads.max() < 8
+    assert neurons.min() >= 0
+    assert 0.9 < neurons.max() < 1
+    assert neurons.mean() == pytest.approx(0.5, abs=0.1)  # of 144: four standard errors
 
 
 def test_an_unknown_method_is_an_error_that_lists_those_there_are():
@@ -155,7 +195,7 @@ def test_an_option_of_another_method_is_an_error():
 
 @pytest.mark.parametrize("method", ["taylor", "fisher", "confidence", "ablation", "magnitude"])
 def test_scores_that_are_not_finite_are_an_error(method):
-    broken = scoring("bert")
+    broken = scoring("bert", units="heads")
     with torch.no_grad():
         broken.model.get_submodule(broken.layers[0].output).weight[0, 0] = float("nan")
         broken.model.bert.embeddings.word_embeddings.weight.fill_(float("nan"))
