@@ -11,7 +11,12 @@ import torch
 from compressor.budgets.counts import select
 from compressor.errors import InputError
 from compressor.importance import score_heads
-from compressor.importance.second_order import DAMPING, removal_order, score
+from compressor.importance.second_order import (
+    DAMPING,
+    block_removal_order,
+    removal_order,
+    score,
+)
 from compressor.importance.statistics import Moments, collect_statistics
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask
@@ -25,24 +30,31 @@ from tests.helpers.tiny import BUILDERS, tiny_model, uneven_mask
 HEADS, HEAD_DIM, WIDTH, TOKENS = 4, 3, 5, 200
 
 
-def problem(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def problem(
+    seed: int, inputs: int = HEADS * HEAD_DIM
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Correlated inputs with a mean [tokens, D], a weight [width, D], gradients [tokens, width]."""
     rng = np.random.default_rng(seed)
-    mixing = rng.normal(size=(HEADS * HEAD_DIM, HEADS * HEAD_DIM))
-    x = rng.normal(size=(TOKENS, HEADS * HEAD_DIM)) @ mixing + rng.normal(size=HEADS * HEAD_DIM)
-    weight = rng.normal(size=(WIDTH, HEADS * HEAD_DIM))
+    mixing = rng.normal(size=(inputs, inputs))
+    x = rng.normal(size=(TOKENS, inputs)) @ mixing + rng.normal(size=inputs)
+    weight = rng.normal(size=(WIDTH, inputs))
     gradients = rng.normal(size=(TOKENS, WIDTH)) * rng.uniform(0.1, 3, WIDTH)
     return x, weight, gradients
 
 
 def brute_force_error(
-    x: np.ndarray, weight: np.ndarray, gradients: np.ndarray, removed: set[int], damping: float
+    x: np.ndarray,
+    weight: np.ndarray,
+    gradients: np.ndarray,
+    removed: set[int],
+    damping: float,
+    unit_width: int = HEAD_DIM,
 ) -> float:
     """Least squares on the kept columns and an intercept, token by token, then weighted by G.
 
     The damping is a ridge towards the old weights: rows sqrt(lambda n) I below the centered data.
     """
-    kept = [h * HEAD_DIM + i for h in range(HEADS) if h not in removed for i in range(HEAD_DIM)]
+    kept = [column for column in range(x.shape[1]) if column // unit_width not in removed]
     centered = x - x.mean(0)  # what an intercept does
     ridge = np.sqrt(damping * centered.var(0).mean() * len(x)) * np.eye(x.shape[1])
     rows = np.concatenate([centered, ridge])
@@ -100,6 +112,85 @@ def test_heads_that_are_gone_take_no_part():
     assert removal_order(*tensors(x, weight, gradients), [], HEAD_DIM) == []
 
 
+@pytest.mark.parametrize("damping", [1e-12, DAMPING, 0.3])
+@pytest.mark.parametrize("seed", range(2))
+def test_blocks_of_neurons_are_those_with_the_least_errors_by_brute_force(
+    seed: int, damping: float
+):
+    """Least squares in NumPy for each neuron that is left; 2, then 4 and 4 of 10 go together."""
+    data = problem(seed, inputs=10)
+
+    def error(removed: set[int]) -> float:
+        return brute_force_error(*data, removed, damping, unit_width=1)
+
+    order = block_removal_order(*tensors(*data), list(range(10)), 4, damping)
+    removed: set[int] = set()
+    for block in (order[:2], order[2:6], order[6:]):
+        own = {unit: error(removed | {unit}) for unit in range(10) if unit not in removed}
+        units = [unit for unit, _ in block]
+        assert units == sorted(own, key=own.__getitem__)[: len(block)]
+        growth = error(removed | set(units)) - error(removed)
+        for _, share in block:
+            assert share == pytest.approx(growth / len(block), rel=1e-6)
+        removed |= set(units)
+    assert removed == set(range(10))
+    total = sum(growth for _, growth in order)
+    assert total == pytest.approx(error(removed), rel=1e-6)
+
+
+def test_the_error_of_removing_neurons_is_the_schur_complements():
+    """tr(G W_S (C_SS - C_SK C_KK^-1 C_KS) W_S^T) in NumPy, after each of many small blocks."""
+    weight, covariance, sensitivity = (a.numpy() for a in tensors(*problem(5, inputs=60)))
+    ridge = DAMPING * np.trace(covariance) / 60
+    damped = covariance + ridge * np.eye(60)
+    arguments = (torch.from_numpy(a) for a in (weight, covariance, sensitivity))
+    order = block_removal_order(*arguments, list(range(60)), 3)
+    total = 0.0
+    for number in range(60):
+        total += order[number][1]
+        if number % 3 < 2:
+            continue
+        gone = [unit for unit, _ in order[: number + 1]]
+        kept = [unit for unit in range(60) if unit not in gone]
+        rest = damped[np.ix_(gone, gone)] - damped[np.ix_(gone, kept)] @ np.linalg.solve(
+            damped[np.ix_(kept, kept)], damped[np.ix_(kept, gone)]
+        )
+        expected = np.trace(sensitivity @ weight[:, gone] @ rest @ weight[:, gone].T)
+        assert total == pytest.approx(expected, rel=1e-6)
+
+
+def test_neurons_that_are_gone_take_no_part():
+    x, weight, gradients = problem(2, inputs=12)
+    x[:, 9:] = 0
+    order = block_removal_order(*tensors(x, weight, gradients), list(range(9)), 4)
+    without = block_removal_order(*tensors(x[:, :9], weight[:, :9], gradients), list(range(9)), 4)
+    assert [unit for unit, _ in order] == [unit for unit, _ in without]
+    assert dict(order) == pytest.approx(dict(without))
+    assert block_removal_order(*tensors(x, weight, gradients), []) == []
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_moments_of_many_columns_against_numpy(precision: torch.dtype):
+    """Several panels of columns, the last one narrower; batches with means of their own."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 700)) + np.repeat(rng.normal(size=(4, 700)), 100, 0)
+    y = x[:, :3] * 2 + rng.normal(size=(400, 3))
+    parts = [Moments(700, 3, precision=precision) for _ in range(2)]
+    for number, start in enumerate((0, 100, 200, 300)):
+        rows = slice(start, start + 100)
+        parts[number // 2].add(torch.from_numpy(x[rows]), torch.from_numpy(y[rows]))
+    moments = Moments(700, 3, precision=precision)
+    for part in parts:
+        moments.merge(part)
+    both = np.cov(x, y, rowvar=False, bias=True)
+    found = moments.covariance()
+    assert found.dtype == precision
+    np.testing.assert_allclose(found, both[:700, :700], atol=2e-5)
+    np.testing.assert_allclose(moments.cross_covariance(), both[:700, 700:], atol=2e-5)
+    np.testing.assert_allclose(moments.covariance(centered=False), x.T @ x / 400, atol=2e-5)
+    np.testing.assert_allclose(found, found.T, atol=1e-6)
+
+
 def test_moments_do_not_depend_on_how_rows_are_grouped():
     """NumPy's covariance in double precision, of rows whose mean is 1,000 times their spread."""
     rng = np.random.default_rng(0)
@@ -116,7 +207,7 @@ def test_moments_do_not_depend_on_how_rows_are_grouped():
     assert moments.other_square() == pytest.approx((y**2).sum(1).mean(), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["marian", "mbart", "bert"])
+@pytest.mark.parametrize("name", BUILDERS)
 def test_statistics_against_autograd_row_by_row(name: str):
     """Each row alone, without padding, through retained gradients; sums in NumPy."""
     setup = scoring(name)
@@ -161,7 +252,7 @@ def test_without_a_bias_nothing_takes_up_the_mean():
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-def test_every_architecture_gets_a_score_for_every_head(name: str):
+def test_every_architecture_gets_a_score_for_every_unit(name: str):
     setup = scoring(name)
     found = score_heads("second-order", setup)
     assert {n: len(v) for n, v in found.values.items()} == Mask.full(setup.layers).counts()
@@ -173,33 +264,39 @@ def test_every_architecture_gets_a_score_for_every_head(name: str):
 
 @pytest.mark.parametrize("name", ["marian", "bert"])
 def test_ascending_scores_follow_the_removal_order_of_each_layer(name: str):
-    """However many heads are removed, those of a layer are the first of its removal order."""
+    """However many units are removed, those of a layer are the first of its removal order."""
     setup = scoring(name)
     found = score_heads("second-order", setup)
     statistics, _ = collect_statistics(setup)
     full = Mask.full(setup.layers)
-    for count in range(0, full.total() + 1, 3):
-        mask = select(found, full, {"heads": full.total() - count}, dict.fromkeys(full.kinds(), 0))
+    orders = {}
+    for layer in setup.layers:
+        weight = setup.model.get_submodule(layer.output).weight.detach().double()
+        moments = statistics[layer.name]
+        arguments = (weight, moments.covariance, moments.sensitivity, list(range(layer.units)))
+        orders[layer.name] = (
+            removal_order(*arguments, layer.unit_width)
+            if layer.is_attention
+            else block_removal_order(*arguments)
+        )
+    for share in np.linspace(0, 1, 11):
+        keep = {pool: round(share * full.total(pool)) for pool in ("heads", "neurons")}
+        mask = select(found, full, keep, dict.fromkeys(full.kinds(), 0))
         for layer in setup.layers:
-            weight = setup.model.get_submodule(layer.output).weight.detach().double()
-            moments = statistics[layer.name]
-            order = removal_order(
-                weight, moments.covariance, moments.sensitivity, list(range(4)), layer.unit_width
-            )
-            gone = {head for head, keep in enumerate(mask.keep[layer.name]) if not keep}
-            assert gone == {head for head, _ in order[: len(gone)]}
+            gone = {unit for unit, keep in enumerate(mask.keep[layer.name]) if not keep}
+            assert gone == {unit for unit, _ in orders[layer.name][: len(gone)]}
 
 
 def test_raised_scores_stay_in_order(monkeypatch: pytest.MonkeyPatch):
     """Errors that fall along the order, which least squares can produce, or are all zero."""
     fixed = [(2, 5.0), (0, 1.0), (3, 1.0), (1, 6.0)]
     monkeypatch.setattr("compressor.importance.second_order.removal_order", lambda *_: fixed)
-    scores = score(scoring("bert")).values["encoder_self.0"]
+    scores = score(scoring("bert", units="heads")).values["encoder_self.0"]
     assert scores[2] == 5.0
     assert scores[2] < scores[0] < scores[3] < 5.0001
     assert scores[1] == 6.0
     fixed[:] = [(2, 0.0), (0, 0.0), (3, 0.0), (1, 0.0)]
-    scores = score(scoring("bert")).values["encoder_self.0"]
+    scores = score(scoring("bert", units="heads")).values["encoder_self.0"]
     assert 0 < scores[2] < scores[0] < scores[3] < scores[1] < 1e-300
 
 

@@ -14,13 +14,13 @@ from torch import nn
 
 from compressor import example
 from compressor.errors import InputError, UsageError
-from compressor.model.architectures import architecture, find_sublayers
+from compressor.model.architectures import find_sublayers
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.restore_shape import restore_shape
-from compressor.model.sublayers import Mask
+from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import OutputBias, prune, verify_surgery
 from compressor.recovery import RECOVERIES, Recovered, Recovery, reconstruct, recover
-from compressor.recovery.layerwise_forward import LayerwiseForward, Projection, blocks_in_order
+from compressor.recovery.layerwise_forward import LayerwiseForward, blocks_in_order
 from compressor.tasks import Batch, get_task, read_rows
 from tests.helpers.batches import examples
 from tests.helpers.errors import raises
@@ -52,13 +52,35 @@ def reconstructed(setup: Recovery) -> nn.Module:
     return recover({"reconstruct": {}}, setup).model
 
 
-def feed_forward(name: str) -> str:
-    return architecture(name).feed_forward
-
-
 def one_head(layer: int, head: int):
     """A mask that removes a single head."""
     return lambda layers: Mask.full(layers).without([(layers[layer].name, head)])
+
+
+def without_neurons(count: int | None):
+    """A mask that removes every so many-th neuron of each feed-forward part, or all; no head."""
+    return lambda layers: Mask.full(layers).without(
+        (x.name, neuron)
+        for x in layers
+        if not x.is_attention
+        for neuron in range(0, x.units, count or 1)
+    )
+
+
+def ridge_solution(
+    x: np.ndarray, wanted: np.ndarray, old: np.ndarray, damping: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weight and bias by NumPy: rows sqrt(lambda n) I below the centered inputs x.
+
+    They pull towards the old weight.
+    """
+    centered = x - x.mean(0)
+    ridge = np.sqrt(damping * centered.var(0).mean() * len(x)) * np.eye(x.shape[1])
+    target = wanted - wanted.mean(0)
+    solution = np.linalg.lstsq(
+        np.concatenate([centered, ridge]), np.concatenate([target, ridge @ old.T]), rcond=None
+    )[0].T
+    return solution, wanted.mean(0) - solution @ x.mean(0)
 
 
 @torch.no_grad()
@@ -93,40 +115,48 @@ def rows_of(model: nn.Module, path: str, setup: Recovery, kind: str):
     return np.concatenate(inputs), np.concatenate(outputs)
 
 
-@pytest.mark.parametrize("mask", [uneven_mask, empty_first_mask])
+@pytest.mark.parametrize("mask", [uneven_mask, empty_first_mask, without_neurons(2)])
 @pytest.mark.parametrize("name", BUILDERS)
 def test_logits_come_closer_to_the_dense_models(name: str, mask):
-    setup = job(name, mask)
+    setup = job(name, mask, rows=200)
     before = difference(setup, setup.pruned)
     recovered = recover({"reconstruct": {}}, setup)
     assert difference(setup, recovered.model) < 0.8 * before
     assert re.fullmatch(
-        r"reconstruct: \d+ output projections of attention and feed-forward parts re-solved on 60 "
+        r"reconstruct: \d+ output projections of attention and feed-forward parts re-solved on 200 "
         r"rows; squared difference to the dense model after each \d\d % smaller",
         recovered.text,
     )
 
 
 def test_the_first_repair_is_ridge_regression_towards_the_old_weights():
-    """NumPy: rows sqrt(lambda n) I below the centered inputs, targets W_old x plus what is missing.
-
-    Nothing differs before the first layer, so what is missing is missing at its projection.
-    """
+    """Nothing differs before the first layer, so what is missing is missing at its projection."""
     setup = job("bert", one_head(0, 2))
     layer = setup.layers[0]
     _, wanted = rows_of(setup.dense, layer.output, setup, layer.kind)
     x, found = rows_of(setup.pruned, layer.output, setup, layer.kind)
     old = setup.pruned.get_submodule(layer.output).weight.detach().double().numpy()
-    centered = x - x.mean(0)
-    ridge = np.sqrt(reconstruct.DAMPING * centered.var(0).mean() * len(x)) * np.eye(x.shape[1])
-    target = wanted - wanted.mean(0)
-    solution = np.linalg.lstsq(
-        np.concatenate([centered, ridge]), np.concatenate([target, ridge @ old.T]), rcond=None
-    )[0].T
-    intercept = wanted.mean(0) - solution @ x.mean(0)
+    solution, intercept = ridge_solution(x, wanted, old, reconstruct.DAMPING)
     projection = reconstructed(setup).get_submodule(layer.output)
     np.testing.assert_allclose(projection.weight.detach(), solution, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(projection.bias.detach(), intercept, rtol=1e-3, atol=1e-4)
+    repaired = x @ projection.weight.detach().numpy().T + projection.bias.detach().numpy()
+    assert ((repaired - wanted) ** 2).mean() < 0.7 * ((found - wanted) ** 2).mean()
+
+
+@pytest.mark.parametrize("name", ["bert", "marian", "distilbert"])
+def test_neurons_that_stay_make_up_for_those_that_go(name: str):
+    """No head goes, so that nothing differs before the first feed-forward part."""
+    setup = job(name, without_neurons(3), rows=MANY)
+    layer = next(x for x in setup.layers if x.kind == "encoder_ffn")
+    _, wanted = rows_of(setup.dense, layer.output, setup, layer.kind)
+    x, found = rows_of(setup.pruned, layer.output, setup, layer.kind)
+    assert x.shape[1] == 32
+    old = setup.pruned.get_submodule(layer.output).weight.detach().double().numpy()
+    solution, intercept = ridge_solution(x, wanted, old, reconstruct.FEED_FORWARD_DAMPING)
+    projection = reconstructed(setup).get_submodule(layer.output)
+    np.testing.assert_allclose(projection.weight.detach(), solution, rtol=5e-3, atol=5e-4)
+    np.testing.assert_allclose(projection.bias.detach(), intercept, rtol=5e-3, atol=5e-4)
     repaired = x @ projection.weight.detach().numpy().T + projection.bias.detach().numpy()
     assert ((repaired - wanted) ** 2).mean() < 0.7 * ((found - wanted) ** 2).mean()
 
@@ -139,10 +169,11 @@ def test_a_feed_forward_part_makes_up_for_what_attention_left(name: str):
     the stream is; the first attention layer has been repaired before.
     """
     setup = job(name, one_head(0, 2), rows=MANY)
-    block = blocks_in_order(setup.layers, feed_forward(name))[0][1][-1]
-    path = block.path
+    root, members = blocks_in_order(setup.layers)[0]
+    block = members[-1]
+    path = block.output
     norms = {"bert": "output.LayerNorm", "distilbert": "output_layer_norm"}
-    norm = f"{path.removesuffix(feed_forward(name))}{norms.get(name, 'final_layer_norm')}"
+    norm = f"{root}.{norms.get(name, 'final_layer_norm')}"
     attention = copy.deepcopy(setup.pruned)
     model = reconstructed(setup)
     first = setup.layers[0].output
@@ -193,9 +224,12 @@ def test_few_rows_do_no_harm_on_others(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["marian", "distilbert"])
-def test_an_emptied_layer_answers_with_the_mean(name: str):
-    setup = job(name, empty_first_mask)
-    layer = setup.layers[0]
+@pytest.mark.parametrize(
+    ("mask", "kind"), [(empty_first_mask, "encoder_self"), (without_neurons(None), "encoder_ffn")]
+)
+def test_an_emptied_sublayer_answers_with_the_mean(name: str, mask, kind: str):
+    setup = job(name, mask)
+    layer = next(x for x in setup.layers if x.kind == kind)
     _, wanted = rows_of(setup.dense, layer.output, setup, layer.kind)
     stand_in = reconstructed(setup).get_submodule(layer.output)
     assert isinstance(stand_in, OutputBias)
@@ -203,7 +237,7 @@ def test_an_emptied_layer_answers_with_the_mean(name: str):
 
 
 def redundant(name: str, kind: str) -> tuple[nn.Module, torch.Tensor]:
-    """A model in which head 3 of each layer of a kind is a linear function of head 1."""
+    """A model in which head 3 of each attention of a kind is a linear function of head 1."""
     model = tiny_model(name)
     mixing = torch.randn(8, 8, generator=torch.Generator().manual_seed(3)) / 8**0.5
     copied, source = slice(24, 32), slice(8, 16)
@@ -246,6 +280,33 @@ def test_a_redundant_head_is_made_up_for(name: str, kind: str, monkeypatch):
     torch.testing.assert_close(new[:, 8:16], old[:, 8:16] + old[:, 24:] @ mixing, rtol=0, atol=0.02)
 
 
+@pytest.mark.parametrize(("name", "kind"), [("marian", "decoder_ffn"), ("bert", "encoder_ffn")])
+def test_redundant_neurons_are_made_up_for(name: str, kind: str, monkeypatch):
+    """Neuron 20 + i is neuron i over again: W_i + W_20+i gives the dense outputs back."""
+    model = tiny_model(name)
+    with torch.no_grad():
+        for layer in find_sublayers(model):
+            if layer.kind == kind:
+                linear = model.get_submodule(layer.inputs["up"])
+                linear.weight[20:40] = linear.weight[:20]
+                linear.bias[20:40] = linear.bias[:20]
+
+    def without_copies(layers):
+        return Mask.full(layers).without(
+            (x.name, neuron) for x in layers if x.kind == kind for neuron in range(20, 40)
+        )
+
+    setup = job(name, without_copies, rows=400, model=model)
+    cut = difference(setup, setup.pruned)
+    monkeypatch.setattr(reconstruct, "FEED_FORWARD_DAMPING", 1e-9)
+    undamped = reconstructed(setup)
+    assert difference(setup, undamped) < 1e-5 * cut
+    layer = next(x for x in setup.layers if x.kind == kind)
+    old = model.get_submodule(layer.output).weight
+    new = undamped.get_submodule(layer.output).weight
+    torch.testing.assert_close(new[:, :20], old[:, :20] + old[:, 20:40], rtol=0, atol=0.02)
+
+
 @pytest.mark.parametrize("name", ["marian", "bert"])
 def test_only_projections_into_the_stream_change_and_only_after_the_first_cut(name: str):
     setup = job(name, one_head(1, 0), rows=MANY + 500)
@@ -253,9 +314,12 @@ def test_only_projections_into_the_stream_change_and_only_after_the_first_cut(na
     model = reconstructed(setup)
     # The decoder's first self-attention comes before anything it hears from the encoder, and the
     # first block before the cut.
-    places = [p for _, block in blocks_in_order(setup.layers, feed_forward(name)) for p in block]
     first = "model.encoder.layers.0." if name == "marian" else "bert.encoder.layer.0."
-    later = [p.path for p in places if p.name != "decoder_self.0" and not p.path.startswith(first)]
+    later = [
+        x.output
+        for x in setup.layers
+        if x.name != "decoder_self.0" and not x.output.startswith(first)
+    ]
     before = setup.pruned.state_dict()
     changed = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
     possible = {f"{path}.{part}" for path in later for part in ("weight", "bias")}
@@ -299,11 +363,12 @@ def test_the_same_job_gives_the_same_weights():
 
 
 def test_nothing_is_touched_where_nothing_is_missing():
-    """The removed head's block of the output projection is zero: the cut changes nothing."""
+    """The removed units' columns of the output projections are zero: the cut changes nothing."""
     model = tiny_model("bert")
     with torch.no_grad():
         for layer in find_sublayers(model):
-            model.get_submodule(layer.output).weight[:, 8:16] = 0
+            unit = slice(layer.unit_width, 2 * layer.unit_width)
+            model.get_submodule(layer.output).weight[:, unit] = 0
     setup = job("bert", lambda x: Mask.full(x).without((y.name, 1) for y in x), model=model)
     setup = dataclasses.replace(setup, dense=copy.deepcopy(setup.pruned))
     recovered = recover({"reconstruct": {}}, setup)
@@ -354,35 +419,34 @@ def test_layerwise_forward_sees_what_a_whole_forward_pass_sees(name: str):
     batches = batches_of(setup)
     forward = LayerwiseForward(setup.pruned, batches, setup.task)
     order = []
-    for block, projections in blocks_in_order(setup.layers, feed_forward(name)):
-        for projection in projections:
+    for block, sublayers in blocks_in_order(setup.layers):
+        for sublayer in sublayers:
             pieces = []
             for number, batch in enumerate(batches):
-                inputs, stream = forward.observe(projection, number)
+                inputs, stream = forward.observe(sublayer, number)
                 assert stream.shape[-1] == 32
-                pieces.append(inputs[setup.task.token_mask(batch, projection.kind)].numpy())
-            expected, _ = rows_of(setup.pruned, projection.path, setup, projection.kind)
+                pieces.append(inputs[setup.task.token_mask(batch, sublayer.kind)].numpy())
+            expected, _ = rows_of(setup.pruned, sublayer.output, setup, sublayer.kind)
             np.testing.assert_array_equal(np.concatenate(pieces), expected.astype(np.float32))
-            order.append(projection.name)
+            order.append(sublayer.name)
         forward.finish(block)
-    attention = [found for found in order if found in {layer.name for layer in setup.layers}]
-    assert sorted(attention) == sorted(layer.name for layer in setup.layers)
+    assert sorted(order) == sorted(layer.name for layer in setup.layers)
     if name == "mbart":
-        assert order[-3:] == ["decoder_self.2", "cross.2", "model.decoder.layers.2.fc2"]
+        assert order[-3:] == ["decoder_self.2", "cross.2", "decoder_ffn.2"]
 
 
 @pytest.mark.parametrize("name", BUILDERS)
 def test_the_observed_stream_holds_the_projections_output(name: str):
     """Its derivative by the output bias is one: the bias moves the stream by just as much."""
     setup = job(name, rows=5)
-    layer = next(x for x in reversed(setup.layers) if x.kind in ("cross", "encoder_self"))
-    place = Projection(layer.name, layer.output, layer.kind)
     forward = LayerwiseForward(setup.dense, batches_of(setup), setup.task)
-    _, before = forward.observe(place, 0)
-    with torch.no_grad():
-        setup.dense.get_submodule(place.path).bias += 0.25
-    _, after = forward.observe(place, 0)
-    torch.testing.assert_close(after - before, torch.full_like(before, 0.25))
+    last: dict[str, Sublayer] = {layer.kind: layer for layer in setup.layers}
+    for layer in last.values():
+        _, before = forward.observe(layer, 0)
+        with torch.no_grad():
+            setup.dense.get_submodule(layer.output).bias += 0.25
+        _, after = forward.observe(layer, 0)
+        torch.testing.assert_close(after - before, torch.full_like(before, 0.25))
 
 
 @pytest.mark.parametrize("mask", [uneven_mask, empty_first_mask])
