@@ -178,9 +178,7 @@ def block_removal_order(
         for growth, units in zip(torch.stack(growths).tolist(), order, strict=True)
     ]
     return [
-        (unit, share)
-        for units, share in zip(order, shares, strict=True)
-        for unit in units.tolist()
+        (unit, share) for units, share in zip(order, shares, strict=True) for unit in units.tolist()
     ]
 
 

@@ -69,9 +69,7 @@ class Moments:
             self._cross += more._cross + weight * shift.outer(other_shift)
             self._spread += more._spread + weight * other_shift.pow(2).sum()
 
-    def _take(
-        self, rows: int, mean: Tensor, other_mean: Tensor
-    ) -> tuple[float, Tensor, Tensor]:
+    def _take(self, rows: int, mean: Tensor, other_mean: Tensor) -> tuple[float, Tensor, Tensor]:
         """Move the means; returns the weight of the shifts' products, and both shifts."""
         shift, other_shift = mean - self.mean, other_mean - self.other_mean
         total = self.rows + rows

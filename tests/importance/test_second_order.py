@@ -30,9 +30,7 @@ from tests.helpers.tiny import BUILDERS, tiny_model, uneven_mask
 HEADS, HEAD_DIM, WIDTH, TOKENS = 4, 3, 5, 200
 
 
-def problem(
-    seed: int, inputs: int = HEADS * HEAD_DIM
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def problem(seed: int, inputs: int = HEADS * HEAD_DIM) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Correlated inputs with a mean [tokens, D], a weight [width, D], gradients [tokens, width]."""
     rng = np.random.default_rng(seed)
     mixing = rng.normal(size=(inputs, inputs))
