@@ -82,6 +82,8 @@ class Variant(Record):
     heads: dict[str, int]  # attention sublayer -> heads before removal
     neurons: dict[str, int] = {}  # feed-forward part -> neurons before removal
     kept_neurons: dict[str, int] = {}  # feed-forward part -> how many are kept
+    # What its units leave of the dense model's multiply-adds, at the rows' lengths.
+    macs_share: float | None = None
     parameters: int
     checkpoint_bytes: int
     onnx_bytes: int

@@ -35,7 +35,10 @@ def export_dense(context: Context, directory: Path) -> Variant:
     )  # fmt: skip
     stored = sum(path.stat().st_size for path in checkpoint.directory.glob("*.safetensors"))
     stored = stored or sum(p.stat().st_size for p in checkpoint.directory.glob(_NOT_SAFETENSORS))
-    return describe(DENSE, checkpoint.model, context.full, "all units", directory, stored, checks)
+    share = context.costs.share(context.full)
+    return describe(
+        DENSE, checkpoint.model, context.full, share, "all units", directory, stored, checks
+    )
 
 
 def export_precisions(context: Context, model: Variant) -> list[Variant]:
@@ -112,6 +115,7 @@ def describe(
     name: str,
     model: nn.Module,
     mask: Mask,
+    macs_share: float,
     budget: str,
     directory: Path,
     checkpoint_bytes: int,
@@ -128,6 +132,7 @@ def describe(
         heads={name: n for name, n in mask.totals().items() if units_of(name) == "heads"},
         neurons={name: n for name, n in mask.totals().items() if units_of(name) == "neurons"},
         kept_neurons={name: n for name, n in mask.counts().items() if units_of(name) == "neurons"},
+        macs_share=macs_share,
         parameters=count_parameters(model),
         checkpoint_bytes=checkpoint_bytes,
         onnx_bytes=graph_bytes(directory),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 
 from compressor.budgets.counts import Floors, Multiples
+from compressor.budgets.path import UnitCosts
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask, Sublayer, Units, units_of
 from compressor.pipeline.plan import Plan
 from compressor.pipeline.recipe import Recipe
+from compressor.pipeline.unit_costs import unit_costs
 from compressor.pipeline.workspace import Workspace
 from compressor.progress import Progress
 from compressor.tasks import Batch, Example, Rows, Task
@@ -74,6 +77,11 @@ class Context:
     precisions: Sequence[str]
     workspace: Workspace
     progress: Progress
+
+    @cached_property
+    def costs(self) -> UnitCosts:
+        """What units cost in multiply-adds at the lengths of the rows to score on."""
+        return unit_costs(self.checkpoint, self.task, self.examples)
 
     @property
     def full(self) -> Mask:

@@ -138,9 +138,11 @@ def build_artifact(
         checkpoint, model, mask, probe.batches, probe.texts, directory, tokens.tokens
     )
     stored = (directory / "model.safetensors").stat().st_size
+    share = context.costs.share(mask)
     found = describe(
-        plan.name, model, mask, plan.budget.text, directory, stored, checks, choice.text, recovery
-    )
+        plan.name, model, mask, share, plan.budget.text, directory, stored, checks, choice.text,
+        recovery,
+    )  # fmt: skip
     release(model)
     return found
 

@@ -52,9 +52,8 @@ def _variants_prefix(report: Report, run: Run) -> str:
 def _speed_sentences(report: Report, run: Run, search: SpeedSearch) -> list[str]:
     batch = search.costs.batch_size
     lines = [
-        f"Heads were chosen to make the model {search.wanted:.15g} times as fast at batch {batch}: "
-        "by the measured cost of attention layers, those with the lowest sum of scores were "
-        "removed."
+        f"Units were chosen to make the model {search.wanted:.15g} times as fast at batch {batch}: "
+        "by the measured cost of sublayers, those with the lowest sum of scores were removed."
     ]
     if not any(choice.met for choice in search.tries):
         lines.append(
@@ -95,18 +94,18 @@ def _quality_sentences(report: Report, search: QualitySearch) -> list[str]:
 def _costs(table: CostTable) -> Table:
     return Table(
         key="costs",
-        caption=f"Cost of attention heads at batch {table.batch_size} ({table.lengths}): the model "
-        "with all layers of one kind reduced was timed in turns with dense, which takes "
-        f"{numbers.adaptive(1000 * table.dense_seconds)} ms a batch. Saved is per layer, smoothed "
-        "so that removing more heads never saves less.",
+        caption=f"Cost of units at batch {table.batch_size} ({table.lengths}): the model with all "
+        "sublayers of one kind reduced was timed in turns with dense, which takes "
+        f"{numbers.adaptive(1000 * table.dense_seconds)} ms a batch. Saved is per sublayer, "
+        "smoothed so that removing more units never saves less.",
         columns=(
-            Column("Attention", numeric=False),
-            *map(Column, ("Heads kept", "Layers", "Speed-up", "95% interval", "Saved ms")),
+            Column("Sublayers", numeric=False),
+            *map(Column, ("Units kept", "Layers", "Speed-up", "95% interval", "Saved ms")),
         ),
         rows=tuple(
             (
                 facts.kind_label(row.kind),
-                str(row.units),
+                f"{row.units:,}",
                 str(row.layers),
                 numbers.fixed(row.speedup, 3),
                 numbers.interval(row.speedup_interval, 3),

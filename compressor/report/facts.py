@@ -1,4 +1,4 @@
-"""What follows from a report's numbers: head counts, significance, the most important variant.
+"""What follows from a report's numbers: unit counts, significance, the most important variant.
 
 All renderers take these from here, so that tables, sentences and plots cannot disagree.
 """
@@ -6,7 +6,7 @@ All renderers take these from here, so that tables, sentences and plots cannot d
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,6 +55,13 @@ KIND_LABELS = {
     "encoder_self": "encoder self-attention",
     "decoder_self": "decoder self-attention",
     "cross": "cross-attention",
+    "encoder_ffn": "encoder feed-forward",
+    "decoder_ffn": "decoder feed-forward",
+}
+# The sublayers of a Transformer layer in each stack, in the order in which they are applied.
+_STACKS = {
+    "encoder": ("encoder_self", "encoder_ffn"),
+    "decoder": ("decoder_self", "cross", "decoder_ffn"),
 }
 
 
@@ -95,7 +102,7 @@ def default_build(report: Report, variant: Variant) -> Variant:
 
 
 def scoring(report: Report, variant: Variant) -> Scoring | None:
-    """How the heads of a variant were ranked; all precisions of a model share it."""
+    """How the units of a variant were ranked; all precisions of a model share it."""
     base = next((other for other in report.variants if other.name == variant.base), variant)
     return base.scoring or report.scoring
 
@@ -110,31 +117,120 @@ def runs(report: Report) -> list[Run]:
     return report.runs or [only]
 
 
+def attention_kinds(report: Report) -> list[str]:
+    """Kinds of attention that occur, in the canonical order."""
+    return _kinds(set(map(kind_of, report.dense.heads)))
+
+
+def neuron_kinds(report: Report) -> list[str]:
+    """Kinds of feed-forward parts that occur; none where no model lost neurons."""
+    if not any(map(lost_neurons, report.variants)):
+        return []
+    return _kinds({kind_of(name) for model in models(report) for name in model.neurons})
+
+
 def kinds(report: Report) -> list[str]:
-    """Kinds of sublayers that occur, in the canonical order."""
-    present = {kind_of(name) for name in report.dense.heads}
-    return [*(k for k in KINDS if k in present), *sorted(present.difference(KINDS))]
+    """Kinds of sublayers to tell about: all attention, feed-forward parts if any lost neurons."""
+    return attention_kinds(report) + neuron_kinds(report)
+
+
+def _kinds(present: set[str]) -> list[str]:
+    return [*(kind for kind in KINDS if kind in present), *sorted(present.difference(KINDS))]
+
+
+def units_title(report: Report) -> str:
+    """`Heads`, or `Heads and neurons` where a model lost neurons."""
+    return "Heads and neurons" if neuron_kinds(report) else "Heads"
 
 
 def layers(variant: Variant, kind: str) -> list[str]:
-    """Layer names of one kind, by layer number."""
-    names = [name for name in variant.heads if kind_of(name) == kind]
+    """Names of a variant's sublayers of one kind, by layer number."""
+    names = [name for name in totals(variant) if kind_of(name) == kind]
     return sorted(names, key=lambda name: int(name.rpartition(".")[2]))
 
 
-def kept_heads(variant: Variant, kind: str | None = None) -> int:
-    """Number of kept heads, of one kind or of all."""
-    return sum(len(heads) for n, heads in variant.kept.items() if kind in (None, kind_of(n)))
+def totals(variant: Variant) -> dict[str, int]:
+    """Units before removal of each sublayer."""
+    return variant.heads | variant.neurons
 
 
-def total_heads(variant: Variant, kind: str | None = None) -> int:
-    """Number of heads before removal, of one kind or of all."""
-    return sum(count for name, count in variant.heads.items() if kind in (None, kind_of(name)))
+def kept(variant: Variant, which: str) -> int:
+    """Number of kept units: all `heads`, all `neurons`, or those of one kind of sublayer."""
+    counts = variant.counts
+    return sum(counts[name] for name in _names(variant, which))
+
+
+def total(variant: Variant, which: str) -> int:
+    """Number of units before removal, as in `kept`."""
+    before = totals(variant)
+    return sum(before[name] for name in _names(variant, which))
+
+
+def _names(variant: Variant, which: str) -> list[str]:
+    if which in ("heads", "neurons"):
+        return list(variant.heads if which == "heads" else variant.neurons)
+    return layers(variant, which)
+
+
+def lost_neurons(variant: Variant) -> bool:
+    """Whether neurons were removed; where they were not, they are not mentioned."""
+    return kept(variant, "neurons") < total(variant, "neurons")
+
+
+def lost(variant: Variant) -> list[str]:
+    """Which units were removed: `heads`, `neurons` or both; `heads` where nothing was."""
+    if not lost_neurons(variant):
+        return ["heads"]
+    lost_heads = kept(variant, "heads") < total(variant, "heads")
+    return ["heads", "neurons"] if lost_heads else ["neurons"]
 
 
 def emptied(variant: Variant) -> list[str]:
-    """Layers that lost all their heads."""
-    return [name for name, count in variant.heads.items() if count and not variant.kept[name]]
+    """Sublayers that lost all their units: attention without heads, parts without neurons."""
+    counts = variant.counts
+    return [name for name, units in totals(variant).items() if units and not counts[name]]
+
+
+def emptied_layers(variant: Variant) -> list[str]:
+    """Transformer layers of which no sublayer has units left, as `encoder layer 3`."""
+    counts, found = variant.counts, []
+    for stack, kinds_of_layer in _STACKS.items():
+        for name in layers(variant, kinds_of_layer[0]):
+            number = name.rpartition(".")[2]
+            if not any(counts.get(f"{kind}.{number}", 1) for kind in kinds_of_layer):
+                found.append(f"{stack} layer {number}")
+    return found
+
+
+@dataclass(frozen=True)
+class Left:
+    """How much is left of models, by the measure that tells most about them.
+
+    Args:
+        label: what is kept, for an axis.
+        share: of a model, 0 to 1.
+    """
+
+    label: str
+    share: Callable[[Variant], float]
+
+
+def left(report: Report, variants: Sequence[Variant]) -> Left:
+    """The share of heads; with neurons, of multiply-adds if known of all, else of parameters."""
+
+    def heads(variant: Variant) -> float:
+        return kept(variant, "heads") / total(variant, "heads")
+
+    def parameters(variant: Variant) -> float:
+        return variant.parameters / report.dense.parameters
+
+    if not any(map(lost_neurons, variants)):
+        return Left("heads kept", heads)
+    shares = {variant.name: variant.macs_share for variant in variants}
+    known = {name: share for name, share in shares.items() if share is not None}
+    if len(known) < len(shares):
+        return Left("parameters", parameters)
+    return Left("multiply-adds", lambda variant: known[variant.name])
 
 
 def metrics(report: Report) -> list[str]:
@@ -215,18 +311,19 @@ def share_of_gain(timing: Timing) -> float | None:
 
 
 def headline(report: Report) -> Variant | None:
-    """The most important variant: gate met, no significant loss, then the fewest heads.
+    """The most important variant: gate met, no significant loss, then the smallest by `left`.
 
     Only default precisions are considered. If all variants lose quality significantly, it is the
     one that loses least.
     """
     metric = primary_metric(report)
     failed = {outcome.variant for outcome in report.gate if not outcome.met}
+    size = left(report, delivered(report))
 
     def rank(variant: Variant) -> tuple[bool, bool, float]:
         compared = comparison(variant, metric)
         if compared is not None and judge(compared) == "worse":
             return variant.name in failed, True, -compared.difference
-        return variant.name in failed, False, kept_heads(variant)
+        return variant.name in failed, False, size.share(variant)
 
     return min(delivered(report), key=rank, default=None)

@@ -1,7 +1,8 @@
-"""Head maps: which heads of which layers are kept, as hand-written SVG.
+"""Maps of units: which heads of which layers are kept, and how many neurons, as hand-written SVG.
 
-Colors come from the page's style sheet by class, so that light and dark both work; kept and
-removed also differ in shape (filled cell against crossed outline), never in color alone.
+Heads are cells; of neurons, of which a layer has thousands, a bar shows the share. Colors come from
+the page's style sheet by class, so that light and dark both work; kept and removed also differ in
+shape (filled cell against crossed outline, filled bar against outline), never in color alone.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from collections.abc import Iterator
 from html import escape
 
-from compressor.report import facts
+from compressor.report import facts, numbers
 from compressor.report.schema import Report
 from compressor.results import Scoring, Variant
 
@@ -21,6 +22,9 @@ _SIDE = 17  # pixels of a cell's side
 _LEFT = 30  # room for layer numbers
 _RIGHT = 46  # room for "16/16"
 _TOP = 18  # room for head numbers
+_BAR = 236  # pixels of the bar of a feed-forward part that keeps all its neurons
+_BAR_TOP = 2  # room above the first bar
+_BAR_RIGHT = 92  # room for "3,072/3,072"
 
 
 def shade_levels(scoring: Scoring | None) -> dict[tuple[str, int], int]:
@@ -56,7 +60,7 @@ def render_head_map(report: Report, variant: Variant, kind: str) -> str:
     levels = shade_levels(scoring)
     width = _LEFT + columns * _CELL + _RIGHT
     height = _TOP + len(names) * _CELL
-    kept, total = facts.kept_heads(variant, kind), facts.total_heads(variant, kind)
+    kept, total = facts.kept(variant, kind), facts.total(variant, kind)
     label = f"{facts.kind_label(kind)} of {variant.name}: {kept} of {total} heads kept"
     parts = [
         f'<svg class="head-map" data-kind="{escape(kind)}" data-variant="{escape(variant.name)}" '
@@ -109,6 +113,47 @@ def _head(left: int, top: int, title: str, level: int | None, *, kept: bool) -> 
         f'<g class="head removed"><title>{escape(title)}</title><rect {box}></rect>'
         f'<path d="{cross}"></path></g>'
     )
+
+
+def render_neuron_bars(variant: Variant, kind: str) -> str:
+    """SVG of one kind of feed-forward part: a row per layer, with a bar for the neurons kept.
+
+    Each part is a `<g class="neurons">` of an outline for all its neurons and a filled bar for
+    those kept; its `<title>` says how many. All text from the report is escaped.
+    """
+    names = facts.layers(variant, kind)
+    width, height = _LEFT + _BAR + _BAR_RIGHT, _BAR_TOP + len(names) * _CELL
+    kept, total = facts.kept(variant, kind), facts.total(variant, kind)
+    label = f"{facts.kind_label(kind)} of {variant.name}: {kept:,} of {total:,} neurons kept"
+    parts = [
+        f'<svg class="head-map" data-kind="{escape(kind)}" data-variant="{escape(variant.name)}" '
+        f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        f'aria-label="{escape(label)}">'
+    ]
+    widest = max((variant.neurons[name] for name in names), default=1)
+    for row, name in enumerate(names):
+        parts += _bar(variant, name, _BAR_TOP + row * _CELL, widest)
+    return "\n".join([*parts, "</svg>"])
+
+
+def _bar(variant: Variant, name: str, top: int, widest: int) -> Iterator[str]:
+    """One row; bars are as long as the part is wide, compared with the widest of its kind."""
+    kept, total = variant.kept_neurons[name], variant.neurons[name]
+    middle = top + _SIDE / 2 + 4
+    layer = name.rpartition(".")[2]
+    title = f"{name}: {kept:,} of {total:,} neurons kept ({numbers.percent(kept, total)})"
+    outline, filled = (round(_BAR * count / widest, 1) for count in (total, kept))
+    box = f'x="{_LEFT}" y="{top}" height="{_SIDE}" rx="3"'
+    yield f'<text class="axis layer" x="{_LEFT - 8}" y="{middle}">{escape(layer)}</text>'
+    yield (
+        f'<g class="neurons"><title>{escape(title)}</title>'
+        f'<g class="removed"><rect {box} width="{outline}"></rect></g>'
+        + (f'<g class="kept"><rect {box} width="{filled}"></rect></g>' if kept else "")
+        + "</g>"
+    )
+    emphasis = "" if kept or not total else " empty"
+    end = _LEFT + outline + 4
+    yield f'<text class="count{emphasis}" x="{end}" y="{middle}">{kept:,}/{total:,}</text>'
 
 
 def render_legend(report: Report) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from compressor.report import budgets, numbers, sentences, tables
+from compressor.report import budgets, facts, numbers, sentences, tables, unit_tables
 from compressor.report.schema import Report
 
 # Escape only what Markdown would interpret, so that the file also reads well as plain text: an
@@ -50,11 +50,11 @@ def render_markdown(report: Report) -> str:
         *render_table(tables.throughput(report)),
         *render_table(tables.shapes(report)),
         "## Size",
-        *render_table(tables.size(report)),
+        *render_table(unit_tables.size(report)),
         *_budget(report),
-        "## Heads kept",
-        *bullets(sentences.head_sentences(report)),
-        *render_table(tables.layers(report)),
+        f"## {facts.units_title(report)} kept",
+        *bullets(sentences.emptied_sentences(report)),
+        *render_table(unit_tables.layers(report)),
         "## Verification",
         *(render_table(tables.checks(report)) or ["No check was recorded."]),
         "## How it was made",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from compressor.errors import InputError, did_you_mean
-from compressor.report import budgets, facts, numbers, sentences, tables
+from compressor.report import budgets, facts, numbers, sentences, tables, unit_tables
 from compressor.report.combine import only
 from compressor.report.markdown import bullets, escape, escape_line, pair_list, render_table
 from compressor.report.schema import Report
@@ -18,6 +18,8 @@ _RUNTIMES = {
     "translation": ("Translator", 'print(model.translate(["First sentence.", "Second one."]))'),
     "classification": ("Classifier", 'print(model.classify(["First text.", "Second one."]))'),
 }
+_UNIT_NAMES = {"heads": "attention heads", "neurons": "feed-forward neurons"}
+_TAGS = {"heads": "attention-head-pruning", "neurons": "feed-forward-pruning"}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 
@@ -47,8 +49,8 @@ def render_card(
     if base_model is None and report.revision is not None and _HUB_ID.fullmatch(report.model):
         base_model = report.model
     blocks = [
-        _front_matter(report, license, base_model),
-        f"# {escape(variant.name)}: {escape(report.model)} with fewer attention heads",
+        _front_matter(report, variant, license, base_model),
+        f"# {escape(variant.name)}: {escape(report.model)} with fewer {_removed(variant)}",
         *_what(alone, variant),
         "## How to use it",
         _loading(report, variant),
@@ -60,7 +62,7 @@ def render_card(
         *bullets(sentences.speed_sentences(alone)),
         *render_table(tables.throughput(alone)),
         "## Size",
-        *render_table(tables.size(alone)),
+        *render_table(unit_tables.size(alone)),
         "## How it was made",
         *pair_list(tables.origin(alone, directories=False)),
         "## Limitations",
@@ -69,13 +71,16 @@ def render_card(
     return "\n\n".join(blocks) + "\n"
 
 
-def _front_matter(report: Report, license: str | None, base_model: str | None) -> str:
+def _front_matter(
+    report: Report, variant: Variant, license: str | None, base_model: str | None
+) -> str:
     """YAML between dashes; values are written as JSON, which is YAML whatever they contain."""
     pipeline = _PIPELINES[report.task]
+    methods = [_TAGS[units] for units in facts.lost(variant)]
     fields: dict[str, str | Sequence[str]] = {
         "pipeline_tag": pipeline,
         "library_name": "onnx",
-        "tags": ["onnx", "pruned", "attention-head-pruning", report.model_type],
+        "tags": ["onnx", "pruned", *methods, report.model_type],
     }
     if base_model is not None:
         fields = {"base_model": base_model, **fields}
@@ -85,24 +90,30 @@ def _front_matter(report: Report, license: str | None, base_model: str | None) -
     return "\n".join(["---", *lines, "---"])
 
 
+def _removed(variant: Variant) -> str:
+    return sentences.join([_UNIT_NAMES[units] for units in facts.lost(variant)])
+
+
 def _what(report: Report, variant: Variant) -> list[str]:
     kinds = sentences.join(
         [
-            f"{facts.kept_heads(variant, kind)} of {facts.total_heads(variant, kind)} "
+            f"{facts.kept(variant, kind):,} of {facts.total(variant, kind):,} "
             f"in {facts.kind_label(kind)}"
             for kind in facts.kinds(report)
         ]
     )
     parameters = numbers.change(variant.parameters, report.dense.parameters)
+    work = sentences.work(variant)
     text = (
-        f"A {report.model_type} model for {report.task} from which attention heads were physically "
-        f"removed: it keeps {sentences.heads(variant)}, {kinds}. It has {variant.parameters:,} "
-        f"parameters ({parameters} against dense)."
+        f"A {report.model_type} model for {report.task} from which {_removed(variant)} were "
+        f"physically removed: it keeps {sentences.units(variant)}, {kinds}. It has "
+        f"{variant.parameters:,} parameters ({parameters} against dense)"
+        f"{f' and {work}' if work else ''}."
     )
     return [
         escape_line(text),
         escape_line(sentences.verdict(report)),
-        *bullets(sentences.head_sentences(report)),
+        *bullets(sentences.emptied_sentences(report)),
     ]
 
 
@@ -124,7 +135,7 @@ model = {runtime}(".")
 {example}
 ```{precisions}
 
-As a PyTorch module (other loaders expect the same head count in every layer and fail):
+As a PyTorch module (other loaders expect the same sizes in every layer and fail):
 
 ```python
 import compressor
@@ -148,7 +159,7 @@ def _limitations(report: Report) -> list[str]:
         lines.append(budgets.SEARCHED_ON_TEST)
     if report.calibration is not None:
         lines.append(
-            f"Heads were chosen on {report.calibration.rows:,} rows of "
+            f"{facts.units_title(report)} were chosen on {report.calibration.rows:,} rows of "
             f"{sentences.join(report.calibration.files)}; abilities that those rows do not need "
             "may have been lost."
         )

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from compressor.report import budgets, facts, headmap, inline_svg, numbers, plots, sentences, tables
+from compressor.report import (
+    budgets,
+    facts,
+    headmap,
+    inline_svg,
+    numbers,
+    plots,
+    sentences,
+    tables,
+    unit_tables,
+)
 from compressor.report.schema import Report
 from compressor.results import Variant
 
@@ -29,8 +39,8 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class HeadMaps:
-    """One variant's head maps, by kind of sublayer."""
+class UnitMaps:
+    """One variant's maps of heads and bars of neurons, by kind of sublayer."""
 
     variant: str
     summary: str
@@ -54,11 +64,12 @@ def render_html(report: Report) -> str:
         speed_sentences=sentences.speed_sentences(report),
         budget_sentences=budgets.budget_sentences(report),
         budget_tables=budgets.tables(report),
-        size=tables.size(report),
-        layers=tables.layers(report),
-        head_sentences=sentences.head_sentences(report),
-        head_maps=[_head_maps(report, variant) for variant in facts.pruned(report)],
+        size=unit_tables.size(report),
+        layers=unit_tables.layers(report),
+        emptied_sentences=sentences.emptied_sentences(report),
+        unit_maps=[_unit_maps(report, variant) for variant in facts.pruned(report)],
         scored=any(facts.scoring(report, variant) for variant in facts.pruned(report)),
+        units_title=facts.units_title(report),
         legend=Markup(headmap.render_legend(report)),
         checks=tables.checks(report),
         origin=tables.origin(report),
@@ -89,7 +100,7 @@ def _plots(report: Report) -> dict[str, Markup]:
     label = facts.metric_style(metric).label if metric else "Quality"
     described = {
         "quality": (
-            f"{label} against heads kept",
+            f"{label} against {facts.left(report, report.variants).label}",
             " ".join(sentences.quality_sentences(report)),
         ),
         "throughput": (
@@ -111,15 +122,31 @@ def _plots(report: Report) -> dict[str, Markup]:
     return drawn
 
 
-def _head_maps(report: Report, variant: Variant) -> HeadMaps:
+def _unit_maps(report: Report, variant: Variant) -> UnitMaps:
     from markupsafe import Markup
 
     maps = []
-    for kind in facts.kinds(report):
-        kept, total = facts.kept_heads(variant, kind), facts.total_heads(variant, kind)
-        heading = f"{facts.kind_label(kind).capitalize()}: {kept} of {total}"
-        maps.append((heading, Markup(headmap.render_head_map(report, variant, kind))))
-    return HeadMaps(variant.name, f"{variant.name} keeps {sentences.heads(variant)}", maps)
+    for kind in facts.attention_kinds(report):
+        maps.append((_heading(variant, kind), headmap.render_head_map(report, variant, kind)))
+    for kind in facts.neuron_kinds(report):
+        if facts.layers(variant, kind):  # none of a variant whose report does not count neurons
+            maps.append((_heading(variant, kind), headmap.render_neuron_bars(variant, kind)))
+    return UnitMaps(
+        variant.name,
+        f"{variant.name} keeps {sentences.units(variant)}",
+        [(heading, Markup(svg)) for heading, svg in maps],
+    )
+
+
+def _heading(variant: Variant, kind: str) -> str:
+    kept, total = facts.kept(variant, kind), facts.total(variant, kind)
+    return f"{facts.kind_label(kind).capitalize()}: {kept:,} of {total:,}"
+
+
+def _kept_figure(variant: Variant, units: str) -> Figure:
+    kept, total = facts.kept(variant, units), facts.total(variant, units)
+    share = numbers.percent(kept, total)
+    return Figure(f"{units.capitalize()} kept", f"{kept:,} of {total:,}", share)
 
 
 def _figures(report: Report) -> list[Figure]:
@@ -127,8 +154,12 @@ def _figures(report: Report) -> list[Figure]:
     variant = facts.headline(report)
     if variant is None:
         return []
-    kept, total = facts.kept_heads(variant), facts.total_heads(variant)
-    figures = [Figure("Heads kept", f"{kept} of {total}", numbers.percent(kept, total))]
+    figures = [_kept_figure(variant, "heads")]
+    if facts.lost_neurons(variant):
+        figures.append(_kept_figure(variant, "neurons"))
+        if variant.macs_share is not None:
+            share = numbers.percent(variant.macs_share, 1)
+            figures.append(Figure("Multiply-adds", share, "of dense"))
     metric = facts.primary_metric(report)
     found = facts.comparison(variant, metric)
     if metric is not None and found is not None:

@@ -136,7 +136,9 @@ def _error_bar(axes: Axes, x: float, bounds: tuple[float, float] | None, color: 
 
 
 def quality_figure(report: Report) -> Figure | None:
-    """The primary metric against the share of heads kept, with 95% intervals of the difference.
+    """The primary metric against what is left of a model, with 95% intervals of the difference.
+
+    That is the share of heads, or of multiply-adds where neurons were removed (`facts.left`).
 
     None where fewer than two variants were compared with the dense model.
     """
@@ -150,26 +152,23 @@ def quality_figure(report: Report) -> Figure | None:
         return None
     style = facts.metric_style(metric)
     looks = _looks(report)
+    left = facts.left(report, [variant for variant, _ in compared])
     figure, axes = _figure(len(compared) + 1)
     dense = compared[0][1].dense
     handles = [axes.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2)]
     for variant, found in compared:
-        look, x = looks[variant.name], _share_kept(variant)
+        look, x = looks[variant.name], 100 * left.share(variant)
         ends = (found.dense + found.interval[0], found.dense + found.interval[1])
         _error_bar(axes, x, ends, look.color)
         handles += axes.plot([x], [found.pruned], look.marker, color=look.color)
     unit = f" ({style.unit})" if style.unit else ""
-    axes.set_xlabel("heads kept (%)")
+    axes.set_xlabel(f"{left.label} (%)")
     axes.set_ylabel(f"{style.label}{unit}")
     _note(axes, "bars: 95% interval of the difference from dense")
     axes.margins(x=0.12, y=0.15)
     names = [f"{looks[report.dense.name].name} ({numbers.fixed(dense, style.digits)})"]
     _legend(figure, axes, handles, names + [looks[variant.name].name for variant, _ in compared])
     return figure
-
-
-def _share_kept(variant: Variant) -> float:
-    return 100 * facts.kept_heads(variant) / facts.total_heads(variant)
 
 
 def throughput_figure(report: Report) -> Figure | None:

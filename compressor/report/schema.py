@@ -1,6 +1,9 @@
 """The report's data: what `report.json` holds, and all that the renderers read.
 
-Versioned by `SCHEMA_VERSION`; files of another major version cannot be read.
+Versioned by `SCHEMA_VERSION`. Files of all versions so far are read; what they do not have takes
+its default. Version 2 counts units where version 1 counted heads: models have neurons beside heads,
+and what a search tried is named in words.
+
 Units are in the field names; ratios are pruned over dense where larger is better for pruned.
 """
 
@@ -25,7 +28,8 @@ from compressor.results import (
 )
 from compressor.tasks import TASKS
 
-SCHEMA_VERSION = "1.4"
+SCHEMA_VERSION = "2.0"
+_READ = ("1", "2")  # major versions
 
 
 def _known_task(name: str) -> str:
@@ -121,14 +125,15 @@ def load_report(path: Path) -> Report:
             f"{path} is not JSON ({error}); {_WANTED}", id="report-not-json"
         ) from error
     version = str(data.get("schema_version", "")) if isinstance(data, dict) else ""
-    if version.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
+    if version.split(".")[0] not in _READ:
         raise InputError(
-            f"{path} has report schema {version or 'none'}, this version reads {SCHEMA_VERSION}; "
-            "write it again with `compress run`",
+            f"{path} has report schema {version or 'none'}, this version reads up to "
+            f"{SCHEMA_VERSION}; write it again with `compress run`",
             id="report-version",
         )
     try:
-        return Report.model_validate(data)
+        # Once read it is of this version, and is written so.
+        return Report.model_validate(data | {"schema_version": SCHEMA_VERSION})
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])

@@ -17,10 +17,33 @@ def join(items: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(items[:-1]), *items[-1:])))
 
 
-def heads(variant: Variant) -> str:
-    """`72 of 144 heads (50%)`."""
-    kept, total = facts.kept_heads(variant), facts.total_heads(variant)
-    return f"{kept} of {total} heads ({numbers.percent(kept, total)})"
+def units(variant: Variant) -> str:
+    """`72 of 144 heads (50%)`; `72 of 144 heads (50%) and 96 of 288 neurons (33%)`.
+
+    Neurons are mentioned where some were removed; `all 144 heads` where only neurons were.
+    """
+    if not facts.lost_neurons(variant):
+        return _kept(variant, "heads")
+    return join([_kept(variant, "heads"), _kept(variant, "neurons")])
+
+
+def _kept(variant: Variant, which: str) -> str:
+    kept, total = facts.kept(variant, which), facts.total(variant, which)
+    if kept == total and which not in facts.lost(variant):
+        return f"all {total:,} {which}"
+    return f"{kept:,} of {total:,} {which} ({numbers.percent(kept, total)})"
+
+
+def work(variant: Variant) -> str:
+    """`52% of the multiply-adds`, where neurons were removed and it is known; else empty."""
+    if variant.macs_share is None or not facts.lost_neurons(variant):
+        return ""
+    return f"{numbers.percent(variant.macs_share, 1)} of the multiply-adds"
+
+
+def join_parts(*parts: str) -> str:
+    """The parts that are not empty, with commas."""
+    return ", ".join(filter(None, parts))
 
 
 def speedup(timing: Timing) -> str:
@@ -65,7 +88,7 @@ def quality_sentences(report: Report) -> list[str]:
             lines.append(f"Quality of {variant.name} was not measured.")
             continue
         parts = "; ".join(quality(variant, metric) for metric in metrics)
-        lines.append(f"{variant.name}, with {heads(variant)}: {parts}.")
+        lines.append(f"{variant.name}, with {units(variant)}: {parts}.")
         if variant.base_comparisons:
             parts = "; ".join(map(_compared, variant.base_comparisons))
             lines.append(f"{variant.name} against {variant.base}: {parts}.")
@@ -168,16 +191,31 @@ def _refusal(build: Variant) -> str:
     return ""
 
 
-def head_sentences(report: Report) -> list[str]:
-    """One sentence per variant with layers that lost all their heads."""
+def emptied_sentences(report: Report) -> list[str]:
+    """What variants lost whole: attention, feed-forward parts, and layers with all of theirs."""
     lines = []
     for variant in facts.pruned(report):
         names = facts.emptied(variant)
-        if names:
-            subject = f"layer {names[0]} has" if len(names) == 1 else f"layers {join(names)} have"
-            left = "its output bias is" if len(names) == 1 else "their output biases are"
-            lines.append(f"In {variant.name} {subject} no heads left: only {left} still applied.")
+        attention = [name for name in names if name in variant.heads]
+        parts = [name for name in names if name in variant.neurons]
+        lines += _emptied(variant, attention, "layer", "heads")
+        lines += _emptied(variant, parts, "feed-forward part", "neurons")
+        layers = facts.emptied_layers(variant)
+        if layers:
+            verb, whose = ("has", "its") if len(layers) == 1 else ("have", "their")
+            lines.append(
+                f"In {variant.name} {join(layers)} {verb} no units left at all: only {whose} "
+                "biases and normalizations are still applied."
+            )
     return lines
+
+
+def _emptied(variant: Variant, names: list[str], what: str, units: str) -> list[str]:
+    if not names:
+        return []
+    subject = f"{what} {names[0]} has" if len(names) == 1 else f"{what}s {join(names)} have"
+    left = "its output bias is" if len(names) == 1 else "their output biases are"
+    return [f"In {variant.name} {subject} no {units} left: only {left} still applied."]
 
 
 def speed_sentences(report: Report) -> list[str]:
@@ -264,7 +302,8 @@ def verdict(report: Report) -> str:
     if variant is None:
         return "The report holds no pruned variant."
     metric = facts.primary_metric(report)
-    parts = [f"{_lead(report, variant, metric)} keeps {heads(variant)}"]
+    kept = join_parts(units(variant), work(variant))
+    parts = [f"{_lead(report, variant, metric)} keeps {kept}"]
     measured = metric is not None and (variant.quality is not None or variant.comparisons)
     parts.append(quality(variant, metric) if metric and measured else "quality not measured")
     parts.append(_speed_range(report, variant))

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from compressor.report import facts, numbers, sentences
+from compressor.report import facts, numbers, sentences, unit_tables
 from compressor.report.schema import Report
 from compressor.report.text_table import render_table
 from compressor.results import Comparison, Throughput, Timing, Variant
@@ -30,20 +30,36 @@ def short_table(report: Report) -> str:
 
 
 def _size_table(report: Report) -> str:
+    """Names are shortened so that the table fits.
+
+    Where neurons were removed, multiply-adds tell more than parameters, and not both fit.
+    """
     metric = facts.primary_metric(report)
     title = facts.metric_style(metric).label if metric else "quality"
-    columns = ["model", "heads", f"{title} (difference, 95% interval)", "parameters", "ONNX MB"]
+    neurons = bool(facts.neuron_kinds(report))
+    columns = [
+        "heads",
+        *(["neurons", "multiply-adds"] if neurons else []),
+        f"{title} (difference, 95% interval)",
+        *([] if neurons else ["parameters"]),
+        "ONNX MB",
+    ]
     rows = [
         [
-            _shorten(model.name),
-            f"{facts.kept_heads(model)}/{facts.total_heads(model)}",
+            unit_tables.kept(model, "heads"),
+            *([unit_tables.kept(model, "neurons"), unit_tables.macs(model)] if neurons else []),
             _quality_cell(model, metric),
-            numbers.compact(model.parameters),
+            *([] if neurons else [numbers.compact(model.parameters)]),
             numbers.megabytes(model.onnx_bytes),
         ]
         for model in facts.models(report)
     ]
-    return render_table(columns, rows)
+    others = render_table(columns, rows, align="r" * len(columns))
+    room = WIDTH - 2 - max(map(len, others.splitlines()))
+    names = [_shorten(model.name, min(room, _NAME_WIDTH)) for model in facts.models(report)]
+    return render_table(
+        ["model", *columns], [[name, *row] for name, row in zip(names, rows, strict=True)]
+    )
 
 
 def _quality_cell(model: Variant, metric: str | None) -> str:
@@ -88,13 +104,13 @@ def _speed_cell(row: Timing | None) -> str:
     return speed if row.speedup is None else f"{speed} ({sentences.speedup(row)})"
 
 
-def _shorten(name: str) -> str:
+def _shorten(name: str, width: int = _NAME_WIDTH) -> str:
     from rich.cells import cell_len, set_cell_size
 
     name = numbers.printable(name)
-    if cell_len(name) <= _NAME_WIDTH:
+    if cell_len(name) <= width:
         return name
-    return set_cell_size(name, _NAME_WIDTH - 3).rstrip() + "..."
+    return set_cell_size(name, width - 3).rstrip() + "..."
 
 
 def timing_table(throughput: Throughput) -> str:
@@ -148,8 +164,11 @@ def _model_summary(report: Report, model: Variant) -> dict[str, Any]:
         "directory": model.directory,
         "precision": model.precision,
         "default": model.default,
-        "heads_kept": facts.kept_heads(model),
-        "heads_total": facts.total_heads(model),
+        "heads_kept": facts.kept(model, "heads"),
+        "heads_total": facts.total(model, "heads"),
+        "neurons_kept": facts.kept(model, "neurons"),
+        "neurons_total": facts.total(model, "neurons"),
+        "macs_share": _finite(model.macs_share),
         "parameters": model.parameters,
         "checkpoint_bytes": model.checkpoint_bytes,
         "onnx_bytes": model.onnx_bytes,

@@ -32,8 +32,8 @@ class Table:
 Pairs = list[tuple[str, str]]
 
 
-def _columns(text: str, *numeric: str) -> tuple[Column, ...]:
-    """Comma-separated text columns, then the numeric ones."""
+def columns(text: str, *numeric: str) -> tuple[Column, ...]:
+    """Comma-separated titles of text columns, then the numeric ones."""
     named = tuple(Column(title, numeric=False) for title in text.split(", "))
     return named + tuple(Column(title) for title in numeric)
 
@@ -51,7 +51,7 @@ def quality(report: Report) -> Table | None:
         "(pruned minus dense) by paired bootstrap; p is two-sided, for accuracy by McNemar's exact "
         "test. A difference is significant if p is below 0.05 and the interval excludes 0.",
         columns=(
-            *_columns("Model, Metric", "Score", "Difference", "95% interval", "p"),
+            *columns("Model, Metric", "Score", "Difference", "95% interval", "p"),
             Column("Result", numeric=False),
         ),
         rows=tuple(rows),
@@ -80,55 +80,6 @@ def _quality_row(report: Report, model: Variant, metric: str) -> tuple[str, ...]
     )
 
 
-def size(report: Report) -> Table:
-    """Heads per kind, parameters and file sizes of every model."""
-    kinds = facts.kinds(report)
-    titles = [facts.kind_label(kind).capitalize() for kind in kinds]
-
-    def row(model: Variant) -> tuple[str, ...]:
-        kept = [_kept(model, kind) for kind in kinds]
-        same = model is report.dense
-        files = [
-            (model.checkpoint_bytes, report.dense.checkpoint_bytes),
-            (model.onnx_bytes, report.dense.onnx_bytes),
-        ]
-        return (
-            model.name,
-            model.precision,
-            *kept,
-            _kept(model),
-            f"{model.parameters:,}",
-            "" if same else numbers.change(model.parameters, report.dense.parameters),
-            *(
-                text
-                for now, before in files
-                for text in (numbers.megabytes(now), "" if same else numbers.change(now, before))
-            ),
-        )
-
-    return Table(
-        key="size",
-        caption="Heads kept of heads before, parameters and file sizes, with the change against "
-        "dense. 1 MB is 1,000,000 bytes.",
-        columns=_columns(
-            "Model, Precision",
-            *titles,
-            "All heads",
-            "Parameters",
-            "Change",
-            "Checkpoint MB",
-            "Change",
-            "ONNX MB",
-            "Change",
-        ),
-        rows=tuple(row(model) for model in facts.models(report)),
-    )
-
-
-def _kept(model: Variant, kind: str | None = None) -> str:
-    return f"{facts.kept_heads(model, kind)}/{facts.total_heads(model, kind)}"
-
-
 def throughput(report: Report) -> Table | None:
     """Speed of every model at every batch size; None where nothing was timed."""
     if report.throughput is None:
@@ -140,7 +91,7 @@ def throughput(report: Report) -> Table | None:
         f"{kind} tokens; the interval is the 95% interval of the speed-up. The limit is what the "
         "speed-up cannot exceed in theory at this shape, and the share of the gain is "
         f"(speed-up - 1) / (limit - 1).{_no_limit(report)}",
-        columns=_columns(
+        columns=columns(
             "Model",
             *("Batch", "Sentences/s", "Tokens/s", "p50 ms", "p90 ms", "p99 ms", "Peak MiB"),
             *("Speed-up", "95% interval", "Limit", "Share of gain"),
@@ -185,12 +136,12 @@ def shapes(report: Report) -> Table | None:
         key="shapes",
         caption="Shapes that were timed (mean tokens per row) and the limits they imply: dense "
         "over pruned in multiply-adds and in bytes moved.",
-        columns=_columns(
+        columns=columns(
             "Model",
             *("Batch", "Source tokens", "With padding", "Generated tokens", "Runs"),
             *("Limit (multiply-adds)", "Limit (bytes)"),
         )
-        + _columns("Precision, Provider"),
+        + columns("Precision, Provider"),
         rows=_by_batch(report, _shape_cells),
     )
 
@@ -243,8 +194,8 @@ def checks(report: Report) -> Table | None:
         key="checks",
         caption="Verification: the largest deviation seen and the tolerance it had to meet.",
         columns=(
-            *_columns("Model, Check", "Largest difference", "Tolerance"),
-            *_columns("Result, Detail"),
+            *columns("Model, Check", "Largest difference", "Tolerance"),
+            *columns("Result, Detail"),
         ),
         rows=rows,
     )
@@ -257,33 +208,12 @@ def gate(report: Report) -> Table | None:
     return Table(
         key="gate",
         caption="Gate: every rule for every variant.",
-        columns=_columns("Model, Rule, Result, Measured"),
+        columns=columns("Model, Rule, Result, Measured"),
         rows=tuple(
             (outcome.variant, outcome.rule, "met" if outcome.met else "NOT met", outcome.message)
             for outcome in report.gate
         ),
     )
-
-
-def layers(report: Report) -> Table:
-    """Which heads every layer of every variant keeps."""
-
-    def cell(variant: Variant, name: str) -> str:
-        kept = variant.kept[name]
-        listed = " ".join(str(head) for head in sorted(kept)) or "none"
-        return f"{len(kept)}/{variant.heads[name]}: {listed}"
-
-    names = [name for kind in facts.kinds(report) for name in facts.layers(report.dense, kind)]
-    return Table(
-        key="layers",
-        caption="Heads kept in each layer: how many of how many, and which.",
-        columns=_columns(", ".join(["Layer"])) + tuple(_text(v.name) for v in facts.pruned(report)),
-        rows=tuple((name, *(cell(v, name) for v in facts.pruned(report))) for name in names),
-    )
-
-
-def _text(title: str) -> Column:
-    return Column(title, numeric=False)
 
 
 def origin(report: Report, *, directories: bool = True) -> Pairs:
@@ -333,7 +263,7 @@ def _by_run(report: Report, title: str, texts: Sequence[str]) -> Pairs:
 
 def _scoring(scoring: Scoring | None, of: str) -> Pairs:
     if scoring is None:
-        return [(f"Head scores{of}", "none")]
+        return [(f"Scores{of}", "none")]
     cost = ", ".join(f"{k} {numbers.adaptive(v)}" for k, v in scoring.cost.items())
     return [
         (f"Scoring method{of}", scoring.method),

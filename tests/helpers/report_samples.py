@@ -1,4 +1,4 @@
-"""Two made-up but consistent reports: a translator with three variants, a bare classifier."""
+"""Made-up but consistent reports: translators with three variants, a bare classifier."""
 
 from __future__ import annotations
 
@@ -238,6 +238,32 @@ def classifier_report() -> Report:
         hardware={"cpu": "Example CPU"},
         versions={"python": "3.12.1"},
     )
+
+
+# variant -> neurons kept in encoder's and decoder's parts (of 64 each), share of multiply-adds
+NEURONS = {
+    "heads-75": ((64,) * 6, (64, 64, 64, 64, 64, 32), 0.9),
+    "heads-50": ((64, 32, 32, 0, 0, 0), (64, 64, 48, 48, 32, 32), 0.521),
+    "heads-25": ((0, 0, 0, 0, 0, 0), (16, 16, 16, 0, 0, 16), 0.26),
+}
+
+
+def mixed_report() -> Report:
+    """The translator's report with neurons removed beside the heads."""
+    report = translator_report()
+    parts = [f"{kind}.{layer}" for kind in ("encoder_ffn", "decoder_ffn") for layer in range(6)]
+    neurons = dict.fromkeys(parts, 64)
+    dense = report.dense.model_copy(
+        update={"neurons": neurons, "kept_neurons": neurons, "macs_share": 1.0}
+    )
+    variants = []
+    for variant in report.variants:
+        encoder, decoder, share = NEURONS[variant.name]
+        kept = dict(zip(parts, encoder + decoder, strict=True))
+        changed = {"neurons": neurons, "kept_neurons": kept, "macs_share": share}
+        variants.append(variant.model_copy(update=changed))
+    changed = report.model_copy(update={"dense": dense, "variants": variants})
+    return Report.model_validate(changed.model_dump())
 
 
 def hostile_report() -> Report:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from compressor.errors import InputError
-from compressor.report import facts, sentences, tables
+from compressor.report import facts, sentences, tables, unit_tables
 from compressor.report.markdown import render_markdown
 from compressor.report.model_card import render_card
 from compressor.report.schema import Report
@@ -17,8 +17,11 @@ from tests.helpers.report_samples import (
     HOSTILE,
     classifier_report,
     hostile_report,
+    mixed_report,
     translator_report,
 )
+
+MAKERS = [translator_report, classifier_report, hostile_report, mixed_report]
 
 
 class MarkdownTables(HTMLParser):
@@ -61,7 +64,7 @@ def read_markdown(text: str) -> MarkdownTables:
     return parser
 
 
-@pytest.mark.parametrize("make", [translator_report, classifier_report, hostile_report])
+@pytest.mark.parametrize("make", MAKERS)
 def test_markdown_shows_every_table_cell_and_sentence_literally(make):
     report = make()
     parsed = read_markdown(render_markdown(report))
@@ -69,7 +72,7 @@ def test_markdown_shows_every_table_cell_and_sentence_literally(make):
         table
         for table in (
             *(tables.gate(report), tables.quality(report), tables.throughput(report)),
-            *(tables.shapes(report), tables.size(report), tables.layers(report)),
+            *(tables.shapes(report), unit_tables.size(report), unit_tables.layers(report)),
             tables.checks(report),
         )
         if table is not None
@@ -79,7 +82,7 @@ def test_markdown_shows_every_table_cell_and_sentence_literally(make):
     shown_sentences = [
         *sentences.quality_sentences(report),
         *sentences.speed_sentences(report),
-        *sentences.head_sentences(report),
+        *sentences.emptied_sentences(report),
     ]
     pairs = [*tables.signatures(report), *tables.origin(report), *tables.environment(report)]
     shown = set(parsed.items)

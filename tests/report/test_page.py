@@ -9,18 +9,20 @@ from html.parser import HTMLParser
 
 import pytest
 
-from compressor.report import facts, sentences, tables
+from compressor.report import facts, sentences, tables, unit_tables
 from compressor.report.page import render_html
 from compressor.report.schema import Report
 from tests.helpers.report_samples import (
     HOSTILE,
     classifier_report,
     hostile_report,
+    mixed_report,
     translator_report,
 )
 
 SECTIONS = ["gate", "quality", "throughput", "heads", "size", "verification", "origin",
             "environment"]  # fmt: skip
+MAKERS = [translator_report, classifier_report, hostile_report, mixed_report]
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 
@@ -78,8 +80,7 @@ class Tree(HTMLParser):
 
 @pytest.fixture(scope="module")
 def pages() -> dict[str, str]:
-    makers = (translator_report, classifier_report, hostile_report)
-    return {make.__name__: render_html(make()) for make in makers}
+    return {make.__name__: render_html(make()) for make in MAKERS}
 
 
 def tree(pages: dict[str, str], make) -> Element:
@@ -91,12 +92,12 @@ def shown_table(page: Element, key: str) -> list[list[str]]:
     return [[cell.text for cell in row.children] for row in table.find("tr")]
 
 
-@pytest.mark.parametrize("make", [translator_report, classifier_report, hostile_report])
+@pytest.mark.parametrize("make", MAKERS)
 def test_tables_show_every_cell_of_the_report(pages, make):
     page, report = tree(pages, make), make()
     for table in (
         *(tables.gate(report), tables.quality(report), tables.throughput(report)),
-        *(tables.shapes(report), tables.size(report), tables.layers(report)),
+        *(tables.shapes(report), unit_tables.size(report), unit_tables.layers(report)),
         tables.checks(report),
     ):
         if table is not None:
@@ -110,14 +111,14 @@ def test_tables_show_every_cell_of_the_report(pages, make):
         assert shown_table(page, key) == [list(pair) for pair in pairs]
 
 
-@pytest.mark.parametrize("make", [translator_report, classifier_report, hostile_report])
+@pytest.mark.parametrize("make", MAKERS)
 def test_sentences_and_sections_are_there(pages, make):
     page, report = tree(pages, make), make()
     items = [item.text for item in page.find("li")]
     for sentence in (
         *sentences.quality_sentences(report),
         *sentences.speed_sentences(report),
-        *sentences.head_sentences(report),
+        *sentences.emptied_sentences(report),
     ):
         assert sentence in items
     assert page.find("p", id="verdict")[0].text == sentences.verdict(report)
@@ -141,13 +142,13 @@ def test_key_figures_are_of_the_leading_variant(pages):
     ]
 
 
-@pytest.mark.parametrize("make", [translator_report, classifier_report, hostile_report])
+@pytest.mark.parametrize("make", MAKERS)
 def test_head_maps_have_a_cell_per_head(pages, make):
     page, report = tree(pages, make), make()
     maps = page.find("svg", class_="head-map")
     assert len(maps) == len(report.variants) * len(facts.kinds(report))
     for variant in report.variants:
-        for kind in facts.kinds(report):
+        for kind in facts.attention_kinds(report):
             (drawn,) = [
                 svg
                 for svg in maps
@@ -217,7 +218,7 @@ def test_plots_are_there_when_there_is_something_to_plot(pages, make, names):
     assert [plot.attributes["aria-labelledby"].split("-")[0] for plot in plots] == names
 
 
-@pytest.mark.parametrize("make", [translator_report, classifier_report, hostile_report])
+@pytest.mark.parametrize("make", MAKERS)
 def test_page_is_one_file_without_scripts_or_outside_references(pages, make):
     page = tree(pages, make)
     ids = [e.attributes["id"] for e in page.walk() if "id" in e.attributes]

@@ -22,6 +22,7 @@ from compressor.report import (
     sentences,
     summary,
     tables,
+    unit_tables,
     write_reports,
 )
 from compressor.report.markdown import render_markdown
@@ -33,8 +34,11 @@ from tests.helpers.report_samples import (
     HOSTILE,
     classifier_report,
     hostile_report,
+    mixed_report,
     translator_report,
 )
+
+MAKERS = [translator_report, classifier_report, hostile_report, mixed_report]
 
 
 def rounded(value: float, digits: int, sign: bool = False) -> str:
@@ -55,18 +59,11 @@ def with_timing(report: Report, name: str, batch: int, **changes: object) -> Rep
 # --- the data
 
 
-@pytest.mark.parametrize("make", [translator_report, classifier_report, hostile_report])
+@pytest.mark.parametrize("make", MAKERS)
 def test_report_survives_the_way_to_a_file_and_back_exactly(make, tmp_path):
     report = make()
     report.save(tmp_path / "report.json")
     assert load_report(tmp_path / "report.json") == report
-
-
-def test_reports_of_older_minor_versions_are_read(tmp_path):
-    data = translator_report().model_dump() | {"schema_version": "1.0"}
-    del data["shared_rows"]
-    (tmp_path / "report.json").write_text(json.dumps(data))
-    assert load_report(tmp_path / "report.json").shared_rows == 0
 
 
 def test_not_a_number_survives_the_way_to_a_file_and_back(tmp_path):
@@ -115,7 +112,7 @@ def test_impossible_reports_are_errors_that_name_the_place(path, value, named, t
     [
         ("{", "report-not-json"),
         ("[]", "report-version"),
-        ('{"schema_version": "2.0"}', "report-version"),
+        ('{"schema_version": "3.0"}', "report-version"),
     ],
 )
 def test_files_that_are_no_reports_are_refused(text, id, tmp_path):
@@ -246,7 +243,7 @@ def test_what_was_not_measured_is_said():
         "Quality was not measured: the run had no test rows."
     ]
     assert sentences.speed_sentences(report) == ["Throughput was not measured."]
-    assert sentences.head_sentences(report) == [
+    assert sentences.emptied_sentences(report) == [
         "In half layer encoder_self.1 has no heads left: only its output bias is still applied."
     ]
     assert sentences.verdict(report) == (
@@ -315,7 +312,7 @@ def test_throughput_table_holds_the_reports_numbers_rounded():
 
 def test_size_table_counts_heads_per_kind():
     report = translator_report()
-    rows = {row[0]: row for row in tables.size(report).rows}
+    rows = {row[0]: row for row in unit_tables.size(report).rows}
     # 32 + 36 + 40 of 48 each were drawn for this variant; bytes divided by a million.
     assert rows["heads-75"][2:6] == ("32/48", "36/48", "40/48", "108/144")
     assert rows["heads-75"][6] == f"{report.variants[0].parameters:,}"
@@ -336,7 +333,7 @@ def test_differing_signatures_name_their_models():
 # --- stdout and --json
 
 
-@pytest.mark.parametrize("make", [translator_report, classifier_report, hostile_report])
+@pytest.mark.parametrize("make", MAKERS)
 def test_short_table_fits_a_hundred_columns(make):
     lines = summary.short_table(make()).splitlines()
     assert max(map(len, lines)) <= 100

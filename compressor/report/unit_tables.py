@@ -1,0 +1,101 @@
+"""The report's tables of units: how many each model keeps, what they leave, and which they are."""
+
+from __future__ import annotations
+
+from compressor.report import facts, numbers
+from compressor.report.schema import Report
+from compressor.report.tables import Column, Table, columns
+from compressor.results import Variant
+
+
+def size(report: Report) -> Table:
+    """Units per kind, multiply-adds, parameters and file sizes of every model."""
+    neurons = facts.neuron_kinds(report)
+    shown = [(kind, _title(kind)) for kind in facts.attention_kinds(report)]
+    shown.append(("heads", "All heads"))
+    if neurons:
+        shown += [*((kind, _title(kind)) for kind in neurons), ("neurons", "All neurons")]
+    counted = any(model.macs_share is not None for model in report.variants)
+
+    def row(model: Variant) -> tuple[str, ...]:
+        same = model is report.dense
+        files = [
+            (model.checkpoint_bytes, report.dense.checkpoint_bytes),
+            (model.onnx_bytes, report.dense.onnx_bytes),
+        ]
+        return (
+            model.name,
+            model.precision,
+            *(kept(model, which) for which, _ in shown),
+            *([macs(model)] if counted else []),
+            f"{model.parameters:,}",
+            "" if same else numbers.change(model.parameters, report.dense.parameters),
+            *(
+                text
+                for now, before in files
+                for text in (numbers.megabytes(now), "" if same else numbers.change(now, before))
+            ),
+        )
+
+    return Table(
+        key="size",
+        caption=_size_caption(neurons=bool(neurons), counted=counted),
+        columns=columns(
+            "Model, Precision",
+            *(title for _, title in shown),
+            *(["Multiply-adds"] if counted else []),
+            *("Parameters", "Change", "Checkpoint MB", "Change", "ONNX MB", "Change"),
+        ),
+        rows=tuple(row(model) for model in facts.models(report)),
+    )
+
+
+def _title(kind: str) -> str:
+    return facts.kind_label(kind).capitalize()
+
+
+def _size_caption(*, neurons: bool, counted: bool) -> str:
+    kept = "Heads and neurons" if neurons else "Heads"
+    shares = (
+        " Multiply-adds are a share of dense at the lengths of the rows, the vocabulary included."
+    )
+    return (
+        f"{kept} kept of {kept.lower()} before, parameters and file sizes, with the change against "
+        f"dense.{shares if counted else ''} 1 MB is 1,000,000 bytes."
+    )
+
+
+def kept(model: Variant, which: str) -> str:
+    """`72/144`: units kept of units before; `all` of neurons that the report does not count."""
+    total = facts.total(model, which)
+    return f"{facts.kept(model, which):,}/{total:,}" if total else "all"
+
+
+def macs(model: Variant) -> str:
+    """What is left of the dense model's multiply-adds, for example `52.1%`."""
+    return numbers.ABSENT if model.macs_share is None else numbers.percent(model.macs_share, 1, 1)
+
+
+def layers(report: Report) -> Table:
+    """Which heads every layer of every variant keeps, and how many neurons."""
+
+    def cell(variant: Variant, name: str) -> str:
+        if name not in variant.kept:
+            neurons = variant.neurons.get(name)
+            return "all" if neurons is None else f"{variant.kept_neurons[name]:,}/{neurons:,}"
+        heads = variant.kept[name]
+        listed = " ".join(str(head) for head in sorted(heads)) or "none"
+        return f"{len(heads)}/{variant.heads[name]}: {listed}"
+
+    largest = max(facts.models(report), key=lambda model: len(facts.totals(model)))
+    names = [name for kind in facts.kinds(report) for name in facts.layers(largest, kind)]
+    return Table(
+        key="layers",
+        caption="Heads kept in each layer: how many of how many, and which."
+        + (" Of neurons, how many." if facts.neuron_kinds(report) else ""),
+        columns=(
+            *columns("Layer"),
+            *(Column(variant.name, numeric=False) for variant in facts.pruned(report)),
+        ),
+        rows=tuple((name, *(cell(v, name) for v in facts.pruned(report))) for name in names),
+    )
