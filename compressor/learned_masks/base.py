@@ -12,7 +12,7 @@ from compressor.model.sublayers import Mask
 
 
 class Gates(ABC):
-    """Gates of the heads of a layout, with parameters that are learned.
+    """Gates of the units of a layout, with parameters that are learned.
 
     `progress` is the share of the training steps that are done.
     """

@@ -1,11 +1,12 @@
 """Hard concrete gates with an expected-L0 penalty (Louizos et al. 2018; Voita et al. 2019).
 
-One gate per head and one draw of the noise per batch, as in Voita et al. The loss gets
+One gate per head, or neuron as in CoFi, and one draw of the noise per batch, as in Voita et al. The
+loss gets
 
     lambda * sum of P(g != 0)        with a penalty: the head count is what comes out, or
-    CoFi's Lagrangian                with a head count, see `compressor.learned_masks.lagrangian`.
+    CoFi's Lagrangian                with a count, see `compressor.learned_masks.lagrangian`.
 
-Closing heads of a layer beyond its floor earns nothing: the layer then counts with its floor.
+Closing gates of a sublayer beyond its floor earns nothing: it then counts with its floor.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from compressor.learned_masks.hard_concrete_distribution import (
 )
 from compressor.learned_masks.lagrangian import RATE, Lagrangian
 from compressor.learned_masks.layout import Layout
-from compressor.model.sublayers import Mask
+from compressor.model.sublayers import UNITS_OF, Mask, units_of
 
 START = 2.0  # log alpha: gates are 0 in 6 % of the draws, so that the model starts as it was
 LEARNING_RATE = 0.1
 # With a penalty nothing says when the head count is final; masks are judged from here on.
 JUDGED_FROM = 0.5
+UNITS = frozenset(UNITS_OF.values())
 
 
 class HardConcrete(Gates):
@@ -52,7 +54,7 @@ class HardConcrete(Gates):
         self.log_alpha = torch.full((layout.total,), START, device=device, requires_grad=True)
         self.lagrangian: Lagrangian | None = None
         if penalty is None:
-            self.lagrangian = Lagrangian(list(layout.pools.values()), device)
+            self.lagrangian = Lagrangian(list(layout.pools.values()), layout.pool_of, device)
         self.rate = gate_learning_rate or LEARNING_RATE
 
     def groups(self) -> list[dict[str, Any]]:
@@ -85,18 +87,8 @@ class HardConcrete(Gates):
         return expected_gate(self.log_alpha)
 
     def expected(self) -> Tensor:
-        """Expected number of open heads of each pool, [pools]; no layer counts below its floor."""
-        probability = open_probability(self.log_alpha)
-        counts = {
-            layer.members: probability[list(layer.members)].sum().clamp_min(layer.count)
-            for layer in self.layout.layer_groups
-        }
-        return torch.stack(
-            [
-                torch.stack([c for m, c in counts.items() if set(m) <= set(pool.members)]).sum()
-                for pool in self.layout.pools.values()
-            ]
-        )
+        """Expected number of open gates of each pool, [pools]; none counts below its floor."""
+        return self.layout.count(open_probability(self.log_alpha))
 
     def penalty(self, progress: float) -> Tensor:
         if self.lagrangian is None:
@@ -128,8 +120,8 @@ class HardConcrete(Gates):
         targets = self.lagrangian.target(progress).tolist()
         multipliers = self.lagrangian.multipliers.tolist()
         return "; ".join(
-            f"{count:.1f} heads expected{'' if name == 'all' else f' of {name}'} "
-            f"(target {target:.1f}, lambda {linear:.3f} and {square:.3f})"
+            f"{count:,.1f} {units_of(name)} expected{'' if name in UNITS else f' of {name}'} "
+            f"(target {target:,.1f}, lambda {linear:.3f} and {square:.3f})"
             for name, count, target, (linear, square) in zip(
                 self.layout.pools, expected, targets, multipliers, strict=True
             )

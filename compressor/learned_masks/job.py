@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from compressor.budgets.counts import MULTIPLES, Multiples
 from compressor.model.sublayers import Mask, Scores, Sublayer
 
 if TYPE_CHECKING:
@@ -25,15 +26,17 @@ class Learning:
     Args:
         model: dense; never changed, a copy is trained where weights are.
         examples: calibration rows; a tenth is held out to validate on.
-        keep: heads to keep per kind, or of all kinds together (`{"all": n}`); heads of kinds that
-            are not named stay and get no gate. None with a penalty.
-        floors: least number of heads in each layer of a kind.
+        layers: the sublayers that a mask is made for.
+        keep: units to keep per pool: `heads`, `neurons` or a kind of sublayer; those of other
+            sublayers stay and get no gate. None with a penalty, which is for heads.
+        floors: least number of units in each sublayer of a kind.
+        multiples: of how many units the mask keeps a multiple in each sublayer.
         weights: which weights are trained along with the gates: none; those of the encoder alone
             (a classifier's are all but its classification head); or all.
         epochs: over the calibration rows, in all.
         learning_rate: of the weights.
         patience: epochs without a lower held-out loss after which training stops; counted once
-            the wanted number of heads is reached.
+            the wanted number of units is reached.
         state: file to go on from if it is there, and to save to; with trained weights there is a
             second one beside it.
         report: called with a line after every epoch.
@@ -46,6 +49,7 @@ class Learning:
     task: Task
     keep: Mapping[str, int] | None
     floors: Mapping[str, int]
+    multiples: Multiples = field(default_factory=lambda: MULTIPLES)
     weights: Weights = "none"
     epochs: int = 20
     batch_size: int = 32
@@ -63,7 +67,7 @@ class Learned:
     """A mask that was learned.
 
     Args:
-        scores: what the gates learned per head, higher is kept; heads without a gate have the
+        scores: what the gates learned per unit, higher is kept; units without a gate have the
             largest score.
         model: the weights that belong to the mask: `Learning.model` itself if none were trained.
         text: what was done and how far the gates were from open or closed, for the report.

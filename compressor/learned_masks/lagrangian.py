@@ -1,14 +1,15 @@
-"""Reaching a wanted number of heads: Lagrange multipliers that rise while there are too many.
+"""Reaching a wanted number of units: Lagrange multipliers that rise while there are too many.
 
 CoFi (Xia, Zhong & Chen 2022, "Structured Pruning Learns Compact and Accurate Models", section on
-the sparsity objective). With s the expected number of open heads of a pool and t its target, both
+the sparsity objective). With s the expected number of open gates of a pool and t its target, both
 in shares of the pool,
 
     loss + a (s - t) + b (s - t)^2,    gradient descent on the gates, ascent on a and b,
 
 and t falls linearly from 1 to the wanted share while training warms up. The multipliers are in
-units of how much the loss cares for a gate (the running mean of |dL/dg|, times the pool's size):
-what a head is worth differs a hundredfold between models, and so would the multipliers' rate.
+units of how much the loss cares for a gate (the running mean of |dL/dg| over the pool, times the
+pool's size): what a head is worth differs a hundredfold between models, and from what a neuron is
+worth, and so would the multipliers' rate.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from compressor.learned_masks.relaxation import HeadGroup
+from compressor.learned_masks.relaxation import UnitGroup
 
-WARMUP = 0.5  # share of the training over which the target falls to the wanted head count
+WARMUP = 0.5  # share of the training over which the target falls to the wanted count
 RATE = 0.02  # of the multipliers, per step of Adam; faster ones overshoot the target
-# The square's multiplier at the start: five heads too many in two hundred are then answered at
+# The square's multiplier at the start: five units too many in two hundred are then answered at
 # once, with a pull as strong as the loss's mean pull on a gate, and not after the linear multiplier
 # has grown.
 SQUARE = 20.0
 _MEMORY = 0.9  # of the running mean
-# Share of a pool by which its expected number of heads may miss the wanted one.
+# Share of a pool by which its expected number of units may miss the wanted one.
 _TOLERANCE = 0.02
 
 
@@ -35,19 +36,21 @@ class Lagrangian:
     """One pair of multipliers per pool.
 
     Args:
-        pools: the heads that are counted together, and how many of them to keep.
+        pools: the units that are counted together, and how many of them to keep.
+        pool_of: number of the pool of each gate, [n].
     """
 
-    def __init__(self, pools: Sequence[HeadGroup], device: str) -> None:
+    def __init__(self, pools: Sequence[UnitGroup], pool_of: Tensor, device: str) -> None:
         start = torch.tensor([[0.0, SQUARE]], device=device)
         self.multipliers = start.repeat(len(pools), 1).requires_grad_()
-        self.sensitivity = torch.zeros((), device=device)  # nats per gate
+        self.sensitivity = torch.zeros(len(pools), device=device)  # nats per gate
+        self._pool_of = pool_of.to(device)
         self._gradient: Tensor | None = None  # of the batch, as far as it has been observed
         self._sizes = torch.tensor([float(len(pool.members)) for pool in pools], device=device)
         self._wanted = torch.tensor([float(pool.count) for pool in pools], device=device)
 
     def target(self, progress: float) -> Tensor:
-        """Target head count of each pool at this point of the training, [pools]."""
+        """Target count of each pool at this point of the training, [pools]."""
         share = min(1.0, progress / WARMUP)
         return self._sizes + (self._wanted - self._sizes) * share
 
@@ -60,16 +63,18 @@ class Lagrangian:
         """All parts of a batch were observed."""
         if self._gradient is None:
             return
-        now = self._gradient.abs().mean()
-        memory = _MEMORY if float(self.sensitivity) > 0 else 0.0
-        self.sensitivity.mul_(memory).add_(now, alpha=1 - memory)
+        sums = torch.zeros_like(self.sensitivity)
+        sums.index_add_(0, self._pool_of, self._gradient.abs().to(sums))
+        now = sums / self._sizes.clamp_min(1)
+        memory = (self.sensitivity > 0) * _MEMORY  # nothing to remember in the first step
+        self.sensitivity.mul_(memory).add_((1 - memory) * now)
         self._gradient = None
 
     def penalty(self, expected: Tensor, progress: float) -> Tensor:
         """A term whose value is zero and whose gradient does both, descent and ascent.
 
         Args:
-            expected: expected number of open heads of each pool, [pools].
+            expected: expected number of open gates of each pool, [pools].
         """
         excess = (expected - self.target(progress)) / self._sizes
         linear, square = self.multipliers.unbind(1)

@@ -1,39 +1,48 @@
-"""Where each head's gate stands in one flat vector, and from such a vector to a mask."""
+"""Where each unit's gate stands in one flat vector, and from such a vector to a mask.
+
+There may be thousands of units: whatever a training step needs goes through tensors and whole
+sublayers, never unit by unit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from compressor.budgets.counts import HEADS, select
-from compressor.learned_masks.relaxation import HeadGroup
+from compressor.budgets.counts import HEADS, MULTIPLES, Multiples, select
+from compressor.learned_masks.relaxation import UnitGroup
 from compressor.model.sublayers import Mask, Scores, Sublayer, belongs
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The heads that have gates, and the pools in which they are counted.
+    """The units that have gates, and the pools in which they are counted.
 
     Args:
-        layers: of the model, all of them.
-        keep: heads to keep per kind or of all kinds together; None: no count is wanted, and all
-            heads are one pool.
-        floors: least number of heads in each layer of a kind.
+        layers: the sublayers that a mask is made for.
+        keep: units to keep per pool (`heads`, `neurons` or a kind of sublayer); None: no count is
+            wanted, and all heads are one pool.
+        floors: least number of units in each sublayer of a kind.
+        multiples: of how many units a mask keeps a multiple in each sublayer.
     """
 
     layers: Sequence[Sublayer]
     keep: Mapping[str, int] | None
     floors: Mapping[str, int]
+    multiples: Multiples = field(default_factory=lambda: MULTIPLES)
+
+    @cached_property
+    def _pool_names(self) -> list[str]:
+        return [HEADS] if self.keep is None else list(self.keep)
 
     @cached_property
     def gated(self) -> list[Sublayer]:
-        """The layers whose heads have gates: those of the kinds that are counted."""
-        pools = {HEADS} if self.keep is None else set(self.keep)
-        return [x for x in self.layers if any(belongs(x.name, pool) for pool in pools)]
+        """The sublayers whose units have gates: those of the pools that are counted."""
+        return [x for x in self.layers if any(belongs(x.name, pool) for pool in self._pool_names)]
 
     @cached_property
     def _starts(self) -> dict[str, int]:
@@ -49,19 +58,44 @@ class Layout:
         return sum(layer.units for layer in self.gated)
 
     @cached_property
-    def layer_groups(self) -> list[HeadGroup]:
-        """Each layer's positions, and its floor."""
+    def layer_groups(self) -> list[UnitGroup]:
+        """Each sublayer's positions, and its floor."""
         return [
-            HeadGroup(self._positions(layer), min(layer.units, self.floors[layer.kind]))
+            UnitGroup(self._positions(layer), min(layer.units, self.floors[layer.kind]))
             for layer in self.gated
         ]
 
     @cached_property
-    def pools(self) -> dict[str, HeadGroup]:
-        """Each pool's positions, and the heads it keeps (all, if no count is wanted)."""
+    def pool_of_layer(self) -> Tensor:
+        """Number of the pool of each sublayer that has gates, [sublayers]."""
+        numbers = [
+            next(n for n, pool in enumerate(self._pool_names) if belongs(layer.name, pool))
+            for layer in self.gated
+        ]
+        return torch.tensor(numbers, dtype=torch.long)
+
+    @cached_property
+    def pool_of(self) -> Tensor:
+        """Number of the pool of each gate, [n]."""
+        units = torch.tensor([layer.units for layer in self.gated], dtype=torch.long)
+        return self.pool_of_layer.repeat_interleave(units)
+
+    def count(self, values: Tensor) -> Tensor:
+        """Sums of values [n] over each pool, [pools]; no sublayer counts below its floor."""
+        floors = values.new_tensor([group.count for group in self.layer_groups])
+        sums = [part.sum() for part in self.split(values).values()]
+        found = values.new_zeros(len(self._pool_names))
+        if not sums:
+            return found
+        counts = torch.maximum(torch.stack(sums), floors)
+        return found.index_add(0, self.pool_of_layer.to(values.device), counts)
+
+    @cached_property
+    def pools(self) -> dict[str, UnitGroup]:
+        """Each pool's positions, and the units it keeps (all, if no count is wanted)."""
         keep = {HEADS: self.total} if self.keep is None else self.keep
         return {
-            name: HeadGroup(
+            name: UnitGroup(
                 tuple(
                     position
                     for layer in self.gated
@@ -78,28 +112,32 @@ class Layout:
         return tuple(range(start, start + layer.units))
 
     def split(self, values: Tensor) -> dict[str, Tensor]:
-        """[n] to layer name -> [heads], as `compressor.model.surgery.gated` takes it."""
+        """[n] to sublayer name -> [units], as `compressor.model.surgery.gated` takes it."""
         parts = values.split([layer.units for layer in self.gated])
         return {layer.name: part for layer, part in zip(self.gated, parts, strict=True)}
 
     def flat(self, mask: Mask) -> Tensor:
         """A mask as gates of 0 and 1, [n]."""
-        return torch.tensor([float(flag) for x in self.gated for flag in mask.keep[x.name]])
+        flags = [torch.tensor(mask.keep[x.name], dtype=torch.float32) for x in self.gated]
+        return torch.cat(flags) if flags else torch.zeros(0)
 
     def score_values(self, values: Tensor) -> dict[str, tuple[float, ...]]:
-        """A score for every head of every layer; heads without a gate get the largest."""
+        """A score for every unit of every sublayer; those without a gate get the largest."""
         scores = {name: tuple(part.tolist()) for name, part in self.split(values.detach()).items()}
         highest = max((score for row in scores.values() for score in row), default=0.0)
         return {x.name: scores.get(x.name, (highest,) * x.units) for x in self.layers}
 
     def exact_mask(self, values: Tensor) -> Mask:
-        """The mask that keeps the largest values: as many as are wanted, floors respected."""
+        """The mask that keeps the largest values: as many as are wanted, floors respected.
+
+        Where units go in groups, the fewest that are no less.
+        """
         assert self.keep is not None
         scores = Scores(self.score_values(values), "gates", "", {})
-        return select(scores, Mask.full(self.layers), self.keep, self.floors)
+        return select(scores, Mask.full(self.layers), self.keep, self.floors, self.multiples)
 
     def mask_of(self, values: Tensor, opened: Tensor) -> Mask:
-        """The mask that keeps all that is `opened`, and in each layer at least its floor."""
+        """The mask that keeps all that is `opened`, and in each sublayer at least its floor."""
         keep = opened.clone()
         for layer in self.layer_groups:
             members = torch.tensor(layer.members)

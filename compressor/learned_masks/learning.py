@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from compressor.budgets.counts import NEURONS
 from compressor.learned_masks.base import Gates, distance_from_hard
 from compressor.learned_masks.job import Learned, Learning
 from compressor.learned_masks.problem import FitWeights, GatedModel, LearnGates
-from compressor.model.sublayers import Mask, Scores
+from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.tasks import Example
 from compressor.training import Data, Schedule, Trained, hold_out, train
 
@@ -137,6 +138,8 @@ def _signature(method: str, gates: Gates, learning: Learning, rows: int) -> str:
     if learning.keep is not None:
         parts.append("keep:" + ",".join(f"{kind}={n}" for kind, n in learning.keep.items()))
     parts.append("floor:" + ",".join(f"{kind}={n}" for kind, n in learning.floors.items()))
+    if any(units_of(layer.kind) == NEURONS for layer in gates.layout.gated):
+        parts.append(f"multiple:{learning.multiples[NEURONS]}")
     parts.append(f"weights:{learning.weights}")
     if learning.weights != "none":
         parts.append(f"learning-rate:{learning.learning_rate:g}")
@@ -160,7 +163,7 @@ def _describe(
     rate = f" (learning rate {learning.learning_rate:g})" if learning.weights != "none" else ""
     parts = [
         f"{method}: gates{along[learning.weights]}{rate} learned on {rows[0]} rows for "
-        f"{epochs} epochs{best}; {mask.count()} of {mask.total()} heads kept",
+        f"{epochs} epochs{best}; {mask} kept",
         f"gates {hardened.mean:.3f} from open or closed on average, {hardened.largest:.3f} at most",
         f"loss on {rows[1]} held-out rows {hardened.relaxed_loss:.4f} with soft gates, "
         f"{hardened.hard_loss:.4f} with the final mask",
@@ -168,7 +171,7 @@ def _describe(
     if learning.keep is None and mask.count() == mask.total():
         parts.append("no head was removed; a larger penalty removes some")
     if not hardened.reached:
-        parts.append("the gates had not settled at the wanted number of heads; train longer")
+        parts.append("the gates had not settled at the wanted number of units; train longer")
     if abs(hardened.hard_loss - hardened.relaxed_loss) > _NOTABLE * hardened.relaxed_loss:
         change = 100 * (hardened.hard_loss / hardened.relaxed_loss - 1)
         parts.append(f"making the gates hard changed it by {change:+.0f} %: more epochs may help")

@@ -25,20 +25,20 @@ _OUTSIDE = -1e30  # a score that no softmax gives any share; infinite ones would
 
 
 @dataclass(frozen=True)
-class HeadGroup:
-    """Positions of heads, and how many of them are taken."""
+class UnitGroup:
+    """Positions of units, and how many of them are taken."""
 
     members: tuple[int, ...]
     count: int
 
 
-def rounds(layers: Sequence[HeadGroup], pools: Sequence[HeadGroup], total: int) -> list[Tensor]:
+def rounds(layers: Sequence[UnitGroup], pools: Sequence[UnitGroup], total: int) -> list[Tensor]:
     """Which groups take one element each, round by round.
 
     Args:
-        layers: with the least number of heads each keeps; they are served first.
-        pools: each the union of some of the layers, with the number of heads it keeps in all.
-        total: number of heads, n.
+        layers: with the least number of units each keeps; they are served first.
+        pools: each the union of some of the layers, with the number of units it keeps in all.
+        total: number of units, n.
 
     Returns:
         For each round [groups, n] bool; a group's row is True at its members.

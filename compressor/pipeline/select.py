@@ -160,6 +160,7 @@ def learn(context: Context, plan: Plan) -> Choice:
             task=context.task,
             keep=plan.budget.keep if counted else None,
             floors=context.floors,
+            multiples=context.multiples,
             weights=settings["train_weights"],
             epochs=settings["epochs"],
             learning_rate=settings["learning_rate"] or context.task.learning_rate,

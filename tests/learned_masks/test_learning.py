@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import BertConfig, BertForSequenceClassification
 
 from compressor import training
 from compressor.errors import UsageError
@@ -19,10 +20,10 @@ from compressor.learned_masks.hard_concrete import HardConcrete
 from compressor.learned_masks.lagrangian import SQUARE, WARMUP, Lagrangian
 from compressor.learned_masks.layout import Layout
 from compressor.learned_masks.problem import trained_parameters
-from compressor.learned_masks.relaxation import HeadGroup, relaxed_subset
+from compressor.learned_masks.relaxation import UnitGroup, relaxed_subset
 from compressor.learned_masks.subset import Subset
 from compressor.model.architectures import find_sublayers
-from compressor.model.sublayers import Mask
+from compressor.model.sublayers import Mask, belongs, units_of
 from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import Example, get_task
 from compressor.training import hold_out
@@ -60,13 +61,14 @@ def own_answers(model, task, rows: list[Example]) -> list[Example]:
 
 def learning(name: str, **options) -> Learning:
     model = options.pop("model", None) or tiny_model(name)
-    layers = find_sublayers(model)
+    keep = options.setdefault("keep", {"heads": 5})
+    units = {"heads"} if keep is None else {units_of(pool) for pool in keep}
+    layers = [layer for layer in find_sublayers(model) if units_of(layer.kind) in units]
     defaults = {
         "model": model,
         "layers": layers,
         "examples": options.pop("examples", None) or examples(name),
         "task": get_task("translation" if name in TRANSLATORS else "classification"),
-        "keep": {"all": 5},
         "floors": dict.fromkeys(Mask.full(layers).kinds(), 0),
         "epochs": 2,
     }
@@ -74,7 +76,7 @@ def learning(name: str, **options) -> Learning:
 
 
 def test_layout_puts_heads_of_counted_kinds_into_their_pools():
-    layers = find_sublayers(tiny_model("marian"))  # 2 + 3 + 3 layers of 4 heads
+    layers = find_sublayers(tiny_model("marian"))[:8]  # 2 + 3 + 3 layers of 4 heads
     floors = {"encoder_self": 9, "decoder_self": 1, "cross": 2}
     layout = Layout(layers, {"encoder_self": 8, "cross": 6}, floors)
     assert layout.total == 20
@@ -95,8 +97,33 @@ def test_layout_puts_heads_of_counted_kinds_into_their_pools():
     assert scores["cross.2"] == (16.0, 17.0, 18.0, 19.0)
 
 
+def test_layout_puts_heads_and_neurons_into_pools_of_their_own():
+    layers = find_sublayers(tiny_model("marian"))  # 2 x 48 and 3 x 40 neurons
+    floors = dict.fromkeys(Mask.full(layers).kinds(), 0) | {"encoder_ffn": 20}
+    multiples = {"heads": 1, "neurons": 8}
+    layout = Layout(layers, {"encoder_ffn": 49, "cross": 6}, floors, multiples)
+    assert layout.total == 2 * 48 + 3 * 4
+    assert {n: len(p.members) for n, p in layout.pools.items()} == {"encoder_ffn": 96, "cross": 12}
+    values = torch.cat([torch.arange(12.0), torch.arange(96.0)])  # cross-attention comes first
+    assert list(layout.split(values)) == [
+        "cross.0", "cross.1", "cross.2", "encoder_ffn.0", "encoder_ffn.1"
+    ]  # fmt: skip
+    mask = layout.exact_mask(values)
+    # 24 are the least multiple of 8 above the floor; 24 + 24 would be less than the 49 wanted.
+    assert mask.kept("encoder_ffn.0") == list(range(24, 48))
+    assert mask.kept("encoder_ffn.1") == list(range(16, 48))
+    assert mask.count("cross") == 6
+    assert mask.count("decoder_ffn") == 120
+    flat = layout.flat(mask)
+    assert flat[:12].tolist() == [0.0] * 6 + [1.0] * 6
+    assert flat[12:].sum().item() == 56
+    # Shares of gates as in training: a sublayer with less than its floor counts with its floor.
+    shares = torch.cat([torch.full((12,), 0.5), torch.full((48,), 0.25), torch.full((48,), 0.75)])
+    assert layout.count(shares).tolist() == [20 + 36, 6]
+
+
 def test_without_a_count_open_heads_stay_and_floors_are_filled_up():
-    layers = find_sublayers(tiny_model("bert"))
+    layers = find_sublayers(tiny_model("bert"))[:3]
     layout = Layout(layers, None, {"encoder_self": 1})
     values = torch.tensor([-1.0, -2.0, -0.5, -3.0, 2.0, -1.0, 1.0, -9.0, 1.0, 1.0, 1.0, 1.0])
     mask = layout.mask_of(values, values > 0)
@@ -104,7 +131,7 @@ def test_without_a_count_open_heads_stay_and_floors_are_filled_up():
 
 
 def test_multipliers_climb_while_there_are_too_many_heads_and_pull_only_on_open_gates():
-    lagrangian = Lagrangian([HeadGroup((0, 1, 2, 3), 2)], "cpu")
+    lagrangian = Lagrangian([UnitGroup((0, 1, 2, 3), 2)], torch.zeros(4, dtype=torch.long), "cpu")
     lagrangian.observe(torch.tensor([0.4, -0.9, 0.1, 0.1]))  # a batch in two parts, whose
     lagrangian.observe(torch.tensor([0.1, 0.4, 0.0, 0.0]))  # gradients are those of one in sum
     lagrangian.take_step()
@@ -118,6 +145,23 @@ def test_multipliers_climb_while_there_are_too_many_heads_and_pull_only_on_open_
     assert lagrangian.multipliers.grad is not None
     np.testing.assert_allclose(expected.grad, [1.2 * 2 * SQUARE * 0.25 / 4], rtol=1e-6)
     np.testing.assert_allclose(lagrangian.multipliers.grad, [[-1.2 * 0.25, -1.2 * 0.0625]])
+
+
+def test_each_pool_is_pulled_as_strongly_as_the_loss_cares_for_its_gates():
+    """A neuron's gradient is a hundredth of a head's; by hand, as above, for each pool alone."""
+    pools = [UnitGroup((0, 2), 1), UnitGroup((1, 3, 4, 5), 2)]
+    lagrangian = Lagrangian(pools, torch.tensor([0, 1, 0, 1, 1, 1]), "cpu")
+    gradient = torch.tensor([0.3, -0.004, -0.5, 0.002, 0.001, -0.001])
+    lagrangian.observe(gradient)
+    lagrangian.take_step()
+    np.testing.assert_allclose(lagrangian.sensitivity, [0.4, 0.002], rtol=1e-6)
+    lagrangian.observe(2 * gradient)
+    lagrangian.take_step()  # nine parts of the old mean, one of the new
+    np.testing.assert_allclose(lagrangian.sensitivity, [0.44, 0.0022], rtol=1e-5)
+    expected = torch.tensor([2.0, 3.0], requires_grad=True)
+    lagrangian.penalty(expected, progress=1.0).backward()
+    pull = [0.44 * 2 * 2 * SQUARE * 0.5 / 2, 0.0022 * 4 * 2 * SQUARE * 0.25 / 4]
+    np.testing.assert_allclose(expected.grad, pull, rtol=1e-5)
 
 
 def test_a_batch_in_parts_teaches_hard_concrete_the_same(monkeypatch):
@@ -138,7 +182,7 @@ def test_a_batch_in_parts_teaches_hard_concrete_the_same(monkeypatch):
 
 def test_with_a_penalty_a_gate_is_what_it_is_more_probably():
     """At log alpha -0.6 a gate is not 0 in 55 % of the draws, but 1 in 20 % only."""
-    layers = find_sublayers(tiny_model("bert"))
+    layers = find_sublayers(tiny_model("bert"))[:3]
     gates = HardConcrete(Layout(layers, None, {"encoder_self": 0}), penalty=0.1)
     with torch.no_grad():
         gates.log_alpha.copy_(torch.tensor([-0.6, 0.1, -0.1, 2.0] * 3))
@@ -148,7 +192,8 @@ def test_with_a_penalty_a_gate_is_what_it_is_more_probably():
 
 
 def test_the_target_falls_to_the_wanted_count_and_stays():
-    lagrangian = Lagrangian([HeadGroup(tuple(range(10)), 4), HeadGroup((10, 11), 2)], "cpu")
+    pools = [UnitGroup(tuple(range(10)), 4), UnitGroup((10, 11), 2)]
+    lagrangian = Lagrangian(pools, torch.tensor([0] * 10 + [1] * 2), "cpu")
     found = [lagrangian.target(p).tolist() for p in (0.0, WARMUP / 2, WARMUP, 1.0)]
     np.testing.assert_allclose(found, [[10, 2], [7, 2], [4, 2], [4, 2]])
     assert not lagrangian.reached(torch.tensor([4.0, 2.0]), WARMUP / 2)
@@ -171,11 +216,77 @@ def test_the_lagrangian_brings_hard_concrete_gates_to_the_wanted_count():
     assert "target 5.0" in lines[-1]
 
 
+def test_the_lagrangian_brings_heads_and_neurons_to_their_counts():
+    lines: list[str] = []
+    keep = {"heads": 7, "neurons": 64}
+    job = learning(
+        "bert", examples=examples("bert", 64), keep=keep, batch_size=8, epochs=25, patience=99
+    )
+    job = dataclasses.replace(job, report=lines.append, multiples={"heads": 1, "neurons": 8})
+    learned = learn("hard-concrete", job)
+    for units, wanted, slack in (("heads", 7, 0.5), ("neurons", 64, 0.02 * 144)):
+        values = [v for n, row in learned.scores.values.items() if belongs(n, units) for v in row]
+        expected = hard_concrete_distribution.open_probability(torch.tensor(values)).sum()
+        assert expected.item() == pytest.approx(wanted, abs=slack)
+        assert learned.mask.count(units) == wanted
+    assert {learned.mask.counts()[f"encoder_ffn.{i}"] % 8 for i in range(3)} == {0}
+    assert "7 of 12 heads, 64 of 144 neurons kept" in learned.text
+    assert "|multiple:8|" in learned.scores.signature
+    assert re.search(r"heads expected \(target 7\.0, .* neurons expected \(target 64\.0", lines[-1])
+
+
+def test_neurons_that_do_nothing_go_first():
+    """Their columns of the projection that ends the feed-forward part are zero."""
+    model, rng = tiny_model("distilbert"), random.Random(4)
+    layers = [layer for layer in find_sublayers(model) if not layer.is_attention]
+    useless = {(layer.name, neuron) for layer in layers for neuron in rng.sample(range(48), 24)}
+    with torch.no_grad():
+        model.classifier.weight.mul_(20)  # so sure of its answers that any change is for the worse
+        for layer in layers:
+            columns = [neuron for name, neuron in useless if name == layer.name]
+            model.get_submodule(layer.output).weight[:, columns] = 0
+    task = get_task("classification")
+    rows = own_answers(model, task, examples("distilbert", 160))
+    job = learning(
+        "distilbert", model=model, examples=rows, keep={"neurons": 72}, epochs=15, batch_size=16
+    )
+    job = dataclasses.replace(job, multiples={"heads": 1, "neurons": 1})
+    mask = learn("hard-concrete", job).mask
+    removed = {(n, u) for n, flags in mask.keep.items() for u, flag in enumerate(flags) if not flag}
+    assert len(removed) == 72
+    assert len(removed & useless) >= 60  # by chance 36
+
+
+@pytest.mark.parametrize("weights", ["none", "all"])
+@pytest.mark.parametrize("name", BUILDERS)
+def test_every_architecture_learns_which_heads_and_neurons_stay(name: str, weights):
+    keep = {"encoder_self": 5, "neurons": 64}
+    learned = learn("hard-concrete", learning(name, weights=weights, keep=keep, learning_rate=1e-3))
+    assert learned.mask.count("encoder_self") == 5
+    assert 64 <= learned.mask.count("neurons") < 64 + 32
+    counts = learned.mask.counts()
+    assert all(counts[f"encoder_ffn.{index}"] in (0, 32, 48) for index in range(2))
+
+
+def test_too_many_units_for_a_softmax_each_are_refused():
+    model = BertForSequenceClassification(
+        BertConfig(
+            vocab_size=60, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
+            intermediate_size=700, num_labels=LABELS, pad_token_id=0,
+        )
+    )  # fmt: skip
+    with raises(UsageError, "method-for-few-units") as caught:
+        learn("subset", learning("bert", model=model, keep={"neurons": 1000, "heads": 5}))
+    assert "2,112" in str(caught.value)
+    heads = learning("bert", model=model, keep={"heads": 5}, epochs=1)
+    assert learn("subset", heads).mask.count("heads") == 5
+
+
 @pytest.mark.parametrize("method", MAKERS)
 def test_heads_that_do_nothing_go_first(method: str):
     """Their columns of the output projection are zero, so no loss can depend on them."""
     model, rng = tiny_model("distilbert"), random.Random(4)
-    layers = find_sublayers(model)
+    layers = [layer for layer in find_sublayers(model) if layer.is_attention]
     useless = {(layer.name, head) for layer in layers for head in rng.sample(range(4), 2)}
     with torch.no_grad():
         model.classifier.weight.mul_(20)  # so sure of its answers that any change is for the worse
@@ -189,7 +300,7 @@ def test_heads_that_do_nothing_go_first(method: str):
     task = get_task("classification")
     rows = own_answers(model, task, examples("distilbert", 160))
     job = learning(
-        "distilbert", model=model, examples=rows, keep={"all": 6}, epochs=15, batch_size=16
+        "distilbert", model=model, examples=rows, keep={"heads": 6}, epochs=15, batch_size=16
     )
     mask = learn(method, job).mask
     removed = {(n, h) for n, flags in mask.keep.items() for h, flag in enumerate(flags) if not flag}
@@ -199,16 +310,16 @@ def test_heads_that_do_nothing_go_first(method: str):
 @pytest.mark.parametrize("method", MAKERS)
 @pytest.mark.parametrize(
     ("keep", "floor"),
-    [({"all": 8}, 1), ({"all": 9}, 0), ({"encoder_self": 3, "cross": 6}, 1), ({"cross": 0}, 0)],
+    [({"heads": 8}, 1), ({"heads": 9}, 0), ({"encoder_self": 3, "cross": 6}, 1), ({"cross": 0}, 0)],
 )
 def test_head_counts_are_exact(method: str, keep: dict[str, int], floor: int):
     job = learning("marian", keep=keep)
     job = dataclasses.replace(job, epochs=1, floors=dict.fromkeys(job.floors, floor))
     mask = learn(method, job).mask
     for kind in mask.kinds():
-        if "all" not in keep:
+        if "heads" not in keep:
             assert mask.count(kind) == keep.get(kind, mask.total(kind))
-    assert mask.count() == keep.get("all", mask.count())
+    assert mask.count() == keep.get("heads", mask.count())
     assert min(mask.counts().values()) >= floor
 
 
@@ -324,7 +435,7 @@ def test_a_damaged_state_is_made_again_with_a_message(tmp_path: Path, damage: by
 
 @pytest.mark.parametrize("estimator", ["gumbel", "straight-through"])
 def test_subset_gates_sum_to_the_count_and_harden(estimator):
-    layers = find_sublayers(tiny_model("marian"))
+    layers = find_sublayers(tiny_model("marian"))[:8]
     floors = {"encoder_self": 1, "decoder_self": 1, "cross": 1}
     gates = Subset(Layout(layers, {"encoder_self": 3, "cross": 5}, floors), estimator=estimator)
     with torch.no_grad():
@@ -345,9 +456,9 @@ def test_subset_gates_sum_to_the_count_and_harden(estimator):
 
 
 def test_a_cold_subset_and_its_mask_keep_the_same_heads_with_floors():
-    layers = find_sublayers(tiny_model("marian"))
+    layers = find_sublayers(tiny_model("marian"))[:8]
     floors = {"encoder_self": 0, "decoder_self": 1, "cross": 2}
-    gates = Subset(Layout(layers, {"all": 11}, floors))
+    gates = Subset(Layout(layers, {"heads": 11}, floors))
     for seed in range(5):
         with torch.no_grad():
             gates.weight.normal_(0, 9, generator=torch.Generator().manual_seed(seed))
@@ -358,7 +469,7 @@ def test_a_cold_subset_and_its_mask_keep_the_same_heads_with_floors():
 
 def test_a_layer_at_its_floor_earns_nothing_by_closing():
     layers = find_sublayers(tiny_model("bert"))
-    gates = HardConcrete(Layout(layers, {"all": 5}, {"encoder_self": 2}))
+    gates = HardConcrete(Layout(layers, {"heads": 5}, {"encoder_self": 2}))
     with torch.no_grad():
         gates.log_alpha[:4] = -3.0  # expected heads of the first layer: 0.4
     (expected,) = gates.expected()
@@ -405,7 +516,7 @@ def test_the_text_tells_the_losses_of_soft_gates_and_of_the_mask():
 
 def test_a_training_that_was_too_short_says_all_that_is_wrong():
     learned = learn("hard-concrete", learning("marian", batch_size=32, epochs=1))
-    assert "the gates had not settled at the wanted number of heads; train longer" in learned.text
+    assert "the gates had not settled at the wanted number of units; train longer" in learned.text
     soft, hard = map(float, re.findall(r"(\d+\.\d{4}) with", learned.text))
     assert ("making the gates hard changed it" in learned.text) == (abs(hard - soft) > 0.05 * soft)
 

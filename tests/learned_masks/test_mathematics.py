@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from compressor.learned_masks import hard_concrete_distribution, relaxation
-from compressor.learned_masks.relaxation import HeadGroup, relaxed_subset, rounds, straight_through
+from compressor.learned_masks.relaxation import UnitGroup, relaxed_subset, rounds, straight_through
 
 LOG_ALPHAS = [-4.0, -1.0, 0.0, 0.7, 3.0]
 
 
 def one_pool(count: int, keep: int) -> list[torch.Tensor]:
-    return rounds([], [HeadGroup(tuple(range(count)), keep)], count)
+    return rounds([], [UnitGroup(tuple(range(count)), keep)], count)
 
 
 @pytest.mark.parametrize("log_alpha", LOG_ALPHAS)
@@ -86,8 +86,8 @@ def test_a_cold_subset_is_the_hard_one(keep: int):
 def test_a_subset_takes_floors_first_and_each_pool_by_itself():
     """Cold: the best of each layer, then the best of the pool; by hand."""
     scores = torch.tensor([5.0, 4.0, -1.0, -2.0, 3.0, 2.0, 1.0])
-    layers = [HeadGroup((0, 1), 1), HeadGroup((2, 3), 1), HeadGroup((4, 5, 6), 0)]
-    plan = rounds(layers, [HeadGroup((0, 1, 2, 3), 3), HeadGroup((4, 5, 6), 2)], 7)
+    layers = [UnitGroup((0, 1), 1), UnitGroup((2, 3), 1), UnitGroup((4, 5, 6), 0)]
+    plan = rounds(layers, [UnitGroup((0, 1, 2, 3), 3), UnitGroup((4, 5, 6), 2)], 7)
     assert relaxed_subset(scores, plan, 1e-3).tolist() == [1, 1, 1, 0, 1, 1, 0]
     warm = relaxed_subset(scores, plan, 1.0)
     assert float(warm[:4].sum()) == pytest.approx(3, abs=1e-5)
@@ -99,14 +99,14 @@ def test_a_subset_takes_floors_first_and_each_pool_by_itself():
 def test_subset_gradients_against_finite_differences(temperature: float):
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(6, dtype=torch.float64, generator=generator, requires_grad=True)
-    plan = rounds([HeadGroup((0, 1, 2), 1)], [HeadGroup(tuple(range(6)), 3)], 6)
+    plan = rounds([UnitGroup((0, 1, 2), 1)], [UnitGroup(tuple(range(6)), 3)], 6)
     assert torch.autograd.gradcheck(lambda s: relaxed_subset(s, plan, temperature), scores)
 
 
 @pytest.mark.parametrize("temperature", [1000.0, 1.0, 1e-3, 1e-8])
 def test_subset_gradients_are_finite_in_single_precision(temperature: float):
     scores = torch.tensor([9.0, 9.0, 8.999, -40.0, 0.0, 80.0], requires_grad=True)
-    plan = rounds([HeadGroup((5,), 1)], [HeadGroup(tuple(range(6)), 5)], 6)
+    plan = rounds([UnitGroup((5,), 1)], [UnitGroup(tuple(range(6)), 5)], 6)
     gates = relaxed_subset(scores, plan, temperature)
     (gates * torch.arange(6)).sum().backward()
     assert scores.grad is not None
