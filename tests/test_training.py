@@ -12,11 +12,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from compressor import training
 from compressor.errors import InputError
 from compressor.tasks import Batch, Example
 from compressor.tasks.batching import within_tokens
-from compressor.training import Data, Problem, Schedule, Trained, hold_out, train
+from compressor.training import Data, Problem, Schedule, Trained, hold_out, loop, train
 from tests.helpers.errors import raises
 
 WANTED = torch.tensor([2.0, -1.0, 0.5])
@@ -118,7 +117,7 @@ def test_batches_of_many_tokens_are_trained_on_in_parts(monkeypatch):
     """The same steps, but for rounding, with the memory of a part; three tokens in each row."""
     found = []
     for most in (2048, 7):
-        monkeypatch.setattr(training, "most_tokens", lambda model, most=most: most)
+        monkeypatch.setattr(loop, "most_tokens", lambda model, most=most: most)
         problem = Regression(noise=0)
         trained = train(problem, DATA, Schedule(3, batch_size=8, weight_decay=0, patience=9))
         sizes = {len(rows) for rows in problem.seen}
@@ -148,7 +147,7 @@ class Stop(Exception):
 @pytest.mark.parametrize("stop_at", [3, 5, 12])
 def test_a_stopped_training_goes_on_and_ends_the_same(tmp_path: Path, monkeypatch, stop_at: int):
     """Saved after every step; stopped within the first epoch, at its end, and later."""
-    monkeypatch.setattr(training, "SAVE_SECONDS", -1.0)
+    monkeypatch.setattr(loop, "SAVE_SECONDS", -1.0)
     schedule = Schedule(4, batch_size=8, patience=9)
     whole = Regression()
     expected = train(whole, DATA, schedule, seed=3)

@@ -15,6 +15,7 @@ from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.unit_costs import unit_costs
 from compressor.pipeline.workspace import Workspace
 from compressor.progress import Progress
+from compressor.recovery.text import Text
 from compressor.tasks import Batch, Example, Rows, Task
 
 
@@ -61,6 +62,7 @@ class Context:
         multiples: in which groups units go.
         examples: the rows to score and repair on, encoded.
         precisions: to export, float32 first.
+        text: unlabelled, to distill from; None where none is given.
     """
 
     recipe: Recipe
@@ -77,6 +79,7 @@ class Context:
     precisions: Sequence[str]
     workspace: Workspace
     progress: Progress
+    text: Text | None = None
 
     @cached_property
     def costs(self) -> UnitCosts:

@@ -20,6 +20,7 @@ from compressor.model.checkpoint import Checkpoint, open_checkpoint, open_dense
 from compressor.model.location import checkpoint_files
 from compressor.model.sublayers import Mask
 from compressor.pipeline.context import Context, DataRows, Probe
+from compressor.pipeline.distill_text import open_text, text_sha256
 from compressor.pipeline.methods import RecoverySection
 from compressor.pipeline.plan import floors_of, plan_budgets, units_to_prune
 from compressor.pipeline.recipe import Recipe
@@ -155,6 +156,7 @@ def prepare(
     warn_of_shared_rows(data, progress)
     examples = encode(data.fitted, checkpoint, task)
     require_rows_to_train(recipe.recovery, len(examples), learns=recipe.learns)
+    text = open_text(recipe.recovery, data.fitted, task, checkpoint)
     cut = count_truncated(examples)
     if cut:
         progress.message(
@@ -176,6 +178,7 @@ def prepare(
         precisions=precisions_to_export(recipe.export.precision, device),
         workspace=open_workspace(output, identity, progress),
         progress=progress,
+        text=text,
     )
 
 
@@ -192,6 +195,7 @@ def _identity(
         "calibration_sha256": data.calibration and data.calibration.sha256,
         "test_sha256": data.test and data.test.sha256,
         "target_text_sha256": text and sha256_of(Path(text)),
+        "distill_text_sha256": text_sha256(recipe.recovery),
     }
 
 

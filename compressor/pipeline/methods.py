@@ -132,9 +132,47 @@ class _Patience(Section):
     patience: PositiveInt = option(2, help="Training stops after so many epochs without gain.")
 
 
+class _Hidden(Section):
+    hidden: float = option(
+        1.0,
+        flag="--distill-hidden",
+        ge=0,
+        allow_inf_nan=False,
+        help="Distillation: weight of the difference in hidden states after every layer; 0 leaves "
+        "it out.",
+    )
+
+
+class _Steps(Section):
+    steps: PositiveInt | None = option(
+        None,
+        flag="--distill-steps",
+        help="Distillation: steps of 32 rows, at most. Default: as many as the epochs have.",
+    )
+
+
+class _Text(Section):
+    text: str | None = option(
+        None,
+        flag="--distill-text",
+        help="Distillation: more text to learn from, in the source language, a sentence a line; "
+        "the dense model translates or classifies it. Of any size.",
+    )
+
+
+class _Beams(Section):
+    beams: PositiveInt = option(
+        1,
+        flag="--distill-beams",
+        needs="text",
+        help="Beam width of the dense model's translations of --distill-text.",
+    )
+
+
 # Options of single recovery methods, by the names that `RECOVERIES` has for them.
 _REPAIR_OPTIONS: dict[str, type[Section]] = {
     "epochs": _Epochs, "learning_rate": _LearningRate, "patience": _Patience,
+    "hidden": _Hidden, "steps": _Steps, "text": _Text, "beams": _Beams,
 }  # fmt: skip
 REPAIRS = {
     name: _member(name, [_REPAIR_OPTIONS[own] for own in method.options], RecoverySection)

@@ -30,6 +30,7 @@ from compressor.pipeline.build import (
     verify_reload,
 )
 from compressor.pipeline.context import Context
+from compressor.pipeline.distill_text import translate_text
 from compressor.pipeline.evaluate import benchmark, choose_defaults, evaluate
 from compressor.pipeline.load import TargetTokens, load, prepare, read, target_tokens
 from compressor.pipeline.plan import Plan, own_recipe
@@ -72,6 +73,7 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
 
     dense = export_dense(context, context.workspace.state / "dense")
     builds = export_precisions(context, dense)
+    translate_text(context, dense)
     choices = []
     for plan in context.plans:
         choice = _choose(context, plan, dense, tokens)

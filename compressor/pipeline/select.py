@@ -29,6 +29,7 @@ from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask, Scores, Sublayer
 from compressor.model.surgery import prune
 from compressor.pipeline.context import Context
+from compressor.pipeline.distill_text import text_of_run
 from compressor.pipeline.methods import MethodSection, RecoverySection
 from compressor.pipeline.plan import Plan
 from compressor.pipeline.sections import Macs, Penalty, SteppedCounts
@@ -37,6 +38,7 @@ from compressor.pipeline.unit_costs import unit_costs
 from compressor.progress import Progress
 from compressor.recovery import Recovered, Recovery
 from compressor.recovery import recover as recover_model
+from compressor.recovery.text import Text
 from compressor.results import QualitySearch, SpeedSearch
 from compressor.tasks import Example, Task
 
@@ -205,6 +207,7 @@ def recover(context: Context, pruned: nn.Module, name: str) -> Recovered:
         device=context.device,
         progress=context.progress,
         state=context.workspace.state / f"distill-{name}.safetensors",
+        text=text_of_run(context),
     )
 
 
@@ -282,8 +285,13 @@ def repair(
     device: str,
     progress: Progress,
     state: Path | None = None,
+    text: Text | None = None,
 ) -> Recovered:
-    """Run recovery methods, with a checkpoint's model as what to come close to."""
+    """Run recovery methods, with a checkpoint's model as what to come close to.
+
+    Args:
+        text: to distill from, of a translator with its translations.
+    """
     job = Recovery(
         dense=checkpoint.model,
         pruned=pruned,
@@ -295,16 +303,17 @@ def repair(
         progress=lambda done, total: progress.update("repair", done, total),
         report=progress.message,
         state=state,
+        text=text,
     )
     methods = {}
     for step in steps:
-        methods[step.name] = _options(step)
+        methods[step.name] = step.model_dump(exclude={"name", "text", "beams"})
         if methods[step.name].get("learning_rate", 1) is None:
             methods[step.name]["learning_rate"] = task.learning_rate
     return recover_model(methods, job)
 
 
-def _options(section: MethodSection | RecoverySection) -> dict[str, Any]:
+def _options(section: MethodSection) -> dict[str, Any]:
     return section.model_dump(exclude={"name"})
 
 

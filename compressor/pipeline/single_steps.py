@@ -22,9 +22,12 @@ from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune, verify_surgery
 from compressor.pipeline.build import pruning_facts
+from compressor.pipeline.distill_text import open_text, text_beams, translated_by_pytorch
 from compressor.pipeline.load import (
+    encode,
     load,
     pick_device,
+    read,
     read_calibration,
     require_rows_to_train,
     synthetic_probe,
@@ -123,8 +126,10 @@ def prune_checkpoint(
     checkpoint = load(request.model)
     task = get_task(checkpoint.entry.task)
     check_columns(request.data, task)
-    examples, _ = read_calibration(request.data, checkpoint, task)
+    rows = read(request.data, checkpoint, task).calibration
+    examples = [] if rows is None else encode(rows, checkpoint, task)
     require_rows_to_train(request.recovery, len(examples))
+    text = open_text(request.recovery, rows, task, checkpoint)
     full = Mask.full(checkpoint.layers)
     if not {name: len(v) for name, v in scores.values.items()}.items() <= full.counts().items():
         raise UsageError(
@@ -147,10 +152,12 @@ def prune_checkpoint(
     probe = synthetic_probe(checkpoint, task)
     inputs = [batch.inputs() for batch in probe.batches]
     check = verify_surgery(checkpoint.model, pruned, checkpoint.layers, mask, inputs)
-    recovered = repair(
-        request.recovery, checkpoint, task, examples, pruned,
-        seed=request.seed, device=device, progress=progress,
-    )  # fmt: skip
+    beams = text_beams(request.recovery)
+    with translated_by_pytorch(text, beams, checkpoint, device, progress) as translated:
+        recovered = repair(
+            request.recovery, checkpoint, task, examples, pruned,
+            seed=request.seed, device=device, progress=progress, text=translated,
+        )  # fmt: skip
     round_to(recovered.model, checkpoint.dtype)
     record = pruning_facts(checkpoint, mask, scores, budgets[0].text, request.seed)
     record |= {"selection": "", "recovery": recovered.text or "none"}

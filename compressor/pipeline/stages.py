@@ -37,7 +37,8 @@ class Stage:
         needs: stages that it is computed from: it is dropped with any of them whose keys do not
             differ from its own.
         writes: argument that holds the directory where it writes files for the user.
-        weights: file in the state directory with weights that belong to the result.
+        weights: file in the state directory with weights, or translations, that belong to the
+            result.
         scratch: files with states of trainings in the state directory, several times the model
             each, which are removed when the stage is finished.
     """
@@ -57,6 +58,11 @@ STAGES: dict[str, Stage] = {
     "started": Stage("reading inputs"),
     "target-text": Stage("cutting {path.name} into tokens"),
     "dense": Stage("exporting the dense model to compare with", writes="directory"),
+    "distill-text": Stage(
+        "translating {text.lines.path.name} with the dense model",
+        weights="translations.txt",
+        scratch=("translations-*.partial",),
+    ),
     "scores": Stage("scoring {context.counted} with {context.recipe.method.name}"),
     "costs": Stage("timing sublayers of {kind} with {counts} units", keys=(("kind", "kind"),)),
     "timed-choice": Stage(
@@ -67,20 +73,20 @@ STAGES: dict[str, Stage] = {
     "candidate": Stage(
         "trying {choice.mask} on the test rows",
         keys=(("plan", "plan.name"), ("kept", "choice.kept")),
-        needs=("scores", "target-text"),
+        needs=("scores", "target-text", "distill-text"),
         scratch=("distill-{plan.name}-candidate-*.safetensors",),
     ),
     "choice": Stage(
         "{plan.action}",
         keys=(_PLAN,),
-        needs=("scores", "costs", "timed-choice", "candidate"),
+        needs=("scores", "costs", "timed-choice", "candidate", "distill-text"),
         weights="weights-{plan.name}.safetensors",
         scratch=("gates-{plan.name}*.safetensors", "distill-{plan.name}-step-*.safetensors"),
     ),
     "build": Stage(
         "removing units ({choice.mask} kept){context.repairing}, exporting, checking",
         keys=(_PLAN,),
-        needs=("choice", "target-text"),
+        needs=("choice", "target-text", "distill-text"),
         writes="plan.directory",
         scratch=("distill-{plan.name}.safetensors",),
     ),

@@ -17,6 +17,7 @@ from compressor.model.sublayers import Sublayer
 if TYPE_CHECKING:
     from torch import nn
 
+    from compressor.recovery.text import Text
     from compressor.tasks import Example, Task
 
 
@@ -24,8 +25,9 @@ class Method(NamedTuple):
     """What is known of a recovery method without importing it.
 
     Args:
-        function: `module:function`, called with a `Recovery` and the options as keywords.
-        options: what can be set.
+        function: `module:function`, called with a `Recovery` and the options.
+        options: what can be set. `text` and `beams` reach the function as `Recovery.text`, the
+            others as keywords.
         trains: it holds some of the rows out, to judge itself on them.
         help: one line for the user.
     """
@@ -42,7 +44,8 @@ RECOVERIES: dict[str, Method] = {
         "re-solve the projections into the residual stream by least squares; needs no labels",
     ),
     "distill": Method(
-        "compressor.recovery.distill:recover", ("epochs", "learning_rate", "patience"), True,
+        "compressor.recovery.distill:recover",
+        ("epochs", "steps", "learning_rate", "patience", "hidden", "text", "beams"), True,
         "fine-tune with the dense model as teacher",
     ),
 }  # fmt: skip
@@ -62,6 +65,7 @@ class Recovery:
         progress: called with (steps done, steps in all); what a step is, the method decides.
         report: called with a line now and then.
         state: file from which a stopped training goes on.
+        text: more rows to train on, without labels; for `distill`.
     """
 
     dense: nn.Module
@@ -74,6 +78,7 @@ class Recovery:
     progress: Callable[[int, int], None] = field(default=lambda done, total: None)
     report: Callable[[str], None] = field(default=lambda line: None)
     state: Path | None = None
+    text: Text | None = None
 
 
 @dataclass(frozen=True)

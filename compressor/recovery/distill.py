@@ -4,12 +4,19 @@ The loss is the divergence of the student's predictions from the teacher's,
 
     KL(p_dense || p_pruned), the mean over real target tokens, or over rows for a classifier,
 
-so no labels are used (a translator reads its targets, as inputs of the decoder). A tenth of the
-rows is held out; the weights that do best there are kept, and training stops when they get no
-better. The student is trained without dropout: what it has to match is computed without, too.
+so no labels are used (a translator reads its targets, as inputs of the decoder). To it can be added
+`hidden` times the difference of the residual streams after every Transformer layer,
 
-Cost: a forward pass of the dense model over the calibration rows, whose results are kept
-(`compressor.recovery.teacher`), and in each epoch a forward and backward pass of the pruned one.
+    mean over layers of  mean |h_dense - h_pruned|^2 / variance of h_dense,
+
+over real tokens (`compressor.recovery.hidden_states`). A tenth of the rows is held out; the weights
+with the lowest divergence there are kept, and training stops when it gets no lower. The student is
+trained without dropout: what it has to match is computed without, too.
+
+Cost: a forward pass of the dense model over the calibration rows, whose results are kept up to the
+memory of its weights (`compressor.recovery.teacher`), and in each epoch a forward and backward pass
+of the pruned one. Hidden states of all layers take more memory than predictions; rows that do
+not fit cost a forward pass of the dense model in every epoch.
 """
 
 from __future__ import annotations
@@ -22,27 +29,43 @@ from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax
 
 from compressor.recovery import Recovered, Recovery
+from compressor.recovery.hidden_states import (
+    Spread,
+    difference,
+    find_blocks,
+    observed,
+    of_real_tokens,
+)
 from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
 from compressor.training import Data, Problem, Schedule, Trained, hold_out, train
 
+HIDDEN = 1.0
+
 
 def recover(
-    job: Recovery, epochs: int = 5, learning_rate: float = 1e-4, patience: int = 2
+    job: Recovery,
+    epochs: int = 5,
+    learning_rate: float = 1e-4,
+    patience: int = 2,
+    hidden: float = HIDDEN,
+    steps: int | None = None,
 ) -> Recovered:
     """Train a copy to predict what the dense model does; never worse on the held-out rows.
 
     Args:
-        epochs, patience: see `compressor.training.Schedule`.
+        epochs, patience, steps: see `compressor.training.Schedule`.
+        hidden: weight of the difference in hidden states; 0 leaves it out.
     """
     learn, held = hold_out(job.examples, job.seed)
     student = copy.deepcopy(job.pruned)
-    problem = Distillation(job, student, job.task.batches(held, job.dense), learning_rate)
+    batches = job.task.batches(held, job.dense)
+    problem = Distillation(job, student, batches, learning_rate, hidden)
     before = problem.validate(0.0)
     trained = train(
         problem,
-        Data(learn, job.task, job.dense, job.device),
-        Schedule(epochs, patience=patience),
+        Data(learn, job.task, job.dense, job.device, job.text),
+        Schedule(epochs, patience=patience, steps=steps),
         seed=job.seed,
         state=job.state,
         report=job.report,
@@ -52,7 +75,7 @@ def recover(
         text = f"distill: nothing gained on {len(held)} held-out rows, weights as they were"
         return Recovered(job.pruned, text)
     student.zero_grad()
-    return Recovered(student, _describe(trained, before, len(learn), len(held), learning_rate))
+    return Recovered(student, _describe(trained, before, job, len(held), learning_rate))
 
 
 class Distillation(Problem):
@@ -60,15 +83,26 @@ class Distillation(Problem):
 
     Args:
         student: in evaluation mode; its weights change.
-        held: batches to validate on.
+        held: batches to validate on; the variance of hidden states is taken from them, too.
+        hidden: weight of the difference in hidden states.
     """
 
     def __init__(
-        self, job: Recovery, student: nn.Module, held: list[Batch], learning_rate: float
+        self,
+        job: Recovery,
+        student: nn.Module,
+        held: list[Batch],
+        learning_rate: float,
+        hidden: float = 0.0,
     ) -> None:
         self.job, self.student, self.held = job, student, held
-        self.learning_rate = learning_rate
-        self.teacher = Teacher(job.dense, job.task, self._teacher_batches())
+        self.learning_rate, self.hidden = learning_rate, hidden
+        self.blocks = find_blocks(job.layers) if hidden else []
+        self.teacher = Teacher(job.dense, job.task, self._teacher_batches(), self.blocks)
+        spread = Spread(len(self.blocks))
+        for batch in held if hidden else ():
+            spread.add(self.teacher.answers(batch.to(job.device))[1])
+        self.variances = spread.variances()
         self._parameters = {n: p for n, p in student.named_parameters() if p.is_floating_point()}
         for parameter in self._parameters.values():
             parameter.requires_grad_(True)
@@ -80,20 +114,25 @@ class Distillation(Problem):
         return dict(self._parameters)
 
     def loss(self, batch: Batch, progress: float) -> Tensor:
-        return self._divergence(batch) / self.job.task.loss_terms(batch)
+        task = self.job.task
+        wanted, streams = self.teacher.answers(batch)
+        with observed(self.student, self.blocks) as found:
+            logits = task.logits(self.student, batch)
+        loss = _divergence(logits[task.term_mask(batch)], wanted) / task.loss_terms(batch)
+        if not self.blocks:
+            return loss
+        states = of_real_tokens(found, self.blocks, task, batch)
+        return loss + self.hidden * difference(states, streams, self.variances)
 
     @torch.no_grad()
     def validate(self, progress: float) -> float:
-        sums = [self._divergence(batch.to(self.job.device)) for batch in self.held]
-        terms = sum(self.job.task.loss_terms(batch) for batch in self.held)
+        task, sums = self.job.task, []
+        for batch in self.held:
+            moved = batch.to(self.job.device)
+            logits = task.logits(self.student, moved)[task.term_mask(moved)]
+            sums.append(_divergence(logits, self.teacher.log_probabilities(moved)))
+        terms = sum(task.loss_terms(batch) for batch in self.held)
         return float(torch.stack(sums).sum()) / terms
-
-    def _divergence(self, batch: Batch) -> Tensor:
-        """KL(dense || pruned), summed over what the task's loss has terms for, in nats."""
-        logits: Tensor = self.job.task.logits(self.student, batch)
-        terms = logits[self.job.task.term_mask(batch)]  # [terms, vocabulary or labels]
-        wanted = self.teacher.log_probabilities(batch)  # of the same shape
-        return kl_div(log_softmax(terms.float(), -1), wanted, reduction="sum", log_target=True)
 
     def _teacher_batches(self) -> Iterator[Batch]:
         """The calibration rows for the teacher to read, with progress."""
@@ -103,10 +142,21 @@ class Distillation(Problem):
             yield batch
 
 
-def _describe(trained: Trained, before: float, rows: int, held: int, rate: float) -> str:
+def _divergence(logits: Tensor, wanted: Tensor) -> Tensor:
+    """KL(dense || pruned) in nats, summed over the loss's terms.
+
+    Args:
+        logits: of the pruned model, [loss terms, vocabulary or labels].
+        wanted: log-probabilities of the dense one, of the same shape.
+    """
+    return kl_div(log_softmax(logits.float(), -1), wanted, reduction="sum", log_target=True)
+
+
+def _describe(trained: Trained, before: float, job: Recovery, held: int, rate: float) -> str:
     epochs = f"{trained.best_epoch} of {trained.history[-1]['epoch']} epochs"
+    text = f" and {job.text.rows} lines of text" if job.text is not None else ""
     return (
-        f"distill: fine-tuned with the dense model as teacher on {rows} rows at learning rate "
-        f"{rate:g}, best after {epochs}; divergence from it on {held} held-out rows "
-        f"{before:.4f} before, {trained.best:.4f} after"
+        f"distill: fine-tuned with the dense model as teacher on {len(job.examples) - held} "
+        f"rows{text} at learning rate {rate:g}, best after {epochs} ({trained.steps} steps); "
+        f"divergence from it on {held} held-out rows {before:.4f} before, {trained.best:.4f} after"
     )

@@ -2,33 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
+from compressor.recovery.hidden_states import Block, observed, of_real_tokens
 from compressor.tasks import Batch, Task
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """What the dense model computes for a batch.
+
+    Args:
+        read: what its logits are made from, [loss terms, width]: a translator's last hidden
+            states, a classifier's logits.
+        hidden: the residual stream after each block, [real tokens, width] each.
+    """
+
+    read: Tensor
+    hidden: tuple[Tensor, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(x.numel() * x.element_size() for x in (self.read, *self.hidden))
+
+
 class Teacher:
-    """What the dense model predicts for rows that come again in every epoch.
+    """What the dense model computes for rows that come again in every epoch.
 
     Of a translator it keeps what the output projection reads, the last hidden states: the logits
-    themselves are a vocabulary wide. Of a classifier it keeps the logits. As much is kept as the
-    model's own weights take, in the order of `batches`; later rows are computed each time.
+    themselves are a vocabulary wide. Of a classifier it keeps the logits. Where hidden states are
+    matched, it keeps those of all blocks as well. As much is kept as the model's own weights take,
+    whole rows in the order of `batches`; later rows are computed each time.
 
     Args:
         dense: in evaluation mode, on the device where batches will be; not changed.
         task: its task (see `compressor.tasks`).
         batches: the rows that will come, as few or as many in a batch as is efficient.
+        blocks: whose hidden states are asked for.
     """
 
     @torch.no_grad()
-    def __init__(self, dense: nn.Module, task: Task, batches: Iterable[Batch]) -> None:
-        self.dense, self.task = dense, task
+    def __init__(
+        self,
+        dense: nn.Module,
+        task: Task,
+        batches: Iterable[Batch],
+        blocks: Sequence[Block] = (),
+    ) -> None:
+        self.dense, self.task, self.blocks = dense, task, blocks
         self.projection: nn.Module | None = dense.get_output_embeddings()  # type: ignore[operator]
-        self.kept: dict[int, Tensor] = {}  # row -> [its loss terms, width]
+        self.kept: dict[int, Lesson] = {}  # by row
         weights = list(dense.parameters())
         self.memory_left = sum(p.numel() * p.element_size() for p in weights)
         for batch in batches:
@@ -39,44 +67,67 @@ class Teacher:
     @torch.no_grad()
     def log_probabilities(self, batch: Batch) -> Tensor:
         """[loss terms, classes or vocabulary], float32; terms in the order of the batch."""
+        return self.answers(batch)[0]
+
+    @torch.no_grad()
+    def answers(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Log-probabilities as above, and the hidden states after each block.
+
+        Those of real tokens: [tokens, width], row by row.
+        """
         if all(row in self.kept for row in batch.rows):
-            logits = self._project(torch.cat([self.kept[row] for row in batch.rows]))
+            rows = [self.kept[row] for row in batch.rows]
+            logits = self._project(torch.cat([row.read for row in rows]))
+            blocks = zip(*(row.hidden for row in rows), strict=True)
+            hidden = tuple(torch.cat(parts) for parts in blocks)
         else:
-            logits = self.task.logits(self.dense, batch)[self.task.term_mask(batch)]
-        return log_softmax(logits.float(), -1)
+            logits, lesson = self._compute(batch)
+            hidden = lesson.hidden
+        return log_softmax(logits.float(), -1), hidden
 
     def _remember(self, batch: Batch) -> None:
-        terms = self.task.term_mask(batch)
-        found = self._hidden(batch)[terms]
-        for row, part in zip(batch.rows, found.split(_terms_per_row(terms)), strict=True):
-            size = part.numel() * part.element_size()
-            if size > self.memory_left:
+        _, lesson = self._compute(batch)
+        terms = _per_row(self.task.term_mask(batch))
+        tokens = [_per_row(self.task.token_mask(batch, block.kind)) for block in self.blocks]
+        hidden = [x.split(counts) for x, counts in zip(lesson.hidden, tokens, strict=True)]
+        parts = zip(batch.rows, lesson.read.split(terms), strict=True)
+        for number, (row, read) in enumerate(parts):
+            own = Lesson(read.clone(), tuple(block[number].clone() for block in hidden))
+            if own.bytes > self.memory_left:
                 self.memory_left = 0
                 return
-            self.memory_left -= size
-            self.kept[row] = part.clone()
+            self.memory_left -= own.bytes
+            self.kept[row] = own
 
-    def _hidden(self, batch: Batch) -> Tensor:
-        """What is kept, at every position: [batch, target, width] or [batch, labels]."""
-        if self.projection is None:
-            found: Tensor = self.task.logits(self.dense, batch)
-            return found
+    def _compute(self, batch: Batch) -> tuple[Tensor, Lesson]:
+        """One pass of the dense model: logits [loss terms, vocabulary or classes], and the rest."""
         read: list[Tensor] = []
-        hook = self.projection.register_forward_pre_hook(lambda _, args: read.append(args[0]))
+        hooks = []
+        if self.projection is not None:
+            hooks = [
+                self.projection.register_forward_pre_hook(lambda _, args: read.append(args[0]))
+            ]
         try:
-            self.task.logits(self.dense, batch)
+            with observed(self.dense, self.blocks) as found:
+                logits = self.task.logits(self.dense, batch)
         finally:
-            hook.remove()
-        return read[-1]
+            for hook in hooks:
+                hook.remove()
+        terms = self.task.term_mask(batch)
+        lesson = Lesson(
+            (read[-1] if read else logits)[terms],
+            tuple(of_real_tokens(found, self.blocks, self.task, batch)),
+        )
+        return logits[terms], lesson
 
-    def _project(self, kept: Tensor) -> Tensor:
+    def _project(self, read: Tensor) -> Tensor:
         if self.projection is None:
-            return kept
+            return read
         bias = getattr(self.dense, "final_logits_bias", None)
-        logits: Tensor = self.projection(kept)
+        logits: Tensor = self.projection(read)
         return logits if bias is None else logits + bias
 
 
-def _terms_per_row(terms: Tensor) -> list[int]:
-    counts: list[int] = terms.reshape(len(terms), -1).sum(-1).tolist()
+def _per_row(mask: Tensor) -> list[int]:
+    counts: list[int] = mask.reshape(len(mask), -1).sum(-1).tolist()
     return counts

@@ -12,7 +12,6 @@ import pytest
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from compressor import training
 from compressor.errors import UsageError
 from compressor.learned_masks import Learning, hard_concrete_distribution, learn
 from compressor.learned_masks.base import distance_from_hard
@@ -26,7 +25,7 @@ from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask, belongs, units_of
 from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import Example, get_task
-from compressor.training import hold_out
+from compressor.training import hold_out, loop
 from tests.helpers.errors import raises
 from tests.helpers.tiny import BUILDERS, LABELS, TRANSLATORS, tiny_model
 
@@ -168,7 +167,7 @@ def test_a_batch_in_parts_teaches_hard_concrete_the_same(monkeypatch):
     """Long rows are trained on in parts, for memory; multipliers and gates must not notice."""
     found = []
     for most in (10**6, 20):
-        monkeypatch.setattr(training, "most_tokens", lambda model, most=most: most)
+        monkeypatch.setattr(loop, "most_tokens", lambda model, most=most: most)
         lines: list[str] = []
         job = learning("bert", examples=examples("bert", 48), batch_size=8, epochs=4, patience=99)
         learned = learn("hard-concrete", dataclasses.replace(job, report=lines.append))
@@ -402,7 +401,7 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(
     method: str, stop_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """3 epochs of 4 steps for the gates, 1 for the weights; stopped within each."""
-    monkeypatch.setattr("compressor.training.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("compressor.training.loop.SAVE_SECONDS", 0.0)
     job = learning("bert", weights="all", learning_rate=1e-3, batch_size=8, epochs=4)
     job = dataclasses.replace(job, patience=99)
     whole = facts(learn(method, job))

@@ -1,4 +1,4 @@
-"""The training loop that learned masks and distillation share.
+"""The training loop.
 
 Shuffled batches of similar length, AdamW, warm-up and linear decay, validation after every epoch,
 early stopping, and a file from which an interrupted training is resumed. All randomness of a step
@@ -8,13 +8,12 @@ the CPU; a GPU adds up some gradients in no fixed order).
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from compressor.errors import InputError
-from compressor.tasks import Batch, Example, Task
+from compressor.tasks import Batch
 from compressor.tasks.batching import most_tokens, within_tokens
+from compressor.training.data import Batches, Data
+from compressor.training.state import Trained, UnusableState, read_state, shapes, write_state
 
 SAVE_SECONDS = 60.0  # between two saves within an epoch
 _MOST_SAVING = 0.05  # share of the time spent on saving
-HELD_OUT = 8  # rows at least
 _LARGEST_GRADIENT = 1.0  # norm that gradients are clipped to
 
 
@@ -72,6 +72,7 @@ class Schedule:
 
     Args:
         batch_size: rows per step.
+        steps: at most; None for as many as the epochs have. The last epoch may then be cut short.
         warmup: share of all steps over which learning rates rise from zero.
         patience: training stops after this many validated epochs in a row without a better one.
     """
@@ -81,66 +82,7 @@ class Schedule:
     warmup: float = 0.1
     weight_decay: float = 0.01
     patience: int = 2
-
-
-@dataclass(frozen=True)
-class Trained:
-    """How a training went.
-
-    Args:
-        steps: how many were done.
-        best: the lowest validation; None if nothing was validated.
-        best_epoch: the epoch that had it, from 1; 0 for none.
-        waited: validated epochs since the best one.
-        stopped_early: whether that was more than the schedule's patience.
-        history: of each epoch its number, mean loss, validation and status.
-    """
-
-    steps: int = 0
-    best: float | None = None
-    best_epoch: int = 0
-    waited: int = 0
-    stopped_early: bool = False
-    history: tuple[dict[str, Any], ...] = ()
-
-
-@dataclass(frozen=True)
-class Data:
-    """The rows to train on, and how they become batches.
-
-    Args:
-        model: tells the padding, see `Task.batches`; it is not run.
-    """
-
-    examples: Sequence[Example]
-    task: Task
-    model: nn.Module
-    device: str = "cpu"
-
-
-def require_enough(rows: int, least: int = 2 * HELD_OUT) -> None:
-    """Raise `InputError` if there are too few rows to hold some out and train on the others."""
-    if rows < least:
-        raise InputError(
-            f"{rows} calibration rows are too few to train on; give at least {least}",
-            id="too-few-rows-to-train",
-        )
-
-
-def hold_out(
-    examples: Sequence[Example], seed: int, share: float = 0.1, least: int = HELD_OUT
-) -> tuple[list[Example], list[Example]]:
-    """Rows to train on and rows to validate on, drawn by the seed.
-
-    Raises:
-        InputError: too few rows for both.
-    """
-    count = max(least, round(share * len(examples)))
-    require_enough(len(examples), 2 * count)
-    order = torch.randperm(len(examples), generator=_generator(seed, 0)).tolist()
-    held = set(order[:count])
-    rows = range(len(examples))
-    return [examples[i] for i in rows if i not in held], [examples[i] for i in sorted(held)]
+    steps: int | None = None
 
 
 def train(
@@ -165,24 +107,20 @@ def train(
     run = _Run(problem, data, schedule, seed, state)
     try:
         run.resume()
-    except _UnusableState as error:
+    except UnusableState as error:
         report(f"  {state} cannot be resumed from ({error}); training starts again")
     cuda = [torch.device(data.device)] if data.device.startswith("cuda") else []
     with torch.random.fork_rng(devices=cuda):
         while run.trained.steps < run.total and not run.trained.stopped_early:
             epoch, done = divmod(run.trained.steps, run.per_epoch)
-            losses = []
-            for batch in run.batches(epoch)[done:]:
-                losses.append(run.step(batch))
+            began, loss = run.trained.steps, 0.0
+            for batch in islice(run.batches.of_epoch(epoch, skip=done), run.total - began):
+                loss += run.step(batch)
                 progress(run.trained.steps, run.total)
-            run.end_epoch(sum(losses) / len(losses))
-            report(_line(run.trained, schedule.epochs))
+            run.end_epoch(loss / (run.trained.steps - began))
+            report(_line(run.trained, -(-run.total // run.per_epoch)))
     run.restore_best()
     return run.trained
-
-
-class _UnusableState(Exception):
-    """A saved state that is cut, garbage, or of another version."""
 
 
 class _Run:
@@ -201,22 +139,12 @@ class _Run:
         )
         self.rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.best: dict[str, Tensor] = {}
-        self.per_epoch = len(self.batches(0))
+        self.batches = Batches(data, schedule.batch_size, seed)
+        self.per_epoch = len(self.batches)
         self.total = self.per_epoch * schedule.epochs
+        if schedule.steps is not None:
+            self.total = min(self.total, schedule.steps)
         self._saved, self._saving = time.monotonic(), 0.0
-
-    def batches(self, epoch: int) -> list[Batch]:
-        """The batches of an epoch, shuffled so that other rows share a batch in every epoch."""
-        generator = _generator(self.seed, epoch + 1)
-        order = torch.randperm(len(self.data.examples), generator=generator).tolist()
-        batches = self.data.task.batches(
-            [self.data.examples[i] for i in order],
-            self.data.model,
-            batch_tokens=None,
-            batch_size=self.schedule.batch_size,
-        )
-        order = torch.randperm(len(batches), generator=generator).tolist()
-        return [batches[i] for i in order]
 
     def step(self, batch: Batch) -> float:
         """Change the parameters once; the mean loss of the batch."""
@@ -244,7 +172,8 @@ class _Run:
             nn.utils.clip_grad_norm_(group["params"], group.get("clip", _LARGEST_GRADIENT))
         self.optimizer.step()
         self.trained = replace(self.trained, steps=steps + 1)
-        if self.trained.steps % self.per_epoch != 0:  # otherwise saved after the validation
+        # At the end of an epoch it is saved after the validation.
+        if self.trained.steps % self.per_epoch != 0 and self.trained.steps < self.total:
             self.save_if_due(SAVE_SECONDS)
         return loss
 
@@ -257,7 +186,7 @@ class _Run:
 
     def end_epoch(self, loss: float) -> None:
         """Validate, keep the parameters if they are the best so far, and save."""
-        trained, epoch = self.trained, self.trained.steps // self.per_epoch
+        trained, epoch = self.trained, -(-self.trained.steps // self.per_epoch)
         value = self.problem.validate(trained.steps / self.total)
         if value is not None and (trained.best is None or value < trained.best):
             trained = replace(trained, best=value, best_epoch=epoch, waited=0)
@@ -295,17 +224,11 @@ class _Run:
         if self.state is None:
             return
         start = time.monotonic()
-        from safetensors.torch import save_file
-
         moments = self.optimizer.state_dict()["state"]
         tensors = {f"now.{n}": t.detach() for n, t in self.problem.tensors().items()}
         tensors |= {f"best.{n}": t for n, t in self.best.items()}
         tensors |= {f"adam.{i}.{n}": t for i, found in moments.items() for n, t in found.items()}
-        tensors = _unshared({n: t.to("cpu").contiguous() for n, t in tensors.items()})
-        temporary = self.state.with_suffix(".tmp")
-        self.state.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, temporary, {"trained": json.dumps(vars(self.trained))})
-        os.replace(temporary, self.state)
+        write_state(self.state, self.trained, tensors)
         self._saved = time.monotonic()
         self._saving = self._saved - start
 
@@ -315,20 +238,20 @@ class _Run:
 
         Raises:
             InputError: its tensors are those of another training.
-            _UnusableState: it cannot be read; nothing has changed.
+            UnusableState: it cannot be read; nothing has changed.
         """
         if self.state is None or not self.state.exists():
             return
-        trained, saved = _read_state(self.state)
+        trained, saved = read_state(self.state)
         tensors, now = self.problem.tensors(), saved.pop("now", {})
-        if _shapes(now) != _shapes(tensors):
+        if shapes(now) != shapes(tensors):
             raise InputError(
                 f"{self.state} is of another training; use another --output",
                 id="training-state-of-another-training",
             )
         best, state = saved.pop("best", {}), self.optimizer.state_dict()
-        if best and _shapes(best) != _shapes(tensors):
-            raise _UnusableState("the best parameters do not fit")
+        if best and shapes(best) != shapes(tensors):
+            raise UnusableState("the best parameters do not fit")
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         moments = {int(number): found for number, found in saved.items()}
         if not moments.keys() <= set(range(len(parameters))) or any(
@@ -336,49 +259,11 @@ class _Run:
             for number, found in moments.items()
             for moment in found.values()
         ):
-            raise _UnusableState("the optimizer's moments do not fit")
+            raise UnusableState("the optimizer's moments do not fit")
         for name, tensor in tensors.items():
             tensor.copy_(now[name])
         self.optimizer.load_state_dict({**state, "state": moments})
         self.trained, self.best = trained, best
-
-
-def _read_state(path: Path) -> tuple[Trained, dict[str | int, dict[str, Tensor]]]:
-    """How far the training came, and its tensors: `now`, `best`, and moments by parameter number.
-
-    Raises:
-        _UnusableState: the file is cut, garbage, or of another version.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "pt") as file:
-            fields = json.loads(file.metadata()["trained"])
-            trained = Trained(**fields | {"history": tuple(fields["history"])})
-            tensors: dict[str | int, dict[str, Tensor]] = {}
-            for key in file.keys():  # noqa: SIM118 - not a mapping
-                # `now.NAME`, `best.NAME`, or `adam.NUMBER.MOMENT` with the number of a parameter
-                group, name = key.removeprefix("adam.").split(".", 1)
-                owner = group if group in ("now", "best") else int(group)
-                tensors.setdefault(owner, {})[name] = file.get_tensor(key)
-    except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
-        raise _UnusableState(str(error)) from error
-    return trained, tensors
-
-
-def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in tensors.items()}
-
-
-def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors, with copies of those that share memory, which safetensors does not write."""
-    seen: set[int] = set()
-    unshared = {}
-    for name, tensor in tensors.items():
-        memory = tensor.untyped_storage().data_ptr()
-        unshared[name] = tensor.clone() if memory in seen else tensor
-        seen.add(memory)
-    return unshared
 
 
 def _line(trained: Trained, epochs: int) -> str:
@@ -391,7 +276,3 @@ def _line(trained: Trained, epochs: int) -> str:
     if trained.stopped_early:
         parts.append("no better for a while, stopping")
     return ", ".join(parts)
-
-
-def _generator(seed: int, number: int) -> torch.Generator:
-    return torch.Generator().manual_seed((seed << 20) + number)

@@ -1,0 +1,131 @@
+"""The residual stream after every Transformer layer, of real tokens, to compare two models by.
+
+It keeps its width when heads or neurons go, so a pruned model's can be compared with the dense
+model's without the projections that narrower students need (TinyBERT, Jiao et al. 2020, eq. 8;
+CoFi, Xia et al. 2022, section 2.3).
+
+What a layer returns is taken as it is: where layers end with a normalization (BERT, Marian), after
+it; where they begin with one (mBART), before the normalization that follows the stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from compressor.model.sublayers import Kind, Sublayer
+from compressor.tasks import Task
+
+
+@dataclass(frozen=True)
+class Block:
+    """One Transformer layer.
+
+    Args:
+        path: of its module.
+        kind: of its self-attention; tells which tokens it works on, see `Task.token_mask`.
+    """
+
+    path: str
+    kind: Kind
+
+
+def find_blocks(layers: Sequence[Sublayer]) -> list[Block]:
+    """The Transformer layers that hold some sublayers, the encoder's before the decoder's."""
+    blocks: dict[str, tuple[bool, int, Block]] = {}
+    for layer in layers:
+        parts = layer.output.split(".")
+        path = ".".join(parts[: parts.index(str(layer.index)) + 1])
+        decodes = not layer.kind.startswith("encoder")
+        block = Block(path, "decoder_self" if decodes else "encoder_self")
+        blocks[path] = (decodes, layer.index, block)
+    return [block for _, _, block in sorted(blocks.values(), key=lambda found: found[:2])]
+
+
+@contextmanager
+def observed(model: nn.Module, blocks: Sequence[Block]) -> Iterator[dict[str, Tensor]]:
+    """What blocks return in the forward pass within the context: path -> [batch, tokens, width].
+
+    A dictionary that is filled while the model runs. Gradients flow through its tensors.
+    """
+    found: dict[str, Tensor] = {}
+
+    def keep(path: str) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            found[path] = output[0] if isinstance(output, tuple) else output
+
+        return hook
+
+    hooks = [model.get_submodule(b.path).register_forward_hook(keep(b.path)) for b in blocks]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def of_real_tokens(
+    found: Mapping[str, Tensor], blocks: Sequence[Block], task: Task, batch: Mapping[str, Tensor]
+) -> list[Tensor]:
+    """What `observed` found without padding: [real tokens, width] for each block, row by row."""
+    return [found[block.path][task.token_mask(batch, block.kind)] for block in blocks]
+
+
+class Spread:
+    """How far the dense model's hidden states lie from their mean, block by block.
+
+    The mean squared distance, per number; the unit in which differences between two models are
+    measured, so that a weight of them means the same for every layer of every model.
+
+    Args:
+        count: of blocks.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._sums: list[Tensor | None] = [None] * count
+        self._squares = [0.0] * count
+        self._tokens = [0] * count
+
+    def add(self, states: Sequence[Tensor]) -> None:
+        """Take in the hidden states of a batch: [tokens, width] for each block."""
+        for number, found in enumerate(states):
+            values, before = found.double(), self._sums[number]
+            total = values.sum(0)
+            self._sums[number] = total if before is None else before + total
+            self._squares[number] += float(values.square().sum(0).mean())
+            self._tokens[number] += len(values)
+
+    def variances(self) -> list[float]:
+        """Mean over the width of the variance over tokens; a constant stream counts as 1."""
+        found = []
+        for total, square, tokens in zip(self._sums, self._squares, self._tokens, strict=True):
+            assert total is not None
+            variance = square / tokens - float((total / tokens).square().mean())
+            found.append(variance if variance > 0 else 1.0)
+        return found
+
+
+def difference(
+    states: Sequence[Tensor], wanted: Sequence[Tensor], variances: Sequence[float]
+) -> Tensor:
+    """Mean squared difference of hidden states in units of their variance, mean over blocks.
+
+    0 where both are the same; 1 is about what a model has that knows each layer's mean alone.
+
+    Args:
+        states: of the pruned model, [tokens, width] for each block.
+        wanted: the dense model's, of the same shapes.
+        variances: see `Spread`.
+    """
+    parts = [
+        (found.float() - target.float()).square().mean() / variance
+        for found, target, variance in zip(states, wanted, variances, strict=True)
+    ]
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total / len(parts)

@@ -1,0 +1,74 @@
+"""The dense model's translations of a text, made once and kept in a file, a line for each line.
+
+Translating a large text takes hours, so it can be stopped and goes on: translations are appended in
+chunks, and what a stop left of an unfinished chunk is dropped. Every chunk is translated by itself,
+so a file that was made in several goes equals one that was made in one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+
+from compressor.recovery.text import TextLines
+
+CHUNK_ROWS = 512  # lines that are sorted by length together, and lost at most by a stop
+
+Translate = Callable[[Sequence[str]], list[str]]
+
+
+def translate_lines(
+    lines: TextLines,
+    output: Path,
+    translate: Translate,
+    *,
+    key: str = "",
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Write a translation for each line; go on with what an earlier call left unfinished.
+
+    Args:
+        output: the file; it appears when all lines are translated. Until then finished chunks are
+            in a file beside it, whose name ends with `.partial`.
+        key: what the translations depend on (hashes of the text and of the model, beam width);
+            chunks are taken up only where it is the same.
+        progress: called with (lines done, lines in all).
+    """
+    digest = hashlib.sha256(key.encode("utf-8")).hexdigest()[:16]
+    partial = output.with_name(f"{output.stem}-{digest}.partial")
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    done = _drop_unfinished(partial)
+    with partial.open("ab") as file:
+        rest = lines.after(done)
+        while chunk := list(islice(rest, CHUNK_ROWS)):
+            progress(done, lines.rows)
+            texts = translate(chunk)
+            file.write("".join(f"{_one_line(text)}\n" for text in texts).encode("utf-8"))
+            file.flush()
+            os.fsync(file.fileno())
+            done += len(chunk)
+    progress(done, lines.rows)
+    os.replace(partial, output)
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\r", " ").replace("\n", " ")
+
+
+def _drop_unfinished(partial: Path) -> int:
+    """Cut the file after its last whole chunk; how many lines are left."""
+    if not partial.exists():
+        return 0
+    rows = offset = whole = kept = 0
+    with partial.open("rb") as file:
+        for line in file:
+            offset += len(line)
+            if line.endswith(b"\n"):
+                rows += 1
+                if rows % CHUNK_ROWS == 0:
+                    whole, kept = offset, rows
+    os.truncate(partial, whole)
+    return kept

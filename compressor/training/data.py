@@ -1,0 +1,162 @@
+"""The rows of a training, and the batches of its epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from compressor.errors import InputError
+from compressor.tasks import Batch, Example, Task
+
+HELD_OUT = 8  # rows at least
+# Rows that are read together, shuffled, and grouped by length: some megabytes of token ids.
+WINDOW_ROWS = 4096
+
+
+class StoredRows(Protocol):
+    """Rows that stay on disk, in blocks of neighbors that are read together."""
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+
+    @property
+    def block_rows(self) -> int:
+        """How many are in every block but the last, which may have fewer."""
+
+    def read(self, blocks: Sequence[int]) -> list[Example]:
+        """The rows of some blocks, encoded."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """The rows to train on, and how they become batches.
+
+    Args:
+        model: tells the padding, see `Task.batches`; it is not run.
+        stored: more rows, which are read in every epoch anew; all of them need not fit into memory.
+    """
+
+    examples: Sequence[Example]
+    task: Task
+    model: nn.Module
+    device: str = "cpu"
+    stored: StoredRows | None = None
+
+
+def require_enough(rows: int, least: int = 2 * HELD_OUT) -> None:
+    """Raise `InputError` if there are too few rows to hold some out and train on the others."""
+    if rows < least:
+        raise InputError(
+            f"{rows} calibration rows are too few to train on; give at least {least}",
+            id="too-few-rows-to-train",
+        )
+
+
+def hold_out(
+    examples: Sequence[Example], seed: int, share: float = 0.1, least: int = HELD_OUT
+) -> tuple[list[Example], list[Example]]:
+    """Rows to train on and rows to validate on, drawn by the seed.
+
+    Raises:
+        InputError: too few rows for both.
+    """
+    count = max(least, round(share * len(examples)))
+    require_enough(len(examples), 2 * count)
+    order = torch.randperm(len(examples), generator=_generator(seed, 0)).tolist()
+    held = set(order[:count])
+    rows = range(len(examples))
+    return [examples[i] for i in rows if i not in held], [examples[i] for i in sorted(held)]
+
+
+class Batches:
+    """The batches of every epoch; each epoch has as many as any other.
+
+    An epoch goes through all rows once, in windows of `WINDOW_ROWS` stored rows. A window holds
+    blocks drawn from the whole file, and its share of the rows in memory. Those are batched by
+    themselves, since what is kept of them (see `compressor.recovery.teacher`) helps only a batch
+    whose rows are all known.
+    """
+
+    def __init__(self, data: Data, batch_size: int, seed: int) -> None:
+        self.data, self.batch_size, self.seed = data, batch_size, seed
+        stored = data.stored
+        self._blocks = 0 if stored is None else -(-stored.rows // stored.block_rows)
+        self._per_window = 1 if stored is None else max(1, WINDOW_ROWS // stored.block_rows)
+        self.windows = max(1, -(-self._blocks // self._per_window))
+
+    def __len__(self) -> int:
+        """Batches of one epoch."""
+        return sum(self._batches_of(window) for window in range(self.windows))
+
+    def of_epoch(self, epoch: int, skip: int = 0) -> Iterator[Batch]:
+        """Shuffled so that other rows share a batch in every epoch; what is skipped is not read.
+
+        Args:
+            skip: batches that are done already.
+        """
+        generator = _generator(self.seed, epoch + 1)
+        order = torch.randperm(len(self.data.examples), generator=generator).tolist()
+        blocks, seeds = self._shuffled_blocks(generator)
+        for window in range(self.windows):
+            if skip >= self._batches_of(window):
+                skip -= self._batches_of(window)
+                continue
+            members = order[slice(*self._bounds(window, len(order)))]
+            if self.data.stored is not None:
+                generator = torch.Generator().manual_seed(seeds[window])
+            first = window * self._per_window
+            yield from self._window(
+                members, blocks[first : first + self._per_window], generator, skip
+            )
+            skip = 0
+
+    def _window(
+        self, members: list[int], blocks: list[int], generator: torch.Generator, skip: int
+    ) -> Iterator[Batch]:
+        """The batches of some rows in memory and some stored blocks, in random order."""
+        batches = self._grouped([self.data.examples[i] for i in members])
+        if self.data.stored is not None:
+            rows = self.data.stored.read(blocks)
+            mixed = torch.randperm(len(rows), generator=generator).tolist()
+            batches += self._grouped([rows[i] for i in mixed])
+            del rows
+        shuffled = torch.randperm(len(batches), generator=generator).tolist()
+        yield from (batches[i] for i in shuffled[skip:])
+
+    def _shuffled_blocks(self, generator: torch.Generator) -> tuple[list[int], list[int]]:
+        """The blocks in the order of an epoch, and a seed for each window, which can be skipped.
+
+        The last block stays last: it may be shorter, and windows must not differ by epoch.
+        """
+        if not self._blocks:
+            return [], []
+        order = torch.randperm(self._blocks - 1, generator=generator).tolist()
+        seeds = torch.randint(2**62, (self.windows,), generator=generator).tolist()
+        return [*order, self._blocks - 1], seeds
+
+    def _bounds(self, window: int, rows: int) -> tuple[int, int]:
+        """The share of the rows in memory that a window has."""
+        return window * rows // self.windows, (window + 1) * rows // self.windows
+
+    def _batches_of(self, window: int) -> int:
+        first, end = self._bounds(window, len(self.data.examples))
+        stored = 0
+        if self.data.stored is not None:
+            whole = self._per_window * self.data.stored.block_rows
+            stored = min(whole, self.data.stored.rows - window * whole)
+        return sum(-(-rows // self.batch_size) for rows in (end - first, stored))
+
+    def _grouped(self, rows: list[Example]) -> list[Batch]:
+        """Batches of `batch_size` rows of similar length."""
+        return self.data.task.batches(
+            rows, self.data.model, batch_tokens=None, batch_size=self.batch_size
+        )
+
+
+def _generator(seed: int, number: int) -> torch.Generator:
+    return torch.Generator().manual_seed((seed << 20) + number)

@@ -1,0 +1,178 @@
+"""Runs that distill from unlabelled text: translated once, resumable, refused where useless."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from compressor.errors import InputError, UsageError
+from compressor.pipeline.run import run
+from compressor.recovery import translations
+from compressor.runtime import Translator
+from tests.helpers import toy
+from tests.helpers.command_line import compress, invoke
+from tests.helpers.errors import raises
+from tests.helpers.recipes import recipe
+from tests.helpers.runs import Progress, hashes, recipe_for
+
+pytestmark = pytest.mark.usefixtures("shared_exports")
+
+
+@pytest.fixture(scope="module")
+def translator(once) -> Path:
+    return once("distill-marian", lambda path: toy.translator(path))
+
+
+@pytest.fixture(scope="module")
+def classifier(once) -> Path:
+    return once("distill-bert", lambda path: toy.classifier(path))
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    rng = random.Random(5)
+    lines = [f"{toy.sentence(rng)}\n\n" for _ in range(50)]
+    path = tmp_path / "text.txt"
+    path.write_text("".join(lines), encoding="utf-8")
+    return path
+
+
+def options(text: Path, **others) -> dict:
+    return {
+        "recover": "distill", "distill_text": str(text), "distill_epochs": 2, "bench": False,
+        "floor": "0",
+    } | others  # fmt: skip
+
+
+class Stopped(Progress):
+    """Stops when some lines are translated."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+
+    def update(self, what: str, done: int, total: int | None) -> None:
+        if what == "lines translated" and done >= self.at:
+            raise KeyboardInterrupt
+
+
+def sentences(text: Path) -> list[str]:
+    return [line for line in text.read_text(encoding="utf-8").splitlines() if line]
+
+
+def test_a_translator_learns_from_its_own_translations(translator, text, tmp_path, monkeypatch):
+    """Stopped after 20 of 50 lines and continued, it ends as an uninterrupted run does."""
+    monkeypatch.setattr(translations, "CHUNK_ROWS", 10)
+    made = recipe_for(translator, tmp_path, **options(text))
+    report = run(made, tmp_path / "whole")
+    (variant,) = report.variants
+    assert "rows and 50 lines of text" in variant.recovery
+    state = tmp_path / "whole" / ".compress"
+    found = (state / "translations.txt").read_text(encoding="utf-8").splitlines()
+    assert found == Translator(state / "dense").translate(sentences(text), num_beams=1)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(made, tmp_path / "stopped", progress=Stopped(20))
+    (partial,) = (tmp_path / "stopped" / ".compress").glob("translations-*.partial")
+    assert len(partial.read_text(encoding="utf-8").splitlines()) == 20
+    run(made, tmp_path / "stopped")
+    assert hashes(tmp_path / "stopped") == hashes(tmp_path / "whole")
+    assert not partial.exists()
+
+    progress = Progress()
+    run(made, tmp_path / "stopped", progress=progress)  # everything is there
+    assert any(message.startswith("translating text.txt") for message in progress.messages)
+    assert all("…" not in message for message in progress.messages)
+
+
+def test_the_beam_width_is_that_of_the_option(translator, text, tmp_path):
+    run(recipe_for(translator, tmp_path, **options(text, distill_beams=3)), tmp_path / "out")
+    state = tmp_path / "out" / ".compress"
+    found = (state / "translations.txt").read_text(encoding="utf-8").splitlines()
+    dense = Translator(state / "dense")
+    assert found == dense.translate(sentences(text), num_beams=3)
+    assert found != dense.translate(sentences(text), num_beams=1)
+
+
+def test_another_text_is_another_run(classifier, text, tmp_path):
+    made = recipe_for(classifier, tmp_path, **options(text))
+    run(made, tmp_path / "out")
+    text.write_text("w3 w4\n", encoding="utf-8")
+    with raises(UsageError, "output-of-another-run"):
+        run(made, tmp_path / "out")
+
+
+def test_the_command_line_distills_a_classifier_from_text(classifier, text, tmp_path):
+    """Three steps at most, of the eight that two epochs over 24 rows and 50 lines would take."""
+    rows = toy.labels_file(tmp_path / "rows.tsv")
+    out = tmp_path / "out"
+    done = compress(
+        "run", "--model", classifier, "--calibration", rows, "--keep", "0.5", "--no-bench",
+        "--recover", "reconstruct+distill", "--distill-text", text, "--distill-steps", "3",
+        "--distill-hidden", "0.5", "--learning-rate", "0.001", "--output", out, "--device", "cpu",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    facts = json.loads((out / "heads.json").read_text(encoding="utf-8"))
+    assert "16 rows and 50 lines of text" in facts["recovery"]
+    assert "(3 steps)" in facts["recovery"]
+    again = recipe(out / "recipe.yaml").recovery[1]
+    assert (again.text, again.steps, again.hidden) == (str(text), 3, 0.5)
+
+
+def test_a_single_step_translates_with_pytorch(translator, text, tmp_path):
+    rows = toy.pairs_file(tmp_path / "rows.tsv")
+    scores = tmp_path / "scores.json"
+    invoke("score", "--model", translator, "--method", "magnitude", "--output", scores)
+    invoke(
+        "prune", "--model", translator, "--scores", scores, "--calibration", rows, "--keep", "0.5",
+        "--recover", "distill", "--distill-text", text, "--distill-epochs", "2",
+        "--learning-rate", "0.001", "--output", tmp_path / "out", "--device", "cpu",
+    )  # fmt: skip
+    facts = json.loads((tmp_path / "out" / "heads.json").read_text(encoding="utf-8"))
+    assert "16 rows and 50 lines of text" in facts["recovery"]
+
+
+def test_options_that_would_do_nothing_are_refused(classifier, text, tmp_path):
+    with raises(UsageError, "option-without-use"):
+        recipe_for(classifier, tmp_path, recover="reconstruct", distill_text=str(text))
+    with raises(UsageError, "option-without-use"):
+        recipe_for(classifier, tmp_path, recover="distill", distill_beams=4)
+    made = recipe_for(classifier, tmp_path, **options(text, distill_beams=4))
+    with raises(UsageError, "option-without-use"):
+        run(made, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "id"),
+    [
+        (b"\n\n", "distill-text-empty"),
+        (b"na\xefve\n", "distill-text-not-utf8"),
+        (None, "distill-text-unreadable"),
+    ],
+)
+def test_an_unusable_text_is_an_error_before_anything_is_written(
+    classifier, text, tmp_path, content, id
+):
+    text.unlink() if content is None else text.write_bytes(content)
+    with raises(InputError, id):
+        run(recipe_for(classifier, tmp_path, **options(text)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_classifier_of_pairs_reads_pairs(classifier, tmp_path):
+    rows = tmp_path / "pairs.tsv"
+    lines = [f"w{i + 3} w4\tw{i + 5}\tLABEL_{i % 5}" for i in range(24)]
+    rows.write_text("\n".join(["a\tb\tlabel", *lines]) + "\n", encoding="utf-8")
+    text = tmp_path / "text.txt"
+    text.write_text("w3 w4\tw5\n" * 20, encoding="utf-8")
+    shared = options(text, text_column="a", text_pair_column="b", test=None)
+    made = recipe_for(classifier, tmp_path, **shared | {"calibration": str(rows)})
+    (variant,) = run(made, tmp_path / "out").variants
+    assert "distill: " in variant.recovery
+    text.write_text("w3 w4 w5\n", encoding="utf-8")
+    with raises(InputError, "distill-text-not-pairs"):
+        run(made, tmp_path / "other")

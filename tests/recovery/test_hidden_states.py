@@ -1,0 +1,185 @@
+"""Hidden states that distillation matches, against `output_hidden_states` of transformers."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from compressor.model.sublayers import Mask
+from compressor.model.surgery import prune
+from compressor.recovery import Recovery, recover
+from compressor.recovery.distill import Distillation
+from compressor.recovery.hidden_states import find_blocks, observed, of_real_tokens
+from compressor.recovery.teacher import Teacher
+from compressor.tasks import Batch
+from tests.helpers.stages import job
+from tests.helpers.tiny import BUILDERS, TRANSLATORS, nothing_left_mask
+
+
+def without_final_norms(model: nn.Module) -> None:
+    """mBART's last hidden states in the output are normalized; layers return what comes before."""
+    for stack in ("encoder", "decoder"):
+        part = getattr(model.model, stack)
+        if hasattr(part, "layer_norm"):
+            part.layer_norm = nn.Identity()
+
+
+def hidden_states(model: nn.Module, batch: Batch) -> list[np.ndarray]:
+    """After every layer, by transformers itself: [real tokens, width] in double precision."""
+    with torch.no_grad():
+        output = model(**batch.inputs(), output_hidden_states=True)
+    source = batch["attention_mask"].bool()
+    if not model.config.is_encoder_decoder:
+        stacks = [(output.hidden_states, source)]
+    else:
+        target = batch["labels"] != -100
+        stacks = [
+            (output.encoder_hidden_states, source), (output.decoder_hidden_states, target)
+        ]  # fmt: skip
+    return [state[real].double().numpy() for states, real in stacks for state in states[1:]]
+
+
+def setup(name: str) -> Recovery:
+    found = job(name)
+    if name == "mbart":
+        without_final_norms(found.dense)
+        without_final_norms(found.pruned)
+    return found
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_blocks_give_the_residual_stream_after_every_layer(name: str):
+    found = setup(name)
+    blocks = find_blocks(found.layers)
+    assert len(blocks) == (5 if name in TRANSLATORS else 3)
+    (batch,) = found.task.batches(found.examples, found.dense, batch_tokens=None)
+    for model in (found.dense, found.pruned):
+        with torch.no_grad(), observed(model, blocks) as seen:
+            found.task.logits(model, batch)
+        states = of_real_tokens(seen, blocks, found.task, batch)
+        for state, expected in zip(states, hidden_states(model, batch), strict=True):
+            np.testing.assert_allclose(state.double().numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_the_loss_adds_the_difference_in_units_of_variance(name: str):
+    """Computed by NumPy from `output_hidden_states`; the variance is that of the held-out rows."""
+    found = setup(name)
+    held = found.task.batches(found.examples[:20], found.dense, batch_tokens=None)
+    (batch,) = found.task.batches(found.examples[20:], found.dense, batch_tokens=None)
+    plain = Distillation(found, found.pruned, held, 1e-3, hidden=0.0).loss(batch, 0.0)
+    both = Distillation(found, found.pruned, held, 1e-3, hidden=2.5).loss(batch, 0.0)
+    units = [state.var(axis=0).mean() for state in hidden_states(found.dense, held[0])]
+    differences = [
+        np.square(a - b).mean() / unit
+        for a, b, unit in zip(
+            hidden_states(found.dense, batch), hidden_states(found.pruned, batch), units,
+            strict=True,
+        )
+    ]  # fmt: skip
+    added = float((both - plain).detach())
+    assert added == pytest.approx(2.5 * np.mean(differences), rel=1e-4)
+    assert added > 0.1
+
+
+def test_the_weight_means_the_same_whatever_the_scale_of_the_stream():
+    """A BERT whose normalizations give ten times as much: the same loss."""
+    found = setup("bert")
+    held = found.task.batches(found.examples[:20], found.dense)
+    losses = []
+    for scale in (1.0, 10.0):
+        for model in (found.dense, found.pruned):
+            norm = model.bert.encoder.layer[-1].output.LayerNorm
+            with torch.no_grad():
+                norm.weight.mul_(scale)
+                norm.bias.mul_(scale)
+        problem = Distillation(found, found.pruned, held, 1e-3, hidden=1.0)
+        problem.blocks, problem.variances = problem.blocks[-1:], problem.variances[-1:]
+        problem.teacher = Teacher(found.dense, found.task, (), problem.blocks)
+        divergence = problem.validate(0.0)
+        losses.append(float(problem.loss(held[0], 0.0).detach()) - divergence)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_what_the_teacher_kept_is_what_it_computes(name: str):
+    found = setup(name)
+    blocks = find_blocks(found.layers)
+    read = found.task.batches(found.examples, found.dense, batch_tokens=None, batch_size=16)
+    kept = Teacher(found.dense, found.task, read, blocks)
+    kept.kept or pytest.fail("nothing is kept")
+    fresh = Teacher(found.dense, found.task, (), blocks)
+    rows = sorted(kept.kept)
+    chosen = [example for example in found.examples if example.row in rows]
+    for batch in found.task.batches(chosen, found.dense, batch_tokens=None, batch_size=5):
+        wanted, streams = fresh.answers(batch)
+        found_wanted, found_streams = kept.answers(batch)
+        torch.testing.assert_close(found_wanted, wanted, atol=1e-5, rtol=1e-4)
+        for a, b in zip(found_streams, streams, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["marian", "bert"])
+def test_hidden_states_stay_within_the_memory_of_the_model(name: str, monkeypatch):
+    found = setup(name)
+    blocks = find_blocks(found.layers)
+    read = found.task.batches(found.examples, found.dense, batch_tokens=None, batch_size=16)
+    few = [torch.zeros(6000)]
+    with monkeypatch.context() as patched:
+        patched.setattr(found.dense, "parameters", lambda: iter(few))
+        teacher = Teacher(found.dense, found.task, read, blocks)
+    assert 0 < len(teacher.kept) < 48
+    sizes = [
+        tensor.untyped_storage().nbytes()
+        for lesson in teacher.kept.values()
+        for tensor in (lesson.read, *lesson.hidden)
+    ]
+    assert sum(sizes) <= 24_000
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("left", ["uneven", "none"])
+def test_matching_them_brings_the_pruned_model_closer(name: str, left: str):
+    """To the dense model, in predictions and in hidden states; with no heads left at all, too."""
+    found = job(name)
+    if left == "none":
+        empty = prune(found.dense, found.layers, nothing_left_mask(found.layers))
+        found = dataclasses.replace(found, pruned=empty)
+    held = found.task.batches(found.examples, found.dense)
+
+    def judged(model: nn.Module) -> tuple[float, float]:
+        problem = Distillation(found, model, held, 1e-3, hidden=1.0)
+        divergence = problem.validate(0.0)
+        total = float(problem.loss(held[0], 0.0).detach())
+        problem.blocks = []
+        return divergence, total - float(problem.loss(held[0], 0.0).detach())
+
+    options = {"learning_rate": 1e-3, "epochs": 8, "hidden": 1.0}
+    repaired = recover({"distill": options}, found)
+    before, after = judged(found.pruned), judged(repaired.model)
+    most = 0.9 if left == "uneven" else 1.0  # three layers without attention cannot do all
+    assert after[0] < most * before[0]
+    assert after[1] < most * before[1]
+
+
+def test_matching_them_changes_what_is_learned():
+    found = job("marian")
+    models = [
+        recover({"distill": {"learning_rate": 1e-3, "epochs": 1, "hidden": weight}}, found).model
+        for weight in (0.0, 1.0)
+    ]
+    first, second = (model.state_dict() for model in models)
+    assert any(not torch.equal(value, second[key]) for key, value in first.items())
+
+
+def test_a_mask_that_keeps_all_leaves_nothing_to_match():
+    found = job("bert")
+    whole = prune(found.dense, found.layers, Mask.full(found.layers))
+    found = dataclasses.replace(found, pruned=whole)
+    (batch,) = found.task.batches(found.examples, found.dense, batch_tokens=None)
+    problem = Distillation(found, whole, [batch], 1e-3, hidden=1.0)
+    assert float(problem.loss(batch, 0.0).detach()) == pytest.approx(0.0, abs=1e-6)

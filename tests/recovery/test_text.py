@@ -1,0 +1,247 @@
+"""Text to distill from: which lines count, in blocks from disk, at constant memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import tracemalloc
+from pathlib import Path
+
+import pytest
+import torch
+
+from compressor.errors import InputError
+from compressor.recovery import Recovery, recover
+from compressor.recovery import text as text_module
+from compressor.recovery.text import BLOCK_ROWS, Text, TextLines
+from compressor.tasks import get_task
+from compressor.training import Data
+from compressor.training import data as data_module
+from compressor.training.data import Batches
+from tests.helpers.errors import raises
+from tests.helpers.stages import job
+from tests.helpers.tiny import LABELS, tiny_model, word_tokenizer
+from tests.helpers.toy import sentence
+
+LABEL_NAMES = [f"LABEL_{i}" for i in range(LABELS)]
+
+
+def write(path: Path, lines: list[str], end: str = "\n") -> Path:
+    path.write_bytes("".join(f"{line}{end}" for line in lines).encode("utf-8"))
+    return path
+
+
+def some_lines(count: int, seed: int = 0) -> list[str]:
+    rng = random.Random(seed)
+    return [sentence(rng) for _ in range(count)]
+
+
+def classified(path: Path, pairs: bool = False) -> Text:
+    lines = TextLines(path, pairs=pairs)
+    return Text(lines, get_task("classification"), word_tokenizer(), 32, LABEL_NAMES)
+
+
+def translated(tmp_path: Path, count: int, seed: int = 1) -> Text:
+    source = write(tmp_path / "source.txt", some_lines(count, seed))
+    target = write(tmp_path / "target.txt", some_lines(count, seed + 1))
+    text = Text(TextLines(source), get_task("translation"), word_tokenizer(), 32)
+    return text.translated(target)
+
+
+def all_blocks(text: Text) -> range:
+    return range(-(-text.rows // BLOCK_ROWS))
+
+
+def test_lines_without_text_do_not_count(tmp_path: Path):
+    wanted = some_lines(75)
+    given = ["\ufeff" + wanted[0], "", "  \t "]
+    for line in wanted[1:]:
+        given += [f"  {line} ", ""]
+    path = write(tmp_path / "text.txt", given, "\r\n")
+    lines = TextLines(path)
+    assert lines.rows == 75
+    assert [text for block in range(3) for text in lines.block(block)] == wanted
+    assert [len(lines.block(block)) for block in range(3)] == [BLOCK_ROWS, BLOCK_ROWS, 11]
+    for rows in (0, 1, 31, 32, 33, 74, 75):
+        assert list(lines.after(rows)) == wanted[rows:]
+
+
+def test_the_last_line_needs_no_end(tmp_path: Path):
+    path = tmp_path / "text.txt"
+    path.write_text("w3 w4\nw5", encoding="utf-8")
+    assert TextLines(path).block(0) == ["w3 w4", "w5"]
+
+
+def test_blank_lines_of_translations_keep_their_place(tmp_path: Path):
+    source = write(tmp_path / "s.txt", ["w3", "", "w4", "w5"])
+    target = write(tmp_path / "t.txt", ["w6", "", "w7"])
+    text = Text(TextLines(source), get_task("translation"), word_tokenizer(), 32)
+    rows = text.translated(target).read([0])
+    assert [row.source for row in rows] == [(3, 2), (4, 2), (5, 2)]
+    assert [row.target for row in rows] == [(6, 2), (2,), (7, 2)]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n\t\n"])
+def test_a_file_without_text_is_an_error(tmp_path: Path, content: bytes):
+    path = tmp_path / "text.txt"
+    path.write_bytes(content)
+    with raises(InputError, "distill-text-empty"):
+        TextLines(path)
+
+
+def test_bytes_that_are_not_utf8_are_an_error_with_their_line(tmp_path: Path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"fine\n\nna\xefve\n")
+    with raises(InputError, "distill-text-not-utf8") as caught:
+        TextLines(path)
+    assert f"{path}:3" in str(caught.value)
+    assert "0xef" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["missing.txt", "."])
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path, name: str):
+    with raises(InputError, "distill-text-unreadable"):
+        TextLines(tmp_path / name)
+
+
+def test_rows_are_what_the_task_encodes(tmp_path: Path):
+    lines = [*some_lines(40), " ".join(["w3"] * 50)]
+    rows = classified(write(tmp_path / "text.txt", lines)).read([1, 0])
+    expected = [tuple(int(w[1:]) for w in line.split()) for line in lines[32:] + lines[:32]]
+    assert [row.source[:-1] for row in rows] == [ids[:31] for ids in expected]
+    assert [row.truncated for row in rows] == [len(ids) > 31 for ids in expected]
+    assert [row.row for row in rows] == [*range(-33, -42, -1), *range(-1, -33, -1)]
+
+
+def test_pairs_are_two_texts_with_a_tab(tmp_path: Path):
+    path = write(tmp_path / "pairs.txt", ["w3 w4\tw5", "", "w6\tw7 w8"])
+    tokenizer = word_tokenizer()
+    rows = classified(path, pairs=True).read([0])
+    expected = tokenizer(["w3 w4", "w6"], ["w5", "w7 w8"])["input_ids"]
+    assert [list(row.source) for row in rows] == expected
+
+
+@pytest.mark.parametrize("line", ["w3 w4", "w3\t", "\tw3", "w3\tw4\tw5"])
+def test_a_line_that_is_no_pair_is_an_error_with_its_place(tmp_path: Path, line: str):
+    path = write(tmp_path / "pairs.txt", ["w3\tw4", line])
+    with raises(InputError, "distill-text-not-pairs") as caught:
+        TextLines(path, pairs=True)
+    assert f"{path}:2" in str(caught.value)
+
+
+def test_an_epoch_goes_through_rows_and_text_once_in_another_order_each_time(
+    tmp_path: Path, monkeypatch
+):
+    """In windows of two blocks; 133 lines are five blocks, the last of five lines."""
+    monkeypatch.setattr(data_module, "WINDOW_ROWS", 2 * BLOCK_ROWS)
+    setup = job("bert")
+    text = classified(write(tmp_path / "text.txt", some_lines(133)))
+    batches = Batches(Data(setup.examples, setup.task, setup.dense, stored=text), 8, seed=0)
+    orders = []
+    for epoch in range(4):
+        rows = [batch.rows for batch in batches.of_epoch(epoch)]
+        assert len(rows) == len(batches) == 3 * 2 + 8 + 8 + 1
+        assert sorted(row for batch in rows for row in batch) == list(range(-133, 48))
+        assert all(len({row < 0 for row in batch}) == 1 for batch in rows)  # not mixed
+        orders.append(rows)
+        for skip in (1, 9, 10, 11, 22):
+            rest = [batch.rows for batch in batches.of_epoch(epoch, skip)]
+            assert rest == rows[skip:]
+    assert orders[0] != orders[1] != orders[2]
+
+
+def test_what_is_skipped_is_not_read(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(data_module, "WINDOW_ROWS", 2 * BLOCK_ROWS)
+    setup = job("bert")
+    text = classified(write(tmp_path / "text.txt", some_lines(160)))
+    read: list[int] = []
+    lines_block = text_module.TextLines.block
+    monkeypatch.setattr(
+        text_module.TextLines,
+        "block",
+        lambda lines, number: read.append(number) or lines_block(lines, number),
+    )
+    batches = Batches(Data(setup.examples, setup.task, setup.dense, stored=text), 8, seed=0)
+    assert len(list(batches.of_epoch(0, skip=len(batches) - 1))) == 1
+    assert len(read) == 1  # of five
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path):
+    """An epoch over 50,000 lines takes as much as one over 10,000; all their rows take 30 MB."""
+
+    def peak(lines: int) -> int:
+        path = write(tmp_path / f"{lines}.txt", some_lines(lines))
+        task, model = get_task("classification"), tiny_model("bert")
+        tracemalloc.start()
+        text = classified(path)
+        batches = Batches(Data(job("bert").examples, task, model, stored=text), 32, seed=0)
+        count = sum(len(batch.rows) for batch in batches.of_epoch(0) if batch.rows[0] < 0)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert count == lines
+        return most
+
+    small, large = peak(10_000), peak(50_000)
+    assert large < small + 2_000_000
+
+
+@pytest.mark.parametrize("name", ["marian", "bert"])
+def test_distillation_from_text_brings_the_model_closer(name: str, tmp_path: Path):
+    """On rows that are in neither: 16 calibration rows alone say little about them."""
+    setup = job(name)
+    if name == "bert":
+        text = classified(write(tmp_path / "text.txt", some_lines(400)))
+    else:
+        text = translated(tmp_path, 400)
+    others, few = setup.examples[16:], setup.examples[:16]
+    options = {"learning_rate": 1e-3, "epochs": 2, "hidden": 0.0}
+
+    def outcome(setup: Recovery) -> float:
+        model = recover({"distill": options}, setup).model
+        total, terms = 0.0, 0
+        for batch in setup.task.batches(others, setup.dense):
+            with torch.no_grad():
+                mask = setup.task.term_mask(batch)
+                dense, pruned = (
+                    setup.task.logits(m, batch)[mask].double().log_softmax(-1)
+                    for m in (setup.dense, model)
+                )
+            total += float((dense.exp() * (dense - pruned)).sum())
+            terms += len(dense)
+        return total / terms
+
+    setup = dataclasses.replace(setup, examples=few)
+    alone = outcome(setup)
+    assert outcome(dataclasses.replace(setup, text=text)) < 0.8 * alone
+
+
+def test_what_was_learned_from_is_told(tmp_path: Path):
+    text = classified(write(tmp_path / "text.txt", some_lines(100)))
+    setup = dataclasses.replace(job("bert"), text=text)
+    told = recover({"distill": {"learning_rate": 1e-3, "epochs": 1}}, setup).text
+    assert "on 40 rows and 100 lines of text" in told
+    assert "(6 steps)" in told  # of 32: 40 rows in 2, 100 lines in 4
+
+
+def test_a_stopped_training_on_text_ends_as_an_uninterrupted_one(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("compressor.training.loop.SAVE_SECONDS", -1.0)
+    monkeypatch.setattr("compressor.training.loop._MOST_SAVING", 1e9)
+    monkeypatch.setattr(data_module, "WINDOW_ROWS", 2 * BLOCK_ROWS)
+    text = translated(tmp_path, 150)
+    setup = dataclasses.replace(job("marian"), text=text)
+    methods = {"distill": {"learning_rate": 1e-3, "epochs": 2}}
+    whole = recover(methods, setup).model.state_dict()
+
+    class Stopped(Exception):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        if (done, total) == (5, 16):
+            raise Stopped
+
+    state = tmp_path / "state.safetensors"
+    with pytest.raises(Stopped):
+        recover(methods, dataclasses.replace(setup, state=state, progress=stop))
+    assert state.exists()
+    rest = recover(methods, dataclasses.replace(setup, state=state)).model.state_dict()
+    assert all(torch.equal(value, rest[key]) for key, value in whole.items())
