@@ -134,12 +134,12 @@ class _Patience(Section):
 
 class _Hidden(Section):
     hidden: float = option(
-        1.0,
+        0.0,
         flag="--distill-hidden",
         ge=0,
         allow_inf_nan=False,
-        help="Distillation: weight of the difference in hidden states after every layer; 0 leaves "
-        "it out.",
+        help="Distillation: weight of the difference in hidden states after every layer. Default: "
+        "0, not compared.",
     )
 
 

@@ -40,15 +40,13 @@ from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
 from compressor.training import Data, Problem, Schedule, Trained, hold_out, train
 
-HIDDEN = 1.0
-
 
 def recover(
     job: Recovery,
     epochs: int = 5,
     learning_rate: float = 1e-4,
     patience: int = 2,
-    hidden: float = HIDDEN,
+    hidden: float = 0.0,
     steps: int | None = None,
 ) -> Recovered:
     """Train a copy to predict what the dense model does; never worse on the held-out rows.

@@ -115,7 +115,7 @@ def test_the_command_line_distills_a_classifier_from_text(classifier, text, tmp_
         "--distill-hidden", "0.5", "--learning-rate", "0.001", "--output", out, "--device", "cpu",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    facts = json.loads((out / "heads.json").read_text(encoding="utf-8"))
+    facts = json.loads((out / "units.json").read_text(encoding="utf-8"))
     assert "16 rows and 50 lines of text" in facts["recovery"]
     assert "(3 steps)" in facts["recovery"]
     again = recipe(out / "recipe.yaml").recovery[1]
@@ -131,7 +131,7 @@ def test_a_single_step_translates_with_pytorch(translator, text, tmp_path):
         "--recover", "distill", "--distill-text", text, "--distill-epochs", "2",
         "--learning-rate", "0.001", "--output", tmp_path / "out", "--device", "cpu",
     )  # fmt: skip
-    facts = json.loads((tmp_path / "out" / "heads.json").read_text(encoding="utf-8"))
+    facts = json.loads((tmp_path / "out" / "units.json").read_text(encoding="utf-8"))
     assert "16 rows and 50 lines of text" in facts["recovery"]
 
 
