@@ -1,0 +1,118 @@
+"""Runs that remove heads and neurons together, down to layers without either."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import compressor
+from compressor.errors import UsageError
+from compressor.model.checkpoint import open_checkpoint
+from compressor.pipeline.run import run
+from compressor.progress import SILENT
+from compressor.runtime import Classifier, Translator
+from compressor.throughput.limits import WorkSize, operations, total_macs
+from compressor.throughput.shapes import shape_of
+from tests.helpers import toy
+from tests.helpers.errors import raises
+from tests.helpers.runs import recipe_for
+
+pytestmark = pytest.mark.usefixtures("shared_exports")
+SMALL = {"keep": None, "bench": False, "multiple": "8"}
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("dense")
+    return {"bert": toy.classifier(root / "bert"), "marian": toy.translator(root / "marian")}
+
+
+def record_of(directory: Path) -> dict:
+    return json.loads((directory / "units.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["bert", "marian"])
+def test_a_share_of_the_multiply_adds_is_kept(name, checkpoints, tmp_path):
+    """Counted anew, row by row, from what the artifact says it kept."""
+    report = run(
+        recipe_for(checkpoints[name], tmp_path, **SMALL, macs="0.7"), tmp_path / "out", "", SILENT
+    )
+    record = record_of(tmp_path / "out")
+    counts = {sublayer: len(kept) for sublayer, kept in record["kept"].items()}
+    assert all(n % 8 == 0 for sublayer, n in counts.items() if "ffn" in sublayer)
+    checkpoint = open_checkpoint(str(checkpoints[name]))
+    config = checkpoint.model.config.to_dict()
+    macs = {"dense": 0.0, "pruned": 0.0}
+    for line in (tmp_path / "calibration.tsv").read_text(encoding="utf-8").splitlines()[1:]:
+        texts = line.split("\t")
+        source = len(checkpoint.tokenizer(texts[0])["input_ids"])
+        target = len(texts[1].split()) + 1 if name == "marian" else 0
+        for model, units in (("dense", record["units"]), ("pruned", counts)):
+            size = WorkSize(1, source, target)
+            macs[model] += total_macs(operations(shape_of(config, units), size))
+    assert 0.6 < macs["pruned"] / macs["dense"] <= 0.7
+    assert report.variants[0].kept_neurons == {n: c for n, c in counts.items() if "ffn" in n}
+    assert {check.name for check in report.variants[0].checks} >= {
+        "pruned equals masked",
+        "reloaded equals saved",
+    }
+
+
+@pytest.mark.parametrize("name", ["bert", "marian"])
+def test_nothing_but_biases_can_be_left(name, checkpoints, tmp_path):
+    """No head and no neuron anywhere: it still exports, reloads and answers."""
+    options = SMALL | {"floor": "0", "recover": "none"}
+    made = recipe_for(checkpoints[name], tmp_path, **options | {"keep": ["heads=0,neurons=0"]})
+    run(made, tmp_path / "out", "", SILENT)
+    model = compressor.load(tmp_path / "out")
+    assert sum(p.numel() for p in model.parameters()) < 0.6 * sum(
+        p.numel() for p in compressor.load(checkpoints[name]).parameters()
+    )
+    texts = ["w3 w4 w5", "w9"]
+    if name == "bert":
+        answers = Classifier(tmp_path / "out", device="cpu").classify(texts)
+    else:
+        answers = Translator(tmp_path / "out", device="cpu").translate(texts)
+    assert len(answers) == 2
+
+
+def test_neurons_alone_leave_all_heads(checkpoints, tmp_path):
+    made = recipe_for(checkpoints["bert"], tmp_path, **SMALL, macs="0.8", prune="neurons")
+    (variant,) = run(made, tmp_path / "out", "", SILENT).variants
+    assert sum(map(len, variant.kept.values())) == sum(variant.heads.values())
+    assert sum(variant.kept_neurons.values()) < sum(variant.neurons.values())
+
+
+def test_steps_end_at_the_same_share(checkpoints, tmp_path):
+    made = recipe_for(checkpoints["bert"], tmp_path, **SMALL, macs="0.6", steps=2)
+    (variant,) = run(made, tmp_path / "out", "", SILENT).variants
+    assert "2 steps" in variant.selection
+    kept = sum(variant.kept_neurons.values()) / sum(variant.neurons.values())
+    assert kept < 0.75
+
+
+def test_several_shares_make_several_artifacts(checkpoints, tmp_path):
+    made = recipe_for(checkpoints["bert"], tmp_path, **SMALL, macs="0.9,0.7")
+    report = run(made, tmp_path / "out", "", SILENT)
+    more, less = report.variants
+    assert (more.name, less.name) == ("macs-0.9", "macs-0.7")
+    for name in more.kept:  # masks lie within one another
+        assert set(less.kept[name]) <= set(more.kept[name])
+    recipe = (tmp_path / "out" / "macs-0.7" / "recipe.yaml").read_text(encoding="utf-8")
+    assert "0.7" in recipe
+    assert "0.9" not in recipe
+
+
+def test_an_impossible_share_names_the_least_there_is(checkpoints, tmp_path):
+    made = recipe_for(checkpoints["bert"], tmp_path, **SMALL, macs="0.1", prune="heads")
+    with raises(UsageError, "macs-unreachable"):
+        run(made, tmp_path / "out", "", SILENT)
+
+
+@pytest.mark.parametrize("share", ["0", "1", "1.5", "-0.1"])
+def test_shares_lie_between_0_and_1(share, checkpoints, tmp_path):
+    with raises(UsageError, "option-invalid"):
+        recipe_for(checkpoints["bert"], tmp_path, **SMALL, macs=share)
