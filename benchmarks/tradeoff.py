@@ -5,9 +5,9 @@
 
 Compresses a model to several shares of its multiply-adds with `compress run`, in both precisions,
 and times every artifact in turns with the dense one. DATA holds valid.tsv (calibration) and
-test.tsv. With --recover reconstruct+distill --distill-text FILE the repair also trains. The report goes to
-benchmarks/results/tradeoff-NAME-RECOVER.json; table and figure are drawn from all reports of the
-name. The same command resumes a stopped run; --draw computes nothing.
+test.tsv. With --recover reconstruct+distill --distill-text FILE the repair also trains. The report
+goes to benchmarks/results/tradeoff-NAME-RECOVER.json; table and figure are drawn from all reports
+of the name. The same command resumes a stopped run; --draw computes nothing.
 """
 
 from __future__ import annotations
