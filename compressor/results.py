@@ -211,22 +211,35 @@ class SpeedSearch(Record):
 
 
 class QualityProbe(Record):
-    """A smaller model that was built and answered the test rows during a search."""
+    """A smaller model that was built, answered test rows, and was judged by them."""
 
-    kept: int
+    kept: int  # heads
+    neurons: int | None = None  # kept; None where all are
+    macs: float | None = None  # share of the dense model's multiply-adds
+    position: int | None = None  # on the path of cuts, the dense model being 0
     comparison: Comparison
+    bound: float | None = None  # lower confidence bound of the difference
+    confidence: float | None = None  # of the bound, one-sided
+    rows_needed: int | None = None  # for a bound within the limit; None where none are enough
     accepted: bool
 
 
 class QualitySearch(Record):
-    """How many heads could go before the main metric on the test rows fell by more than `drop`.
+    """How far a model could be cut before the main metric fell by more than `drop`.
 
-    A probe is accepted unless the whole 95 % interval of its difference lies below -`drop`.
+    Reports of version 1.4 have no `proof`: a probe was accepted there unless the whole 95 %
+    interval of its difference lay below -`drop`, on the same rows as the final figures.
     """
 
     drop: float
     metric: str
     probes: list[QualityProbe]  # in the order they were made
+    proof: Literal["bound", "measured"] | None = None  # what a probe must show to be accepted
+    rows: Source | None = None  # that probes were judged on
+    held_out: int | None = None  # rows that looks, and all final figures, were measured on
+    looks: list[QualityProbe] = []  # in the order they were made
+    delivered: int | None = None  # position of the look that is the delivered model
+    proven: bool | None = None  # whether its bound on the held-out rows is within the limit
 
 
 class Outcome(Record):

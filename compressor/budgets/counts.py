@@ -30,6 +30,7 @@ from compressor.model.sublayers import (
 
 HEADS: Units = "heads"
 NEURONS: Units = "neurons"
+Proof = Literal["bound", "measured"]  # what `--max-drop` asks of a smaller model
 Floors = Mapping[str, int]  # kind -> least number of units in each of its sublayers
 # Of heads and of neurons: each sublayer keeps a multiple of so many, or all that it has.
 Multiples = Mapping[str, int]
@@ -80,16 +81,22 @@ class SpeedBudget(Budget):
 
 @dataclass(frozen=True)
 class QualityBudget(Budget):
-    """As few units as cost no more than `drop` of the main metric; `keep` is empty."""
+    """As few units as cost no more than `drop` of the main metric; `keep` is empty.
+
+    Args:
+        proof: what the smaller model must show: that its confidence bound is within the limit, or
+            only that the measured drop is.
+    """
 
     measured: ClassVar[bool] = True
 
     drop: float
+    proof: Proof
 
     @classmethod
-    def of(cls, drop: float) -> QualityBudget:
-        """The budget of a `--max-drop` that is a plain number."""
-        return cls(f"max-drop {drop:.15g}", {}, drop)
+    def of(cls, drop: float, proof: Proof = "bound") -> QualityBudget:
+        """The budget of a `--max-drop` that is a plain number, and of `--drop-proof`."""
+        return cls(f"max-drop {drop:.15g}", {}, drop, proof)
 
 
 def is_number(text: str) -> bool:

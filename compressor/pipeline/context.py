@@ -16,6 +16,7 @@ from compressor.pipeline.unit_costs import unit_costs
 from compressor.pipeline.workspace import Workspace
 from compressor.progress import Progress
 from compressor.recovery.text import Text
+from compressor.results import Source
 from compressor.tasks import Batch, Example, Rows, Task
 
 
@@ -24,17 +25,20 @@ class DataRows:
     """The rows of a run.
 
     Args:
+        test: rows that quality and speed are measured on.
         shared: number of test rows whose texts are calibration rows too.
+        search: rows that a search for a budget looks at, none of which are test rows.
     """
 
     calibration: Rows | None
     test: Rows | None
     shared: int = 0
+    search: Rows | None = None
 
     @property
     def fitted(self) -> Rows:
-        """The rows to score and check builds on: calibration rows, or test rows without those."""
-        rows = self.calibration or self.test
+        """The rows to score and check builds on: calibration rows, or others without those."""
+        rows = self.calibration or self.search or self.test
         assert rows is not None
         return rows
 
@@ -42,6 +46,11 @@ class DataRows:
     def timed(self) -> Rows:
         """The rows to time on: test rows, or calibration rows without those."""
         return self.test or self.fitted
+
+
+def source_of(rows: Rows) -> Source:
+    """Which rows they are, for reports."""
+    return Source(files=rows.files, rows=len(rows.sources), sha256=rows.sha256)
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,11 @@ class Context:
     def test_count(self) -> int:
         """Number of test rows."""
         return 0 if self.data.test is None else len(self.data.test.sources)
+
+    @property
+    def search_count(self) -> int:
+        """Number of rows that a search looks at."""
+        return 0 if self.data.search is None else len(self.data.search.sources)
 
     @property
     def batch_sizes(self) -> str:

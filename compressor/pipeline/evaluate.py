@@ -11,6 +11,7 @@ from compressor.pipeline.context import Context
 from compressor.pipeline.default_precision import choose_default
 from compressor.pipeline.stages import DENSE, stage
 from compressor.results import Comparison, Throughput, Variant
+from compressor.tasks import Rows
 from compressor.throughput import Subject
 from compressor.throughput import benchmark as time_models
 
@@ -58,7 +59,16 @@ def _comparisons(
 @stage("answers")
 def answer_rows(context: Context, model: Variant) -> list[str]:
     """What an exported model answers to the test rows."""
-    rows = context.data.test
+    return _answer(context, model, context.data.test)
+
+
+@stage("search-answers")
+def answer_search_rows(context: Context, model: Variant) -> list[str]:
+    """What an exported model answers to the rows that a search looks at."""
+    return _answer(context, model, context.data.search)
+
+
+def _answer(context: Context, model: Variant, rows: Rows | None) -> list[str]:
     assert rows is not None
     return answers(
         Path(model.directory),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from compressor import __version__
 from compressor.budgets.counts import MULTIPLES, check_possible, parse_multiples
-from compressor.errors import EnvironmentProblem
+from compressor.errors import EnvironmentProblem, InputError
 from compressor.export.metadata import max_source_tokens
 from compressor.export.precision_names import precisions_to_export
 from compressor.export.target_text import count_lines, tokens_of_text
@@ -24,7 +24,7 @@ from compressor.pipeline.distill_text import open_text, text_sha256
 from compressor.pipeline.methods import RecoverySection
 from compressor.pipeline.plan import floors_of, plan_budgets, units_to_prune
 from compressor.pipeline.recipe import Recipe
-from compressor.pipeline.sections import MINIMUM_ROWS, CalibrationData, Data, ModelSection
+from compressor.pipeline.sections import MINIMUM_ROWS, CalibrationData, Data, MaxDrop, ModelSection
 from compressor.pipeline.stages import stage
 from compressor.pipeline.workspace import open_workspace
 from compressor.progress import Progress
@@ -39,6 +39,7 @@ from compressor.tasks import (
     count_shared,
     count_truncated,
     read_rows,
+    split_rows,
 )
 
 if TYPE_CHECKING:
@@ -87,6 +88,26 @@ def read(section: CalibrationData, checkpoint: Checkpoint, task: Task) -> DataRo
     test = rows(section.test, section.test_rows)
     shared = count_shared(test, calibration) if calibration and test else 0
     return DataRows(calibration, test, shared)
+
+
+def hold_out(data: DataRows, seed: int) -> DataRows:
+    """The rows with the test rows in two: those to search on, and those held out as test rows.
+
+    Raises:
+        InputError: too few test rows for two parts.
+    """
+    assert data.test is not None
+    search, test = split_rows(data.test, seed)
+    counts = len(search.sources), len(test.sources)
+    if min(counts) < MINIMUM_ROWS:
+        raise InputError(
+            f"{', '.join(data.test.files)}: too few test rows, {sum(counts)}, of which {counts[0]} "
+            f"would be searched on and {counts[1]} held out; --max-drop needs {MINIMUM_ROWS} of "
+            "each, and rows with the same text stay together",
+            id="too-few-rows",
+        )
+    shared = count_shared(test, data.calibration) if data.calibration else 0
+    return DataRows(data.calibration, test, shared, search)
 
 
 def warn_of_shared_rows(data: DataRows, progress: Progress) -> None:
@@ -153,6 +174,8 @@ def prepare(
     plans = plan_budgets(recipe, full, output)
     for plan in plans:
         check_possible(plan.budget, floors, full)
+    if isinstance(recipe.budget, MaxDrop):
+        data = hold_out(data, recipe.seed)
     warn_of_shared_rows(data, progress)
     examples = encode(data.fitted, checkpoint, task)
     require_rows_to_train(recipe.recovery, len(examples), learns=recipe.learns)
@@ -194,6 +217,7 @@ def _identity(
         "weights": fingerprint(checkpoint_files(checkpoint.directory)),
         "calibration_sha256": data.calibration and data.calibration.sha256,
         "test_sha256": data.test and data.test.sha256,
+        "search_sha256": data.search and data.search.sha256,
         "target_text_sha256": text and sha256_of(Path(text)),
         "distill_text_sha256": text_sha256(recipe.recovery),
     }

@@ -51,7 +51,7 @@ def budgets_of(section: AnyBudget, full: Mask) -> list[Budget]:
     if isinstance(section, Speedup):
         return [SpeedBudget.of(section.speedup, section.at_batch)]
     if isinstance(section, MaxDrop):
-        return [QualityBudget.of(section.max_drop)]
+        return [QualityBudget.of(section.max_drop, section.drop_proof)]
     return [Budget(f"penalty {section.penalty:g}", {})]
 
 

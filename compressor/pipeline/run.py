@@ -15,6 +15,7 @@ from typing import Any
 
 from compressor import __version__
 from compressor.budgets.counts import QualityBudget, SpeedBudget
+from compressor.budgets.path import removal_path
 from compressor.export import export_model
 from compressor.export.precisions import set_default
 from compressor.files import require_directory
@@ -29,15 +30,17 @@ from compressor.pipeline.build import (
     pruning_facts,
     verify_reload,
 )
-from compressor.pipeline.context import Context
+from compressor.pipeline.context import Context, source_of
 from compressor.pipeline.distill_text import translate_text
 from compressor.pipeline.evaluate import benchmark, choose_defaults, evaluate
 from compressor.pipeline.load import TargetTokens, load, prepare, read, target_tokens
+from compressor.pipeline.max_drop import search_quality
 from compressor.pipeline.plan import Plan, own_recipe
 from compressor.pipeline.recipe import Recipe
-from compressor.pipeline.search import search_quality, search_speed
+from compressor.pipeline.search import search_speed
 from compressor.pipeline.select import Choice, choose, chosen_model, learn, recover, score
 from compressor.pipeline.stages import stage
+from compressor.pipeline.unit_costs import unit_costs
 from compressor.pipeline.validate import check_model, check_recipe
 from compressor.pipeline.workspace import write_manifest
 from compressor.progress import SILENT, Progress
@@ -45,8 +48,8 @@ from compressor.report import facts, rules, write_reports
 from compressor.report.combine import only, share_scoring
 from compressor.report.model_card import render_card
 from compressor.report.schema import Report
-from compressor.results import Scoring, Source, Throughput, Variant
-from compressor.tasks import Rows, get_task
+from compressor.results import Scoring, Throughput, Variant
+from compressor.tasks import get_task
 from compressor.throughput.hardware import describe as describe_hardware
 from compressor.throughput.hardware import versions
 
@@ -109,7 +112,9 @@ def _choose(context: Context, plan: Plan, dense: Variant, tokens: TargetTokens) 
         return search_speed(context, plan.budget, scores, dense)
     if isinstance(plan.budget, QualityBudget):
         build = partial(build_artifact, tokens=tokens)
-        return search_quality(context, plan, plan.budget, scores, dense, build)
+        costs = unit_costs(context.checkpoint, context.task, context.examples)
+        path = removal_path(scores, context.full, context.floors, costs, context.multiples)
+        return search_quality(context, plan, plan.budget, scores, path, dense, build)
     return choose(context, plan, scores)
 
 
@@ -168,7 +173,7 @@ def _report(
     tokens: TargetTokens,
 ) -> Report:
     """All that a run found out; the gate's outcomes are not in it yet."""
-    checkpoint = context.checkpoint
+    checkpoint, data = context.checkpoint, context.data
     scoring, variants = share_scoring(builds)
     return Report(
         tool_version=__version__,
@@ -179,9 +184,9 @@ def _report(
         revision=checkpoint.revision,
         model_type=str(checkpoint.model.config.model_type),  # type: ignore[union-attr]
         seed=context.recipe.seed,
-        calibration=_source(context.data.calibration),
-        test=_source(context.data.test),
-        shared_rows=context.data.shared,
+        calibration=source_of(data.calibration) if data.calibration else None,
+        test=source_of(data.test) if data.test else None,
+        shared_rows=data.shared,
         scoring=scoring,
         dense=dense,
         variants=variants,
@@ -191,12 +196,6 @@ def _report(
         hardware=describe_hardware(),
         versions=versions(),
     )
-
-
-def _source(rows: Rows | None) -> Source | None:
-    if rows is None:
-        return None
-    return Source(files=rows.files, rows=len(rows.sources), sha256=rows.sha256)
 
 
 def _write(context: Context, report: Report, output: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import PositiveInt, field_validator, model_validator
 
-from compressor.budgets.counts import is_number
+from compressor.budgets.counts import Proof, is_number
 from compressor.errors import UsageError
 from compressor.export.precision_names import BASE, split_precisions
 from compressor.pipeline.options import Section, option
@@ -193,7 +193,7 @@ class Speedup(_Mixed):
 
 
 class MaxDrop(_Mixed):
-    """As few units as lose no more than this of the main metric on the test rows."""
+    """As few units as lose no more than this of the main metric."""
 
     name: Literal["max-drop"] = "max-drop"
     max_drop: float = option(
@@ -201,9 +201,13 @@ class MaxDrop(_Mixed):
         allow_inf_nan=False,
         selects=True,
         splits=is_number,
-        help="0.3: budget, the fewest heads whose drop in BLEU or accuracy the test rows do not "
-        "show to be above 0.3 (whole 95% interval). bleu=0.5: gate, a metric may fall by at most "
-        "this.",
+        help="0.3: budget, the smallest model whose BLEU or accuracy on held-out test rows is "
+        "shown to fall by at most 0.3. bleu=0.5: gate, a metric may fall by at most this.",
+    )
+    drop_proof: Proof = option(
+        "bound",
+        help="What shows it: bound (the lower confidence bound is within --max-drop) or measured "
+        "(the measured drop is).",
     )
 
     @field_validator("max_drop", mode="before")

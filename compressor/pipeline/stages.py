@@ -71,8 +71,8 @@ STAGES: dict[str, Stage] = {
         needs=("scores", "costs"),
     ),
     "candidate": Stage(
-        "trying {choice.mask} on the test rows",
-        keys=(("plan", "plan.name"), ("kept", "choice.kept")),
+        "trying {cut.mask} on {context.search_count} rows",
+        keys=(_PLAN, ("position", "cut.position")),
         needs=("scores", "target-text", "distill-text"),
         scratch=("distill-{plan.name}-candidate-*.safetensors",),
     ),
@@ -100,6 +100,11 @@ STAGES: dict[str, Stage] = {
         "evaluating {model.name} on {context.test_count} rows",
         keys=_MODEL,
         needs=("dense", "build", "precision"),
+    ),
+    "search-answers": Stage(
+        "evaluating {model.name} on {context.search_count} rows to search on",
+        keys=_MODEL,
+        needs=("dense",),
     ),
     "comparison": Stage(
         "comparing {model.name} with {base.name} ({context.recipe.evaluation.resamples} resamples)",

@@ -126,7 +126,8 @@ def _check_budget(recipe: Recipe) -> None:
             )
     if isinstance(budget, MaxDrop) and recipe.data.test is None:
         raise UsageError(
-            f"--max-drop {budget.max_drop:g} needs --test FILE to search on", id="test-rows-missing"
+            f"--max-drop {budget.max_drop:g} needs --test FILE to search on and to measure on",
+            id="test-rows-missing",
         )
 
 

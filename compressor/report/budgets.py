@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import compress
 
 from compressor.report import facts, numbers, sentences
+from compressor.report.max_drop import search_sentences
 from compressor.report.schema import Report, Run
 from compressor.report.tables import Column, Table
-from compressor.results import CostTable, QualitySearch, SpeedSearch
-
-SEARCHED_ON_TEST = (
-    "The number of heads was searched on the test rows themselves, which the intervals do not "
-    "account for: on other rows the drop can be larger than they say."
-)
+from compressor.results import CostTable, QualityProbe, QualitySearch, SpeedSearch
 
 
 def budget_sentences(report: Report) -> list[str]:
-    """How the number of heads was searched; empty where the budget gave it."""
+    """How the units to remove were searched; empty where the budget gave their number."""
     lines = []
     for run in facts.runs(report):
         about: list[str] = []
         if isinstance(run.search, SpeedSearch):
             about = _speed_sentences(report, run, run.search)
         if isinstance(run.search, QualitySearch):
-            about = _quality_sentences(report, run.search)
+            about = search_sentences(run.search, report.test)
         lines += [_variants_prefix(report, run) + sentence for sentence in about]
     return lines
 
@@ -68,26 +65,6 @@ def _speed_sentences(report: Report, run: Run, search: SpeedSearch) -> list[str]
                     f"The finished model was timed once more: {sentences.speedup(row)} at batch "
                     f"{batch}{short}."
                 )
-    return lines
-
-
-def _quality_sentences(report: Report, search: QualitySearch) -> list[str]:
-    label = facts.metric_style(search.metric).label
-    allowed = f"{search.drop:.15g}"
-    bound = f"-{allowed}" if search.drop else "0"
-    where = "the test rows"
-    if report.test is not None:
-        where = f"{report.test.rows:,} rows of {sentences.join(report.test.files)}"
-    count = len(search.probes)
-    lines = [
-        f"As many heads were removed as possible before {where} showed a drop in {label} of more "
-        f"than {allowed}: a number of heads is refused if the whole 95% interval of the difference "
-        f"lies below {bound}.",
-        f"The search built and ran {count} {'model' if count == 1 else 'models'}. "
-        f"{SEARCHED_ON_TEST}",
-    ]
-    if not any(probe.accepted for probe in search.probes):
-        lines.append("No head could be removed.")
     return lines
 
 
@@ -142,23 +119,54 @@ def _tries(search: SpeedSearch) -> Table:
 
 def _probes(search: QualitySearch) -> Table:
     style = facts.metric_style(search.metric)
+    judged = [*search.probes, *search.looks]
+    optional = {
+        "Neurons kept": any(probe.neurons is not None for probe in judged),
+        "Multiply-adds": any(probe.macs is not None for probe in judged),
+        "Bound": any(probe.bound is not None for probe in judged),
+        "Rows": bool(search.looks),
+    }
+    caption = (
+        f"Models that were built and judged to find how far the model can be cut; {style.label} "
+        f"may fall by {search.drop:.15g}. Difference is pruned minus dense."
+    )
+    if optional["Bound"]:
+        caption += (
+            " Bound is its lower confidence bound, at 97.5%; each further look at the held-out "
+            "rows halves the error."
+        )
+    columns = (
+        *map(Column, ("Probe", "Heads kept", "Neurons kept", "Multiply-adds", style.label)),
+        *map(Column, ("Difference", "95% interval", "Bound")),
+        Column("Rows", numeric=False),
+        Column("Result", numeric=False),
+    )
+    shown = [optional.get(column.title, True) for column in columns]
+    rows = [
+        (
+            str(number),
+            str(probe.kept),
+            "all" if probe.neurons is None else f"{probe.neurons:,}",
+            "" if probe.macs is None else f"{100 * probe.macs:.0f}%",
+            numbers.fixed(probe.comparison.pruned, style.digits),
+            numbers.fixed(probe.comparison.difference, style.digits, sign=True),
+            numbers.interval(probe.comparison.interval, style.digits, sign=True),
+            numbers.fixed(probe.bound, style.digits, sign=True),
+            "searched" if number <= len(search.probes) else "held out",
+            _result(search, probe),
+        )
+        for number, probe in enumerate(judged, 1)
+    ]
     return Table(
         key="probes",
-        caption="Models that were built and run to find how many heads can be removed; "
-        f"{style.label} may fall by {search.drop:.15g}. Difference is pruned minus dense.",
-        columns=(
-            *map(Column, ("Probe", "Heads kept", style.label, "Difference", "95% interval")),
-            Column("Result", numeric=False),
-        ),
-        rows=tuple(
-            (
-                str(number),
-                str(probe.kept),
-                numbers.fixed(probe.comparison.pruned, style.digits),
-                numbers.fixed(probe.comparison.difference, style.digits, sign=True),
-                numbers.interval(probe.comparison.interval, style.digits, sign=True),
-                "accepted" if probe.accepted else "refused",
-            )
-            for number, probe in enumerate(search.probes, 1)
-        ),
+        caption=caption,
+        columns=tuple(compress(columns, shown)),
+        rows=tuple(tuple(compress(row, shown)) for row in rows),
     )
+
+
+def _result(search: QualitySearch, probe: QualityProbe) -> str:
+    if probe.accepted:
+        return "accepted"
+    inside = -probe.comparison.difference <= search.drop + facts.ROUNDING
+    return "not proven" if inside and probe.bound is not None else "refused"

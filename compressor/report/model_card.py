@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from compressor.errors import InputError, did_you_mean
-from compressor.report import budgets, facts, numbers, sentences, tables, unit_tables
+from compressor.report import facts, max_drop, numbers, sentences, tables, unit_tables
 from compressor.report.combine import only
 from compressor.report.markdown import bullets, escape, escape_line, pair_list, render_table
 from compressor.report.schema import Report
@@ -156,7 +156,11 @@ def _limitations(report: Report) -> list[str]:
         )
     lines = [data]
     if isinstance(report.search, QualitySearch):
-        lines.append(budgets.SEARCHED_ON_TEST)
+        lines.append(
+            max_drop.SEARCHED_ON_TEST
+            if report.search.proof is None
+            else max_drop.held_out_sentence(report.search)
+        )
     if report.calibration is not None:
         lines.append(
             f"{facts.units_title(report)} were chosen on {report.calibration.rows:,} rows of "

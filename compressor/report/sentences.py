@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from compressor.report import facts, numbers
+from compressor.report.max_drop import unproven
 from compressor.report.schema import Report
 from compressor.results import HALF_RANGE, Comparison, Outcome, QualitySearch, Timing, Variant
 
@@ -117,33 +118,39 @@ def data_sentences(report: Report) -> list[str]:
 
 
 def drop_sentences(report: Report) -> list[str]:
-    """A warning for each variant that lost more than the `--max-drop` it was searched for."""
-    searches = {
-        name: run.search
-        for run in facts.runs(report)
-        if isinstance(run.search, QualitySearch)
-        for name in run.variants
-    }
+    """Warnings about models searched for a `--max-drop`: the rows do not prove it, or it is missed.
+
+    The second can be so of a default precision other than the float32 that was searched.
+    """
     lines = []
+    searches: dict[str, QualitySearch] = {}
+    for run in facts.runs(report):
+        if not isinstance(run.search, QualitySearch):
+            continue
+        searches |= dict.fromkeys(run.variants, run.search)
+        warning = unproven(run.search)
+        if warning:
+            lines.append(f"{join(run.variants)}: {warning}" if report.runs else warning)
     for variant in facts.delivered(report):
-        search = searches.get(variant.name)
-        if search is None:
-            continue
-        style = facts.metric_style(search.metric)
-        found = facts.comparison(variant, search.metric)
-        if found is None or not -found.difference > search.drop + facts.ROUNDING:
-            continue
-        whose = f"{variant.name}: the" if report.runs else "The"
-        start = (
-            f"{whose} measured drop of {numbers.fixed(-found.difference, style.digits)} in "
-            f"{style.label} is more than the {search.drop:.15g} asked for"
-        )
-        rows = f"{report.test.rows:,} test rows" if report.test else "the test rows"
-        if found.interval[1] >= -search.drop:
-            lines.append(f"{start}, but {rows} are too few to be sure: use more.")
-        else:
-            lines.append(f"{start}, significantly so on {rows}.")
+        if variant.name in searches:
+            lines += _missed(report, variant, searches[variant.name])
     return lines
+
+
+def _missed(report: Report, variant: Variant, search: QualitySearch) -> list[str]:
+    style = facts.metric_style(search.metric)
+    found = facts.comparison(variant, search.metric)
+    if found is None or not -found.difference > search.drop + facts.ROUNDING:
+        return []
+    whose = f"{variant.name}: the" if report.runs else "The"
+    start = (
+        f"{whose} measured drop of {numbers.fixed(-found.difference, style.digits)} in "
+        f"{style.label} is more than the {search.drop:.15g} asked for"
+    )
+    rows = f"{report.test.rows:,} test rows" if report.test else "the test rows"
+    if found.interval[1] >= -search.drop:
+        return [f"{start}, but {rows} are too few to be sure: use more."]
+    return [f"{start}, significantly so on {rows}."]
 
 
 def precision_sentences(report: Report) -> list[str]:

@@ -60,6 +60,22 @@ def comparison(low: float, high: float, metric: str = "bleu") -> Comparison:
     )  # fmt: skip
 
 
+def judged(
+    kept: int,
+    difference: float,
+    bound: float,
+    position: int | None = None,
+    *,
+    accepted: bool = True,
+) -> QualityProbe:
+    """A model with so many heads that was judged on rows never seen."""
+    found = comparison(bound, 2 * difference - bound)
+    return QualityProbe(
+        kept=kept, position=position, comparison=found, bound=bound, confidence=0.975,
+        accepted=accepted,
+    )  # fmt: skip
+
+
 def probe(kept: int, accepted: bool) -> QualityProbe:
-    """A model with so many heads that was tried."""
+    """A model with so many heads that was tried, as reports of version 1.4 have it."""
     return QualityProbe(kept=kept, comparison=comparison(-1, 0), accepted=accepted)

@@ -1,40 +1,34 @@
-"""Runs with a measured budget, from checkpoint to artifact.
+"""Runs for a wanted speed-up, from checkpoint to artifact; refusals of all measured budgets.
 
 Exporting a graph takes seconds and times are never asserted, so most tests make up what machines
-and models would say; a run of each sort does everything for real.
+would say.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
-import torch
 
 from compressor.budgets.counts import SpeedBudget
 from compressor.budgets.speed import trial_mask
 from compressor.errors import UsageError
-from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
-from compressor.pipeline import search as searching
 from compressor.pipeline import time_masks as timing_masks
-from compressor.pipeline.load import load, prepare, read
 from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.run import run
-from compressor.pipeline.select import Choice, score
+from compressor.pipeline.search import search_speed
+from compressor.pipeline.select import Choice
 from compressor.progress import SILENT
-from compressor.report.budgets import SEARCHED_ON_TEST
 from compressor.report.schema import load_report
-from compressor.results import QualitySearch, Throughput, Variant
+from compressor.results import Throughput
 from compressor.runtime import Classifier
-from compressor.tasks import get_task
 from compressor.throughput import Subject
 from tests.helpers import toy
 from tests.helpers.errors import raises
+from tests.helpers.measured import before_search, first_layers, shell, state
 from tests.helpers.recipes import recipe as read_recipe
 from tests.helpers.runs import Progress, recipe_for
 from tests.helpers.scores import timing
@@ -54,59 +48,15 @@ def classifier(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def short_classifier(classifier, tmp_path_factory) -> Path:
-    """The classifier's first layer alone: graphs are exported in a third of the time."""
-    loaded = open_checkpoint(str(classifier))
-    loaded.model.bert.encoder.layer = loaded.model.bert.encoder.layer[:1]
-    loaded.model.config.num_hidden_layers = 1
-    return save(loaded, tmp_path_factory.mktemp("bert") / "short")
-
-
-@pytest.fixture(scope="module")
-def short_translator(translator, tmp_path_factory) -> Path:
-    """The translator's first layers alone."""
-    loaded = open_checkpoint(str(translator))
-    parts = loaded.model.model.encoder, loaded.model.model.decoder
-    for part in parts:
-        part.layers = part.layers[:1]
-    loaded.model.config.update({"encoder_layers": 1, "decoder_layers": 1, "num_hidden_layers": 1})
-    return save(loaded, tmp_path_factory.mktemp("marian") / "short")
-
-
-def save(loaded: Checkpoint, directory: Path) -> Path:
-    loaded.model.save_pretrained(directory)
-    loaded.tokenizer.save_pretrained(directory)
-    return directory
-
-
-def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "compressor", "run", *map(str, arguments), "--device", "cpu"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600)
+    return first_layers(classifier, tmp_path_factory.mktemp("bert") / "short")
 
 
 def choose(recipe: Recipe, out: Path, progress=SILENT) -> Choice:
-    """What a run chooses, without building anything; the dense model is only a name."""
-    checkpoint = load(recipe.model)
-    task = get_task(checkpoint.entry.task)
-    data = read(recipe.data, checkpoint, task)
-    context = prepare(recipe, checkpoint, task, data, out, progress)
+    """What a run chooses, without building anything."""
+    context, scores, dense = before_search(recipe, out, progress)
     (plan,) = context.plans
-    counts = context.full.counts()
-    dense = Variant(
-        name="dense", directory="nowhere", budget="", kept=context.full.to_json(), heads=counts,
-        parameters=0, checkpoint_bytes=0, onnx_bytes=0, precision="fp32",
-    )  # fmt: skip
-    scores = score(context)
-    if isinstance(plan.budget, SpeedBudget):
-        return searching.search_speed(context, plan.budget, scores, dense)
-    return searching.search_quality(context, plan, plan.budget, scores, dense, Models.build)
-
-
-def state(out: Path) -> set[str]:
-    """Names of finished stages; nothing temporary may be left."""
-    entries = list((out / ".compress").iterdir())
-    assert not [path for path in entries if path.name.startswith(("trial-", "candidate-")) and
-                path.is_dir()]  # fmt: skip
-    return {path.stem for path in entries}
+    assert isinstance(plan.budget, SpeedBudget)
+    return search_speed(context, plan.budget, scores, dense)
 
 
 class Machine:
@@ -265,117 +215,6 @@ def test_only_graphs_that_change_are_exported(translator, tmp_path, monkeypatch,
     assert written == {"graphs.json", "tokenizer.json", *(f"{role}.onnx" for role in expected)}
 
 
-def drop_recipe(model: Path, tmp_path: Path, **options) -> Recipe:
-    return recipe_for(model, tmp_path, **{"keep": [], "max_drop": ["20"], "bench": False} | options)
-
-
-class Models:
-    """Stands in for models that are built and run: with fewer than `enough` heads all is wrong."""
-
-    built: ClassVar[list[int]] = []
-
-    def __init__(self, recipe: Recipe, enough: int, monkeypatch) -> None:
-        lines = Path(recipe.data.test).read_text(encoding="utf-8").splitlines()[1:]
-        self.right = [line.split("\t")[1] for line in lines]
-        self.enough = enough
-        self.built.clear()
-        monkeypatch.setattr(searching, "answers", self.answers)
-        monkeypatch.setattr(searching, "answer_rows", lambda *arguments: self.right)
-
-    @classmethod
-    def build(cls, context, plan, choice, directory) -> None:
-        assert directory.parent.is_dir()
-        cls.built.append(choice.mask.count())
-
-    def answers(self, directory, rows, device, num_beams, progress) -> list[str]:
-        if self.built[-1] >= self.enough:
-            return self.right
-        return ["LABEL_0" if label != "LABEL_0" else "LABEL_1" for label in self.right]
-
-
-def test_the_search_builds_few_models_and_a_stopped_one_goes_on(classifier, tmp_path, monkeypatch):
-    recipe, out = drop_recipe(classifier, tmp_path, method="magnitude"), tmp_path / "out"
-    models = Models(recipe, 8, monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        choose(recipe, out, Progress("trying 9 of 12 heads"))
-    assert state(out) == {"run", "scores", *(f"candidate-max-drop-20-{n}" for n in (3, 7))}
-    choice = choose(recipe, out)
-    assert models.built == [3, 7, 9, 8]
-    assert choice.mask.count() == 8
-    judged = {probe.kept: probe.accepted for probe in choice.search.probes}
-    assert judged == {3: False, 7: False, 9: True, 8: True}
-    assert all(probe.comparison.metric == "accuracy" for probe in choice.search.probes)
-    assert "4 models built and run" in choice.text
-    assert state(out) >= {"candidate-max-drop-20-9", "candidate-max-drop-20-8"}
-    with raises(UsageError, "output-of-another-run") as caught:
-        choose(drop_recipe(classifier, tmp_path, method="magnitude", max_drop=["10"]), out)
-    assert "max_drop=20.0, now it is 10.0" in str(caught.value)
-    # Rules for the gate are not part of what was run.
-    rules = ["20", "accuracy=1"]
-    more = drop_recipe(classifier, tmp_path, method="magnitude", max_drop=rules)
-    assert choose(more, out).mask == choice.mask
-
-
-def own_labels(model: Path, path: Path) -> Path:
-    """Rows whose labels are the dense model's own answers, so that every change is a mistake."""
-    rows = toy.labels_file(path, rows=60, seed=2).read_text(encoding="utf-8").splitlines()[1:]
-    texts = [row.split("\t")[0] for row in rows]
-    loaded = open_checkpoint(str(model))
-    batch = loaded.tokenizer(texts, return_tensors="pt", padding=True)
-    with torch.no_grad():
-        best = loaded.model(**batch).logits.argmax(-1).tolist()
-    lines = [f"{text}\tLABEL_{label}" for text, label in zip(texts, best, strict=True)]
-    path.write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
-    return path
-
-
-def check_search(out: Path, drop: float, metric: str) -> QualitySearch:
-    """Probes judged as their intervals say; the artifact, built anew, is as its probe was."""
-    report = load_report(out / "report.json")
-    search, (variant,) = report.search, report.variants
-    assert isinstance(search, QualitySearch)
-    assert (search.drop, search.metric) == (drop, metric)
-    for probe in search.probes:
-        assert probe.accepted == (not probe.comparison.interval[1] < -drop)
-    judged = {probe.kept: probe for probe in search.probes}
-    kept = sum(map(len, variant.kept.values()))
-    if kept < sum(variant.heads.values()):
-        assert judged[kept].accepted
-        assert variant.comparisons[0] == judged[kept].comparison
-    assert kept - 1 not in judged or not judged[kept - 1].accepted
-    state(out)
-    return search
-
-
-def test_a_classifier_loses_heads_until_the_rows_show_it(short_classifier, tmp_path):
-    test, out = own_labels(short_classifier, tmp_path / "own.tsv"), tmp_path / "out"
-    recipe = drop_recipe(
-        short_classifier, tmp_path, max_drop=["0"], recover="reconstruct", test=str(test)
-    )
-    run(recipe, out)
-    search = check_search(out, 0.0, "accuracy")
-    assert search.probes[0].kept == 1
-    assert search.probes[0].comparison.dense == 100
-    assert read_recipe(out / "recipe.yaml") == recipe
-
-
-def test_a_translator_is_searched_through_the_shell(short_translator, tmp_path):
-    out = tmp_path / "out"
-    done = shell(
-        "-m", short_translator, "-o", out,
-        "--calibration", toy.pairs_file(tmp_path / "calibration.tsv"),
-        "--test", toy.pairs_file(tmp_path / "test.tsv", seed=1), "--max-drop", 0.3,
-        "--max-drop", "bleu=100", "--floor", "encoder_self=4,decoder_self=4,cross=3",
-        "--resamples", 100, "--no-bench", "--json",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["gate_met"] is True
-    assert check_search(out, 0.3, "bleu").probes[0].kept == 11
-    assert "trying 11 of 12 heads" in done.stderr
-    assert SEARCHED_ON_TEST in (out / "README.md").read_text(encoding="utf-8")
-    assert "max-drop 0.3" in (out / "report.html").read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize(
     ("options", "problem", "detail"),
     [
@@ -398,6 +237,7 @@ def test_a_translator_is_searched_through_the_shell(short_translator, tmp_path):
         ({"max_drop": ["0.3"], "remove": ["2"]}, "options-exclude-each-other", "--remove"),
         ({"max_drop": ["0.3"], "test": None}, "test-rows-missing", "--max-drop 0.3"),
         ({"max_drop": ["0.3"], "method": "subset"}, "options-exclude-each-other", "taylor"),
+        ({"keep": ["0.5"], "drop_proof": "measured"}, "option-without-use", "--drop-proof"),
         ({"max_drop": ["-1"]}, "option-invalid", "from 0 up"),
         ({"max_drop": ["1", "bleu=1"]}, "metric-of-another-task", "accuracy"),
     ],

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 import pytest
 
 from compressor.report import render, sentences
-from compressor.report.budgets import SEARCHED_ON_TEST
 from compressor.report.combine import combine
+from compressor.report.max_drop import SEARCHED_ON_TEST
 from compressor.report.model_card import render_card
 from compressor.report.schema import Report
-from compressor.results import QualitySearch, SpeedSearch, SpeedTry
+from compressor.results import QualitySearch, Source, SpeedSearch, SpeedTry
 from tests.helpers.report_samples import translator_report
-from tests.helpers.scores import comparison, cost_table, probe
+from tests.helpers.scores import comparison, cost_table, judged, probe
 
 # A search among 12 heads of which at least 4 stay; from 7 on they are accepted.
 SEARCHED = ((4, False), (8, True), (6, False), (7, True))
@@ -25,13 +27,109 @@ COSTS = cost_table(
 )
 
 
-def test_the_report_shows_every_probe_and_what_the_interval_leaves_out():
+def searched(**changes) -> QualitySearch:
+    """A search for a drop of 1 among 12 heads, on 300 rows; 300 others judge 7 heads, then 8."""
+    probes = [
+        judged(4, -3.0, -4.0, 8, accepted=False),
+        judged(8, -0.2, -0.8, 4),
+        judged(6, -0.6, -1.4, 6, accepted=False),
+        judged(7, -0.3, -0.9, 5),
+    ]
+    looks = [judged(7, -1.2, -1.9, 5, accepted=False), judged(8, -0.25, -0.95, 4)]
+    rows = Source(files=["test.tsv"], rows=300, sha256="0" * 64)
+    found = QualitySearch(
+        drop=1, metric="bleu", probes=probes, proof="bound", rows=rows, held_out=300, looks=looks,
+        delivered=4, proven=True,
+    )  # fmt: skip
+    return found.model_copy(update=changes)
+
+
+def report_of(search: QualitySearch) -> Report:
+    """A report of one variant that lost next to nothing."""
+    report = translator_report()
+    variant = report.variants[0].model_copy(update={"comparisons": [comparison(-0.95, 0.45)]})
+    changed = {"variants": [variant], "gate": [], "throughput": None, "search": search}
+    return report.model_copy(update=changed)
+
+
+def test_the_report_says_which_rows_were_searched_on_and_which_were_held_out():
+    report = report_of(searched())
+    card = render_card(report, report.variants[0].name)
+    for text in (render(report, "markdown"), render(report, "html"), card):
+        assert "judged 4 models on 300 rows" in text
+        assert "measured on 300 rows that were held out" in text
+        assert "These judged 2 models in turn" in text
+        assert "too few" not in text
+        assert SEARCHED_ON_TEST not in text
+    markdown = render(report, "markdown")
+    assert "drop in BLEU is shown to be at most 1" in markdown
+    assert "bound of the difference in BLEU is -0.95, within the limit" in markdown
+    for row in (
+        "| 1 | 4 | 27.00 | -3.00 | [-4.00, -2.00] | -4.00 | searched | refused |",
+        "| 2 | 8 | 29.80 | -0.20 | [-0.80, +0.40] | -0.80 | searched | accepted |",
+        "| 3 | 6 | 29.40 | -0.60 | [-1.40, +0.20] | -1.40 | searched | not proven |",
+        "| 5 | 7 | 28.80 | -1.20 | [-1.90, -0.50] | -1.90 | held out | refused |",
+        "| 6 | 8 | 29.75 | -0.25 | [-0.95, +0.45] | -0.95 | held out | accepted |",
+    ):
+        assert row in markdown
+    assert Report.model_validate_json(render(report, "json")).search == report.search
+
+
+def test_what_few_rows_cannot_prove_is_told_in_the_verdict_with_how_many_would_do():
+    """Rows by the normal approximation: with half the width h and room r, n (h / r)^2."""
+    needed = [ceil(300 * (half / room) ** 2) for half, room in ((3.0, 0.2), (2.5, 0.9))]
+    taken, mild = (
+        judged(kept, difference, difference - half, position, accepted=False)
+        for kept, difference, half, position in ((6, -0.8, 3.0, 6), (11, -0.1, 2.5, 1))
+    )
+    taken, mild = (
+        found.model_copy(update={"rows_needed": rows})
+        for found, rows in zip((taken, mild), needed, strict=True)
+    )
+    search = searched(probes=[taken, mild], looks=[taken], delivered=6, proven=False)
+    warning = (
+        "600 test rows are too few to show that BLEU falls by at most 1: it can fall by 3.80; "
+        "about 140,000 would do for this model if its drop stayed as measured, about 4,700 for the "
+        "mildest cut that was tried."
+    )
+    assert [2 * rows for rows in needed] == [135_000, 4_630]
+    report = report_of(search)
+    card = render_card(report, report.variants[0].name)
+    assert warning in sentences.verdict(report)
+    for text in (render(report, "markdown"), render(report, "html"), card):
+        assert warning in text
+    assert "is -3.80, beyond the limit" in render(report, "markdown")
+    assert Report.model_validate_json(render(report, "json")).search.proven is False
+    # Nothing is missing where proof was not asked for.
+    waived = report_of(search.model_copy(update={"proof": "measured"}))
+    assert "too few" not in sentences.verdict(waived)
+    assert "proof was not asked for" in render(waived, "markdown")
+
+
+def test_a_drop_at_the_limit_is_proven_by_no_number_of_rows():
+    taken = judged(6, -1.0, -3.0, 6, accepted=False)
+    search = searched(probes=[taken], looks=[taken], delivered=6, proven=False)
+    assert "no number of rows would do for this model" in sentences.verdict(report_of(search))
+
+
+def test_neurons_and_multiply_adds_are_shown_where_they_are_known():
+    probes = [
+        found.model_copy(update={"neurons": 1024 if found.kept < 8 else None, "macs": 0.425})
+        for found in searched().probes
+    ]
+    markdown = render(report_of(searched(probes=probes)), "markdown")
+    assert "| Heads kept | Neurons kept | Multiply-adds |" in markdown
+    assert "| 4 | 7 | 1,024 | 42% |" in markdown
+    assert "| 2 | 8 | all | 42% |" in markdown
+
+
+def test_reports_of_version_1_4_say_that_the_test_rows_were_searched_on():
     probes = [probe(kept, accepted) for kept, accepted in SEARCHED]
     found = QualitySearch(drop=0.3, metric="bleu", probes=probes)
     report = translator_report().model_copy(update={"search": found})
     markdown, page = render(report, "markdown"), render(report, "html")
     for text in (markdown, page):
-        assert "lies below -0.3" in text
+        assert "of more than 0.3 (by the whole 95% interval)" in text
         assert SEARCHED_ON_TEST in text
         assert f"{report.test.rows:,} rows of {report.test.files[0]}" in text
     for number, tried in enumerate(probes, 1):

@@ -1,0 +1,61 @@
+"""Shared by tests of budgets that are measured: short models, and a run up to its search."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.sublayers import Scores
+from compressor.pipeline.context import Context
+from compressor.pipeline.load import load, prepare, read
+from compressor.pipeline.recipe import Recipe
+from compressor.pipeline.select import score
+from compressor.progress import SILENT
+from compressor.results import Variant
+from compressor.tasks import get_task
+
+
+def first_layers(model: Path, directory: Path) -> Path:
+    """The first layer of each stack alone: graphs are exported in a third of the time."""
+    loaded = open_checkpoint(str(model))
+    if hasattr(loaded.model, "bert"):
+        loaded.model.bert.encoder.layer = loaded.model.bert.encoder.layer[:1]
+        loaded.model.config.num_hidden_layers = 1
+    else:
+        for part in (loaded.model.model.encoder, loaded.model.model.decoder):
+            part.layers = part.layers[:1]
+        one = {"encoder_layers": 1, "decoder_layers": 1, "num_hidden_layers": 1}
+        loaded.model.config.update(one)
+    loaded.model.save_pretrained(directory)
+    loaded.tokenizer.save_pretrained(directory)
+    return directory
+
+
+def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
+    """`compress run` as a user types it."""
+    command = [sys.executable, "-m", "compressor", "run", *map(str, arguments), "--device", "cpu"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
+
+
+def before_search(recipe: Recipe, out: Path, progress=SILENT) -> tuple[Context, Scores, Variant]:
+    """A run up to the search for its only budget; the dense model is only a name."""
+    checkpoint = load(recipe.model)
+    task = get_task(checkpoint.entry.task)
+    data = read(recipe.data, checkpoint, task)
+    context = prepare(recipe, checkpoint, task, data, out, progress)
+    dense = Variant(
+        name="dense", directory="nowhere", budget="", kept=context.full.to_json(),
+        heads=context.full.counts(), parameters=0, checkpoint_bytes=0, onnx_bytes=0,
+        precision="fp32",
+    )  # fmt: skip
+    return context, score(context), dense
+
+
+def state(out: Path) -> set[str]:
+    """Names of finished stages; nothing temporary may be left."""
+    entries = list((out / ".compress").iterdir())
+    assert not [path for path in entries if path.name.startswith(("trial-", "candidate-")) and
+                path.is_dir()]  # fmt: skip
+    return {path.stem for path in entries}

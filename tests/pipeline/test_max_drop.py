@@ -1,0 +1,301 @@
+"""`--max-drop 1`: what is delivered is within the limit on rows that the search did not see.
+
+Exporting a graph takes seconds, so most tests make up what models would answer; a classifier and a
+translator do everything for real.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import norm
+
+from compressor.budgets.counts import QualityBudget
+from compressor.budgets.path import removal_path
+from compressor.errors import InputError, UsageError
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.sublayers import Mask
+from compressor.pipeline import max_drop
+from compressor.pipeline.load import load, read
+from compressor.pipeline.recipe import Recipe
+from compressor.pipeline.run import run
+from compressor.pipeline.select import Choice
+from compressor.pipeline.unit_costs import unit_costs
+from compressor.progress import SILENT
+from compressor.report import sentences
+from compressor.report.schema import load_report
+from compressor.results import QualitySearch
+from compressor.tasks import Rows, get_task, split_rows
+from tests.helpers import toy
+from tests.helpers.errors import raises
+from tests.helpers.measured import before_search, first_layers, shell, state
+from tests.helpers.recipes import recipe as read_recipe
+from tests.helpers.runs import Progress, recipe_for
+
+pytestmark = pytest.mark.usefixtures("shared_exports")
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory) -> Path:
+    """Three layers of four heads each."""
+    return toy.classifier(tmp_path_factory.mktemp("bert") / "dense")
+
+
+@pytest.fixture(scope="module")
+def short_classifier(classifier, tmp_path_factory) -> Path:
+    return first_layers(classifier, tmp_path_factory.mktemp("bert") / "short")
+
+
+@pytest.fixture(scope="module")
+def short_translator(tmp_path_factory) -> Path:
+    dense = toy.marian_with_pieces(tmp_path_factory.mktemp("marian") / "dense")
+    return first_layers(dense, tmp_path_factory.mktemp("marian") / "short")
+
+
+def drop_recipe(model: Path, tmp_path: Path, *, rows: int = 24, **options) -> Recipe:
+    test = toy.labels_file(tmp_path / "rows.tsv", rows=rows, seed=1)
+    values = {
+        "keep": [], "test": str(test), "method": "magnitude", "prune": "heads", "floor": "1",
+        "bench": False,
+    }  # fmt: skip
+    return recipe_for(model, tmp_path, **values | options)
+
+
+def choose(recipe: Recipe, out: Path, progress=SILENT) -> Choice:
+    """What a run chooses; nothing is built."""
+    context, scores, dense = before_search(recipe, out, progress)
+    (plan,) = context.plans
+    assert isinstance(plan.budget, QualityBudget)
+    costs = unit_costs(context.checkpoint, context.task, context.examples)
+    path = removal_path(scores, context.full, context.floors, costs)
+    return max_drop.search_quality(context, plan, plan.budget, scores, path, dense, Models.build)
+
+
+class Models:
+    """Stands in for models that are built and run; the dense one has every row right.
+
+    Args:
+        wrong: share of rows that a model with so many heads has wrong, of the rows that are held
+            out (True) or searched on.
+    """
+
+    built: list[int]
+
+    def __init__(self, wrong: Callable[[int, bool], float], monkeypatch) -> None:
+        self.wrong = wrong
+        self.seen: list[Rows] = []
+        Models.built = []
+        monkeypatch.setattr(max_drop, "answers", self.answers)
+        monkeypatch.setattr(max_drop, "answer_rows", lambda c, _: c.data.test.targets)
+        monkeypatch.setattr(max_drop, "answer_search_rows", lambda c, _: c.data.search.targets)
+
+    @classmethod
+    def build(cls, context, plan, choice, directory) -> None:
+        assert directory.parent.is_dir()
+        cls.built.append(choice.mask.count("heads"))
+
+    def answers(self, directory, rows, device, num_beams, progress) -> list[str]:
+        held_out = rows is not self.seen[0] if self.seen else False
+        self.seen.append(rows)
+        count = round(self.wrong(self.built[-1], held_out) * len(rows.targets))
+        other = {"LABEL_0": "LABEL_1"}
+        return [
+            other.get(label, "LABEL_0") if number < count else label
+            for number, label in enumerate(rows.targets)
+        ]
+
+
+def test_the_search_builds_few_models_and_a_stopped_one_goes_on(classifier, tmp_path, monkeypatch):
+    recipe, out = drop_recipe(classifier, tmp_path, max_drop=["30"]), tmp_path / "out"
+    models = Models(lambda kept, held_out: float(kept < 8), monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        choose(recipe, out, Progress("trying 6 of 12 heads"))
+    assert state(out) == {"run", "scores", *(f"candidate-max-drop-30-{n}" for n in (9, 4))}
+    choice = choose(recipe, out)
+    assert models.built == [3, 8, 6, 7]
+    assert choice.mask.count("heads") == 8
+    judged = {probe.kept: probe.accepted for probe in choice.search.probes}
+    assert judged == {3: False, 8: True, 6: False, 7: False}
+    assert all(probe.comparison.metric == "accuracy" for probe in choice.search.probes)
+    assert [(look.kept, look.accepted) for look in choice.search.looks] == [(8, True)]
+    assert choice.search.proven
+    assert "4 models built and run" in choice.text
+    with raises(UsageError, "output-of-another-run") as caught:
+        choose(drop_recipe(classifier, tmp_path, max_drop=["10"]), out)
+    assert "max_drop=30.0, now it is 10.0" in str(caught.value)
+    # Rules for the gate are not part of what was run.
+    more = drop_recipe(classifier, tmp_path, max_drop=["30", "accuracy=1"])
+    assert choose(more, out).mask == choice.mask
+
+
+def test_rows_that_prove_nothing_let_the_measured_drop_decide(classifier, tmp_path, monkeypatch):
+    """Every head that goes costs a point. Of 300 rows, 150 cannot show a drop to be below 3.
+
+    A search that accepts what the rows do not show to be worse would deliver a larger drop here:
+    even with 5 points lost, the interval reaches up to -2.
+    """
+    Models(lambda kept, held_out: (12 - kept) / 100, monkeypatch)
+    progress = Progress()
+    recipe = drop_recipe(classifier, tmp_path, rows=300, max_drop=["3"])
+    search = choose(recipe, tmp_path / "out", progress).search
+    assert (search.rows.rows, search.held_out, search.proven) == (150, 150, False)
+    (look,) = search.looks
+    assert look.kept == 9  # four of 150 wrong, 2.67 %; with 8 heads six are, 4 %
+    assert look.comparison.difference == pytest.approx(-100 * 4 / 150)
+    assert look.bound < -3
+    refused = next(probe for probe in search.probes if probe.kept == 8)
+    assert refused.comparison.interval[1] >= -3
+    # The normal approximation with the spread of a row at a loss of 3 %.
+    needed = norm.isf(0.025) ** 2 * 0.03 * 0.97 / (0.03 - 4 / 150) ** 2
+    assert look.rows_needed == pytest.approx(needed, rel=0.01)
+    (warning,) = (text for text in progress.messages if text.startswith("warning: 300 test rows"))
+    assert "about 21,000 would do for this model" in warning  # both parts, rounded up
+    assert 20_000 < 2 * needed < 21_000
+
+
+def test_enough_rows_prove_a_smaller_drop(classifier, tmp_path, monkeypatch):
+    """The same models and 4,000 rows: a drop of 2 is proven to be below 3, a drop of 3 is not."""
+    Models(lambda kept, held_out: (12 - kept) / 100, monkeypatch)
+    progress = Progress()
+    recipe = drop_recipe(classifier, tmp_path, rows=4000, max_drop=["3"])
+    search = choose(recipe, tmp_path / "out", progress).search
+    (look,) = search.looks
+    assert (look.kept, search.proven) == (10, True)
+    assert look.bound >= -3
+    assert not [text for text in progress.messages if text.startswith("warning: 4,000")]
+
+
+def test_proof_can_be_waived(classifier, tmp_path, monkeypatch):
+    Models(lambda kept, held_out: (12 - kept) / 100, monkeypatch)
+    progress = Progress()
+    recipe = drop_recipe(classifier, tmp_path, rows=300, max_drop=["3"], drop_proof="measured")
+    search = choose(recipe, tmp_path / "out", progress).search
+    assert (search.looks[-1].kept, search.looks[-1].accepted) == (9, True)
+    assert not [text for text in progress.messages if text.startswith("warning: 300")]
+
+
+def test_held_out_rows_refuse_what_only_the_searched_ones_bore(classifier, tmp_path, monkeypatch):
+    """The search goes down to 7 heads; on the held-out rows, models below 9 lose everything."""
+    models = Models(lambda kept, held_out: float(kept < (9 if held_out else 7)), monkeypatch)
+    recipe, out = drop_recipe(classifier, tmp_path, max_drop=["40"]), tmp_path / "out"
+    progress = Progress()
+    choice = choose(recipe, out, progress)
+    assert models.built == [3, 8, 6, 7, 10]  # 3 to 7 are the search, 10 is half of the way from 8
+    assert [(look.kept, look.accepted) for look in choice.search.looks] == [
+        (7, False), (8, False), (10, True),
+    ]  # fmt: skip
+    assert [look.confidence for look in choice.search.looks] == [0.975, 0.9875, 0.99375]
+    assert choice.mask.count("heads") == 10
+    assert any("on the held-out rows: 7 of 12 heads" in text for text in progress.messages)
+
+
+def test_where_nothing_is_within_the_limit_the_run_says_what_is(classifier, tmp_path, monkeypatch):
+    models = Models(lambda kept, held_out: (17 - kept) / 24, monkeypatch)
+    recipe = drop_recipe(classifier, tmp_path, max_drop=["3"])
+    with raises(UsageError, "max-drop-unreachable") as caught:
+        choose(recipe, tmp_path / "out")
+    assert "11 of 12 heads loses least, 25.00 accuracy" in str(caught.value)
+    # Its advice works.
+    assert (
+        choose(drop_recipe(classifier, tmp_path, max_drop=["25"]), tmp_path / "b").mask.count(
+            "heads"
+        )
+        == 11
+    )
+    assert models.built.count(11) == 2
+
+
+def test_where_no_unit_may_go_there_is_nothing_to_search(classifier, tmp_path):
+    recipe = drop_recipe(classifier, tmp_path, max_drop=["3"], floor="4")
+    with raises(UsageError, "floors-too-high"):
+        choose(recipe, tmp_path / "out")
+
+
+@pytest.mark.parametrize("rows", [8, 15])
+def test_both_parts_need_rows(classifier, tmp_path, rows):
+    recipe = drop_recipe(classifier, tmp_path, rows=rows, max_drop=["1"])
+    with raises(InputError, "too-few-rows") as caught:
+        run(recipe, tmp_path / "out")
+    assert f"too few test rows, {rows}, of which {rows // 2} would be" in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+def own_labels(model: Path, path: Path) -> Path:
+    """Rows whose labels are the dense model's own answers, so that every change is a mistake."""
+    rows = toy.labels_file(path, rows=60, seed=2).read_text(encoding="utf-8").splitlines()[1:]
+    texts = [row.split("\t")[0] for row in rows]
+    loaded = open_checkpoint(str(model))
+    batch = loaded.tokenizer(texts, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        best = loaded.model(**batch).logits.argmax(-1).tolist()
+    lines = [f"{text}\tLABEL_{label}" for text, label in zip(texts, best, strict=True)]
+    path.write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
+    return path
+
+
+def check_search(recipe: Recipe, out: Path, drop: float) -> QualitySearch:
+    """The artifact, built anew, is within the limit on the held-out rows, as its look said."""
+    report = load_report(out / "report.json")
+    search, (variant,) = report.search, report.variants
+    assert isinstance(search, QualitySearch)
+    checkpoint = load(recipe.model)
+    rows = read(recipe.data, checkpoint, get_task(report.task)).test
+    assert rows is not None
+    parts = split_rows(rows, recipe.seed)
+    assert [search.rows.sha256, report.test.sha256] == [part.sha256 for part in parts]
+    assert search.rows.rows + search.held_out == len(rows.sources)
+    assert search.held_out == report.test.rows == variant.quality.rows
+    look = next(seen for seen in search.looks if seen.position == search.delivered)
+    assert look.comparison.difference >= -drop
+    assert search.proven == (look.bound >= -drop)
+    assert variant.comparisons[0] == look.comparison
+    kept = Mask.from_json(variant.kept, variant.heads)
+    assert (kept.count("heads"), kept.count("neurons")) == (
+        look.kept, kept.total("neurons") if look.neurons is None else look.neurons,
+    )  # fmt: skip
+    state(out)
+    return search
+
+
+def test_a_classifier_that_30_rows_prove_nothing_of(short_classifier, tmp_path):
+    """Even without any change their bound is beyond 11; the reader is told everywhere."""
+    test, out = own_labels(short_classifier, tmp_path / "own.tsv"), tmp_path / "out"
+    recipe = drop_recipe(
+        short_classifier, tmp_path, max_drop=["11"], recover="reconstruct", test=str(test),
+        prune="both", floor="0", method="second-order",
+    )  # fmt: skip
+    report = run(recipe, out)
+    search = check_search(recipe, out, 11.0)
+    assert not search.proven
+    assert search.probes[0].comparison.dense == 100
+    assert read_recipe(out / "recipe.yaml") == recipe
+    warning = "60 test rows are too few to show that accuracy falls by at most 11"
+    assert warning in sentences.verdict(report)
+    for name in ("report.md", "report.html", "README.md"):
+        text = (out / name).read_text(encoding="utf-8")
+        assert warning in text
+        assert "on 30 rows" in text
+        assert "30 rows that were held out of it" in text
+
+
+def test_a_translator_is_searched_through_the_shell(short_translator, tmp_path):
+    out = tmp_path / "out"
+    done = shell(
+        "-m", short_translator, "-o", out,
+        "--calibration", toy.pairs_file(tmp_path / "calibration.tsv"),
+        "--test", toy.pairs_file(tmp_path / "test.tsv", seed=1), "--max-drop", 3,
+        "--drop-proof", "measured", "--floor", "encoder_self=4,decoder_self=4,cross=3",
+        "--max-drop", "bleu=100", "--resamples", 100, "--no-bench", "--json", "--prune", "heads",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["gate_met"] is True
+    search = check_search(read_recipe(out / "recipe.yaml"), out, 3.0)
+    assert [probe.kept for probe in search.probes] == [11]
+    assert "trying 11 of 12 heads on 12 rows" in done.stderr
+    assert "searching on 12 of the 24 test rows" in done.stderr
+    text = (out / "report.md").read_text(encoding="utf-8")
+    assert "whose measured drop in BLEU is at most 3" in text
