@@ -227,7 +227,7 @@ class QualityProbe(Record):
 class QualitySearch(Record):
     """How far a model could be cut before the main metric fell by more than `drop`.
 
-    Reports of version 1.4 have no `proof`: a probe was accepted there unless the whole 95 %
+    Reports of schema 1 have no `proof`: a probe was accepted there unless the whole 95 %
     interval of its difference lay below -`drop`, on the same rows as the final figures.
     """
 

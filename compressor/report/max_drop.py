@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from compressor.report import facts, numbers
 from compressor.results import QualityProbe, QualitySearch, Source
 
-# For reports of version 1.4, whose final figures are of the rows that were searched on.
+# For reports of schema 1, whose final figures are of the rows that were searched on.
 SEARCHED_ON_TEST = (
     "The number of heads was searched on the test rows themselves, which the intervals do not "
     "account for: on other rows the drop can be larger than they say."
@@ -25,7 +25,7 @@ def search_sentences(search: QualitySearch, test: Source | None) -> list[str]:
         test: the rows of the final figures.
     """
     if search.proof is None:
-        return _of_version_1_4(search, test)
+        return _of_schema_1(search, test)
     label, allowed = _label(search), f"{search.drop:.15g}"
     if search.proof == "bound":
         line = (
@@ -125,7 +125,7 @@ def _number(search: QualitySearch, number: float) -> str:
     return numbers.fixed(number, facts.metric_style(search.metric).digits)
 
 
-def _of_version_1_4(search: QualitySearch, test: Source | None) -> list[str]:
+def _of_schema_1(search: QualitySearch, test: Source | None) -> list[str]:
     count = len(search.probes)
     where = "the test rows" if test is None else f"{test.rows:,} rows of {', '.join(test.files)}"
     lines = [

@@ -77,5 +77,5 @@ def judged(
 
 
 def probe(kept: int, accepted: bool) -> QualityProbe:
-    """A model with so many heads that was tried, as reports of version 1.4 have it."""
+    """A model with so many heads that was tried, as reports of schema 1 have it."""
     return QualityProbe(kept=kept, comparison=comparison(-1, 0), accepted=accepted)

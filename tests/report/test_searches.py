@@ -123,7 +123,7 @@ def test_neurons_and_multiply_adds_are_shown_where_they_are_known():
     assert "| 2 | 8 | all | 42% |" in markdown
 
 
-def test_reports_of_version_1_4_say_that_the_test_rows_were_searched_on():
+def test_reports_of_schema_1_say_that_the_test_rows_were_searched_on():
     probes = [probe(kept, accepted) for kept, accepted in SEARCHED]
     found = QualitySearch(drop=0.3, metric="bleu", probes=probes)
     report = translator_report().model_copy(update={"search": found})
