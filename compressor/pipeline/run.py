@@ -40,7 +40,6 @@ from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.search import search_speed
 from compressor.pipeline.select import Choice, choose, chosen_model, learn, recover, score
 from compressor.pipeline.stages import stage
-from compressor.pipeline.unit_costs import unit_costs
 from compressor.pipeline.validate import check_model, check_recipe
 from compressor.pipeline.workspace import write_manifest
 from compressor.progress import SILENT, Progress
@@ -112,8 +111,8 @@ def _choose(context: Context, plan: Plan, dense: Variant, tokens: TargetTokens) 
         return search_speed(context, plan.budget, scores, dense)
     if isinstance(plan.budget, QualityBudget):
         build = partial(build_artifact, tokens=tokens)
-        costs = unit_costs(context.checkpoint, context.task, context.examples)
-        path = removal_path(scores, context.full, context.floors, costs, context.multiples)
+        floors, multiples = context.floors, context.multiples
+        path = removal_path(scores, context.full, floors, context.costs, multiples)
         return search_quality(context, plan, plan.budget, scores, path, dense, build)
     return choose(context, plan, scores)
 

@@ -23,7 +23,6 @@ from compressor.pipeline.load import load, read
 from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.run import run
 from compressor.pipeline.select import Choice
-from compressor.pipeline.unit_costs import unit_costs
 from compressor.progress import SILENT
 from compressor.report import sentences
 from compressor.report.schema import load_report
@@ -69,8 +68,7 @@ def choose(recipe: Recipe, out: Path, progress=SILENT) -> Choice:
     context, scores, dense = before_search(recipe, out, progress)
     (plan,) = context.plans
     assert isinstance(plan.budget, QualityBudget)
-    costs = unit_costs(context.checkpoint, context.task, context.examples)
-    path = removal_path(scores, context.full, context.floors, costs)
+    path = removal_path(scores, context.full, context.floors, context.costs)
     return max_drop.search_quality(context, plan, plan.budget, scores, path, dense, Models.build)
 
 
