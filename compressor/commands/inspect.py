@@ -1,15 +1,18 @@
-"""`compress inspect`: what a checkpoint is made of, and the most that pruning heads can gain."""
+"""`compress inspect`: what a checkpoint is made of, and the most that removing units can gain."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.pipeline.recipe import InspectRequest
+
+if TYPE_CHECKING:
+    from compressor.pipeline.inspection import Inspection, PartFacts
 
 
 def register(app: typer.Typer) -> None:
@@ -20,37 +23,67 @@ def inspect(
     request: InspectRequest,
     model: Annotated[str, typer.Argument(help="Checkpoint: a local directory or a hub id.")],
 ) -> int:
-    """Show kinds of attention, layers, heads, and how much of the model they are."""
+    """Show heads, neurons, embeddings, what they cost, and what removing units can gain at most."""
     from compressor.model.checkpoint import open_checkpoint
     from compressor.pipeline.inspection import inspect_checkpoint
-    from compressor.report.text_table import render_table
 
     checkpoint = open_checkpoint(model, **request.access.model_dump())
     found = inspect_checkpoint(checkpoint)
-    rows = [
-        [
-            kind.kind,
-            str(kind.layers),
-            str(kind.head_dim),
-            f"{kind.parameters:,}",
-            f"{kind.parameters / found.parameters:.1%}",
-            f"{' '.join(map(str, kind.heads))} (= {sum(kind.heads)})",
-        ]
-        for kind in found.kinds
-    ]
-    columns = ["attention", "layers", "head size", "parameters", "share", "heads"]
     lines = [
         f"{found.model}: {found.model_type}, {found.task}, "
         f"{found.parameters:,} parameters stored as {found.dtype}",
         "",
-        render_table(columns, rows, align="lrrrrl"),
+        _parts(found),
         "",
-        "Heads' share of the multiply-adds, and the speed-up if all of them went:",
+        "share: of the parameters; macs: of the multiply-adds at batch size x tokens per row",
+        "",
+        "Most speed-up by multiply-adds, if all of these units were removed:",
+        _gains(found),
     ]
-    for row in found.macs:
-        shape = f"batch {row['batch_size']}, {row['source_tokens']} source tokens"
-        if row["target_tokens"]:
-            shape += f", {row['target_tokens']} target tokens"
-        lines.append(f"  {shape}: {row['attention_share']:.1%}, at most {row['most_speedup']:.2f}x")
     console.result("\n".join(lines), asdict(found))
     return 0
+
+
+def _parts(found: Inspection) -> str:
+    from compressor.report.text_table import render_table
+
+    shapes = [f"macs {gain.batch_size}x{gain.source_tokens}" for gain in found.gains]
+    rows = [
+        [
+            part.name,
+            _units(part),
+            "(embeddings)" if _is_tied(found, part) else f"{part.parameters:,}",
+            "" if _is_tied(found, part) else f"{part.parameters / found.parameters:.1%}",
+            *(f"{share:.1%}" for share in part.macs_share),
+        ]
+        for part in found.parts
+    ]
+    columns = ["part", "units", "parameters", "share", *shapes]
+    return render_table(columns, rows, align="ll" + "r" * (len(columns) - 2))
+
+
+def _is_tied(found: Inspection, part: PartFacts) -> bool:
+    return part.name == "vocabulary" and found.tied
+
+
+def _units(part: PartFacts) -> str:
+    """`6 x 8 = 48 heads of 64`; each sublayer's count where they differ."""
+    if part.of is None:
+        return ""
+    even = len(set(part.units)) == 1
+    counts = f"{len(part.units)} x {part.units[0]:,}" if even else " ".join(map(str, part.units))
+    width = f" of {part.unit_width}" if part.of == "heads" else ""
+    return f"{counts} = {sum(part.units):,} {part.of}{width}"
+
+
+def _gains(found: Inspection) -> str:
+    from compressor.report.text_table import render_table
+
+    rows = []
+    for gain in found.gains:
+        shape = f"  batch {gain.batch_size}, {gain.source_tokens} source tokens"
+        if gain.target_tokens:
+            shape += f", {gain.target_tokens} target tokens"
+        limits = (gain.without_heads, gain.without_neurons, gain.without_both)
+        rows.append([shape, *(f"{limit:.2f}x" for limit in limits)])
+    return render_table(["", "heads", "neurons", "both"], rows)

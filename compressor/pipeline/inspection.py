@@ -1,35 +1,59 @@
-"""What a checkpoint is made of, and the most that removing its heads can gain."""
+"""What a checkpoint is made of, what each part costs, and the most that removing units can gain."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import Checkpoint
-from compressor.model.sublayers import units_of
-from compressor.model.weights import count_parameters
+from compressor.model.sublayers import KINDS, UNITS_OF, Mask, Units, units_of
+from compressor.model.weights import computed_weights, count_parameters
+from compressor.tasks import get_task
 from compressor.throughput.limits import WorkSize, operations, total_macs
-from compressor.throughput.shapes import ModelShape, shape_of
+from compressor.throughput.shapes import shape_of
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 SHAPES = ((16, 16), (16, 128), (16, 512))  # (batch size, tokens per row)
+EMBEDDINGS, VOCABULARY, OTHER = "embeddings", "vocabulary", "other"
 
 
 @dataclass(frozen=True)
-class KindFacts:
-    """One kind of attention.
+class PartFacts:
+    """One kind of sublayer, or another part of the model.
 
     Args:
-        layers: how many attention layers of the kind there are.
-        heads: how many heads each of them has.
-        parameters: how many belong to these heads (see `inspect_checkpoint`).
+        name: a kind of sublayer; `embeddings`; `vocabulary`, the projection to the tokens that a
+            translator's decoder scores; `other`: normalizations, biases that stay without units,
+            and a classifier's head.
+        of: what its units are, for kinds of sublayers.
+        units: how many each of its sublayers has.
+        unit_width: `head_dim` of a head, 1 of a neuron.
+        parameters: how many belong to it (see `inspect_checkpoint`).
+        macs_share: its share of the multiply-adds at each of `SHAPES`.
     """
 
-    kind: str
-    layers: int
-    heads: list[int]
-    head_dim: int
+    name: str
+    of: Units | None
+    units: list[int]
+    unit_width: int
     parameters: int
+    macs_share: list[float]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The most that removing units can gain at one shape: dense over pruned multiply-adds."""
+
+    batch_size: int
+    source_tokens: int
+    target_tokens: int
+    without_heads: float
+    without_neurons: float
+    without_both: float
 
 
 @dataclass(frozen=True)
@@ -42,68 +66,121 @@ class Inspection:
     task: str
     dtype: str
     parameters: int
-    kinds: list[KindFacts]
-    parameter_share: float  # the heads' parameters over all parameters
-    macs: list[dict[str, Any]]  # for each of SHAPES: the heads' multiply-adds, most speed-up
+    parts: list[PartFacts]
+    tied: bool  # whether the vocabulary projection has the embeddings' weights, counted there
+    gains: list[Gain]  # one for each of `SHAPES`
 
 
 def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
-    """Count the parameters and multiply-adds of a checkpoint's attention heads.
+    """Count the parameters and multiply-adds of a checkpoint's parts.
 
     A head's parameters are its rows of the query, key and value projections with their biases, and
-    its columns of the output projection; the output bias remains when all heads are removed.
+    its columns of the output projection; a neuron's are its row of the projection up with its bias,
+    and its column of the projection down. The output bias remains when all units are removed.
     """
-    kinds = [
-        _kind_facts(checkpoint, kind)
-        for kind in checkpoint.mask.kinds()
-        if units_of(kind) == "heads"
+    translates = get_task(checkpoint.entry.task).generates
+    model: Any = checkpoint.model
+    kinds = checkpoint.mask.kinds()
+    owned = {kind: _unit_parameters(checkpoint, kind) for kind in kinds}
+    tables = _embedding_weights(model)
+    owned[EMBEDDINGS] = _count(model, tables)
+    tied = False
+    if translates:
+        projection = model.get_output_embeddings()
+        tied = any(projection.weight is weight for weight in tables)
+        owned[VOCABULARY] = _count(model, [w for w in projection.parameters() if not tied])
+    parameters = count_parameters(model)
+    owned[OTHER] = parameters - sum(owned.values())
+    works = [_work(checkpoint, checkpoint.mask, size) for size in SHAPES]
+    parts = [
+        PartFacts(
+            name=name,
+            of=UNITS_OF.get(name),
+            units=[len(checkpoint.mask.kept(x.name)) for x in checkpoint.layers if x.kind == name],
+            unit_width=next((x.unit_width for x in checkpoint.layers if x.kind == name), 0),
+            parameters=count,
+            macs_share=[work[name] / sum(work.values()) for work in works],
+        )
+        for name, count in owned.items()
     ]
-    parameters = count_parameters(checkpoint.model)
-    config: dict[str, Any] = checkpoint.model.config.to_dict()  # type: ignore[union-attr,operator]
-    tokens = output_tokens(checkpoint)
-    scored = None if tokens is None else len(tokens)
-    shape = shape_of(config, checkpoint.mask.counts(), scored)
     return Inspection(
         model=checkpoint.name,
         revision=checkpoint.revision,
-        model_type=str(config["model_type"]),
+        model_type=str(model.config.model_type),
         task=checkpoint.entry.task,
         dtype=str(checkpoint.dtype).removeprefix("torch."),
         parameters=parameters,
-        kinds=kinds,
-        parameter_share=sum(k.parameters for k in kinds) / parameters,
-        macs=[_macs(shape, batch, tokens) for batch, tokens in SHAPES],
+        parts=parts,
+        tied=tied,
+        gains=[_gain(checkpoint, size) for size in SHAPES],
     )
 
 
-def _kind_facts(checkpoint: Checkpoint, kind: str) -> KindFacts:
-    layers = [layer for layer in checkpoint.layers if layer.kind == kind]
-    heads = [len(checkpoint.mask.kept(layer.name)) for layer in layers]
+def _unit_parameters(checkpoint: Checkpoint, kind: str) -> int:
     owned = 0
-    for layer, count in zip(layers, heads, strict=True):
-        if count:
+    for layer in checkpoint.layers:
+        if layer.kind == kind and checkpoint.mask.kept(layer.name):
             for path in layer.inputs.values():
                 inputs = checkpoint.model.get_submodule(path).parameters()
                 owned += sum(parameter.numel() for parameter in inputs)
             owned += checkpoint.model.get_submodule(layer.output).weight.numel()  # type: ignore[operator]
-    return KindFacts(kind, len(layers), heads, layers[0].unit_width, owned)
+    return owned
 
 
-def _macs(shape: ModelShape, batch: int, tokens: int) -> dict[str, Any]:
-    """The heads' share of the multiply-adds, and the speed-up limit if all heads were removed."""
-    target = tokens if shape.decoder_heads else 0
-    size = WorkSize(batch, tokens, target)
-    without_heads = replace(
-        shape,
-        encoder_heads=(0,) * len(shape.encoder_heads),
-        decoder_heads=(0,) * len(shape.decoder_heads),
-        cross_heads=(0,) * len(shape.cross_heads),
+def _embedding_weights(model: nn.Module) -> list[Tensor]:
+    """Tables of tokens, positions and token types, each once; ELECTRA's projection of them too."""
+    from torch import nn
+
+    tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
+    projection = [
+        weight for name, weight in model.named_parameters() if "embeddings_project." in name
+    ]
+    return list({id(weight): weight for weight in [*tables, *projection]}.values())
+
+
+def _count(model: nn.Module, weights: Iterable[Tensor]) -> int:
+    """Stored numbers in these weights."""
+    computed = computed_weights(model)
+    stored = {id(weight) for name, weight in model.named_parameters() if name not in computed}
+    return sum(weight.numel() for weight in weights if id(weight) in stored)
+
+
+def _work(checkpoint: Checkpoint, mask: Mask, size: tuple[int, int]) -> dict[str, float]:
+    """Multiply-adds of one batch by part."""
+    config: dict[str, Any] = checkpoint.model.config.to_dict()  # type: ignore[union-attr,operator]
+    tokens = output_tokens(checkpoint)
+    shape = shape_of(config, mask.counts(), None if tokens is None else len(tokens))
+    work = dict.fromkeys([*KINDS, EMBEDDINGS, VOCABULARY, OTHER], 0.0)
+    for operation in operations(shape, _work_size(checkpoint, size)):
+        start = operation.name.partition(".")[0]
+        part = EMBEDDINGS if start == "embedding" else start if start in work else OTHER
+        work[part] += total_macs([operation])
+    return work
+
+
+def _work_size(checkpoint: Checkpoint, size: tuple[int, int]) -> WorkSize:
+    batch, tokens = size
+    return WorkSize(batch, tokens, tokens if get_task(checkpoint.entry.task).generates else 0)
+
+
+def _gain(checkpoint: Checkpoint, size: tuple[int, int]) -> Gain:
+    full = sum(_work(checkpoint, checkpoint.mask, size).values())
+
+    def without(gone: Sequence[Units]) -> float:
+        mask = checkpoint.mask.without(
+            (name, unit)
+            for name, flags in checkpoint.mask.keep.items()
+            if units_of(name) in gone
+            for unit in range(len(flags))
+        )
+        return full / sum(_work(checkpoint, mask, size).values())
+
+    work_size = _work_size(checkpoint, size)
+    return Gain(
+        batch_size=work_size.batch,
+        source_tokens=work_size.source,
+        target_tokens=work_size.target,
+        without_heads=without(["heads"]),
+        without_neurons=without(["neurons"]),
+        without_both=without(["heads", "neurons"]),
     )
-    full, rest = (total_macs(operations(one, size)) for one in (shape, without_heads))
-    return {
-        "batch_size": batch,
-        "source_tokens": tokens,
-        "target_tokens": target,
-        "attention_share": 1 - rest / full,
-        "most_speedup": full / rest,
-    }

@@ -302,13 +302,18 @@ def test_single_steps_do_what_run_does(inputs, finished, tmp_path):
     assert "CPUExecutionProvider" in done.stdout
 
 
-def test_inspect_counts_what_heads_own(inputs):
+def test_inspect_shows_what_units_cost_and_can_gain(inputs):
     done = compress("inspect", inputs["model"], "--json")
     data = json.loads(done.stdout)
-    (kind,) = data["kinds"]
-    assert (kind["kind"], kind["heads"], kind["head_dim"]) == ("encoder_self", [4, 4, 4], 8)
-    assert kind["parameters"] == 3 * (4 * 32 * 32 + 3 * 32)
-    assert all(row["most_speedup"] > 1 for row in data["macs"])
+    parts = {part["name"]: part for part in data["parts"]}
+    assert list(parts) == ["encoder_self", "encoder_ffn", "embeddings", "other"]
+    assert parts["encoder_self"]["units"] == [4, 4, 4]
+    assert parts["encoder_ffn"]["units"] == [48, 48, 48]
+    assert all(gain["without_both"] > gain["without_neurons"] > 1 for gain in data["gains"])
+    text = compress("inspect", inputs["model"]).stdout
+    assert "3 x 4 = 12 heads of 8" in text
+    assert "3 x 48 = 144 neurons" in text
+    assert f"{data['gains'][0]['without_both']:.2f}x" in text
 
 
 def test_reports_can_be_written_again(finished, tmp_path):

@@ -20,7 +20,7 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import prune
 from tests.helpers import toy
-from tests.helpers.tiny import uneven_mask
+from tests.helpers.tiny import ragged_batch, uneven_mask
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,21 @@ def vary(model: Any) -> None:
     rows, width = model.lm_head.weight.shape
     generator = torch.Generator().manual_seed(4)
     model.lm_head.weight = torch.nn.Parameter(0.5 * torch.randn(rows, width, generator=generator))
-    model.final_logits_bias[0, model.generation_config.eos_token_id] = 2.5
+    model.final_logits_bias[0, model.generation_config.eos_token_id] = 7
+
+
+@torch.no_grad()
+def balance(model: Any) -> None:
+    """Center a classifier's logits, so that not one label wins for every text."""
+    logits = model(**ragged_batch(model, rows=10)).logits
+    last = [layer for layer in model.classifier.modules() if isinstance(layer, torch.nn.Linear)][-1]
+    last.bias.sub_(logits.mean(0))
 
 
 # Exporting takes seconds, so tests of several files share what comes out.
 @cache
 def translator() -> Exported:
-    """A Marian model with SentencePiece vocabularies and a different head count in every layer."""
+    """A Marian model with SentencePiece vocabularies, different units in every layer."""
     directory = new_directory()
     dense = toy.marian_with_pieces(directory / "dense")
     return export(dense, uneven_mask, directory / "out", vary)
@@ -76,9 +84,10 @@ def translator() -> Exported:
 
 @cache
 def classifier(name: str) -> Exported:
-    """A classifier of the architecture with a different head count in every layer."""
+    """A classifier of the architecture with different units in every layer."""
     directory = new_directory()
-    return export(toy.classifier(directory / "dense", name), uneven_mask, directory / "out")
+    dense = toy.classifier(directory / "dense", name)
+    return export(dense, uneven_mask, directory / "out", balance)
 
 
 def new_directory() -> Path:

@@ -113,7 +113,7 @@ def ragged_batch(model: nn.Module, rows: int = 3, seed: int = 0) -> dict[str, to
 
 
 def uneven_mask(layers: list[Sublayer]) -> Mask:
-    """A different number of heads in every layer; the last layer of each kind loses all."""
+    """A different number of units in every sublayer; the last of each kind loses all."""
     removed = []
     for kind in {layer.kind for layer in layers}:
         of_kind = [layer for layer in layers if layer.kind == kind]
@@ -125,13 +125,13 @@ def uneven_mask(layers: list[Sublayer]) -> Mask:
 
 
 def empty_first_mask(layers: list[Sublayer]) -> Mask:
-    """The first layer of every kind loses all its heads (generate reads its cache's length)."""
+    """The first sublayer of every kind loses all (generate reads its cache's length)."""
     first = [layer for layer in layers if layer.index == 0]
     return Mask.full(layers).without((x.name, h) for x in first for h in range(x.units))
 
 
 def nothing_left_mask(layers: list[Sublayer]) -> Mask:
-    """No heads at all."""
+    """No units at all."""
     return Mask.full(layers).without((x.name, h) for x in layers for h in range(x.units))
 
 

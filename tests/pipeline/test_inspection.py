@@ -1,0 +1,82 @@
+"""What `compress inspect` counts, against sums by hand for the tiny models' sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.saving import save_checkpoint
+from compressor.model.surgery import prune
+from compressor.pipeline.inspection import SHAPES, Inspection, inspect_checkpoint
+from tests.helpers import toy
+from tests.helpers.tiny import BUILDERS, LABELS, TRANSLATORS, facts, uneven_mask
+
+LAYERS, WIDTH, NEURONS, TOKENS = 3, 32, 48, 60
+
+
+def inspection(directory: Path, name: str) -> Inspection:
+    make = toy.translator if name in TRANSLATORS else toy.classifier
+    return inspect_checkpoint(open_checkpoint(str(make(directory, name))))
+
+
+def test_a_classifiers_parts(tmp_path):
+    found = inspection(tmp_path, "bert")
+    parts = {part.name: part for part in found.parts}
+    # Four projections with biases, but the output's stays; likewise up and down.
+    assert parts["encoder_self"].parameters == LAYERS * (4 * WIDTH * WIDTH + 3 * WIDTH)
+    assert parts["encoder_ffn"].parameters == LAYERS * (2 * WIDTH * NEURONS + NEURONS)
+    assert parts["embeddings"].parameters == (TOKENS + 40 + 2) * WIDTH  # positions, token types
+    for position, (batch, tokens) in enumerate(SHAPES):
+        rows = batch * tokens
+        heads = LAYERS * (4 * rows * WIDTH * WIDTH + 2 * rows * tokens * WIDTH)
+        neurons = LAYERS * 2 * rows * WIDTH * NEURONS
+        rest = batch * (WIDTH * WIDTH + WIDTH * LABELS)
+        total = heads + neurons + rest
+        gain = found.gains[position]
+        assert (gain.batch_size, gain.source_tokens, gain.target_tokens) == (batch, tokens, 0)
+        assert gain.without_heads == pytest.approx(total / (neurons + rest))
+        assert gain.without_neurons == pytest.approx(total / (heads + rest))
+        assert gain.without_both == pytest.approx(total / rest)
+        assert parts["encoder_self"].macs_share[position] == pytest.approx(heads / total)
+        assert parts["encoder_ffn"].macs_share[position] == pytest.approx(neurons / total)
+        assert parts["other"].macs_share[position] == pytest.approx(rest / total)
+
+
+def test_a_translators_vocabulary_projection(tmp_path):
+    found = inspection(tmp_path, "marian")
+    parts = {part.name: part for part in found.parts}
+    assert found.tied
+    assert parts["vocabulary"].parameters == 0
+    assert parts["embeddings"].parameters == TOKENS * WIDTH  # positions are computed
+    assert parts["decoder_ffn"].units == [40] * LAYERS
+    batch, tokens = SHAPES[0]
+    work = batch * tokens * WIDTH * TOKENS
+    gain = found.gains[0]
+    # Nothing else is left without units: the encoder multiplies no weights then.
+    assert parts["vocabulary"].macs_share[0] == pytest.approx(1 / gain.without_both)
+    share = parts["vocabulary"].macs_share[0] / parts["decoder_ffn"].macs_share[0]
+    assert share == pytest.approx(work / (LAYERS * 2 * batch * tokens * WIDTH * 40))
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_parts_add_up_to_the_whole(name: str, tmp_path):
+    found = inspection(tmp_path, name)
+    assert sum(part.parameters for part in found.parts) == found.parameters
+    assert all(part.parameters > 0 for part in found.parts if part.name != "vocabulary")
+    for position in range(len(SHAPES)):
+        assert sum(part.macs_share[position] for part in found.parts) == pytest.approx(1)
+
+
+def test_a_pruned_checkpoint_has_the_units_that_are_left(tmp_path):
+    directory = toy.classifier(tmp_path / "dense", "bert")
+    checkpoint = open_checkpoint(str(directory))
+    mask = uneven_mask(checkpoint.layers)
+    pruned = prune(checkpoint.model, checkpoint.layers, mask)
+    save_checkpoint(checkpoint, pruned, facts(checkpoint.layers, mask), tmp_path / "pruned")
+    found = inspect_checkpoint(open_checkpoint(str(tmp_path / "pruned")))
+    parts = {part.name: part for part in found.parts}
+    assert parts["encoder_self"].units == [3, 2, 0]
+    assert parts["encoder_ffn"].units == [47, 46, 0]
+    assert parts["encoder_ffn"].parameters == (47 + 46) * (2 * WIDTH + 1)
