@@ -4,11 +4,11 @@
 
 Each DIR holds train.tsv, valid.tsv and test.tsv. Train the classifier with
 benchmarks/finetune_minilm.py first; the translator is the bundled one. Calibration rows come from
-valid.tsv, on which the models were not trained. Each finished cell is a line of
-benchmarks/results/quality-NAME.jsonl. The same command resumes where it stopped (with the scores in
---work and the learned masks in the lines) and draws the table and the figure of all finished cells.
-
-Kept are shares of the heads, or of the multiply-adds (where heads, neurons or both go).
+valid.tsv, on which the models were not trained. Kept are shares of the heads, or of the
+multiply-adds (where heads, neurons or both go). Each finished cell is a line of
+benchmarks/results/quality-NAME.jsonl, or of quality-NAME-macs.jsonl. The same command resumes where
+it stopped (with the scores in --work and the learned masks in the lines) and draws the tables and
+the figures of all finished cells.
 
 --only NAME, --of, --prune, --methods, --repairs, --kept, --steps and --seeds restrict what is
 computed; --draw computes nothing.
@@ -17,16 +17,18 @@ computed; --draw computes nothing.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from benchmarks.quality.cells import RANDOM, Cell, Experiment, fill, read
-from benchmarks.quality.draw import figure, of, summary, table
+from benchmarks.quality.draw import figure, summary, table
 from compressor import example
 from compressor.commands.console import Console
 from compressor.pipeline.sections import Data
 
 RESULTS = Path(__file__).parent.parent / "results"
 CALIBRATION_ROWS = 1000
+FILES = {"macs": "-macs", "heads": ""}  # what a share is kept of -> ending of the file's name
 
 
 def experiments(args: argparse.Namespace) -> dict[str, tuple[str, Data]]:
@@ -47,9 +49,10 @@ def _rows(directory: str, test_rows: int | None) -> Data:
     )  # fmt: skip
 
 
-def wanted(args: argparse.Namespace, cell: Cell) -> bool:
+def wanted(args: argparse.Namespace, what: str, cell: Cell) -> bool:
     return (
-        (not args.methods or cell.method in args.methods)
+        cell.of == what
+        and (not args.methods or cell.method in args.methods)
         and (not args.repairs or cell.recover in args.repairs)
         and (not args.kept or cell.kept in args.kept)
         and args.of in (None, cell.of)
@@ -89,21 +92,31 @@ def main() -> None:
             work = args.work / name
             work.mkdir(parents=True, exist_ok=True)
             experiment = Experiment(model, data, progress, work)
-            path = RESULTS / f"quality-{name}.jsonl"
-            fill(experiment, path, lambda cell: wanted(args, cell), progress)
+            for what, ending in FILES.items():
+                path = RESULTS / f"quality-{name}{ending}.jsonl"
+                fill(
+                    experiment,
+                    path,
+                    lambda c, what=what: c.of == what and wanted(args, c),
+                    progress,
+                )
     for name in ("translator", "classifier"):
-        rows = read(RESULTS / f"quality-{name}.jsonl")
-        for what, file in (("heads", f"quality-{name}"), ("macs", f"quality-{name}-macs")):
-            chosen = of(rows, what)
-            if not chosen:
-                continue
-            text = table(chosen, name, what)
-            (RESULTS / f"{file}.md").write_text(text, encoding="utf-8")
-            figure(chosen, name, RESULTS / f"{file}.png", what)
-            if what == "heads":
-                short = summary(chosen, name)
-                (RESULTS / f"{file}-summary.md").write_text(short, encoding="utf-8")
-            print(text)
+        for what, ending in FILES.items():
+            draw(name, what, RESULTS / f"quality-{name}{ending}")
+
+
+def draw(name: str, what: str, path: Path) -> None:
+    """Table and figure of the finished cells that keep a share of something."""
+    rows = read(path.with_suffix(".jsonl"))
+    if not rows:
+        return
+    text = table(rows, name, what)
+    path.with_suffix(".md").write_text(text, encoding="utf-8")
+    figure(rows, name, path.with_suffix(".png"), what)
+    if what == "heads":
+        short = path.with_name(f"{path.name}-summary.md")
+        short.write_text(summary(rows, name), encoding="utf-8")
+    print(text)
 
 
 if __name__ == "__main__":

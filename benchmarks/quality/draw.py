@@ -40,11 +40,6 @@ def lines(rows: Sequence[Row]) -> dict[Line, dict[int, list[Row]]]:
     return {line: grouped[line] for line in sorted(grouped, key=place)}
 
 
-def of(rows: Sequence[Row], what: str) -> list[Row]:
-    """The cells that keep a share of the `heads`, or of the `macs`."""
-    return [row for row in rows if row.get("of", "heads") == what]
-
-
 def table(rows: Sequence[Row], name: str, what: str = "heads") -> str:
     """Markdown: a line per method and repair, a column per share kept; best ones bold."""
     found = lines(rows)
