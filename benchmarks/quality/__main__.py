@@ -17,7 +17,6 @@ computed; --draw computes nothing.
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from pathlib import Path
 
 from benchmarks.quality.cells import RANDOM, Cell, Experiment, fill, read
