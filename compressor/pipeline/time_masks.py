@@ -112,9 +112,9 @@ def _time_masks(
 
 
 def export_trial(checkpoint: Checkpoint, mask: Mask, dense: Path, directory: Path) -> None:
-    """Write unchecked graphs of the dense weights without the heads that `mask` removes.
+    """Write unchecked graphs of the dense weights without the units that `mask` removes.
 
-    A translator's graph from which no head goes is copied from the artifact `dense`: exporting
+    A translator's graph from which no unit goes is copied from the artifact `dense`: exporting
     takes far longer than timing.
     """
     graphs = directory / GRAPH_DIRECTORY

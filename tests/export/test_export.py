@@ -18,7 +18,7 @@ from compressor.export import export_model
 from compressor.export.graphs import OPSET, export_graphs
 from compressor.export.metadata import generation_settings
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
-from compressor.model.sublayers import Mask
+from compressor.model.sublayers import Mask, units_of
 from compressor.model.surgery import prune
 from compressor.pipeline.load import synthetic_probe
 from compressor.pipeline.recipe import ExportRequest
@@ -68,6 +68,15 @@ def test_exported_answers_are_pytorchs(name: str, mask_name: str, tmp_path):
         expected = model(**batch).logits.numpy()
     actual = _run_plainly(tmp_path / "out" / "onnx", batch)
     np.testing.assert_allclose(actual, expected, atol=2e-4 * np.abs(expected).max())
+    # A feed-forward part without neurons has none; the classifier of ELECTRA has one of its own.
+    parts = sum(count > 0 for part, count in mask.counts().items() if units_of(part) == "neurons")
+    assert _activations(tmp_path / "out" / "onnx") == parts + (name == "electra")
+
+
+def _activations(directory) -> int:
+    """Nodes that compute the activation of the tiny models' feed-forward parts."""
+    graphs = [onnx.load(path, load_external_data=False) for path in directory.glob("*.onnx")]
+    return sum(node.op_type == "Gelu" for graph in graphs for node in graph.graph.node)
 
 
 def traced_again(

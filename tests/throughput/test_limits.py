@@ -99,9 +99,14 @@ def translators() -> list[tuple[type, object]]:
 
 
 def uneven(model: torch.nn.Module) -> Mask:
-    """Remove 0, 1, 2, 3, 0, … heads of the layers; the removal is done in place."""
+    """Remove 0, 1, 2, 3, 0, … units of the sublayers, in place.
+
+    The first feed-forward part of each stack loses all.
+    """
     layers = find_sublayers(model)
-    gone = [(x.name, h) for n, x in enumerate(layers) for h in range(n % 4)]
+    gone = [(x.name, unit) for n, x in enumerate(layers) for unit in range(n % 4)]
+    empty = [x for x in layers if not x.is_attention and x.index == 0]
+    gone += [(x.name, unit) for x in empty for unit in range(x.units)]
     mask = Mask.full(layers).without(gone)
     remove_units(model, layers, mask)
     return mask
