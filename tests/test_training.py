@@ -170,6 +170,42 @@ def test_a_stopped_training_goes_on_and_ends_the_same(tmp_path: Path, monkeypatc
     assert not again.seen
 
 
+@pytest.mark.parametrize("stop_at", [None, 5, 6])
+def test_a_limit_of_steps_ends_it_within_an_epoch(tmp_path: Path, monkeypatch, stop_at):
+    """Seven steps of four epochs of five; the last two are validated, too, after a stop as well."""
+    monkeypatch.setattr(loop, "SAVE_SECONDS", -1.0)
+    schedule, state = Schedule(4, batch_size=8, patience=9, steps=7), tmp_path / "state.safetensors"
+    whole, lines = Regression(), []
+    expected = train(whole, DATA, schedule, report=lines.append)
+    assert expected.steps == 7
+    assert [(e["epoch"], e["validation"] is None) for e in expected.history] == [
+        (1, False), (2, False)
+    ]  # fmt: skip
+    assert lines[1].startswith("  epoch 2 of 2: ")
+    assert whole.progress == pytest.approx([i / 7 for i in range(7)])
+
+    def interrupt(done: int, total: int) -> None:
+        assert total == 7
+        if done == stop_at:
+            raise Stop
+
+    if stop_at is not None:
+        with pytest.raises(Stop):
+            train(Regression(), DATA, schedule, state=state, progress=interrupt)
+    rest = Regression()
+    found = train(rest, DATA, schedule, state=state)
+    assert torch.equal(rest.weight, whole.weight)
+    assert (found.steps, found.best, found.best_epoch) == (7, expected.best, expected.best_epoch)
+
+
+def test_more_steps_than_the_epochs_have_change_nothing():
+    plain, limited = Regression(), Regression()
+    train(plain, DATA, Schedule(2, batch_size=8))
+    train(limited, DATA, Schedule(2, batch_size=8, steps=99))
+    assert torch.equal(plain.weight, limited.weight)
+    assert len(limited.progress) == 10
+
+
 def test_the_rate_rises_then_falls(monkeypatch):
     """Warm-up over a quarter of 20 steps, then linearly to zero; one group stays constant."""
     rates: list[list[float]] = []
