@@ -93,14 +93,14 @@ def search_quality(
         cut = Cut.of(path, position)
         candidate = _candidate(context, plan, cut, scores, budget, dense, build)
         answered[position] = candidate.held_out
-        progress.message(f"  {_told(candidate.probe, cut.mask)}")
+        progress.message(f"  {_told(candidate.probe, cut.mask, budget.drop)}")
         return candidate.probe
 
     def look(position: int, number: int) -> QualityProbe:
         cut, reference = Cut.of(path, position), answer_rows(context, dense)
         error = error_of_look(number)
         seen = _judge(context, budget, held_out, reference, answered[position], cut, error)
-        progress.message(f"  on the held-out rows: {_told(seen, cut.mask)}")
+        progress.message(f"  on the held-out rows: {_told(seen, cut.mask, budget.drop)}")
         return seen
 
     found = find(len(path) - 1, budget.drop, budget.proof, probe, look)
@@ -192,9 +192,10 @@ def _parts(context: Context) -> tuple[Rows, Rows]:
     return context.data.search, context.data.test
 
 
-def _told(probe: QualityProbe, mask: Mask) -> str:
+def _told(probe: QualityProbe, mask: Mask, drop: float) -> str:
     """What was found about a candidate, for messages."""
-    result = "accepted" if probe.accepted else "refused"
+    refused = "not proven" if within(probe, drop) else "refused"
+    result = "accepted" if probe.accepted else refused
     return (
         f"{mask}: {probe.comparison.metric} {probe.comparison.difference:+.2f}, "
         f"bound {probe.bound:+.2f}: {result}"
