@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from compressor.errors import InputError, UsageError, did_you_mean
-from compressor.model.sublayers import Mask, Scores, Sublayer
+from compressor.model.sublayers import Mask, Scores, Sublayer, Units, units_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,12 +34,14 @@ class Method(NamedTuple):
         options: what can be set. Scores of methods without `normalize` mean the same in every
             layer, and are never normalized.
         help: one line for the user.
+        for_neurons: it scores neurons, too.
     """
 
     function: str
     needs_rows: bool
     options: tuple[str, ...]
     help: str
+    for_neurons: bool = True
 
 
 METHODS: dict[str, Method] = {
@@ -57,7 +59,7 @@ METHODS: dict[str, Method] = {
     ),
     "confidence": Method(
         "compressor.importance.confidence:score", True, ("normalize",),
-        "mean of the head's largest attention weight; heads alone",
+        "mean of the head's largest attention weight; heads alone", for_neurons=False,
     ),
     "relevance": Method(
         "compressor.importance.relevance:score", True, ("per", "normalize"),
@@ -124,7 +126,7 @@ def score_heads(method: str, scoring: Scoring, **options: Any) -> Scores:
             scores must be comparable.
 
     Raises:
-        UsageError: there is no such method.
+        UsageError: there is no such method, or it cannot score neurons.
         InputError: a score is not a finite number.
         TypeError: the method has no such option.
     """
@@ -136,6 +138,7 @@ def score_heads(method: str, scoring: Scoring, **options: Any) -> Scores:
             f"{did_you_mean(method, METHODS)}",
             id="method-unknown",
         )
+    check_units(method, {units_of(layer.kind) for layer in scoring.layers})
     entry = METHODS[method]
     normalize: Normalize = "none"
     if "normalize" in entry.options:
@@ -166,6 +169,16 @@ def score_heads(method: str, scoring: Scoring, **options: Any) -> Scores:
             "backward_passes": raw.backward_passes,
         },
     )
+
+
+def check_units(method: str, units: Set[Units]) -> None:
+    """Raise `UsageError` if a method cannot score such units."""
+    if "neurons" in units and not METHODS[method].for_neurons:
+        raise UsageError(
+            f"--method {method} is about attention, which neurons have none of; use another "
+            "method, or prune heads alone (--prune heads, or --keep 0.5)",
+            id="method-for-heads-alone",
+        )
 
 
 def _normalized(scores: Sequence[float], how: Normalize) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError
 from compressor.importance import RawScores, Scoring
 from compressor.model.sublayers import Kind, Sublayer
 from compressor.model.surgery import gated, mask_gates
@@ -41,15 +41,8 @@ def score(scoring: Scoring) -> RawScores:
     see nothing else do not count either.
 
     Raises:
-        UsageError: neurons are to be scored; they have no attention weights.
         InputError: no token is left to average over.
     """
-    if not all(layer.is_attention for layer in scoring.layers):
-        raise UsageError(
-            "--method confidence is about attention weights, which neurons do not have; use "
-            "--prune heads, or another method",
-            id="method-for-heads-alone",
-        )
     sums = {layer.name: torch.zeros(layer.units, dtype=torch.float64) for layer in scoring.layers}
     counts = dict.fromkeys(sums, 0)
     excluded = sorted(boundary_ids(scoring.tokenizer))

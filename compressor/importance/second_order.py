@@ -45,7 +45,9 @@ from compressor.model.surgery import unit_columns
 # calibration rows hardly visit. Repairing a translator on 1,000 rows, anything from 0.01 % to 1 %
 # ended within 0.001 nats per token of loss on other rows; 5 % was worse.
 DAMPING = 1e-3
-# Neurons that are removed together. The published blocks are of this size (ZipLM: 32 neurons).
+# Neurons that are removed together, as in ZipLM. With 25, 50 or 75 % of a feed-forward part of the
+# bundled translator or of MiniLM removed, blocks of 8 left 0 to 2 % less error than blocks of 32,
+# and one neuron at a time 0 to 2.2 % less, for 1.6 and 7 times the time.
 BLOCK = 32
 # Share of the neurons that are gone before the inverse is copied without them.
 _COMPACTED = 0.1

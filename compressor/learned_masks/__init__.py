@@ -5,6 +5,7 @@ One file per method, one line each in `LEARNED`; `learn` runs them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ __all__ = [
     "Learning",
     "Method",
     "Weights",
+    "check_size",
     "learn",
 ]
 
@@ -79,21 +81,31 @@ def learn(method: str, learning: Learning, **options: Any) -> Learned:
         text = ",".join(str(n) if k == HEADS else f"{k}={n}" for k, n in learning.keep.items())
         full = Mask.full(learning.layers)
         check_possible(Budget(f"keep {text}", learning.keep), learning.floors, full)
+        check_size(method, learning.keep, full)
     from compressor.learned_masks.layout import Layout
     from compressor.learned_masks.learning import run
 
     module, _, name = LEARNED[method].gates.partition(":")
     make_gates = getattr(import_module(module), name)
     layout = Layout(learning.layers, learning.keep, learning.floors, learning.multiples)
-    most = LEARNED[method].most_units
-    if most is not None and layout.total > most:
+    return run(method, make_gates(layout, learning.device, **options), learning)
+
+
+def check_size(method: str, keep: Mapping[str, int], full: Mask) -> None:
+    """Raise `UsageError` if a method would need more gates than it is made for.
+
+    Args:
+        keep: units to keep per pool; only units of these pools have gates.
+        full: of the model.
+    """
+    most, gates = LEARNED[method].most_units, sum(full.total(pool) for pool in keep)
+    if most is not None and gates > most:
         raise UsageError(
             f"--method {method} takes one softmax over all gates for each unit that it keeps, "
-            f"which is made for at most {most:,} units, and here are {layout.total:,}; use "
+            f"which is made for at most {most:,} units, and here are {gates:,}; use "
             "--method hard-concrete, or keep all neurons",
             id="method-for-few-units",
         )
-    return run(method, make_gates(layout, learning.device, **options), learning)
 
 
 def _check(method: str, learning: Learning, penalty: float | None) -> None:

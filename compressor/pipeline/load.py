@@ -16,6 +16,8 @@ from compressor.export.precision_names import precisions_to_export
 from compressor.export.target_text import count_lines, tokens_of_text
 from compressor.export.vocabulary import output_tokens
 from compressor.files import fingerprint, sha256_of
+from compressor.importance import check_units
+from compressor.learned_masks import check_size
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, open_dense
 from compressor.model.location import checkpoint_files
 from compressor.model.sublayers import Mask
@@ -172,8 +174,13 @@ def prepare(
     multiple = recipe.budget.multiple
     multiples = MULTIPLES if multiple is None else parse_multiples(multiple, full)
     plans = plan_budgets(recipe, full, output)
+    units = units_to_prune(recipe.budget, [plan.budget for plan in plans])
     for plan in plans:
         check_possible(plan.budget, floors, full)
+        if recipe.learns:
+            check_size(recipe.method.name, plan.budget.keep, full)
+    if not recipe.learns:
+        check_units(recipe.method.name, units)
     if isinstance(recipe.budget, MaxDrop):
         data = hold_out(data, recipe.seed)
     warn_of_shared_rows(data, progress)
@@ -190,7 +197,7 @@ def prepare(
         recipe=recipe,
         checkpoint=checkpoint,
         task=task,
-        units=units_to_prune(recipe.budget, [plan.budget for plan in plans]),
+        units=units,
         floors=floors,
         multiples=multiples,
         plans=plans,

@@ -220,6 +220,10 @@ def test_distillation_is_told_in_the_report(checkpoints, tmp_path):
         ),
         ({"method": "subset", "calibration": None}, "calibration-missing", "--method subset"),
         ({"recover": "reconstruct+none"}, "name-twice", "none"),
+        (
+            {"method": "confidence", "keep": ["neurons=0.5"]},
+            "method-for-heads-alone", "--prune heads",
+        ),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused(checkpoints, tmp_path, options, problem, detail):
