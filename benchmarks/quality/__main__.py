@@ -17,6 +17,7 @@ computed; --draw computes nothing.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from benchmarks.quality.cells import RANDOM, Cell, Experiment, fill, read
@@ -93,12 +94,7 @@ def main() -> None:
             experiment = Experiment(model, data, progress, work)
             for what, ending in FILES.items():
                 path = RESULTS / f"quality-{name}{ending}.jsonl"
-                fill(
-                    experiment,
-                    path,
-                    lambda c, what=what: c.of == what and wanted(args, c),
-                    progress,
-                )
+                fill(experiment, path, partial(wanted, args, what), progress)
     for name in ("translator", "classifier"):
         for what, ending in FILES.items():
             draw(name, what, RESULTS / f"quality-{name}{ending}")

@@ -27,6 +27,7 @@ from benchmarks.speed.tables import document, summary
 from compressor.commands.console import Console
 from compressor.evaluation import compare, score_answers
 from compressor.model.pruning_record import read_pruning_record
+from compressor.model.sublayers import units_of
 from compressor.progress import Progress
 from compressor.runtime import Classifier, Translator, collate
 from compressor.runtime.batching import by_length
@@ -140,10 +141,11 @@ def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress
         limit = limits(setting, workloads, pair, args.device, threads)
         timed += _timed(setting, opened, workloads, limit, args.seconds, pair[0], progress)
         fresh = _fresh(chosen, workloads[-1], setting, args.device, threads, progress)
+    counts = read_pruning_record(setting.output).mask.counts()
     return {
         "name": setting.name, "title": setting.title, "task": setting.task,
         "device": args.device, "threads": threads, "target_length": setting.target_length,
-        "heads": read_pruning_record(setting.output).mask.counts(),
+        "heads": {name: n for name, n in counts.items() if units_of(name) == "heads"},
         "peers": [
             peer.to_json() | {"directory": Path(peer.directory).name}
             | {"quality": found.get(peer.name), "fresh": fresh[peer.name]}

@@ -71,7 +71,8 @@ def test_cells_are_computed_once(tmp_path: Path, method: str):
     )
 
     def wanted(cell: Cell) -> bool:
-        return cell.method == method and cell.seed == 0 and cell.kept == 50 and cell.steps == 1
+        wanted = cell.method == method and cell.seed == 0 and cell.of == "heads"
+        return wanted and cell.kept == 50 and cell.steps == 1
 
     model = str(toy.classifier(tmp_path / "model"))
     experiment = Experiment(model, data, SILENT, tmp_path, gate_epochs=2, distill_epochs=1)
@@ -84,3 +85,25 @@ def test_cells_are_computed_once(tmp_path: Path, method: str):
     assert read(path) == [{**found, "interval": list(found["interval"])} for found in rows]
     again = fill(experiment, path, wanted, SILENT)
     assert len(again) == len(path.read_text(encoding="utf-8").splitlines()) == 4
+
+
+@pytest.mark.parametrize("prune", ["both", "neurons", "heads"])
+def test_cells_of_multiply_adds_keep_their_share(tmp_path: Path, prune: str):
+    data = Data(
+        calibration=str(toy.labels_file(tmp_path / "calibration.tsv")),
+        test=str(toy.labels_file(tmp_path / "test.tsv", seed=1)),
+    )
+    model = str(toy.classifier(tmp_path / "model"))
+    experiment = Experiment(model, data, SILENT, tmp_path)
+
+    def wanted(cell: Cell) -> bool:
+        return cell.of == "macs" and cell.prune == prune and cell.recover == "none"
+
+    rows = fill(experiment, tmp_path / "cells.jsonl", wanted, SILENT)
+    assert rows  # shares that cannot be reached are left out
+    for found in rows:
+        assert found["macs"] <= found["kept"] / 100
+        assert (found["heads"] == 12) == (prune == "neurons")
+        assert (found["neurons"] == 3 * 48) == (prune == "heads")
+    text = table(rows, "classifier", "macs")
+    assert "multiply-adds kept" in text
