@@ -308,8 +308,11 @@ def repair(
     methods = {}
     for step in steps:
         methods[step.name] = step.model_dump(exclude={"name", "text", "beams"})
-        if methods[step.name].get("learning_rate", 1) is None:
-            methods[step.name]["learning_rate"] = task.learning_rate
+        for option, default in (
+            ("learning_rate", task.learning_rate), ("hidden", task.hidden_weight)
+        ):  # fmt: skip
+            if methods[step.name].get(option, default) is None:
+                methods[step.name][option] = default
     return recover_model(methods, job)
 
 

@@ -13,6 +13,14 @@ over real tokens (`compressor.recovery.hidden_states`). A tenth of the rows is h
 with the lowest divergence there are kept, and training stops when it gets no lower. The student is
 trained without dropout: what it has to match is computed without, too.
 
+Three epochs after `reconstruct`, one seed: MiniLM on CLINC150 cut to 30 % of the multiply-adds, on
+1,000 rows, has a divergence of 0.0995, 0.0953 and 0.0935 nats on 1,500 other rows with weights of
+0, 1 and 10 (0.1205 before); 93.5, 93.5 and 93.6 % of them are right (93.3 before, 95.3 dense); 31,
+35 and 32 s of CPU time. The bundled translator with 29 of 72 heads, on 6,000 pairs: 0.0790 nats and
+34.85 BLEU with 0, 0.0769 and 34.82 with 1 (dense 38.14), where the hidden states of most rows had
+to be computed in every epoch. So classifiers match hidden states unless told otherwise, and
+translators do not (`Task.hidden_weight`).
+
 Cost: a forward pass of the dense model over the calibration rows, whose results are kept up to the
 memory of its weights (`compressor.recovery.teacher`), and in each epoch a forward and backward pass
 of the pruned one. Hidden states of all layers take more memory than predictions; rows that do

@@ -25,6 +25,7 @@ class Task(ABC):
         generates: whether answers are generated token by token. Such a model has a decoder, a
             beam width and target lengths, and its examples have target tokens instead of a class.
         learning_rate: of trained weights where none is given; measured, see docs/recovery.md.
+        hidden_weight: of hidden states in distillation where none is given; measured likewise.
     """
 
     name: ClassVar[str]
@@ -32,6 +33,7 @@ class Task(ABC):
     columns: ClassVar[tuple[str, ...]]
     generates: ClassVar[bool]
     learning_rate: ClassVar[float]
+    hidden_weight: ClassVar[float]
 
     @property
     def main_metric(self) -> str:

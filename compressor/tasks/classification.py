@@ -40,6 +40,7 @@ class Classification(Task):
     columns = ("text_column", "text_pair_column", "label_column")
     generates = False
     learning_rate = 5e-5
+    hidden_weight = 1.0
 
     def label_names(self, config: Any) -> list[str]:
         return [str(config.id2label[index]) for index in range(config.num_labels)]

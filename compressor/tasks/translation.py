@@ -37,6 +37,7 @@ class Translation(Task):
     columns = ("source_column", "target_column")
     generates = True
     learning_rate = 1e-4
+    hidden_weight = 0.0
 
     def read_texts(
         self, spec: str, columns: Mapping[str, str], labels: Sequence[str] | None = None

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from compressor.errors import InputError, UsageError
+from compressor.pipeline import select
+from compressor.pipeline.methods import REPAIRS
 from compressor.pipeline.run import run
 from compressor.recovery import translations
 from compressor.runtime import Translator
@@ -17,6 +20,7 @@ from tests.helpers.command_line import compress, invoke
 from tests.helpers.errors import raises
 from tests.helpers.recipes import recipe
 from tests.helpers.runs import Progress, hashes, recipe_for
+from tests.helpers.stages import job
 
 pytestmark = pytest.mark.usefixtures("shared_exports")
 
@@ -133,6 +137,20 @@ def test_a_single_step_translates_with_pytorch(translator, text, tmp_path):
     )  # fmt: skip
     facts = json.loads((tmp_path / "out" / "units.json").read_text(encoding="utf-8"))
     assert "16 rows and 50 lines of text" in facts["recovery"]
+
+
+@pytest.mark.parametrize(("name", "weight"), [("bert", 1.0), ("marian", 0.0)])
+def test_classifiers_match_hidden_states_by_default(name, weight, monkeypatch):
+    found = []
+    monkeypatch.setattr(select, "recover_model", lambda methods, job: found.append(methods))
+    setup = job(name)
+    checkpoint = SimpleNamespace(model=setup.dense, layers=setup.layers)
+    for step in (REPAIRS["distill"](), REPAIRS["distill"](hidden=0.3)):
+        select.repair(
+            [step], checkpoint, setup.task, setup.examples, setup.pruned,
+            seed=0, device="cpu", progress=Progress(),
+        )  # fmt: skip
+    assert [methods["distill"]["hidden"] for methods in found] == [weight, 0.3]
 
 
 def test_options_that_would_do_nothing_are_refused(classifier, text, tmp_path):
