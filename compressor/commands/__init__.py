@@ -53,8 +53,8 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     """The application with the command that is called; with all of them where none is."""
     app = typer.Typer(
         name="compress",
-        help="Remove the attention heads a transformer does not need, export the smaller model to "
-        "ONNX, and measure what that costs and gains.",
+        help="Remove the attention heads and feed-forward neurons a transformer does not need, "
+        "export the smaller model to ONNX, and measure what that costs and gains.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,

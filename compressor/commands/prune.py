@@ -21,13 +21,17 @@ def prune(
     scores: Annotated[Path, typer.Option("--scores", help="Scores from `compress score`.")],
     output: o.Output,
 ) -> int:
-    """Remove the least important heads, maybe repair, and save the smaller checkpoint."""
+    """Remove the least important units, maybe repair, and save the smaller checkpoint."""
     from compressor.pipeline.single_steps import prune_checkpoint, read_scores
 
     mask, check, repair = prune_checkpoint(request, read_scores(scores), output, console)
-    counts = "; ".join(f"{kind} {mask.count(kind)} of {mask.total(kind)}" for kind in mask.kinds())
+    counts = "; ".join(
+        f"{kind} {mask.count(kind):,} of {mask.total(kind):,}"
+        for kind in mask.kinds()
+        if mask.count(kind) < mask.total(kind)
+    )
     console.result(
-        f"{output}: {mask} heads kept ({counts}); {check.name} within "
+        f"{output}: {mask} kept ({counts or 'nothing removed'}); {check.name} within "
         f"{check.largest_difference:.1e}" + (f"; {repair}" if repair else ""),
         {
             "output": str(output),

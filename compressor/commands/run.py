@@ -21,7 +21,7 @@ def register(app: typer.Typer) -> None:
 
 
 def run(output: o.Output, flags: dict[str, Any], config: o.Config = None) -> int:
-    """Score heads, remove them, export to ONNX, check, evaluate, time, and report."""
+    """Score heads and neurons, remove some, export to ONNX, check, evaluate, time, and report."""
     return execute(build_recipe(flags, config), output)
 
 

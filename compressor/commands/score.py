@@ -1,9 +1,9 @@
-"""`compress score`: how important each head is, without touching the model."""
+"""`compress score`: how important each unit is, without touching the model."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import InputError, UsageError
 from compressor.pipeline.recipe import ScoreRequest
+
+if TYPE_CHECKING:
+    from compressor.model.sublayers import Scores
 
 
 def register(app: typer.Typer) -> None:
@@ -25,11 +28,10 @@ def score(
         typer.Option("--compare", help="Other methods to compare with; repeat for several."),
     ] = None,
 ) -> int:
-    """Score every head and write the scores, for `compress prune`; maybe compare methods."""
+    """Score every unit and write the scores, for `compress prune`; maybe compare methods."""
     from compressor.files import write_json
     from compressor.pipeline.single_steps import score_checkpoint
     from compressor.pipeline.validate import score_requests
-    from compressor.report.text_table import render_table
     from compressor.study.compare_scores import compare_scores, comparison_plot, comparison_table
 
     request, *others = score_requests(flags, compare or [])
@@ -38,15 +40,7 @@ def score(
     scores = score_checkpoint(request, console)
     write_json(output, scores.to_json())
     lines = [f"{scores.signature}, {scores.cost['seconds']:.1f} s; scores in {output}", ""]
-    lines.append(
-        render_table(
-            None,
-            [
-                [name, *(f"{value:9.3g}".strip() for value in values)]
-                for name, values in scores.values.items()
-            ],
-        )
-    )
+    lines += _shown(scores)
     data = {"output": str(output), **scores.to_json()}
     if others:
         compared = [scores, *(score_checkpoint(other, console) for other in others)]
@@ -56,6 +50,28 @@ def score(
         data |= {"comparison": found, "plot": str(plot)}
     console.result("\n".join(lines), data)
     return 0
+
+
+def _shown(scores: Scores) -> list[str]:
+    """Tables of every head's score, and of neurons, of which there are thousands, the quartiles."""
+    import numpy as np
+
+    from compressor.model.sublayers import units_of
+    from compressor.report.text_table import render_table
+
+    by_units: dict[str, list[list[str]]] = {}
+    for name, values in scores.values.items():
+        shown = values
+        if units_of(name) == "neurons":
+            shown = tuple(np.quantile(values, (0, 0.25, 0.5, 0.75, 1)))
+        row = [name, *(f"{value:.3g}" for value in shown)]
+        by_units.setdefault(units_of(name), []).append(row)
+    quartiles = ["neurons", "lowest", "25%", "median", "75%", "highest"]
+    tables = [
+        render_table(quartiles if units == "neurons" else None, rows)
+        for units, rows in by_units.items()
+    ]
+    return "\n\n".join(tables).split("\n")
 
 
 def _require_outputs(output: Path, plot: Path | None) -> None:

@@ -80,11 +80,11 @@ def compared(first: Scores, second: Scores, seed: int) -> dict[str, Any]:
         x, y = flat(first, kind), flat(second, kind)
         return None if row["spearman"] is None else permutation_p(x, y, seed)
 
-    total = pair["correlations"][0]["heads"]
+    total = pair["correlations"][0]["units"]
     return {
         "correlations": [row | {"p": correlation_p(row)} for row in pair["correlations"]],
         "lowest": [
-            row | {"p": overlap_p(row["shared"], row["heads"], total)} for row in pair["lowest"]
+            row | {"p": overlap_p(row["shared"], row["units"], total)} for row in pair["lowest"]
         ],
     }
 
@@ -115,11 +115,11 @@ def _result(job: Job, data: dict[str, Any], scores: list[Scores]) -> Result:
         for row in rows[:1] if len(rows) == 2 else rows:
             kind = "all heads" if row["kind"] == "all" else kind_label(row["kind"])
             values = (numbers.fixed(row[key], 3, sign=True) for key in ("spearman", "kendall"))
-            correlations.append((name, kind, str(row["heads"]), *values, numbers.p_value(row["p"])))
+            correlations.append((name, kind, str(row["units"]), *values, numbers.p_value(row["p"])))
         for row in pair["lowest"]:
             chance = numbers.fixed(row["by_chance"], 1)
             shared = numbers.fixed(row["shared"], 0)
-            cells = (str(row["heads"]), shared, chance, numbers.p_value(row["p"]))
+            cells = (str(row["units"]), shared, chance, numbers.p_value(row["p"]))
             lowest.append((name, *cells))
     sentences = [verdict(data["pairs"]), f"Scores: {data['signature']}."]
     return Result(

@@ -1,6 +1,6 @@
-"""Do two scoring methods agree? Rank correlations, overlap of the lowest heads, and a plot.
+"""Do two scoring methods agree? Rank correlations, overlap of the lowest units, and a plot.
 
-Only ranks are compared: pruning uses the order of heads, and the scales of methods differ.
+Only ranks are compared: pruning uses the order of units, and the scales of methods differ.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import UsageError
-from compressor.model.sublayers import KINDS, Scores, kind_of
+from compressor.model.sublayers import KINDS, Scores, kind_of, units_of
 from compressor.report import numbers
 from compressor.report.facts import kind_label
 
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Shares of all heads that are compared as "the lowest": about as many as are pruned in practice.
+# Shares of all units that are compared as "the lowest": about as many as are pruned in practice.
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
 TIED = "the cut falls between equal scores"
 PLOT_FORMATS = (".png", ".svg")
 PLOT_TITLE = "Head scores compared by compress"
-_MARKERS = ("o", "s", "^")  # one per kind of attention
+_MARKERS = ("o", "s", "^", "D", "v")  # one per kind of sublayer
 
 Floats = NDArray[np.float64]
 
 
 def compare_scores(scores: Sequence[Scores]) -> dict[str, Any]:
-    """Compare every pair of scores of one model's heads.
+    """Compare every pair of scores of one model's units.
 
     Returns:
-        `heads`: their number; `scores`: `name`, `method` and `signature` of each; `pairs`: for each
-        pair `first` and `second` (names), `correlations` and `lowest`. A correlation holds `kind`
-        (`all`, then each kind of attention), `heads`, `spearman` and `kendall` (tau-b), between -1
-        and 1, None where all scores of one method are the same. An entry of `lowest` holds `heads`,
-        a number k; `shared`, the overlap of the two k-lowest sets (see `shared_heads`); and
-        `by_chance`, the expected overlap of random sets.
+        `units`: their number; `of`: what they are, in words; `scores`: `name`, `method` and
+        `signature` of each; `pairs`: for each pair `first` and `second` (names), `correlations` and
+        `lowest`. A correlation holds `kind` (`all`, then each kind of sublayer), `units`,
+        `spearman` and `kendall` (tau-b), between -1 and 1, None where all scores of one method are
+        the same. An entry of `lowest` holds `units`, a number k; `shared`, the overlap of the two
+        k-lowest sets (see `shared_units`); and `by_chance`, the expected overlap of random sets.
 
     Raises:
         UsageError: fewer than two scores, or scores of different models.
@@ -57,11 +57,12 @@ def compare_scores(scores: Sequence[Scores]) -> dict[str, Any]:
     for name, shape in zip(names, shapes, strict=True):
         if shape != shapes[0]:
             raise UsageError(
-                f"the scores {name} are of another model than {names[0]}: layers or heads differ",
+                f"the scores {name} are of another model than {names[0]}: layers or units differ",
                 id="scores-of-another-model",
             )
     return {
-        "heads": sum(shapes[0].values()),
+        "units": sum(shapes[0].values()),
+        "of": _what(scores[0]),
         "scores": [
             {"name": name, "method": one.method, "signature": one.signature}
             for name, one in zip(names, scores, strict=True)
@@ -76,6 +77,12 @@ def compare_scores(scores: Sequence[Scores]) -> dict[str, Any]:
             for i, j in combinations(range(len(scores)), 2)
         ],
     }
+
+
+def _what(scores: Scores) -> str:
+    """`heads`, `neurons`, or `units` where both were scored."""
+    found = {units_of(name) for name in scores.values}
+    return found.pop() if len(found) == 1 else "units"
 
 
 def _names(scores: Sequence[Scores]) -> list[str]:
@@ -111,7 +118,7 @@ def _correlations(first: Scores, second: Scores) -> list[dict[str, Any]]:
         rows.append(
             {
                 "kind": kind or "all",
-                "heads": len(x),
+                "units": len(x),
                 "spearman": spearman(x, y),
                 "kendall": kendall(x, y),
             }
@@ -123,15 +130,15 @@ def _lowest(first: Scores, second: Scores) -> list[dict[str, Any]]:
     total = sum(len(values) for values in first.values.values())
     rows = []
     for count in sorted({max(1, round(share * total)) for share in SHARES}):
-        shared = shared_heads(first, second, count)
-        rows.append({"heads": count, "shared": shared, "by_chance": count * count / total})
+        shared = shared_units(first, second, count)
+        rows.append({"units": count, "shared": shared, "by_chance": count * count / total})
     return rows
 
 
-def shared_heads(first: Scores, second: Scores, count: int, *, highest: bool = False) -> int | None:
-    """Overlap of the two sets of the `count` lowest, or highest, heads.
+def shared_units(first: Scores, second: Scores, count: int, *, highest: bool = False) -> int | None:
+    """Overlap of the two sets of the `count` lowest, or highest, units.
 
-    None where the cut falls between equal scores: which of those heads are in the set then depends
+    None where the cut falls between equal scores: which of those units are in the set then depends
     on their position, not on their importance.
     """
     chosen = []
@@ -139,7 +146,7 @@ def shared_heads(first: Scores, second: Scores, count: int, *, highest: bool = F
         order = scores.ascending()
         if highest:
             order.reverse()
-        values = [scores.values[name][head] for name, head in order]
+        values = [scores.values[name][unit] for name, unit in order]
         if count < len(order) and values[count - 1] == values[count]:
             return None
         chosen.append(set(order[:count]))
@@ -166,17 +173,17 @@ def _constant(values: Floats) -> bool:
 
 def comparison_table(comparison: dict[str, Any]) -> str:
     """What `compare_scores` found, as plain text for a terminal."""
-    blocks = []
+    blocks, of = [], comparison["of"]
     for pair in comparison["pairs"]:
-        lines = [f"{pair['first']} and {pair['second']}", _row("", "heads", "Spearman", "Kendall")]
+        lines = [f"{pair['first']} and {pair['second']}", _row("", of, "Spearman", "Kendall")]
         for row in pair["correlations"]:
-            kind = "all heads" if row["kind"] == "all" else kind_label(row["kind"])
+            kind = f"all {of}" if row["kind"] == "all" else kind_label(row["kind"])
             values = (numbers.fixed(row[name], 3, sign=True) for name in ("spearman", "kendall"))
-            lines.append(_row(kind, str(row["heads"]), *values))
-        lines.append(_row("lowest heads of both", "heads", "shared", "by chance"))
+            lines.append(_row(kind, str(row["units"]), *values))
+        lines.append(_row(f"lowest {of} of both", of, "shared", "by chance"))
         for row in pair["lowest"]:
             chance = numbers.fixed(row["by_chance"], 1)
-            lines.append(_row("", str(row["heads"]), numbers.fixed(row["shared"], 0), chance))
+            lines.append(_row("", str(row["units"]), numbers.fixed(row["shared"], 0), chance))
         if any(row["shared"] is None for row in pair["lowest"]):
             lines.append(f"  {numbers.ABSENT}: {TIED}")
         blocks.append("\n".join(lines))
@@ -188,7 +195,7 @@ def _row(title: str, *cells: str) -> str:
 
 
 def comparison_plot(scores: Sequence[Scores], path: Path) -> None:
-    """Draw every pair of scores as a scatter of ranks, 1 = the least important head.
+    """Draw every pair of scores as a scatter of ranks, 1 = the least important unit.
 
     Args:
         path: where to write, PNG (200 dpi) or SVG by its ending.

@@ -117,7 +117,7 @@ def _open_pruned(job: Job) -> Checkpoint | None:
             f"--pruned {directory} has lost no heads; give what `compress run` wrote",
             id="checkpoint-not-pruned",
         )
-    if pruned.layers != job.checkpoint.attention:
+    if pruned.attention != job.checkpoint.attention:
         raise InputError(
             f"--pruned {directory} was not made from {job.checkpoint.name}: it has other attention "
             "layers",

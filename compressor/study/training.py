@@ -17,7 +17,7 @@ from compressor.model.sublayers import Mask, Scores
 from compressor.report import numbers
 from compressor.report.facts import kind_label, metric_style
 from compressor.study.agreement import flat, overlap_p
-from compressor.study.compare_scores import TIED, shared_heads, spearman
+from compressor.study.compare_scores import TIED, shared_units, spearman
 from compressor.study.curve import removals
 from compressor.study.job import Job, answer, judge, make_batches, open_model, score
 from compressor.study.options import TrainingStudy
@@ -112,7 +112,7 @@ def ranking(scores: Scores, last: Scores) -> dict[str, Any]:
     """
     total = len(flat(scores))
     top = max(1, int(TOP * total + 0.5))
-    shared = shared_heads(scores, last, top, highest=True)
+    shared = shared_units(scores, last, top, highest=True)
     full = Mask({name: (True,) * len(values) for name, values in scores.values.items()})
     return {
         "spearman": spearman(flat(scores), flat(last)),

@@ -53,7 +53,7 @@ def finished(inputs, once, tmp_path_factory) -> Path:
         done = compress(*run_options(inputs), "--keep", "0.5", "-o", directory)
         assert done.returncode == 0, done.stderr
         assert "6/12" in done.stdout
-        assert "removing heads (6 of 12 kept)" in done.stderr
+        assert "removing units (6 of 12 heads kept)" in done.stderr
 
     own = tmp_path_factory.mktemp("finished") / "out"
     return shutil.copytree(once("cli-finished", make), own)
@@ -300,6 +300,40 @@ def test_single_steps_do_what_run_does(inputs, finished, tmp_path):
                     "--bench-seconds", "0.05")  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "CPUExecutionProvider" in done.stdout
+
+
+def test_heads_and_neurons_are_scored_and_pruned_in_single_steps(inputs, tmp_path):
+    model, scores = ["-m", inputs["model"]], tmp_path / "scores.json"
+    done = compress("score", *model, "--method", "magnitude", "--prune", "both", "-o", scores)
+    assert done.returncode == 0, done.stderr
+    heads = [line for line in done.stdout.splitlines() if line.startswith("encoder_self.")]
+    parts = [line for line in done.stdout.splitlines() if line.startswith("encoder_ffn.")]
+    # Each head's score; of 48 neurons lowest, quartiles and highest.
+    assert [len(line.split()) for line in heads + parts] == [5] * 3 + [6] * 3
+    values = json.loads(scores.read_text())["scores"]["encoder_ffn.0"]
+    assert float(parts[0].split()[5]) == pytest.approx(max(values), rel=1e-2)
+    out = tmp_path / "pruned"
+    done = compress("prune", *model, "--scores", scores, "-o", out,
+                    "--keep", "heads=0.5,neurons=0.5", "--multiple", "8")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "6 of 12 heads, 72 of 144 neurons kept" in done.stdout
+    kept = json.loads((out / "units.json").read_text())["kept"]
+    assert sum(len(units) for name, units in kept.items() if name.startswith("encoder_ffn")) == 72
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("run", ["--macs", "--prune", "--multiple"]),
+        ("score", ["--prune"]),
+        ("prune", ["--multiple"]),
+    ],
+)
+def test_help_says_what_neurons_need(command, options, capsys):
+    assert run([command, "--help"]) == 0
+    told = capsys.readouterr().out
+    assert all(f"{option} <" in told for option in options)
+    assert "neurons" in told
 
 
 def test_inspect_shows_what_units_cost_and_can_gain(inputs):

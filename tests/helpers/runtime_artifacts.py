@@ -62,7 +62,7 @@ def vary(model: Any) -> None:
     rows, width = model.lm_head.weight.shape
     generator = torch.Generator().manual_seed(4)
     model.lm_head.weight = torch.nn.Parameter(0.5 * torch.randn(rows, width, generator=generator))
-    model.final_logits_bias[0, model.generation_config.eos_token_id] = 7
+    model.final_logits_bias[0, model.generation_config.eos_token_id] = 6
 
 
 @torch.no_grad()

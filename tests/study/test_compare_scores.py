@@ -35,7 +35,7 @@ def test_correlations_are_over_all_heads_and_per_kind(levels: int | None):
     ]  # fmt: skip
     for row in pair["correlations"]:
         x, y = flat(first, row["kind"]), flat(second, row["kind"])
-        assert row["heads"] == len(x)
+        assert row["units"] == len(x)
         # Spearman: the correlation of ranks. Kendall: of the signs of all pairs' differences.
         ranks = np.corrcoef(stats.rankdata(x), stats.rankdata(y))[0, 1]
         a, b = (np.sign(values[:, None] - values[None]).ravel() for values in (x, y))
@@ -61,8 +61,8 @@ def test_equal_and_opposite_orders_are_one_and_minus_one():
     for row, against in zip(same["correlations"], turned["correlations"], strict=True):
         assert (row["spearman"], row["kendall"]) == (pytest.approx(1), pytest.approx(1))
         assert (against["spearman"], against["kendall"]) == (pytest.approx(-1), pytest.approx(-1))
-    assert all(row["shared"] == row["heads"] for row in same["lowest"])
-    assert turned["lowest"][-1] == {"heads": 15, "shared": 0, "by_chance": 7.5}
+    assert all(row["shared"] == row["units"] for row in same["lowest"])
+    assert turned["lowest"][-1] == {"units": 15, "shared": 0, "by_chance": 7.5}
 
 
 def test_correlation_with_scores_that_are_all_the_same_is_undefined():
@@ -76,19 +76,19 @@ def test_correlation_with_scores_that_are_all_the_same_is_undefined():
 def test_lowest_heads_are_those_that_pruning_would_take():
     first, second = sample(0, "taylor"), sample(1, "fisher")
     (pair,) = compare_scores([first, second])["pairs"]
-    assert [row["heads"] for row in pair["lowest"]] == [3, 6, 9, 12, 15]  # 10 ... 50 % of 30
+    assert [row["units"] for row in pair["lowest"]] == [3, 6, 9, 12, 15]  # 10 ... 50 % of 30
     for row in pair["lowest"]:
-        shared = set(np.argsort(flat(first, "all"))[: row["heads"]]) & set(
-            np.argsort(flat(second, "all"))[: row["heads"]]
+        shared = set(np.argsort(flat(first, "all"))[: row["units"]]) & set(
+            np.argsort(flat(second, "all"))[: row["units"]]
         )
         assert row["shared"] == len(shared)
         # The mean of the hypergeometric distribution.
         assert row["by_chance"] == pytest.approx(
-            stats.hypergeom(30, row["heads"], row["heads"]).mean()
+            stats.hypergeom(30, row["units"], row["units"]).mean()
         )
 
 
-def test_a_cut_between_equal_scores_has_no_shared_heads():
+def test_a_cut_between_equal_scores_has_no_shared_units():
     tied = Scores({name: (0.0,) * n for name, n in LAYERS.items()}, "zero", "zero", {})
     comparison = compare_scores([sample(0, "taylor"), tied])
     assert [row["shared"] for row in comparison["pairs"][0]["lowest"]] == [None] * 5
@@ -129,10 +129,10 @@ def test_table_holds_every_number():
         pair["correlations"],
         strict=True,
     ):
-        cells = [f"{row['heads']}", f"{row['spearman']:+.3f}", f"{row['kendall']:+.3f}"]
+        cells = [f"{row['units']}", f"{row['spearman']:+.3f}", f"{row['kendall']:+.3f}"]
         assert [*label.split(), *cells] in lines
     for row in pair["lowest"]:
-        assert [f"{row['heads']}", f"{row['shared']}", f"{row['by_chance']:.1f}"] in lines
+        assert [f"{row['units']}", f"{row['shared']}", f"{row['by_chance']:.1f}"] in lines
 
 
 def test_plot_has_a_point_per_head_at_its_ranks():
@@ -173,3 +173,19 @@ def test_plot_is_written_as_png_or_svg_and_the_same_each_time(tmp_path):
     assert svg.read_bytes() == before
     with raises(UsageError, "plot-format-unknown"):
         comparison_plot(scores, tmp_path / "a.gif")
+
+
+def test_neurons_are_compared_too_and_named_units_beside_heads():
+    def both(seed: int, method: str) -> Scores:
+        values = np.random.default_rng(seed).normal(size=(2, 40))
+        parts = {f"encoder_ffn.{layer}": tuple(row) for layer, row in enumerate(values)}
+        return Scores({**sample(seed, method).values, **parts}, method, method, {})
+
+    scores = [both(0, "taylor"), both(1, "fisher")]
+    table = comparison_table(compare_scores(scores))
+    words = [line.split() for line in table.splitlines()]
+    assert ["all", "units", "110"] in [line[:3] for line in words]
+    assert ["encoder", "feed-forward", "80"] in [line[:3] for line in words]
+    assert "all heads" in comparison_table(compare_scores([sample(0, "a"), sample(1, "b")]))
+    drawn = comparison_figure(scores).axes[0].collections
+    assert sum(len(points.get_offsets()) for points in drawn) == 110

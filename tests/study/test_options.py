@@ -27,7 +27,7 @@ def test_heads_are_removed_in_ascending_order_within_their_kind():
     assert removed[1][1].keep == {
         "encoder_self.0": (True, False, False), "decoder_self.0": (True, True),
     }  # fmt: skip
-    assert curve.removals(found, full, "all", (40,))[0][1].keep == {
+    assert curve.removals(found, full, "heads", (40,))[0][1].keep == {
         "encoder_self.0": (True, False, True), "decoder_self.0": (False, True),
     }  # fmt: skip
 
@@ -46,7 +46,7 @@ def test_agreement_that_is_only_the_order_of_ties_is_not_counted():
     first = scores(encoder_0=[0] * 8, decoder_0=[0, 0, 0, 0, 0, 0, 3, 4])
     last = scores(encoder_0=[0] * 8, decoder_0=[0, 0, 0, 0, 3, 4, 0, 0])
     found = agreement.compared(first, last, seed=0)
-    assert [row["heads"] for row in found["lowest"]] == [2, 3, 5, 6, 8]
+    assert [row["units"] for row in found["lowest"]] == [2, 3, 5, 6, 8]
     assert all(row["shared"] is None and row["p"] is None for row in found["lowest"])
     top = training.ranking(first, last)  # four of sixteen, of which two are zero
     assert (top["top"], top["shared"], top["p"]) == (4, None, None)
@@ -56,7 +56,7 @@ def test_agreement_that_is_only_the_order_of_ties_is_not_counted():
 def test_a_cut_beside_ties_is_counted():
     first = scores(encoder_0=[0, 0, 0, 0], decoder_0=[1, 1, 2, 3])
     last = scores(encoder_0=[0, 0, 0, 0], decoder_0=[1, 2, 3, 1])
-    lowest = {row["heads"]: row for row in agreement.compared(first, last, seed=0)["lowest"]}
+    lowest = {row["units"]: row for row in agreement.compared(first, last, seed=0)["lowest"]}
     assert lowest[4]["shared"] == 4
     assert lowest[4]["p"] == pytest.approx(1 / 70)
     assert lowest[2]["shared"] is None

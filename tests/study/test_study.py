@@ -184,11 +184,11 @@ def test_curve_goes_from_all_heads_to_none(task: str, toys, tmp_path):
         "curve", tmp_path / "out",
         model=model.model, test=model.test, calibration=model.calibration, points="0,50,100",
     )  # fmt: skip
-    kinds = ["encoder_self", "decoder_self", "cross", "all"]
+    kinds = ["encoder_self", "decoder_self", "cross", "heads"]
     assert list(data["lines"]) == (kinds if task == "translation" else kinds[:1])
     heads = [(name, head) for name, count in data["heads"].items() for head in range(count)]
     for kind, points in data["lines"].items():
-        of = [key for key in heads if kind == "all" or key[0].startswith(kind)]
+        of = [key for key in heads if kind == "heads" or key[0].startswith(kind)]
         assert [point["removed"] for point in points] == [0, len(of) // 2, len(of)]
         assert points[0]["difference"] == 0.0
         assert points[0]["interval"] == [0.0, 0.0]
