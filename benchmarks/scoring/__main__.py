@@ -2,6 +2,7 @@
 
     python -m benchmarks.scoring
 
+Heads and neurons are scored together; by methods that are about attention, heads alone.
 Relative to a plain forward and backward pass over the same batches, with gradients of all weights:
 the cost of a training step without its optimizer. Weights and rows are random, which does not
 change the cost. Timings are interleaved (plain, method, method, …, plain, …) and given as the
@@ -88,7 +89,8 @@ def make_work(task: str, size: tuple[int, int, int], rows: int) -> dict[str, Cal
     ]
     batches = module.batches(examples, model)
     layers = find_sublayers(model)
-    scoring = Scoring(model, layers, Mask.full(layers), batches, module)
+    heads = [layer for layer in layers if layer.is_attention]
+    mask = Mask.full(layers)
 
     def plain() -> None:
         for batch in batches:
@@ -96,8 +98,9 @@ def make_work(task: str, size: tuple[int, int, int], rows: int) -> dict[str, Cal
         model.zero_grad()
 
     work: dict[str, Callable[[], object]] = {PLAIN: plain, NOTHING: lambda: None}
-    for method in METHODS:
-        work[method] = partial(score_heads, method, scoring)
+    for method, entry in METHODS.items():
+        scored = layers if entry.for_neurons else heads
+        work[method] = partial(score_heads, method, Scoring(model, scored, mask, batches, module))
     return work
 
 
