@@ -8,21 +8,20 @@ one forward and one backward pass see the gates of all heads.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from compressor.importance import RawScores, Scoring
-from compressor.importance.gradients import visit_gradients
+from compressor.importance.gradients import visit_gradients, zeros
 from compressor.model.sublayers import Sublayer
 
 
 def score(scoring: Scoring) -> RawScores:
     """Mean over examples of (dL/d xi_h)^2; L is the negative log-likelihood of a whole example."""
-    sums = {layer.name: torch.zeros(layer.units, dtype=torch.float64) for layer in scoring.layers}
+    sums = zeros(scoring)
 
     def add(layer: Sublayer, output: Tensor, gradient: Tensor, real: Tensor) -> None:
         products = (output * gradient).sum(-1) * real[..., None]  # [batch, tokens, heads]
-        sums[layer.name] += products.sum(1).square().sum(0).double().cpu()
+        sums[layer.name] += products.sum(1).square().sum(0).double()
 
     passes = visit_gradients(scoring, add)
     examples = sum(len(batch.rows) for batch in scoring.batches)

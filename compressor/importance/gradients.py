@@ -1,7 +1,7 @@
-"""One forward and one backward pass that see every head's output and its gradient.
+"""One forward and one backward pass that see every unit's output and its gradient.
 
-A head is a slice a_h of the output projection's input; hooks there give a_h and dL/da_h for all
-heads of all layers at once. No weight needs a gradient, so nothing is computed for them, and
+A unit is a slice a_h of the output projection's input; hooks there give a_h and dL/da_h for all
+units of all sublayers at once. No weight needs a gradient, so nothing is computed for them, and
 nothing is recorded before the first attention output.
 """
 
@@ -44,6 +44,14 @@ def visit_gradients(scoring: Scoring, visit: Visit) -> int:
                 scoring.task.loss(model, batch).backward()
             scoring.progress(done, total)
     return total
+
+
+def zeros(scoring: Scoring) -> dict[str, Tensor]:
+    """Sublayer name -> a sum for each unit, [units] float64, on the model's device."""
+    return {
+        layer.name: torch.zeros(layer.units, dtype=torch.float64, device=scoring.device)
+        for layer in scoring.layers
+    }
 
 
 @contextmanager

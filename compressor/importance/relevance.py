@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from compressor.importance import Per, RawScores, Scoring
+from compressor.importance.gradients import zeros
 from compressor.model.architectures import find_sublayers
 from compressor.model.modes import frozen
 from compressor.model.surgery import Hook, gated, mask_gates
@@ -48,7 +49,7 @@ def score(scoring: Scoring, per: Per = "token") -> RawScores:
     head contributes to some positions and takes from others then cancels. A classifier has one
     position, so there both are the same.
     """
-    shares = {layer.name: torch.zeros(layer.units, dtype=torch.float64) for layer in scoring.layers}
+    shares = zeros(scoring)
     counted = backward = 0
     model, total = scoring.model, len(scoring.batches)
     with ExitStack() as stack:
@@ -83,7 +84,7 @@ def _add_batch(
                 products.unflatten(-1, (layer.units, layer.unit_width)).sum(-1).abs().double()
             )
             share = relevance / relevance.sum(-1, keepdim=True).clamp_min(1e-30)  # [batch, heads]
-            shares[layer.name] += share[real[:, position]].sum(0).cpu()
+            shares[layer.name] += share[real[:, position]].sum(0)
     return int(real.sum()), positions
 
 

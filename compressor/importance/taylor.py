@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from compressor.importance import Per, RawScores, Scoring
-from compressor.importance.gradients import visit_gradients
+from compressor.importance.gradients import visit_gradients, zeros
 from compressor.model.sublayers import Sublayer
 
 
@@ -21,17 +21,17 @@ def score(scoring: Scoring, per: Per = "token") -> RawScores:
     Args:
         per: where the absolute value is taken, of each token or of an example's sum.
     """
-    sums = {layer.name: torch.zeros(layer.units, dtype=torch.float64) for layer in scoring.layers}
-    counts = {layer.name: 0 for layer in scoring.layers}
+    sums = zeros(scoring)
+    counts = {name: torch.zeros_like(total[0]) for name, total in sums.items()}
 
     def add(layer: Sublayer, output: Tensor, gradient: Tensor, real: Tensor) -> None:
         products = (output * gradient).sum(-1) * real[..., None]  # [batch, tokens, heads]
         if per == "example":
-            sums[layer.name] += products.sum(1).abs().sum(0).double().cpu()
+            sums[layer.name] += products.sum(1).abs().sum(0).double()
             counts[layer.name] += len(products)
         else:
-            sums[layer.name] += products.abs().sum((0, 1)).double().cpu()
-            counts[layer.name] += int(real.sum())
+            sums[layer.name] += products.abs().sum((0, 1)).double()
+            counts[layer.name] += real.sum()
 
     passes = visit_gradients(scoring, add)
     values = {name: (total / counts[name]).tolist() for name, total in sums.items()}
