@@ -14,7 +14,7 @@ from compressor.errors import InputError, UsageError
 from compressor.importance import Scoring, score_heads
 from compressor.learned_masks import LEARNED
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.sublayers import Mask
+from compressor.model.sublayers import Mask, belongs
 from compressor.model.surgery import gated, mask_gates, prune
 from compressor.pipeline.load import read_calibration
 from compressor.pipeline.recipe import Recipe, ScoreRequest
@@ -71,7 +71,8 @@ def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_p
     found = heads_of(tmp_path / "out")
     assert found["selection"] == "2 steps, repaired after each"
     checkpoint = open_checkpoint(str(checkpoints["bert"]))
-    full = Mask.full(checkpoint.layers)
+    heads = [layer for layer in checkpoint.layers if layer.is_attention]
+    full = Mask.full(heads)
     first = score_checkpoint(
         request(
             ScoreRequest, model=str(checkpoints["bert"]), calibration=options.data.calibration,
@@ -89,7 +90,7 @@ def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_p
     batches = task.batches(task.encode(rows, checkpoint.tokenizer, 512), checkpoint.model)
     again = score_heads(
         "fisher",
-        Scoring(checkpoint.model, checkpoint.layers, half, batches, task),
+        Scoring(checkpoint.model, heads, half, batches, task),
         normalize="none",
     )
     for name, scores in found["scores"].items():
@@ -102,7 +103,8 @@ def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_p
 @pytest.mark.parametrize(
     ("method", "name", "keep", "counts"),
     [
-        ("hard-concrete", "bert", "0.5", {None: 6}),
+        ("hard-concrete", "bert", "0.5", {"heads": 6, "neurons": 144}),
+        ("hard-concrete", "bert", "heads=0.6,neurons=48", {"heads": 7, "neurons": 48}),
         (
             "subset",
             "marian",
@@ -111,12 +113,13 @@ def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_p
         ),
     ],
 )
-def test_a_learned_mask_has_exactly_the_heads_asked_for(
+def test_a_learned_mask_has_exactly_the_units_asked_for(
     checkpoints, tmp_path, method, name, keep, counts
 ):
-    report = run(wanted(checkpoints, tmp_path, name, method=method, keep=[keep]), tmp_path / "out")
+    options = wanted(checkpoints, tmp_path, name, method=method, keep=[keep], multiple="8")
+    report = run(options, tmp_path / "out")
     found = heads_of(tmp_path / "out")
-    mask = Mask.from_json(found["kept"], found["heads"])
+    mask = Mask.from_json(found["kept"], found["units"])
     assert {kind: mask.count(kind) for kind in counts} == counts
     assert found["method"] == method
     assert "epoch" in report.variants[0].selection
@@ -131,7 +134,7 @@ def test_trained_weights_are_the_ones_that_are_cut(checkpoints, tmp_path):
     out = tmp_path / "out"
     run(options, out)
     found = heads_of(out)
-    mask = Mask.from_json(found["kept"], found["heads"])
+    mask = Mask.from_json(found["kept"], found["units"])
     checkpoint = open_checkpoint(str(checkpoints["bert"]))
     before = checkpoint.model.state_dict()["bert.embeddings.word_embeddings.weight"].clone()
     checkpoint.model.load_state_dict(load_file(out / ".compress/weights-keep-0.5.safetensors"))
@@ -163,9 +166,10 @@ def test_a_penalty_decides_how_many_heads_are_left(checkpoints, tmp_path):
     progress = Progress()
     report = run(options, tmp_path / "out", progress=progress)
     assert report.variants[0].budget == "penalty 50"
-    assert "learning with hard-concrete which heads to keep (penalty 50) …" in progress.messages
+    assert "learning with hard-concrete which units to keep (penalty 50) …" in progress.messages
     assert f"  {report.variants[0].selection}" in progress.messages  # told at once, too
-    assert sum(map(len, report.variants[0].kept.values())) == 3
+    kept = report.variants[0].kept
+    assert sum(len(units) for name, units in kept.items() if belongs(name, "heads")) == 3
 
 
 def test_distillation_is_told_in_the_report(checkpoints, tmp_path):
