@@ -12,7 +12,7 @@ units that means is found in `compressor.budgets.path`, `compressor.budgets.spee
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -221,11 +221,19 @@ def fewest_units(full: Mask, floors: Floors, pool: str | None = None) -> int:
     )
 
 
-def check_possible(budget: Budget, floors: Floors, full: Mask) -> None:
-    """Raise `UsageError` if the floors make the budget impossible; says how many are needed."""
-    if budget.measured and fewest_units(full, floors) == full.total():
+def check_possible(
+    budget: Budget, floors: Floors, full: Mask, units: Collection[Units] = (HEADS, NEURONS)
+) -> None:
+    """Raise `UsageError` if the floors make the budget impossible; says how many are needed.
+
+    Args:
+        units: what may go.
+    """
+    total = sum(full.total(name) for name in units)
+    if budget.measured and total == sum(fewest_units(full, floors, name) for name in units):
         raise UsageError(
-            f"{budget.text}: the floors keep all {full.total():,} units; lower --floor",
+            f"{budget.text}: the floors keep all {total:,} {' and '.join(sorted(units))}; lower "
+            "--floor",
             id="floors-too-high",
         )
     for pool, wanted in budget.keep.items():

@@ -176,7 +176,7 @@ def prepare(
     plans = plan_budgets(recipe, full, output)
     units = units_to_prune(recipe.budget, [plan.budget for plan in plans])
     for plan in plans:
-        check_possible(plan.budget, floors, full)
+        check_possible(plan.budget, floors, full, units)
         if recipe.learns:
             check_size(recipe.method.name, plan.budget.keep, full)
     if not recipe.learns:

@@ -77,7 +77,7 @@ class Machine:
         for subject in subjects:
             assert subject.name == "dense" or subject.directory.parent.name.startswith("trial-")
             saved = sum(
-                self.costs[name.rpartition(".")[0]] * (subjects[0].counts[name] - count)
+                self.costs.get(name.rpartition(".")[0], 0.0) * (subjects[0].counts[name] - count)
                 for name, count in subject.counts.items()
             )
             share = self.share if subject.name == "choice" else 1.0
@@ -89,7 +89,8 @@ class Machine:
 
 
 def speed_recipe(model: Path, tmp_path: Path, **options) -> Recipe:
-    values = {"keep": [], "speedup": 1.2, "at_batch": 4, "floor": "0", "bench_seconds": 0.01}
+    values = {"keep": [], "speedup": 1.2, "at_batch": 4, "floor": "0", "prune": "heads"}
+    values["bench_seconds"] = 0.01
     return recipe_for(model, tmp_path, **values | options)
 
 
@@ -102,12 +103,25 @@ def test_every_kind_of_attention_is_timed_at_every_count(translator, tmp_path, m
     # Two encoder and three decoder layers of four heads each.
     assert [row.layers for row in choice.search.costs.rows] == [2] * 4 + [3] * 8
     for row in choice.search.costs.rows:
-        assert row.saved_share == pytest.approx((4 - row.heads) * costs[row.kind])
+        assert row.saved_share == pytest.approx((4 - row.units) * costs[row.kind])
     # Where scores say nothing, it is the costly cross-attention that goes.
     assert choice.mask.count("cross") <= 12 - 3
     assert choice.mask.count("encoder_self") + choice.mask.count("decoder_self") >= 18
     assert choice.search.tries[-1].met
     assert "1 choice timed" in choice.text
+
+
+def test_heads_and_neurons_are_timed_and_what_costs_time_goes(translator, tmp_path, monkeypatch):
+    costs = {"encoder_self": 1e-9, "decoder_self": 1e-9, "cross": 1e-9}
+    machine = Machine(costs | {"encoder_ffn": 0.004, "decoder_ffn": 1e-9}, monkeypatch)
+    recipe = speed_recipe(translator, tmp_path, method="random", prune="both", multiple="16")
+    choice = choose(recipe, tmp_path / "out")
+    timed = {names[1].partition("=")[0]: names[1:] for names in machine.runs}
+    assert timed["encoder_ffn"] == [f"encoder_ffn={n}" for n in (0, 16, 32)]  # of 48
+    assert timed["decoder_ffn"] == [f"decoder_ffn={n}" for n in (0, 16)]  # of 40
+    # A saving of 1 - 1/1.2 takes 42 of the encoder's neurons, in groups of 16.
+    assert choice.mask.count("encoder_ffn") == 96 - 48
+    assert choice.mask.total() - choice.mask.count() == 48
 
 
 def test_a_miss_is_tried_again_and_a_stopped_run_goes_on(classifier, tmp_path, monkeypatch):
@@ -139,7 +153,7 @@ def test_a_speedup_that_is_not_reached_is_told(classifier, tmp_path, monkeypatch
     progress = Progress()
     choice = choose(speed_recipe(classifier, tmp_path), tmp_path / "out", progress)
     assert [found.met for found in choice.search.tries] == [False] * 4
-    assert choice.mask.count() == choice.search.tries[-1].kept
+    assert choice.search.tries[-1].kept == str(choice.mask)
     assert (
         "no choice reached 1.2 at batch 4 in 4 tries; the fastest one is taken" in progress.messages
     )
@@ -152,7 +166,7 @@ def test_what_cannot_be_reached_ends_with_the_most_that_can(classifier, tmp_path
     with raises(UsageError, "speedup-unreachable") as caught:
         choose(recipe, tmp_path / "out")
     assert "1.562" in str(caught.value)
-    assert "3 of 12" in str(caught.value)
+    assert "3 of 12 heads" in str(caught.value)
 
 
 def test_a_classifier_is_built_as_fast_as_wanted(short_classifier, tmp_path, monkeypatch):
@@ -162,15 +176,16 @@ def test_a_classifier_is_built_as_fast_as_wanted(short_classifier, tmp_path, mon
     (variant,) = report.variants
     assert sum(map(len, variant.kept.values())) == 2  # 2 x 0.1 > 1 - 1 / 1.2
     assert (variant.name, variant.budget) == ("speedup-1.2-at-batch-4", "speedup 1.2 at batch 4")
-    assert report.search.tries[-1].kept == 2
+    assert report.search.tries[-1].kept == "2 of 4 heads"
     assert 4 in {row.batch_size for row in report.throughput.rows}
     heads = json.loads((out / "units.json").read_text(encoding="utf-8"))
-    assert (heads["budget"], heads["kept"]) == (variant.budget, variant.kept)
+    assert heads["budget"] == variant.budget
+    assert {name: heads["kept"][name] for name in variant.kept} == variant.kept
     assert load_report(out / "report.json") == report
     for name in ("report.md", "report.html"):
         assert "The finished model was timed once more" in (out / name).read_text(encoding="utf-8")
     assert read_recipe(out / "recipe.yaml").budget.speedup == 1.2
-    assert open_checkpoint(str(out)).mask == Mask.from_json(variant.kept, variant.heads)
+    assert open_checkpoint(str(out)).mask == Mask.from_json(heads["kept"], heads["units"])
     assert Classifier(out).classify(["w5 w7"])
 
 
@@ -180,7 +195,7 @@ def test_costs_are_measured_on_the_machine(short_classifier, tmp_path):
     done = shell(
         "-m", short_classifier, "-o", out, "--calibration", toy.labels_file(tmp_path / "rows.tsv"),
         "--speedup", 1000, "--at-batch", 2, "-b", 2, "--bench-seconds", 0.01, "--threads", 1,
-        "--floor", 3, "--json",
+        "--floor", 3, "--prune", "heads", "--json",
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     assert json.loads(done.stdout)["id"] == "speedup-unreachable"
@@ -232,7 +247,10 @@ def test_only_graphs_that_change_are_exported(translator, tmp_path, monkeypatch,
             "options-exclude-each-other", "--speedup and --max-drop",
         ),
         ({"speedup": 1.3, "at_batch": 4, "steps": 2}, "option-without-use", "--steps 2"),
-        ({"speedup": 1.3, "at_batch": 4, "floor": "4"}, "floors-too-high", "12"),
+        (
+            {"speedup": 1.3, "at_batch": 4, "floor": "4", "prune": "heads"},
+            "floors-too-high", "12",
+        ),
         ({"max_drop": ["0.3", "0.5"]}, "options-exclude-each-other", "0.3, 0.5"),
         ({"max_drop": ["0.3"], "remove": ["2"]}, "options-exclude-each-other", "--remove"),
         ({"max_drop": ["0.3"], "test": None}, "test-rows-missing", "--max-drop 0.3"),
