@@ -17,6 +17,7 @@ from compressor.errors import InputError, VerificationError
 from compressor.export import export_model
 from compressor.export.graphs import OPSET, export_graphs
 from compressor.export.metadata import generation_settings
+from compressor.export.precisions import add_precision
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask, units_of
 from compressor.model.surgery import prune
@@ -71,6 +72,20 @@ def test_exported_answers_are_pytorchs(name: str, mask_name: str, tmp_path):
     # A feed-forward part without neurons has none; the classifier of ELECTRA has one of its own.
     parts = sum(count > 0 for part, count in mask.counts().items() if units_of(part) == "neurons")
     assert _activations(tmp_path / "out" / "onnx") == parts + (name == "electra")
+
+
+@pytest.mark.parametrize("name", ["bert", "marian"])
+def test_models_without_any_units_come_in_low_precisions_too(name: str, tmp_path):
+    """Their graphs multiply by stored weights for the vocabulary or the labels alone."""
+    checkpoint = open_toy(name, tmp_path)
+    mask = nothing_left_mask(checkpoint.layers)
+    model = prune(checkpoint.model, checkpoint.layers, mask)
+    probe = synthetic_probe(checkpoint, get_task(checkpoint.entry.task))
+    export_model(checkpoint, model, mask, probe.batches, ["w5 w7"], tmp_path / "out", None)
+    inputs = [batch.inputs() for batch in probe.batches]
+    for precision in ("int8", "fp16"):
+        checks = add_precision(model, inputs, tmp_path / "out", precision)
+        assert all(check.largest_difference <= check.tolerance for check in checks)
 
 
 def _activations(directory) -> int:
