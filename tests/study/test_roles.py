@@ -192,7 +192,8 @@ def test_positions_and_rare_tokens_of_every_architecture(name: str):
     setup = scoring(name)
     batch = labelled_batch(setup.model, rows=5)
     special = frozenset({int(batch["input_ids"][0, 3]), int(batch["input_ids"][2, 0])})
-    setup = replace(setup, batches=[batch])
+    attention = [layer for layer in setup.layers if layer.is_attention]
+    setup = replace(setup, batches=[batch], layers=attention)
     counts = np.bincount(batch["input_ids"][batch["attention_mask"].bool()], minlength=60)
     rare = rarity([batch], 60, 3, special)
     found = count_positions(setup, rare, special)

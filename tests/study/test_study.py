@@ -170,7 +170,7 @@ def test_layers_can_keep_the_head_with_the_highest_score(toys, tmp_path):
     model = toys["classification"]
     data = run("layers", tmp_path / "out", model=model.model, test=model.test, method="magnitude")
     checkpoint = open_checkpoint(str(model.model))
-    for layer, one in zip(checkpoint.layers, data["layers"], strict=True):
+    for layer, one in zip(checkpoint.attention, data["layers"], strict=True):
         weight = checkpoint.model.get_submodule(layer.output).weight.detach().numpy()
         norms = np.linalg.norm(weight.reshape(len(weight), layer.units, -1), axis=(0, 2))
         assert one["head"] == int(norms.argmax())
@@ -230,7 +230,7 @@ def test_agreement_compares_data_sets_and_their_halves(toys, tmp_path):
         model=model.model, calibration=model.calibration, other=model.calibration,
     )["pairs"]["the two data sets"]  # fmt: skip
     assert same["correlations"][0]["spearman"] == pytest.approx(1)
-    assert all(row["shared"] == row["heads"] for row in same["lowest"])
+    assert all(row["shared"] == row["units"] for row in same["lowest"])
 
 
 def test_halves_share_no_row(toys):
