@@ -322,9 +322,33 @@ def verdict(report: Report) -> str:
         *drop_sentences(report),
         *data_sentences(report),
         *refused,
+        in_short(report, variant),
         gate_sentence(report),
     )
     return " ".join(filter(None, sentences))
+
+
+def in_short(report: Report, variant: Variant) -> str | None:
+    """How many times faster and smaller a model is, and at what loss; None if not all is known."""
+    rows = [row for row in facts.timings(report, variant.name) if row.speedup is not None]
+    metric = facts.primary_metric(report)
+    compared = None if metric is None else facts.comparison(variant, metric)
+    if not rows or compared is None:
+        return None
+    judgment = facts.judge(compared)
+    if judgment == "unknown":
+        return None
+    slowest, fastest = (pick(row.speedup or 0.0 for row in rows) for pick in (min, max))
+    low, high = numbers.fixed(slowest, 1), numbers.fixed(fastest, 1)
+    speed = low if low == high else f"{low} to {high}"
+    smaller = numbers.fixed(report.dense.onnx_bytes / variant.onnx_bytes, 1)
+    style = facts.metric_style(compared.metric)
+    loss = {
+        "worse": f"significantly worse in {style.label}",
+        "better": f"significantly better in {style.label}",
+        "same": f"without significant loss in {style.label}",
+    }[judgment]
+    return f"In short: {speed} times as fast and {smaller} times smaller, {loss}."
 
 
 def _lead(report: Report, variant: Variant, metric: str | None) -> str:

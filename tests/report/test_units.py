@@ -237,3 +237,17 @@ def test_a_former_report_beside_one_with_neurons_keeps_all_of_its_own():
     page = Tree(render_html(both)).root
     assert not page.find("svg", class_="head-map", data_variant="heads-50", data_kind="encoder_ffn")
     assert bars(page, "heads-50-2", "encoder_ffn")
+
+
+def test_the_verdict_ends_with_how_much_faster_and_smaller_at_what_loss():
+    report = mixed_report().model_copy(update={"gate": []})
+    variant = facts.headline(report)
+    speeds = [row.speedup for row in facts.timings(report, variant.name)]
+    smaller = report.dense.onnx_bytes / variant.onnx_bytes
+    last = sentences.verdict(report).rpartition("In short: ")[2]
+    assert last.startswith(f"{min(speeds):.1f} to {max(speeds):.1f} times as fast")
+    assert f"{smaller:.1f} times smaller" in last
+    judged = facts.judge(facts.comparison(variant, "bleu"))
+    assert ("without significant loss in BLEU" in last) == (judged == "same")
+    untimed = report.model_copy(update={"throughput": None, "gate": []})
+    assert "In short" not in sentences.verdict(untimed)
