@@ -34,7 +34,6 @@ from compressor.pipeline.methods import MethodSection, RecoverySection
 from compressor.pipeline.plan import Plan
 from compressor.pipeline.sections import Macs, Penalty, SteppedCounts
 from compressor.pipeline.stages import stage, weights_file
-from compressor.pipeline.unit_costs import unit_costs
 from compressor.progress import Progress
 from compressor.recovery import Recovered, Recovery
 from compressor.recovery import recover as recover_model
@@ -127,7 +126,7 @@ def _cuts(context: Context, plan: Plan, steps: int) -> list[Callable[[Scores, Ma
     """What each step removes: from scores, and what is left, to the next mask."""
     floors, multiples = context.floors, context.multiples
     if isinstance(plan.budget, MacsBudget):
-        costs = unit_costs(context.checkpoint, context.task, context.examples)
+        costs = context.costs
 
         def cut_to(share: float, scores: Scores, mask: Mask) -> Mask:
             path = removal_path(scores, mask, floors, costs, multiples)
