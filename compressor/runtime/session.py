@@ -23,13 +23,20 @@ PROVIDERS: dict[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecuti
 _ERRORS_ONLY = 3
 
 
-def open_session(graph: Path, device: str = "cpu", threads: int | None = None) -> InferenceSession:
-    """Open a graph on `device` with all graph optimizations.
+def open_session(
+    graph: Path,
+    device: str = "cpu",
+    threads: int | None = None,
+    *,
+    without: Sequence[str] = (),
+) -> InferenceSession:
+    """Open a graph on `device` with all graph optimizations but those named.
 
     Args:
         graph: an ONNX file.
         device: `cpu` or `cuda`.
         threads: threads within an operation; None leaves the choice to onnxruntime.
+        without: onnxruntime's names of the optimizations to leave out.
 
     Raises:
         UsageError: an unknown device, or less than one thread.
@@ -48,7 +55,7 @@ def open_session(graph: Path, device: str = "cpu", threads: int | None = None) -
         if threads < 1:
             raise UsageError(f"threads is {threads}, but must be at least 1", id="number-below-one")
         options.intra_op_num_threads = threads
-    session = _create(ort, graph, options, device)
+    session = _create(ort, graph, options, device, without)
     if session.get_providers()[0] != provider:
         raise _not_started(ort, f"and chose {session.get_providers()[0]}")
     return session
@@ -176,7 +183,7 @@ def _not_started(ort: Any, instead: str) -> EnvironmentProblem:
     )
 
 
-def _create(ort: Any, graph: Path, options: Any, device: str) -> Any:
+def _create(ort: Any, graph: Path, options: Any, device: str, without: Sequence[str]) -> Any:
     if not graph.is_file():
         raise InputError(f"there is no graph {graph}; export the model again", id="graph-missing")
     state = ort.capi.onnxruntime_pybind11_state
@@ -186,7 +193,7 @@ def _create(ort: Any, graph: Path, options: Any, device: str) -> Any:
         providers.insert(0, (PROVIDERS["cuda"], {"use_tf32": "0"}))
     try:
         return ort.InferenceSession(
-            str(graph), options, providers=providers,
+            str(graph), options, providers=providers, disabled_optimizers=list(without),
             # Or it would print to stdout and continue on the CPU, here and in the middle of a run.
             enable_fallback=0,
         )  # fmt: skip
