@@ -2,11 +2,12 @@
 
     python -m benchmarks.memory --work DIR
 
-Models of OPUS-MT's and BERT-base's size with random weights, scored by second-order scores and
-reconstructed (the defaults), exported in float32 and int8. Each run is a process of its own. The
-memory of Python and its libraries before a model is loaded is measured and subtracted. The column
-`one batch` is what a plain forward and backward pass over the largest scoring batch needs in
-addition to the model, without gradients of the weights.
+Models of OPUS-MT's and BERT-base's size with random weights, compressed to half of their
+multiply-adds (heads and neurons by second-order scores, reconstructed: the defaults), exported in
+float32 and int8. Each run is a process of its own. The memory of Python and its libraries before
+a model is loaded is measured and subtracted. The column `one batch` is what a plain forward and
+backward pass over the largest scoring batch needs in addition to the model, without gradients of
+the weights.
 Results: benchmarks/results/memory.md and .json.
 """
 
@@ -23,7 +24,8 @@ from compressor import example
 
 RESULTS = Path(__file__).parent / "results"
 LIBRARIES = (
-    "import torch, transformers, onnx, onnxscript, onnxruntime, sacrebleu, matplotlib.pyplot"
+    "import torch, transformers, onnx, onnxscript, onnxruntime, sacrebleu, matplotlib.pyplot, "
+    "scipy.stats, scipy.optimize, rich.progress"
 )
 PEAK = "from compressor.throughput.memory_process import host_peak_mib; print(host_peak_mib())"
 RUN = "import sys; from compressor.commands import main; sys.argv[0] = 'compress'; main()"
@@ -82,7 +84,7 @@ def main() -> None:
     for title, (checkpoint, rows) in cases.items():
         size = sum(p.stat().st_size for p in checkpoint.glob("*.safetensors")) / 2**20
         output = args.work / f"{checkpoint.name}-out"
-        options = ["--keep", "0.5", "--calibration", str(rows), "--calibration-rows", args.rows]
+        options = ["--macs", "0.5", "--calibration", str(rows), "--calibration-rows", args.rows]
         options += ["--test", str(rows), "--test-rows", args.rows, "--precision", "fp32,int8"]
         options += ["--no-bench", "--output", output, "--model", checkpoint]
         peak = peak_mib(RUN, ["run", *map(str, options)])

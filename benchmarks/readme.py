@@ -29,8 +29,8 @@ def main() -> None:
     args = parser.parse_args()
     readme = ROOT / "README.md"
     text = readme.read_text(encoding="utf-8")
-    tables = ("quality-translator-summary", "quality-classifier-summary", "scoring")
-    for name in ("translator", "classifier", *tables):
+    qualities = ("quality-translator-summary", "quality-classifier-summary")
+    for name in ("translator", "classifier", "tradeoff-classifier", *qualities, "scoring"):
         table = (ROOT / "benchmarks" / "results" / f"{name}.md").read_text(encoding="utf-8")
         text = put(text, name, table)
     speed = ROOT / "benchmarks" / "results" / "speed-1-threads-summary.md"
