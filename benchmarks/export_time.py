@@ -20,7 +20,7 @@ CHILD = """
 import contextlib, hashlib, json, sys, tempfile, time
 from pathlib import Path
 import torch
-from compressor.commands import run
+from compressor.commands import invoke as run
 from compressor.export import graphs, optimum, precisions, tokenizer, verify
 
 model, shortcut = sys.argv[1], sys.argv[2] == "with"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compressor.commands import run
+from compressor.commands import invoke as run
 from compressor.errors import InputError, UsageError
 from compressor.files import write_at_once, write_json
 from compressor.study.compare_scores import comparison_plot

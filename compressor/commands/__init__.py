@@ -68,7 +68,7 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     return app
 
 
-def run(arguments: Sequence[str]) -> int:
+def invoke(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit status (the README has the table)."""
     # Known before parsing, so that a parsing error too is told in the form that was asked for.
     console.as_json = "--json" in arguments
@@ -125,4 +125,4 @@ def _fail(message: str, status: int, error: BaseException | None, id: str) -> in
 
 def main() -> None:
     """Entry point of the console script."""
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(invoke(sys.argv[1:]))

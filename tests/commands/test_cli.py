@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from compressor.commands import run
+from compressor.commands import invoke as run
 from compressor.errors import UsageError
 from compressor.model.sublayers import Scores
 from tests.helpers import toy
@@ -61,7 +61,7 @@ def finished(inputs, once, tmp_path_factory) -> Path:
 
 def test_help_names_every_command_and_needs_no_torch():
     code = (
-        "import sys; from compressor.commands import run; run(['--help']);"
+        "import sys; from compressor.commands import invoke; invoke(['--help']);"
         "sys.exit(any(m in sys.modules for m in ('torch', 'transformers', 'onnxruntime')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from compressor.commands import run as command
+from compressor.commands import invoke as command
 from compressor.errors import UsageError
 from compressor.evaluation import compare
 from compressor.export import int8

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 import pytest
 
-from compressor.commands import run
+from compressor.commands import invoke as run
 from compressor.errors import CompressError, InputError, UsageError
 from compressor.pipeline.stream_lines import Lines, LineWriter, serve
 from compressor.progress import Silent

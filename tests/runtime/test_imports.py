@@ -64,7 +64,7 @@ def test_classifying_and_translating_load_neither_torch_nor_transformers() -> No
 COMMANDS = (
     SCRIPT.partition("from compressor")[0]
     + """
-from compressor.commands import run
+from compressor.commands import invoke as run
 
 classifier, translator, source = sys.argv[1:]
 statuses = [run(["classify", classifier, source]), run(["translate", translator, source])]
