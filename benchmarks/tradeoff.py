@@ -13,7 +13,6 @@ of the name. The same command resumes a stopped run; --draw computes nothing.
 from __future__ import annotations
 
 import argparse
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -194,9 +193,11 @@ def main() -> None:
         if not args.output or not args.data or (args.name == "classifier" and not args.model):
             parser.error("give --output, --data, and --model for the classifier; or --draw")
         run(recipe_of(args), args.output, "", Console())
-        shutil.copy(
-            args.output / "report.json", RESULTS / f"tradeoff-{args.name}-{args.recover}.json"
-        )
+        text = (args.output / "report.json").read_text(encoding="utf-8")
+        for path in (str(args.output), str(args.data), args.model or str(example.model())):
+            text = text.replace(path, Path(path).name)  # nothing of this machine's directories
+        kept = RESULTS / f"tradeoff-{args.name}-{args.recover}.json"
+        kept.write_text(text, encoding="utf-8")
     reports = [load_report(path) for path in sorted(RESULTS.glob(f"tradeoff-{args.name}-*.json"))]
     text = table(reports, args.name)
     (RESULTS / f"tradeoff-{args.name}.md").write_text(text, encoding="utf-8")
