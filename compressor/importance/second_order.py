@@ -22,7 +22,7 @@ have in common, and is shared among them.
 
 Cost: one forward and one backward pass, plus per attention and head one solve of up to
 (heads x head_dim) unknowns, and per feed-forward part n^2 x (width + n) / 3 multiply-adds for n
-neurons: three seconds for 3,072 on one core.
+neurons: five seconds for 3,072 on one core.
 """
 
 from __future__ import annotations

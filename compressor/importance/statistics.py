@@ -1,8 +1,9 @@
 """Second moments of an output projection's inputs and gradients, gathered in bounded memory.
 
-Products are taken in single precision of rows centered on their batch, sums in double precision,
-merged as in Chan, Golub & LeVeque 1983, "Algorithms for Computing the Sample Variance": a mean
-that is large against the spread costs no digits.
+Products are taken in single precision of rows centered on their batch, sums in double precision (of
+wide inputs in single precision, to save memory), merged as in Chan, Golub & LeVeque 1983,
+"Algorithms for Computing the Sample Variance": a mean that is large against the spread costs no
+digits.
 """
 
 from __future__ import annotations

@@ -254,9 +254,10 @@ def _load_pruned(
         model = getattr(transformers, entry.auto_class).from_config(config, dtype=torch.float32)
     sublayers = find_sublayers(model)
     full = Mask.full(sublayers)
+    attention = {sublayer.name for sublayer in sublayers if sublayer.is_attention}
     # A record from before neurons could be removed names the attention sublayers alone.
     mask = Mask({**full.keep, **recorded.keep})
-    if mask.totals() != full.totals() or not set(recorded.keep) >= set(_attention(sublayers)):
+    if mask.totals() != full.totals() or not set(recorded.keep) >= attention:
         raise InputError(
             f"{record_of(directory)} and config.json disagree about the dense model's units; "
             "prune the dense checkpoint again",
@@ -267,10 +268,6 @@ def _load_pruned(
     remove_units(model, sublayers, mask)
     load_strictly(model, directory / WEIGHTS)
     return model, sublayers, mask
-
-
-def _attention(sublayers: list[Sublayer]) -> list[str]:
-    return [sublayer.name for sublayer in sublayers if sublayer.is_attention]
 
 
 def _tokenizer(directory: Path, trust_remote_code: bool) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compressor import __version__
-from compressor.budgets.counts import MULTIPLES, check_possible, parse_multiples
+from compressor.budgets.counts import check_possible
 from compressor.errors import EnvironmentProblem, InputError
 from compressor.export.metadata import max_source_tokens
 from compressor.export.precision_names import precisions_to_export
@@ -24,7 +24,7 @@ from compressor.model.sublayers import Mask
 from compressor.pipeline.context import Context, DataRows, Probe
 from compressor.pipeline.distill_text import open_text, text_sha256
 from compressor.pipeline.methods import RecoverySection
-from compressor.pipeline.plan import floors_of, plan_budgets, units_to_prune
+from compressor.pipeline.plan import floors_of, multiples_of, plan_budgets, units_to_prune
 from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.sections import MINIMUM_ROWS, CalibrationData, Data, MaxDrop, ModelSection
 from compressor.pipeline.stages import stage
@@ -171,8 +171,7 @@ def prepare(
     device = pick_device(recipe.device, progress)
     full = Mask.full(checkpoint.layers)
     floors = floors_of(recipe.budget, full)
-    multiple = recipe.budget.multiple
-    multiples = MULTIPLES if multiple is None else parse_multiples(multiple, full)
+    multiples = multiples_of(recipe.budget, full)
     plans = plan_budgets(recipe, full, output)
     units = units_to_prune(recipe.budget, [plan.budget for plan in plans])
     for plan in plans:

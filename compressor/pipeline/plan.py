@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compressor.budgets.counts import (
+    MULTIPLES,
     Budget,
     MacsBudget,
+    Multiples,
     QualityBudget,
     SpeedBudget,
     parse_budget,
     parse_floors,
+    parse_multiples,
 )
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Units, units_of
@@ -63,6 +66,15 @@ def floors_of(section: AnyBudget, full: Mask) -> dict[str, int]:
     """
     competes = isinstance(section, Macs | Speedup | MaxDrop)
     return parse_floors(section.floor or ("0" if competes else "1"), full)
+
+
+def multiples_of(section: AnyBudget, full: Mask) -> Multiples:
+    """In which groups units go.
+
+    Raises:
+        UsageError: not whole numbers of heads or neurons.
+    """
+    return MULTIPLES if section.multiple is None else parse_multiples(section.multiple, full)
 
 
 def units_to_prune(section: AnyBudget, budgets: Sequence[Budget]) -> set[Units]:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from compressor.budgets.counts import MULTIPLES, Budget, check_possible, parse_multiples, select
+from compressor.budgets.counts import Budget, check_possible, select
 from compressor.errors import InputError, UsageError, did_you_mean
 from compressor.export import export_model
 from compressor.export.optimum import export_optimum
@@ -32,7 +32,7 @@ from compressor.pipeline.load import (
     require_rows_to_train,
     synthetic_probe,
 )
-from compressor.pipeline.plan import budgets_of, floors_of
+from compressor.pipeline.plan import budgets_of, floors_of, multiples_of
 from compressor.pipeline.recipe import ExportRequest, PruneRequest, ScoreRequest
 from compressor.pipeline.select import repair, score_model
 from compressor.pipeline.validate import check_columns, require_rows, require_target
@@ -145,9 +145,7 @@ def prune_checkpoint(
     require_scores(scores, budgets[0])
     floors = floors_of(request.budget, full)
     check_possible(budgets[0], floors, full)
-    multiple = request.budget.multiple
-    multiples = MULTIPLES if multiple is None else parse_multiples(multiple, full)
-    mask = select(scores, full, budgets[0].keep, floors, multiples)
+    mask = select(scores, full, budgets[0].keep, floors, multiples_of(request.budget, full))
     pruned = prune(checkpoint.model, checkpoint.layers, mask)
     probe = synthetic_probe(checkpoint, task)
     inputs = [batch.inputs() for batch in probe.batches]

@@ -13,6 +13,7 @@ from compressor.errors import InputError
 from compressor.model.architectures import find_sublayers
 from compressor.model.checkpoint import open_checkpoint, open_dense
 from compressor.model.location import checkpoint_files
+from compressor.model.pruning_record import render_pruning_record
 from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.surgery import prune
 from tests.helpers.errors import raises
@@ -232,3 +233,10 @@ def test_layers_of_a_pruned_checkpoint_describe_the_dense_model(tmp_path):
     loaded = open_checkpoint(str(directory))
     assert loaded.layers == find_sublayers(tiny_model("marian"))
     assert loaded.pruning.contents["method"] == "test"
+
+
+def test_the_record_keeps_names_as_they_are_and_lists_in_one_line():
+    contents = {"model": "run [ 1,  2]", "kept": {"cross.0": [0, 2, 3]}, "empty": [], "x": [0.5]}
+    text = render_pruning_record(contents)
+    assert json.loads(text) == contents
+    assert "[0, 2, 3]" in text

@@ -38,17 +38,6 @@ pytestmark = pytest.mark.usefixtures("shared_exports")
 
 
 @pytest.fixture(scope="module")
-def classifier(tmp_path_factory) -> Path:
-    """Three layers of four heads each."""
-    return toy.classifier(tmp_path_factory.mktemp("bert") / "dense")
-
-
-@pytest.fixture(scope="module")
-def short_classifier(classifier, tmp_path_factory) -> Path:
-    return first_layers(classifier, tmp_path_factory.mktemp("bert") / "short")
-
-
-@pytest.fixture(scope="module")
 def short_translator(tmp_path_factory) -> Path:
     dense = toy.marian_with_pieces(tmp_path_factory.mktemp("marian") / "dense")
     return first_layers(dense, tmp_path_factory.mktemp("marian") / "short")

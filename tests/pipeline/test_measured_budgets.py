@@ -28,7 +28,7 @@ from compressor.runtime import Classifier
 from compressor.throughput import Subject
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.measured import before_search, first_layers, shell, state
+from tests.helpers.measured import before_search, shell, state
 from tests.helpers.recipes import recipe as read_recipe
 from tests.helpers.runs import Progress, recipe_for
 from tests.helpers.scores import timing
@@ -39,16 +39,6 @@ pytestmark = pytest.mark.usefixtures("shared_exports")
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory) -> Path:
     return toy.marian_with_pieces(tmp_path_factory.mktemp("marian") / "dense")
-
-
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory) -> Path:
-    return toy.classifier(tmp_path_factory.mktemp("bert") / "dense")
-
-
-@pytest.fixture(scope="module")
-def short_classifier(classifier, tmp_path_factory) -> Path:
-    return first_layers(classifier, tmp_path_factory.mktemp("bert") / "short")
 
 
 def choose(recipe: Recipe, out: Path, progress=SILENT) -> Choice:

@@ -129,19 +129,28 @@ def test_logits_come_closer_to_the_dense_models(name: str, mask):
     )
 
 
-def test_the_first_repair_is_ridge_regression_towards_the_old_weights():
-    """Nothing differs before the first layer, so what is missing is missing at its projection."""
-    setup = job("bert", one_head(0, 2))
-    layer = setup.layers[0]
+def require_ridge_solution(setup, layer, damping: float, rtol: float, atol: float):
+    """Compare the repair of a projection, before which nothing differs, with ridge regression.
+
+    Returns:
+        What the projection gets in the pruned model, [tokens, its inputs].
+    """
     _, wanted = rows_of(setup.dense, layer.output, setup, layer.kind)
     x, found = rows_of(setup.pruned, layer.output, setup, layer.kind)
     old = setup.pruned.get_submodule(layer.output).weight.detach().double().numpy()
-    solution, intercept = ridge_solution(x, wanted, old, reconstruct.DAMPING)
+    solution, intercept = ridge_solution(x, wanted, old, damping)
     projection = reconstructed(setup).get_submodule(layer.output)
-    np.testing.assert_allclose(projection.weight.detach(), solution, rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(projection.bias.detach(), intercept, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(projection.weight.detach(), solution, rtol=rtol, atol=atol)
+    np.testing.assert_allclose(projection.bias.detach(), intercept, rtol=rtol, atol=atol)
     repaired = x @ projection.weight.detach().numpy().T + projection.bias.detach().numpy()
     assert ((repaired - wanted) ** 2).mean() < 0.7 * ((found - wanted) ** 2).mean()
+    return x
+
+
+def test_the_first_repair_is_ridge_regression_towards_the_old_weights():
+    """Nothing differs before the first layer, so what is missing is missing at its projection."""
+    setup = job("bert", one_head(0, 2))
+    require_ridge_solution(setup, setup.layers[0], reconstruct.DAMPING, 1e-3, 1e-4)
 
 
 @pytest.mark.parametrize("name", ["bert", "marian", "distilbert"])
@@ -149,16 +158,8 @@ def test_neurons_that_stay_make_up_for_those_that_go(name: str):
     """No head goes, so that nothing differs before the first feed-forward part."""
     setup = job(name, without_neurons(3), rows=MANY)
     layer = next(x for x in setup.layers if x.kind == "encoder_ffn")
-    _, wanted = rows_of(setup.dense, layer.output, setup, layer.kind)
-    x, found = rows_of(setup.pruned, layer.output, setup, layer.kind)
+    x = require_ridge_solution(setup, layer, reconstruct.FEED_FORWARD_DAMPING, 5e-3, 5e-4)
     assert x.shape[1] == 32
-    old = setup.pruned.get_submodule(layer.output).weight.detach().double().numpy()
-    solution, intercept = ridge_solution(x, wanted, old, reconstruct.FEED_FORWARD_DAMPING)
-    projection = reconstructed(setup).get_submodule(layer.output)
-    np.testing.assert_allclose(projection.weight.detach(), solution, rtol=5e-3, atol=5e-4)
-    np.testing.assert_allclose(projection.bias.detach(), intercept, rtol=5e-3, atol=5e-4)
-    repaired = x @ projection.weight.detach().numpy().T + projection.bias.detach().numpy()
-    assert ((repaired - wanted) ** 2).mean() < 0.7 * ((found - wanted) ** 2).mean()
 
 
 @pytest.mark.parametrize("name", ["bert", "marian", "distilbert"])
