@@ -60,12 +60,15 @@ class Architecture:
         auto_class: the class of transformers that loads them.
         sublayers: paths of every kind of sublayer, in the canonical order.
         token_type_ids: whether the model takes them as an input.
+        unused: patterns of weights that checkpoints may hold beside those of the class: heads of
+            other tasks, which change nothing that the model says. All others must be used.
     """
 
     task: str
     auto_class: str
     sublayers: tuple[SublayerPaths, ...]
     token_type_ids: bool = False
+    unused: tuple[str, ...] = ()
 
 
 def _feed_forward(kind: Kind, layer: str, up: str, down: str, block: str = "") -> SublayerPaths:
@@ -80,7 +83,7 @@ def _feed_forward(kind: Kind, layer: str, up: str, down: str, block: str = "") -
     )
 
 
-def _encoder(prefix: str, token_type_ids: bool) -> Architecture:
+def _encoder(prefix: str, token_type_ids: bool, unused: tuple[str, ...]) -> Architecture:
     """BERT and its descendants that kept its module names."""
     layer = f"{prefix}.encoder.layer.{{i}}"
     attention = SublayerPaths(
@@ -100,6 +103,7 @@ def _encoder(prefix: str, token_type_ids: bool) -> Architecture:
         auto_class=CLASSIFIER,
         sublayers=(attention, neurons),
         token_type_ids=token_type_ids,
+        unused=unused,
     )
 
 
@@ -144,16 +148,23 @@ _DISTILBERT = Architecture(
         ),
         _feed_forward("encoder_ffn", "distilbert.transformer.layer.{i}", "ffn.lin1", "ffn.lin2"),
     ),
+    unused=(r"^vocab_(transform|layer_norm|projector)\.",),
 )
 
 ARCHITECTURES: dict[str, Architecture] = {
     "marian": _BART,
     "bart": _BART,
     "mbart": _BART,
-    "bert": _encoder("bert", token_type_ids=True),
-    "roberta": _encoder("roberta", token_type_ids=False),
+    "bert": _encoder("bert", token_type_ids=True, unused=(r"^cls\.",)),
+    "roberta": _encoder(
+        "roberta", token_type_ids=False, unused=(r"^lm_head\.", r"^(roberta\.)?pooler\.dense\.")
+    ),
     "distilbert": _DISTILBERT,
-    "electra": _encoder("electra", token_type_ids=True),
+    "electra": _encoder(
+        "electra",
+        token_type_ids=True,
+        unused=(r"^(discriminator_predictions|generator_predictions|generator_lm_head)\.",),
+    ),
 }
 
 

@@ -7,32 +7,42 @@ every weight comes from the file and every weight of the file is used.
 
 from __future__ import annotations
 
-import json
-import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError
 from torch import nn
-from transformers.utils import logging as hub_logging
 
 from compressor.errors import InputError
-from compressor.model.architectures import (
-    CLASSIFIER,
-    Architecture,
-    architecture,
-    find_sublayers,
-)
-from compressor.model.location import has_safetensors, require_weights, resolve, stored_dtype
+from compressor.model.architectures import TRANSLATOR, Architecture, architecture, find_sublayers
+from compressor.model.configuration import first_line, read_configuration, require_layers
+from compressor.model.generation import read_generation, require_generation
+from compressor.model.location import require_own_files, resolve
 from compressor.model.pruning_record import PruningRecord, read_pruning_record, record_of
+from compressor.model.quiet import quiet_transformers
+from compressor.model.stored_weights import (
+    WEIGHTS,
+    StoredTensor,
+    stored_dtype,
+    stored_tensors,
+    weight_files,
+)
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import remove_units
-from compressor.model.weights import load_strictly
-
-WEIGHTS = "model.safetensors"
+from compressor.model.tokenizer import load_tokenizer
+from compressor.model.weights import (
+    MOST_TIMES_STORED,
+    left_over,
+    load_strictly,
+    require_fit,
+    require_not_larger,
+    require_ties,
+    require_usable,
+    shape,
+)
 
 
 @dataclass(frozen=True)
@@ -86,28 +96,31 @@ def open_checkpoint(
         InputError: nothing there, unsupported architecture, unsafe or incomplete weights.
     """
     directory = resolve(model, revision, allow_pickle)
-    config = _config(directory, trust_remote_code)
+    require_own_files(directory)
+    config = read_configuration(directory, trust_remote_code)
     entry = architecture(config.model_type, model)
-    if entry.auto_class == CLASSIFIER:
-        _require_one_of_several_classes(directory, config)
-    require_weights(directory, allow_pickle)
+    stored = stored_tensors(weight_files(directory, allow_pickle))
+    require_layers(config, len(stored), directory / "config.json")
     pruning = None
     if record_of(directory) is not None:
         pruning = read_pruning_record(directory)
-        network, sublayers, mask = _load_pruned(directory, config, entry, pruning.mask)
+        network, sublayers, mask = _load_pruned(directory, config, entry, pruning.mask, stored)
     else:
-        network, sublayers = _load_dense(directory, config, entry, allow_pickle)
+        network, sublayers = _load_dense(directory, config, entry, stored)
         mask = Mask.full(sublayers)
+    require_usable(network, stored)
+    if entry.auto_class == TRANSLATOR:
+        require_generation(network.generation_config, config.vocab_size, directory)
     commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(
         model=network.eval(),
-        tokenizer=_tokenizer(directory, trust_remote_code),
+        tokenizer=load_tokenizer(directory, config, trust_remote_code),
         layers=sublayers,
         mask=mask,
         directory=directory,
         name=model,
         revision=commit,
-        dtype=stored_dtype(directory),
+        dtype=stored_dtype(stored),
         pruning=pruning,
     )
 
@@ -143,116 +156,87 @@ def open_dense(
 def load(directory: str | Path) -> nn.Module:
     """The PyTorch model of a compressed (or dense) checkpoint directory, in evaluation mode.
 
-    Strict: raises `InputError` if any weight is missing or of the wrong shape, or if one is left
-    over (of a dense model: in its attention; a pooler that the task has no use for is ignored).
+    Strict: raises `InputError` if any weight is missing, of the wrong shape, or not finite, or if
+    one is left over (but for heads of other tasks, which `architectures.ARCHITECTURES` lists).
     """
     return open_checkpoint(str(directory)).model
 
 
-class quiet_transformers(warnings.catch_warnings):
-    """Silence the messages of transformers; what matters is checked and raised here."""
+def _built(directory: Path, config: Any, entry: Architecture, device: str) -> nn.Module:
+    """The model that a configuration describes, its weights without meaning.
 
-    def __enter__(self) -> None:
-        super().__enter__()
-        warnings.simplefilter("ignore")
-        self.verbosity = hub_logging.get_verbosity()
-        hub_logging.set_verbosity_error()
-        hub_logging.disable_progress_bar()
-
-    def __exit__(self, *error: Any) -> None:
-        hub_logging.set_verbosity(self.verbosity)
-        super().__exit__(*error)
-
-
-def _config(directory: Path, trust_remote_code: bool) -> Any:
-    path = directory / "config.json"
-    if not path.exists():
-        raise InputError(
-            f"{directory} has no config.json; give a checkpoint's directory", id="config-missing"
-        )
-    try:
-        model_type = json.loads(path.read_text(encoding="utf-8")).get("model_type", "unknown")
-    except (ValueError, AttributeError) as error:
-        raise InputError(
-            f"{path} is not a model configuration: {error}", id="config-malformed"
-        ) from error
-    architecture(model_type, str(directory))
-    config = transformers.AutoConfig.from_pretrained(
-        directory, local_files_only=True, trust_remote_code=trust_remote_code
-    )
-    positions = getattr(config, "position_embedding_type", None)
-    if positions not in (None, "absolute"):
-        raise InputError(
-            f"{directory} has {positions} positions, with weights in its attention that the "
-            "transformers library no longer knows; give a checkpoint with absolute positions",
-            id="positions-unsupported",
-        )
-    # These change how the model is called, not what it computes; scoring and recovery rely on the
-    # usual values.
-    config.return_dict = True
-    config.chunk_size_feed_forward = 0
-    return config
-
-
-def _require_one_of_several_classes(directory: Path, config: Any) -> None:
-    multi_label = "multi_label_classification"
-    if config.num_labels < 2 or config.problem_type in (multi_label, "regression"):
-        kind = "several labels" if config.problem_type == multi_label else "a number"
-        raise InputError(
-            f"{directory} answers with {kind} per text (problem_type {config.problem_type}, "
-            f"{config.num_labels} labels), and only classifiers with one of several labels are "
-            "supported; give one of those",
-            id="classifier-unsupported",
-        )
+    Args:
+        device: `meta` for one whose weights take no memory.
+    """
+    with quiet_transformers():
+        try:
+            with torch.device(device):
+                auto = getattr(transformers, entry.auto_class)
+                return auto.from_config(config, dtype=torch.float32)
+        except Exception as error:  # noqa: BLE001 - the library trips over what the file says
+            raise InputError(
+                f"{directory / 'config.json'} describes no {config.model_type} that can be built: "
+                f"{first_line(error)}; get the checkpoint again",
+                id="config-not-buildable",
+            ) from error
 
 
 def _load_dense(
-    directory: Path, config: Any, entry: Architecture, allow_pickle: bool
+    directory: Path, config: Any, entry: Architecture, stored: Mapping[str, StoredTensor]
 ) -> tuple[nn.Module, list[Sublayer]]:
-    auto = getattr(transformers, entry.auto_class)
-    safe = not allow_pickle or has_safetensors(directory)
+    outline = _built(directory, config, entry, "meta")
+    require_not_larger(outline, stored, directory / "config.json")
+    read_generation(directory)
     with quiet_transformers():
         try:
-            model, info = auto.from_pretrained(
+            model, info = getattr(transformers, entry.auto_class).from_pretrained(
                 directory,
                 config=config,
                 dtype=torch.float32,
-                use_safetensors=safe,
+                use_safetensors=all(x.file.suffix == ".safetensors" for x in stored.values()),
                 local_files_only=True,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,
             )
-        except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
-            reason = str(error).strip().splitlines()[0]
+        except Exception as error:  # noqa: BLE001 - the library trips over what the files hold
             raise InputError(
-                f"cannot load {directory} as a {config.model_type}: {reason}",
+                f"cannot load {directory} as a {config.model_type}: {first_line(error)}",
                 id="weights-unreadable",
             ) from error
+    what = type(model).__name__
     missing = sorted(info["missing_keys"])
     if missing:
         raise InputError(
-            f"{directory} lacks {len(missing)} of the weights that {type(model).__name__} needs "
+            f"{directory} lacks {len(missing)} of the weights that {what} needs "
             f"(first: {missing[0]}); fine-tune it for {entry.task} first",
             id="weights-do-not-fit",
         )
-    sublayers = find_sublayers(model)
-    blocks = tuple(f"{sublayer.block}." for sublayer in sublayers if sublayer.is_attention)
-    unknown = sorted(name for name in info["unexpected_keys"] if name.startswith(blocks))
-    if unknown:
+    for name, found, wanted in sorted(info["mismatched_keys"]):
         raise InputError(
-            f"{directory} has {len(unknown)} weights in its attention that {type(model).__name__} "
-            f"does not know (first: {unknown[0]}); what the model says would not be what it was "
-            "trained to say",
+            f"{directory} stores {name} as {shape(found)}, but by its config.json {what} has "
+            f"{shape(wanted)}; get the checkpoint again",
             id="weights-do-not-fit",
         )
-    return model, sublayers
+    unknown = left_over(info["unexpected_keys"], config.model_type)
+    if unknown:
+        raise InputError(
+            f"{directory} has {len(unknown)} weights that {what} does not know (first: "
+            f"{unknown[0]}); what the model says would not be what it was trained to say",
+            id="weights-do-not-fit",
+        )
+    require_ties(outline, model, directory)
+    return model, find_sublayers(model)
 
 
 def _load_pruned(
-    directory: Path, config: Any, entry: Architecture, recorded: Mask
+    directory: Path,
+    config: Any,
+    entry: Architecture,
+    recorded: Mask,
+    stored: Mapping[str, StoredTensor],
 ) -> tuple[nn.Module, list[Sublayer], Mask]:
-    with quiet_transformers():
-        model = getattr(transformers, entry.auto_class).from_config(config, dtype=torch.float32)
-    sublayers = find_sublayers(model)
+    outline = _built(directory, config, entry, "meta")
+    sublayers = find_sublayers(outline)
     full = Mask.full(sublayers)
     attention = {sublayer.name for sublayer in sublayers if sublayer.is_attention}
     # A record from before neurons could be removed names the attention sublayers alone.
@@ -263,21 +247,14 @@ def _load_pruned(
             "prune the dense checkpoint again",
             id="units-file-of-another-model",
         )
-    if (directory / "generation_config.json").exists():
-        model.generation_config = transformers.GenerationConfig.from_pretrained(directory)
+    # What is stored must fit before a model is built that takes memory.
+    require_not_larger(outline, stored, directory / "config.json", MOST_TIMES_STORED)
+    remove_units(outline, sublayers, mask)
+    require_fit(outline, {n: x.shape for n, x in stored.items()}, directory / WEIGHTS)
+    model = _built(directory, config, entry, "cpu")
+    generation = read_generation(directory)
+    if generation is not None:
+        model.generation_config = generation
     remove_units(model, sublayers, mask)
     load_strictly(model, directory / WEIGHTS)
     return model, sublayers, mask
-
-
-def _tokenizer(directory: Path, trust_remote_code: bool) -> Any:
-    with quiet_transformers():
-        try:
-            return transformers.AutoTokenizer.from_pretrained(
-                directory, local_files_only=True, trust_remote_code=trust_remote_code
-            )
-        except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise InputError(
-                f"cannot load the tokenizer of {directory}: {reason}", id="tokenizer-unreadable"
-            ) from error

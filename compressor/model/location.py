@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-from safetensors import safe_open
-
 from compressor.errors import InputError
+from compressor.input_files import require_regular
 
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.spm", "*.safetensors"]
 _PICKLES = "pytorch_model*.bin"
@@ -61,39 +59,30 @@ def checkpoint_files(directory: Path) -> list[Path]:
     return sorted(path for path in paths if path.is_file())
 
 
-def has_safetensors(directory: Path) -> bool:
-    """Whether there are weights that can be loaded without running code."""
-    return any(directory.glob("*.safetensors"))
+def require_own_files(directory: Path) -> None:
+    """Check that every file of a checkpoint is a file, and lies in its directory.
 
-
-def require_weights(directory: Path, allow_pickle: bool) -> None:
-    """Check that there are weights, and that loading them runs no code unless that is allowed.
+    Links into the hub's cache, where downloaded checkpoints keep their files, are followed.
 
     Raises:
-        InputError: there are none, or they are a pickle.
+        InputError: one is a link to somewhere else, or nothing that can be read as a file.
     """
-    if has_safetensors(directory):
-        return
-    if not any(directory.glob(_PICKLES)):
-        raise InputError(f"{directory} has no weights (*.safetensors)", id="weights-missing")
-    if not allow_pickle:
-        raise InputError(
-            f"{directory} has its weights only as a pickle (pytorch_model.bin), which can run code "
-            "when loaded; convert it to safetensors, or pass --allow-pickle if you trust it",
-            id="weights-pickled",
-        )
-
-
-def stored_dtype(directory: Path) -> torch.dtype:
-    """The floating-point type of the stored weights, by the first that is found."""
-    half_types = {"F16": torch.float16, "BF16": torch.bfloat16}
-    for path in sorted(directory.glob("*.safetensors")):
-        with safe_open(path, framework="pt") as file:
-            for key in file.keys():  # noqa: SIM118 - not a mapping
-                return half_types.get(file.get_slice(key).get_dtype(), torch.float32)
-    for path in sorted(directory.glob(_PICKLES)):  # allowed, or it had not been loaded
-        weights = torch.load(path, map_location="meta", weights_only=True)
-        for weight in weights.values():
-            if weight.is_floating_point():
-                return weight.dtype if weight.dtype in half_types.values() else torch.float32
-    return torch.float32
+    root = directory.resolve()
+    for path in sorted(directory.iterdir()):
+        if path.is_dir():
+            continue
+        target = path.resolve()
+        cached = target.parent.name == "blobs" and target.parents[1].name.startswith("models--")
+        if target.parent != root and not cached:
+            raise InputError(
+                f"{path} is a link to {target}, outside of the checkpoint's directory; copy the "
+                "file into it",
+                id="checkpoint-file-outside",
+            )
+        try:
+            require_regular(path)
+        except OSError as error:
+            raise InputError(
+                f"cannot read {path}: {error.strerror}; get the checkpoint again",
+                id="checkpoint-file-unreadable",
+            ) from error

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from compressor.errors import InputError
+from compressor.input_files import read_json
+from compressor.model.bounds import NEURONS
 from compressor.model.sublayers import Mask
 
 PRUNING_RECORD = "units.json"
@@ -65,15 +67,27 @@ def read_pruning_record(directory: Path) -> PruningRecord:
     """
     path = record_of(directory) or directory / PRUNING_RECORD
     try:
-        contents = json.loads(path.read_text(encoding="utf-8"))
+        contents = read_json(path)
         key = "units" if path.name == PRUNING_RECORD else "heads"
         kept, totals = contents["kept"], contents[key]
         if set(kept) != set(totals):
             raise ValueError(f"`kept` and `{key}` must name the same sublayers")
+        for name, total in totals.items():
+            _require_units(name, kept[name], total)
         mask = Mask.from_json(kept, totals)
     except (OSError, ValueError, LookupError, TypeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)[:300]
         raise InputError(
-            f"{path} does not say which units are kept: {error}; prune the dense checkpoint again",
+            f"{path} does not say which units are kept: {reason}; prune the dense checkpoint again",
             id="units-file-malformed",
         ) from error
     return PruningRecord(mask, contents)
+
+
+def _require_units(name: str, kept: Any, total: Any) -> None:
+    """Raise ValueError unless `kept` are distinct numbers below `total`."""
+    if type(total) is not int or not 1 <= total <= NEURONS:
+        raise ValueError(f"{name} cannot have {str(total)[:40]} units")
+    numbers = isinstance(kept, list) and all(type(unit) is int for unit in kept)
+    if not numbers or len(set(kept)) < len(kept) or not set(kept) <= set(range(total)):
+        raise ValueError(f"the kept units of {name} are not different numbers below {total}")

@@ -11,8 +11,10 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from compressor.model.checkpoint import WEIGHTS, Checkpoint, quiet_transformers
+from compressor.model.checkpoint import Checkpoint
 from compressor.model.pruning_record import PRUNING_RECORD, render_pruning_record
+from compressor.model.quiet import quiet_transformers
+from compressor.model.stored_weights import WEIGHTS
 from compressor.model.weights import computed_weights
 
 

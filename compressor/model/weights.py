@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
+import torch
+from safetensors import safe_open
 from torch import nn
 
 from compressor.errors import InputError
+from compressor.model.architectures import architecture
+from compressor.model.stored_weights import StoredTensor, stored_tensors
+
+# Numbers of positions and types, which earlier versions of transformers stored as well.
+_NUMBERING = r"(^|\.)(position_ids|token_type_ids)$|(^|\.)(encoder|decoder)\.version$"
+# The most that a model may be larger than what is stored of it, once units were removed.
+MOST_TIMES_STORED = 256
+# A bias of minus infinity bans a token, so it may be infinite.
+_MAY_BE_INFINITE = "final_logits_bias"
 
 
 def computed_weights(model: nn.Module) -> set[str]:
@@ -21,8 +33,94 @@ def count_parameters(model: nn.Module) -> int:
     return sum(p.numel() for name, p in model.named_parameters() if name not in computed)
 
 
-def load_strictly(model: nn.Module, path: Path) -> None:
+def left_over(names: Collection[str], model_type: str) -> list[str]:
+    """Stored tensors that a model has no use for, without those that are known to be harmless.
+
+    Harmless are numberings, and the heads of other tasks that an architecture's table entry lists.
+    """
+    harmless = re.compile("|".join((_NUMBERING, *architecture(model_type).unused)))
+    return sorted(name for name in names if not harmless.search(name))
+
+
+def require_not_larger(
+    model: nn.Module, stored: Mapping[str, StoredTensor], path: Path, times: int = 2
+) -> None:
+    """Check that a model (without memory of its own) is about as large as what is stored of it.
+
+    Args:
+        path: of the configuration that it was made from, for the message.
+        times: how many times larger it may be.
+
+    Raises:
+        InputError: it is larger, so it is not the stored one, and might not fit into the memory.
+    """
+    wanted = count_parameters(model)
+    held = sum(torch.Size(tensor.shape).numel() for tensor in stored.values())
+    if wanted > times * held:
+        raise InputError(
+            f"{path} describes a model of {wanted:,} weights, and {held:,} are stored; get the "
+            "checkpoint again",
+            id="weights-do-not-fit",
+        )
+
+
+def require_usable(model: nn.Module, stored: Mapping[str, StoredTensor]) -> None:
+    """Check the loaded weights of a model.
+
+    Raises:
+        InputError: some are stored as something else than floating-point numbers, or are no
+            finite numbers.
+    """
+    own = model.state_dict()
+    for name, tensor in stored.items():
+        if tensor.dtype is None and name in own and own[name].is_floating_point():
+            raise InputError(
+                f"{tensor.file} stores {name} in a form that only quantized models have; give a "
+                "checkpoint in float32, float16 or bfloat16",
+                id="weights-not-float",
+            )
+    files = {tensor.file for tensor in stored.values()}
+    for name, value in own.items():
+        if not value.is_floating_point() or torch.isfinite(value).all():
+            continue
+        if name.endswith(_MAY_BE_INFINITE) and not (value.isnan() | (value == torch.inf)).any():
+            continue
+        file = stored[name].file if name in stored else min(files)
+        what = "not a number (NaN)" if value.isnan().any() else "infinite"
+        raise InputError(
+            f"a weight of {name} in {file} is {what}; the checkpoint is damaged, or its training "
+            "failed: give another one",
+            id="weights-not-finite",
+        )
+
+
+def require_ties(tied: nn.Module, loaded: nn.Module, directory: Path) -> None:
+    """Check that weights that the configuration ties are one weight in what was loaded.
+
+    Args:
+        tied: the model as the configuration makes it.
+
+    Raises:
+        InputError: the file has different values for them.
+    """
+    groups: dict[int, list[str]] = {}
+    for name, parameter in tied.named_parameters(remove_duplicate=False):
+        groups.setdefault(id(parameter), []).append(name)
+    for first, *others in groups.values():
+        for other in others:
+            if loaded.get_parameter(first) is not loaded.get_parameter(other):
+                raise InputError(
+                    f"{directory} stores different values for {first} and {other}, which its "
+                    "config.json says are one; set tie_word_embeddings there to what is meant",
+                    id="weights-tied-differ",
+                )
+
+
+def load_strictly(model: nn.Module, path: Path) -> dict[str, StoredTensor]:
     """Load all weights from one file, in place; tied ones may be stored under any of their names.
+
+    Returns:
+        What is stored.
 
     Raises:
         InputError: the file is missing, lacks weights, has others, or has them in other shapes.
@@ -32,35 +130,56 @@ def load_strictly(model: nn.Module, path: Path) -> None:
             f"a compressed checkpoint keeps its weights in one file; {path} is missing",
             id="weights-missing",
         )
+    stored = stored_tensors([path])
+    require_fit(model, {name: tensor.shape for name, tensor in stored.items()}, path)
     expected = model.state_dict()
-    aliases: dict[int, set[str]] = {}  # address of the memory -> names of the weights tied to it
-    for name, value in expected.items():
-        aliases.setdefault(value.data_ptr(), set()).add(name)
-    stored = _stored_shapes(path)
-    covered = {name for tied in aliases.values() if tied & set(stored) for name in tied}
-    shared = set(stored) & set(expected)
-    for problem, names in (
-        ("lacks", set(expected) - covered - computed_weights(model)),
-        ("has unexpected", set(stored) - set(expected)),
-        ("misfits", {name for name in shared if stored[name] != expected[name].shape}),
-    ):
-        if names:
-            raise InputError(
-                f"{path} {problem} {len(names)} weights, first {sorted(names)[0]}",
-                id="weights-do-not-fit",
-            )
     for name in stored:  # opened for each weight anew: what was read does not stay mapped
         with safe_open(path, framework="pt") as file:
             expected[name].copy_(file.get_tensor(name))
-    model.tie_weights()  # type: ignore[operator]
-
-
-def _stored_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    try:
+    for name in stored:  # of weights that are one, the last was taken
         with safe_open(path, framework="pt") as file:
-            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise InputError(
-            f"{path} cannot be read as weights: {error}; write the checkpoint again",
-            id="weights-unreadable",
-        ) from error
+            if not torch.equal(expected[name], file.get_tensor(name).to(expected[name].dtype)):
+                raise InputError(
+                    f"{path} stores {name} twice with different values, under this name and that "
+                    "of a weight it is tied to; prune the dense checkpoint again",
+                    id="weights-tied-differ",
+                )
+    model.tie_weights()  # type: ignore[operator]
+    return stored
+
+
+def require_fit(model: nn.Module, stored: Mapping[str, tuple[int, ...]], path: Path) -> None:
+    """Check that a model has exactly the stored weights; it may be one without memory of its own.
+
+    Args:
+        stored: name -> shape.
+
+    Raises:
+        InputError: weights are missing, left over, or of another shape.
+    """
+    expected = model.state_dict(keep_vars=True)
+    aliases: dict[int, set[str]] = {}  # a weight -> its names, several where it is tied
+    for name, value in expected.items():
+        aliases.setdefault(id(value), set()).add(name)
+    covered = {name for tied in aliases.values() if tied & set(stored) for name in tied}
+    shared = set(stored) & set(expected)
+    misfits = {name for name in shared if stored[name] != expected[name].shape}
+    for problem, names in (
+        ("lacks", set(expected) - covered - computed_weights(model)),
+        ("has unexpected", set(stored) - set(expected)),
+        ("misfits", misfits),
+    ):
+        if names:
+            first = min(names)
+            shapes = ""
+            if first in misfits:
+                shapes = f", stored {shape(stored[first])} instead of {shape(expected[first].shape)}"
+            raise InputError(
+                f"{path} {problem} {len(names)} weights, first {first}{shapes}",
+                id="weights-do-not-fit",
+            )
+
+
+def shape(sizes: Collection[int]) -> str:
+    """`60 x 32`, for messages."""
+    return " x ".join(map(str, sizes)) or "a single number"

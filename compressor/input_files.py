@@ -1,0 +1,109 @@
+"""Reading files that others made, with bounds: nothing that is damaged or hostile hangs or crashes.
+
+What is wrong is told by an `OSError` (with `strerror`) or a `ValueError`, which callers turn into
+an `InputError` that says which file it was and what to give instead.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+MIB = 1 << 20
+MOST_TEXT = 64 * MIB  # of a configuration, a recipe, a report; the largest are a few MiB
+WRITER_SECONDS = 5.0  # to wait for somebody to write into a named pipe
+
+
+def require_regular(path: Path) -> None:
+    """Check that opening a file neither waits for a writer nor reads a device.
+
+    Raises:
+        OSError: there is no such file, or it is a directory, a named pipe, a socket or a device.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, f"it is {_kind(mode)}, not a file", str(path))
+
+
+@contextmanager
+def open_file(path: Path) -> Iterator[BinaryIO]:
+    """A file, a pipe that somebody writes into, or a terminal, opened to read bytes.
+
+    Raises:
+        OSError: it is something else, cannot be read, or nobody writes into the pipe.
+    """
+    # Opening a named pipe would wait for a writer, without end where there is none.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with open(descriptor, "rb") as file:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISFIFO(mode):
+            _wait_for_writer(descriptor, path)
+        elif not stat.S_ISREG(mode) and not os.isatty(descriptor):
+            raise OSError(errno.EINVAL, f"it is {_kind(mode)}, not a file", str(path))
+        os.set_blocking(descriptor, True)
+        yield file
+
+
+def read_bytes(path: Path, most: int | None = MOST_TEXT) -> bytes:
+    """All that `open_file` gives.
+
+    Args:
+        most: bytes that there may be; None for any number.
+
+    Raises:
+        OSError: as `open_file`, or there are more bytes.
+    """
+    with open_file(path) as file:
+        data = file.read() if most is None else file.read(most + 1)
+    if most is not None and len(data) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most // MIB} MiB", str(path))
+    return data
+
+
+def read_text(path: Path, most: int | None = MOST_TEXT) -> str:
+    """`read_bytes` as UTF-8; raises UnicodeDecodeError (a ValueError) where it is something else."""
+    return read_bytes(path, most).decode("utf-8")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """A JSON value.
+
+    Raises:
+        ValueError: it is none, or is nested more deeply than anybody writes by hand or program.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def read_json(path: Path) -> Any:
+    """A file's JSON value; raises what `read_text` and `parse_json` do."""
+    return parse_json(read_text(path))
+
+
+def _wait_for_writer(descriptor: int, path: Path) -> None:
+    """Wait until there is something to read, or the writer is done."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    deadline = time.monotonic() + WRITER_SECONDS
+    while not poll.poll(100):
+        if time.monotonic() > deadline:
+            raise OSError(errno.EAGAIN, "it is a pipe into which nobody writes", str(path))
+
+
+def _kind(mode: int) -> str:
+    kinds = (
+        (stat.S_ISDIR, "a directory"),
+        (stat.S_ISFIFO, "a named pipe"),
+        (stat.S_ISSOCK, "a socket"),
+    )
+    return next((name for is_kind, name in kinds if is_kind(mode)), "a device")

@@ -1,0 +1,204 @@
+"""Reading a checkpoint's `config.json`, with bounds that are checked before a model is built.
+
+A number that is out of bounds would build for hours, fill the memory, or end in an error of the
+library that names neither the file nor the number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from compressor.errors import InputError
+from compressor.input_files import read_json
+from compressor.model.architectures import CLASSIFIER, architecture
+from compressor.model.bounds import BOUNDS, COMPUTED_POSITIONS, LABELS
+
+_MAY_BE_NULL = ("decoder_vocab_size", "num_labels", "_num_labels")
+_LAYER_COUNTS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "n_layers")
+_DTYPES = ("float32", "float16", "bfloat16", "float64", "auto", None)
+_TOKENS = (
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "sep_token_id",
+    "decoder_start_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+)
+# What makes transformers read weights from somewhere else, or in another form.
+_FOREIGN = {
+    "transformers_weights": "takes its weights from a file of its own choice",
+    "quantization_config": "is quantized",
+    "compression_config": "is quantized",
+}
+
+
+def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
+    """The configuration of a checkpoint of a supported architecture.
+
+    Raises:
+        InputError: there is none, it cannot be read, or what it asks for cannot be.
+    """
+    path = directory / "config.json"
+    values = _read(path)
+    entry = architecture(str(values.get("model_type", "unknown"))[:100], str(directory))
+    if (directory / "adapter_config.json").exists():
+        raise InputError(
+            f"{directory} has adapter_config.json, weights that are added to another model's; "
+            "merge the two, and give the merged checkpoint",
+            id="checkpoint-is-adapter",
+        )
+    for name, reason in _FOREIGN.items():
+        if values.get(name) is not None:
+            raise InputError(
+                f"{path} sets {name}: the checkpoint {reason}, which is not supported; give one "
+                "with all its weights in float32, float16 or bfloat16",
+                id="checkpoint-form-unsupported",
+            )
+    positions = values.get("position_embedding_type")
+    if positions not in (None, "absolute"):
+        raise InputError(
+            f"{directory} has {positions} positions, with weights in its attention that the "
+            "transformers library no longer knows; give a checkpoint with absolute positions",
+            id="positions-unsupported",
+        )
+    _require_bounds(values, path)
+    try:
+        config = transformers.AutoConfig.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=trust_remote_code
+        )
+    except Exception as error:  # noqa: BLE001 - whatever the library trips over is in the file
+        raise _malformed(path, first_line(error)) from error
+    _require_whole(config, path)
+    if entry.auto_class == CLASSIFIER:
+        _require_one_of_several_classes(directory, config)
+    # These change how the model is called, not what it computes; scoring and recovery rely on the
+    # usual values.
+    config.return_dict = True
+    config.chunk_size_feed_forward = 0
+    return config
+
+
+def require_layers(config: Any, tensors: int, path: Path) -> None:
+    """Check that there are stored tensors for so many layers, before they are built.
+
+    Args:
+        tensors: how many are stored.
+        path: of the configuration, for the message.
+
+    Raises:
+        InputError: there are fewer tensors than layers.
+    """
+    for name in _LAYER_COUNTS:
+        layers = getattr(config, name, None)
+        if isinstance(layers, int) and layers > tensors:
+            raise _malformed(path, f"{name} is {layers:,}, and only {tensors:,} tensors are stored")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message that says something; its kind where none does."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    text = next((line for line in lines if line), "")
+    return f"{text[:300]}" if text else type(error).__name__
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    if not path.exists():
+        raise InputError(
+            f"{path.parent} has no config.json; give a checkpoint's directory", id="config-missing"
+        )
+    try:
+        values = read_json(path)
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}: {error.strerror}; give a checkpoint's directory",
+            id="config-unreadable",
+        ) from error
+    except ValueError as error:
+        raise _malformed(path, str(error)) from error
+    if not isinstance(values, dict):
+        raise _malformed(path, "it is not a JSON object")
+    return values
+
+
+def _require_bounds(values: Mapping[str, Any], path: Path) -> None:
+    for name, (least, most) in BOUNDS.items():
+        value = values.get(name, least)
+        if value is None and name in _MAY_BE_NULL:
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            shown = repr(value) if isinstance(value, str | float | bool) else _shortened(value)
+            raise _malformed(path, f"{name} is {shown}, not a number from {least} to {most:,}")
+    for name in ("dtype", "torch_dtype"):
+        if name in values and values[name] not in _DTYPES:
+            known = ", ".join(filter(None, _DTYPES))
+            raise _malformed(path, f"{name} is {_shortened(values[name])}, none of {known}")
+    for name in ("id2label", "label2id"):
+        labels = values.get(name)
+        if isinstance(labels, dict | list) and len(labels) > LABELS:
+            raise _malformed(path, f"{name} has {len(labels):,} labels, more than {LABELS:,}")
+
+
+def _shortened(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # a number of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 40 else text[:40] + "…"
+
+
+def _require_whole(config: Any, path: Path) -> None:
+    """What numbers of a configuration must agree about, whatever their names are."""
+    _require_bounds({n: v for n in BOUNDS if (v := getattr(config, n, None)) is not None}, path)
+    width = int(config.hidden_size)
+    for name in ("encoder_attention_heads", "decoder_attention_heads", "num_attention_heads"):
+        heads = int(getattr(config, name, 1))
+        if width % heads:
+            raise _malformed(path, f"{name} is {heads}, which does not divide the width {width}")
+    rows = int(config.vocab_size)
+    translates = architecture(config.model_type).auto_class != CLASSIFIER
+    for name in _TOKENS if translates else ("pad_token_id",):
+        ids = getattr(config, name, None)
+        for value in ids if isinstance(ids, list) else [ids]:
+            if value is None:
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < rows:
+                shown = _shortened(value)
+                raise _malformed(path, f"{name} is {shown}, not a token below {rows:,}")
+    for name, value in vars(config).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _malformed(path, f"{name} is {value}, not a finite number")
+    computed = config.model_type == "marian" or getattr(config, "sinusoidal_pos_embds", False)
+    if computed and config.max_position_embeddings * width > COMPUTED_POSITIONS:
+        raise _malformed(
+            path, f"{config.max_position_embeddings:,} positions of width {width:,} are too many"
+        )
+
+
+def _require_one_of_several_classes(directory: Path, config: Any) -> None:
+    names = config.id2label
+    if set(names) != set(range(len(names))) or not all(isinstance(x, str) for x in names.values()):
+        raise _malformed(
+            directory / "config.json", "id2label does not give a name to each class from 0 on"
+        )
+    multi_label = "multi_label_classification"
+    if config.num_labels < 2 or config.problem_type in (multi_label, "regression"):
+        kind = "several labels" if config.problem_type == multi_label else "a number"
+        raise InputError(
+            f"{directory} answers with {kind} per text (problem_type {config.problem_type}, "
+            f"{config.num_labels} labels), and only classifiers with one of several labels are "
+            "supported; give one of those",
+            id="classifier-unsupported",
+        )
+
+
+def _malformed(path: Path, reason: str) -> InputError:
+    return InputError(
+        f"{path} is not a model configuration: {reason}; get the checkpoint again",
+        id="config-malformed",
+    )

@@ -1,0 +1,100 @@
+"""Loading a checkpoint's tokenizer: from its own files, complete, and of the model's vocabulary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import transformers
+
+from compressor.errors import InputError
+from compressor.model.configuration import first_line
+from compressor.model.quiet import quiet_transformers
+
+# Vocabularies are often padded to a round number of rows; no model has more rows than this without
+# a token.
+MOST_UNUSED_ROWS = 1024
+LEAST_TOKENS = 4  # of a text: the special tokens and something between them
+# Names that tokenizer classes have for files without which they know no tokens.
+_NEEDED = ("vocab_file", "merges_file", "vocab", "source_spm", "target_spm")
+
+
+def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any:
+    """The tokenizer of a checkpoint.
+
+    Args:
+        config: of the model that it belongs to.
+
+    Raises:
+        InputError: it is missing, damaged, without the tokens that are needed, or of another model.
+    """
+    try:
+        with quiet_transformers():
+            tokenizer = transformers.AutoTokenizer.from_pretrained(
+                directory, local_files_only=True, trust_remote_code=trust_remote_code
+            )
+            vocabulary = tokenizer.get_vocab()
+            tokenizer("a", truncation=True, max_length=8)
+    except Exception as error:  # noqa: BLE001 - whatever the library trips over is in the files
+        missing = "" if _has_files(directory) else "there is no tokenizer.json and no vocabulary; "
+        raise InputError(
+            f"cannot load the tokenizer of {directory}: {missing}{first_line(error)}; get the "
+            "checkpoint's tokenizer files again",
+            id="tokenizer-unreadable",
+        ) from error
+    _require_files(tokenizer, directory)
+    _require_size(vocabulary, int(config.vocab_size), directory)
+    _require_tokens(tokenizer, directory)
+    return tokenizer
+
+
+def _has_files(directory: Path) -> bool:
+    return any(any(directory.glob(name)) for name in ("tokenizer*.json", "vocab*", "*.model"))
+
+
+def _require_files(tokenizer: Any, directory: Path) -> None:
+    """Refuse the empty tokenizer that transformers makes up where files are missing."""
+    if any(directory.glob("tokenizer.json")) or any(directory.glob("tokenizer.*.json")):
+        return
+    names = getattr(type(tokenizer), "vocab_files_names", {})
+    needed = [names[key] for key in _NEEDED if key in names]
+    missing = [name for name in needed if not (directory / name).exists()]
+    if missing:
+        raise InputError(
+            f"{directory} has no tokenizer: neither tokenizer.json nor {' and '.join(missing)} is "
+            "there; copy the tokenizer's files from where the checkpoint was fine-tuned",
+            id="tokenizer-missing",
+        )
+
+
+def _require_size(vocabulary: dict[str, int], rows: int, directory: Path) -> None:
+    tokens = len(vocabulary)
+    highest = max(vocabulary.values(), default=-1)
+    too_few = tokens < rows - MOST_UNUSED_ROWS or 2 * tokens < rows
+    if highest >= rows or too_few:
+        raise InputError(
+            f"the tokenizer of {directory} has {tokens:,} tokens (the highest is number "
+            f"{highest:,}), and the model has embeddings for {rows:,}; give the tokenizer that the "
+            "model was trained with",
+            id="tokenizer-of-another-model",
+        )
+
+
+def _require_tokens(tokenizer: Any, directory: Path) -> None:
+    ends = (tokenizer.eos_token_id, tokenizer.sep_token_id)
+    for what, found in (
+        ("pad token", tokenizer.pad_token_id is not None),
+        ("end or separator token", any(token is not None for token in ends)),
+    ):
+        if not found:
+            raise InputError(
+                f"the tokenizer of {directory} has no {what}; add it to tokenizer_config.json",
+                id="tokenizer-without-token",
+            )
+    longest = tokenizer.model_max_length
+    if not isinstance(longest, int | float) or not longest >= LEAST_TOKENS:
+        raise InputError(
+            f"the tokenizer of {directory} takes texts of {longest} tokens at most "
+            "(model_max_length); write the model's number of positions into tokenizer_config.json",
+            id="tokenizer-length-invalid",
+        )
