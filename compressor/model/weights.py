@@ -173,7 +173,9 @@ def require_fit(model: nn.Module, stored: Mapping[str, tuple[int, ...]], path: P
             first = min(names)
             shapes = ""
             if first in misfits:
-                shapes = f", stored {shape(stored[first])} instead of {shape(expected[first].shape)}"
+                shapes = (
+                    f", stored {shape(stored[first])} instead of {shape(expected[first].shape)}"
+                )
             raise InputError(
                 f"{path} {problem} {len(names)} weights, first {first}{shapes}",
                 id="weights-do-not-fit",

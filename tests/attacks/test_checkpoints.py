@@ -204,7 +204,9 @@ def test_a_configuration_that_is_none_is_told(data, id, copy):
     refused(directory, id, str(directory))
 
 
-@pytest.mark.parametrize("file", ["source.spm", "target.spm", "vocab.json", "tokenizer_config.json"])
+@pytest.mark.parametrize(
+    "file", ["source.spm", "target.spm", "vocab.json", "tokenizer_config.json"]
+)
 @pytest.mark.parametrize(
     "damage",
     [
@@ -233,8 +235,16 @@ def test_damaged_files_of_a_tokenizer_are_told(file, damage, copy):
         ("bert", configure("tokenizer_config.json", eos_token=None), "tokenizer-without-token"),
         ("bert", configure("tokenizer_config.json", pad_token=5), "tokenizer-unreadable"),
         ("bert", configure("tokenizer_config.json", tokenizer_class=5), "tokenizer-unreadable"),
-        ("bert", configure("tokenizer_config.json", model_max_length=0), "tokenizer-length-invalid"),
-        ("bert", configure("tokenizer_config.json", model_max_length="x"), "tokenizer-length-invalid"),
+        (
+            "bert",
+            configure("tokenizer_config.json", model_max_length=0),
+            "tokenizer-length-invalid",
+        ),
+        (
+            "bert",
+            configure("tokenizer_config.json", model_max_length="x"),
+            "tokenizer-length-invalid",
+        ),
         (
             "bert",
             configure("tokenizer_config.json", extra_special_tokens=[f"new{i}" for i in range(9)]),
