@@ -130,7 +130,7 @@ def _indexed_files(index: Path, pattern: str) -> list[Path]:
 def _of_safetensors(path: Path) -> Iterator[tuple[str, StoredTensor]]:
     try:
         with safe_open(path, framework="pt") as file:
-            for name in file.keys():  # noqa: SIM118 - not a mapping
+            for name in file.keys():
                 entry = file.get_slice(name)
                 dtype = _FLOATS.get(entry.get_dtype())
                 yield name, StoredTensor(tuple(entry.get_shape()), dtype, path)
@@ -142,7 +142,7 @@ def _of_pickle(path: Path) -> Iterator[tuple[str, StoredTensor]]:
     try:
         values = torch.load(path, map_location="meta", weights_only=True)
         tensors = {str(k): v for k, v in values.items() if isinstance(v, torch.Tensor)}
-    except Exception as error:  # noqa: BLE001 - whatever unpickling trips over is in the file
+    except Exception as error:
         reason = _reason(path, f"{type(error).__name__}, it is not a pickle of weights alone")
         raise unreadable(path, reason) from error
     for name, tensor in tensors.items():
@@ -163,6 +163,6 @@ def _reason(path: Path, error: str) -> str:
         return "it is an HTML page"
     if path.suffix == ".safetensors":
         header = int.from_bytes(start[:8], "little")
-        if header <= 100 * MIB and 8 + header > size or "file not fully covered" in error:
+        if (header <= 100 * MIB and 8 + header > size) or "file not fully covered" in error:
             return f"it is cut off, or damaged: it has {size:,} bytes, its header tells of others"
     return " ".join(error.split())[:300]
