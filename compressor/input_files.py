@@ -69,7 +69,7 @@ def read_bytes(path: Path, most: int | None = MOST_TEXT) -> bytes:
 
 
 def read_text(path: Path, most: int | None = MOST_TEXT) -> str:
-    """`read_bytes` as UTF-8; raises UnicodeDecodeError (a ValueError) where it is something else."""
+    """`read_bytes` as UTF-8; raises UnicodeDecodeError, a ValueError, where it is not."""
     return read_bytes(path, most).decode("utf-8")
 
 

@@ -104,7 +104,7 @@ def invoke(arguments: Sequence[str]) -> int:
             return _bug(error)
         message = f"cannot read or write {place}: {error.strerror}"
         return _fail(message, InputError.exit_code, error, "file-unusable")
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the last line: everything else is a bug
         return _bug(error)
 
 

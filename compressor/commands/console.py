@@ -109,7 +109,7 @@ def _write(text: str) -> None:
     try:
         print(text, end="", file=sys.stderr, flush=True)
     except (OSError, ValueError):  # the reader went away, or the stream is closed
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end
 
 
 console = Console()

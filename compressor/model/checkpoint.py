@@ -173,7 +173,7 @@ def _built(directory: Path, config: Any, entry: Architecture, device: str) -> nn
             with torch.device(device):
                 auto = getattr(transformers, entry.auto_class)
                 return auto.from_config(config, dtype=torch.float32)
-        except Exception as error:
+        except Exception as error:  # whatever the library trips over is in the files
             raise InputError(
                 f"{directory / 'config.json'} describes no {config.model_type} that can be built: "
                 f"{first_line(error)}; get the checkpoint again",
@@ -198,7 +198,7 @@ def _load_dense(
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
             )
-        except Exception as error:
+        except Exception as error:  # whatever the library trips over is in the files
             raise InputError(
                 f"cannot load {directory} as a {config.model_type}: {first_line(error)}",
                 id="weights-unreadable",

@@ -72,7 +72,7 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
         config = transformers.AutoConfig.from_pretrained(
             directory, local_files_only=True, trust_remote_code=trust_remote_code
         )
-    except Exception as error:
+    except Exception as error:  # whatever the library trips over is in the files
         raise _malformed(path, first_line(error)) from error
     _require_whole(config, path)
     if entry.auto_class == CLASSIFIER:

@@ -33,7 +33,7 @@ def read_generation(directory: Path) -> Any | None:
         return transformers.GenerationConfig.from_pretrained(directory, local_files_only=True)
     except OSError as error:
         raise _malformed(path, error.strerror or first_line(error)) from error
-    except Exception as error:
+    except Exception as error:  # whatever the library trips over is in the files
         raise _malformed(path, first_line(error)) from error
 
 

@@ -130,7 +130,7 @@ def _indexed_files(index: Path, pattern: str) -> list[Path]:
 def _of_safetensors(path: Path) -> Iterator[tuple[str, StoredTensor]]:
     try:
         with safe_open(path, framework="pt") as file:
-            for name in file.keys():
+            for name in file.keys():  # noqa: SIM118 - not a mapping
                 entry = file.get_slice(name)
                 dtype = _FLOATS.get(entry.get_dtype())
                 yield name, StoredTensor(tuple(entry.get_shape()), dtype, path)
@@ -142,7 +142,7 @@ def _of_pickle(path: Path) -> Iterator[tuple[str, StoredTensor]]:
     try:
         values = torch.load(path, map_location="meta", weights_only=True)
         tensors = {str(k): v for k, v in values.items() if isinstance(v, torch.Tensor)}
-    except Exception as error:
+    except Exception as error:  # whatever unpickling trips over is in the file
         reason = _reason(path, f"{type(error).__name__}, it is not a pickle of weights alone")
         raise unreadable(path, reason) from error
     for name, tensor in tensors.items():

@@ -35,7 +35,7 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
             )
             vocabulary = tokenizer.get_vocab()
             tokenizer("a", truncation=True, max_length=8)
-    except Exception as error:
+    except Exception as error:  # whatever the library trips over is in the files
         missing = "" if _has_files(directory) else "there is no tokenizer.json and no vocabulary; "
         raise InputError(
             f"cannot load the tokenizer of {directory}: {missing}{first_line(error)}; get the "

@@ -185,8 +185,8 @@ if TYPE_CHECKING:
     Repair = RecoverySection
 else:
     AnyMethod = Union[(*SCORED.values(), *LEARNING.values())]
-    ScoringMethod = Union[tuple(SCORED.values())]
-    Repair = Union[tuple(REPAIRS.values())]
+    ScoringMethod = Union[tuple(SCORED.values())]  # noqa: UP007
+    Repair = Union[tuple(REPAIRS.values())]  # noqa: UP007
 
 METHOD_HELP = "How to score units: " + ", ".join(SCORED) + ". Default: second-order."
 METHOD_OR_MASK_HELP = (

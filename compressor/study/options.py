@@ -71,12 +71,12 @@ class StudyRequest(Section):
     @property
     def access(self) -> Any:
         """How to open checkpoints."""
-        return getattr(self, "model")
+        return getattr(self, "model")  # noqa: B009 - declared by the subclasses that have one
 
     @property
     def rows(self) -> Columns:
         """Data files and their columns."""
-        return getattr(self, "data")
+        return getattr(self, "data")  # noqa: B009 - likewise
 
     @property
     def scoring(self) -> MethodSection | None:

@@ -66,7 +66,7 @@ def read_state(path: Path) -> tuple[Trained, dict[str | int, dict[str, Tensor]]]
             fields = json.loads(file.metadata()["trained"])
             trained = Trained(**fields | {"history": tuple(fields["history"])})
             tensors: dict[str | int, dict[str, Tensor]] = {}
-            for key in file.keys():
+            for key in file.keys():  # noqa: SIM118 - not a mapping
                 # `now.NAME`, `best.NAME`, or `adam.NUMBER.MOMENT` with the number of a parameter
                 group, name = key.removeprefix("adam.").split(".", 1)
                 owner = group if group in ("now", "best") else int(group)
