@@ -7,7 +7,8 @@ a copy.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AliasChoices,
@@ -15,17 +16,43 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    ValidationInfo,
     model_validator,
 )
 
 # Name of the check of fp16 graphs that is a share of what float16 can hold, not of a logit.
 HALF_RANGE = "values within float16's range"
+FROM_FILE = {"file": True}  # validation context of what is read from a file
+
+
+def _is_number(value: Any, info: ValidationInfo) -> Any:
+    """Refuse truth values, which pydantic takes for 0 and 1; of a file also infinities."""
+    if isinstance(value, bool):
+        raise ValueError(f"{str(value).lower()} is not a number")
+    if info.context:
+        if isinstance(value, str) and value != "NaN":
+            raise ValueError(f"{value[:40]!r} is a text, not a number")
+        if isinstance(value, float) and math.isinf(value):
+            raise ValueError("an infinite number")
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ValueError("a number of more than 63 bits")
+    return value
+
+
+def _is_limit(value: Any, info: ValidationInfo) -> Any:
+    """A number, or infinity: nothing limits a model of which nothing is left."""
+    return value if value in ("Infinity", math.inf) else _is_number(value, info)
+
+
+# JSON has no NaN; as the string "NaN" it can be written and read back.
+Number = Annotated[float, BeforeValidator(_is_number)]
+Limit = Annotated[float, BeforeValidator(_is_limit)]
+Whole = Annotated[int, BeforeValidator(_is_number)]
 
 
 class Record(BaseModel):
     """Base of all results; unknown keys are errors, so that a mistyped key is not lost."""
 
-    # JSON has no NaN; as the string "NaN" it can be written and read back.
     model_config = ConfigDict(
         extra="forbid", frozen=True, protected_namespaces=(), ser_json_inf_nan="strings"
     )
@@ -34,29 +61,29 @@ class Record(BaseModel):
 class Quality(Record):
     """Metric values of one model on the test rows, on the metric's own scale (BLEU 0-100)."""
 
-    metrics: dict[str, float]
+    metrics: dict[str, Number]
     signatures: dict[str, str]
-    rows: int
+    rows: Whole
 
 
 class Comparison(Record):
     """Pruned minus dense for one metric, paired over the test rows."""
 
     metric: str
-    dense: float
-    pruned: float
-    difference: float
-    interval: tuple[float, float]  # 95 % percentile interval of the difference
-    p_value: float  # two-sided
-    resamples: int
+    dense: Number
+    pruned: Number
+    difference: Number
+    interval: tuple[Number, Number]  # 95 % percentile interval of the difference
+    p_value: Number  # two-sided
+    resamples: Whole
 
 
 class Check(Record):
     """One verification: the largest deviation seen and the tolerance it had to meet."""
 
     name: str
-    largest_difference: float
-    tolerance: float
+    largest_difference: Number
+    tolerance: Number
     detail: str = ""
 
 
@@ -65,8 +92,8 @@ class Scoring(Record):
 
     method: str
     signature: str
-    cost: dict[str, float]
-    values: dict[str, list[float]]
+    cost: dict[str, Number]
+    values: dict[str, list[Number]]
 
 
 class Variant(Record):
@@ -78,16 +105,16 @@ class Variant(Record):
     name: str
     directory: str
     budget: str
-    kept: dict[str, list[int]]  # attention sublayer -> kept heads
-    heads: dict[str, int]  # attention sublayer -> heads before removal
-    neurons: dict[str, int] = {}  # feed-forward part -> neurons before removal
-    kept_neurons: dict[str, int] = {}  # feed-forward part -> how many are kept
+    kept: dict[str, list[Whole]]  # attention sublayer -> kept heads
+    heads: dict[str, Whole]  # attention sublayer -> heads before removal
+    neurons: dict[str, Whole] = {}  # feed-forward part -> neurons before removal
+    kept_neurons: dict[str, Whole] = {}  # feed-forward part -> how many are kept
     # What its units leave of the dense model's multiply-adds, at the rows' lengths.
-    macs_share: float | None = None
-    parameters: int
-    checkpoint_bytes: int
-    onnx_bytes: int
-    output_tokens: int | None = None  # how many a translator's decoder scores
+    macs_share: Number | None = None
+    parameters: Whole
+    checkpoint_bytes: Whole
+    onnx_bytes: Whole
+    output_tokens: Whole | None = None  # how many a translator's decoder scores
     precision: str
     base: str = ""  # name of the float32 model that this is another precision of
     default: bool = True  # whether the runtime takes this precision where none is named
@@ -115,10 +142,10 @@ class Variant(Record):
             odd = sorted(self.kept.keys() ^ self.heads.keys())
             raise ValueError(f"variant {self.name!r}: kept and heads differ in the layers {odd}")
         for name, kept in self.kept.items():
-            if len(set(kept)) != len(kept) or not set(kept) <= set(range(self.heads[name])):
+            if len(set(kept)) != len(kept) or not all(0 <= x < self.heads[name] for x in kept):
                 raise ValueError(
-                    f"variant {self.name!r}: kept heads {kept} of {name} are not distinct numbers "
-                    f"below {self.heads[name]}"
+                    f"variant {self.name!r}: kept heads {kept[:99]} of {name} are not distinct "
+                    f"numbers below {self.heads[name]}"
                 )
         if self.kept_neurons.keys() != self.neurons.keys() or any(
             not 0 <= kept <= self.neurons[name] for name, kept in self.kept_neurons.items()
@@ -131,20 +158,20 @@ class Timing(Record):
     """One model at one batch size."""
 
     variant: str
-    batch_size: int
-    source_tokens: float  # mean real tokens per row
-    padded_source_tokens: float  # mean tokens per row with padding
-    target_tokens: float  # mean generated tokens per row; 0 for classifiers
-    runs: int
-    sentences_per_second: float
-    tokens_per_second: float  # generated tokens, or real source tokens for classifiers
-    latency_ms: dict[Literal["p50", "p90", "p99"], float]  # of one batch
-    peak_memory_mib: float | None = None
-    speedup: float | None = None  # sentences per second over dense, from the same run
-    speedup_interval: tuple[float, float] | None = None
-    limit: float | None = None  # what the speed-up cannot exceed at this shape
-    limit_macs: float | None = None
-    limit_bytes: float | None = None
+    batch_size: Whole
+    source_tokens: Number  # mean real tokens per row
+    padded_source_tokens: Number  # mean tokens per row with padding
+    target_tokens: Number  # mean generated tokens per row; 0 for classifiers
+    runs: Whole
+    sentences_per_second: Number
+    tokens_per_second: Number  # generated tokens, or real source tokens for classifiers
+    latency_ms: dict[Literal["p50", "p90", "p99"], Number]  # of one batch
+    peak_memory_mib: Number | None = None
+    speedup: Number | None = None  # sentences per second over dense, from the same run
+    speedup_interval: tuple[Number, Number] | None = None
+    limit: Limit | None = None  # what the speed-up cannot exceed at this shape
+    limit_macs: Limit | None = None
+    limit_bytes: Limit | None = None
     provider: str | None = None  # what ran it; None where only the whole measurement tells
     precision: str | None = None
 
@@ -155,7 +182,7 @@ class Throughput(Record):
     provider: str
     device: str
     precision: str
-    threads: int
+    threads: Whole
     lengths: str  # how lengths were chosen, in words
     rows: list[Timing]
 
@@ -164,7 +191,7 @@ class Source(Record):
     """A data file: where, how many rows, and a fingerprint of what was used."""
 
     files: list[str]
-    rows: int
+    rows: Whole
     sha256: str
 
 
@@ -175,18 +202,18 @@ class LayerCost(Record):
     """
 
     kind: str
-    units: int = Field(validation_alias=AliasChoices("units", "heads"))
-    layers: int  # of that kind, all reduced at once
-    speedup: float  # of that model over dense
-    speedup_interval: tuple[float, float]
-    saved_share: float  # of the dense time, per sublayer; never falls as units go
+    units: Whole = Field(validation_alias=AliasChoices("units", "heads"))
+    layers: Whole  # of that kind, all reduced at once
+    speedup: Number  # of that model over dense
+    speedup_interval: tuple[Number, Number]
+    saved_share: Number  # of the dense time, per sublayer; never falls as units go
 
 
 class CostTable(Record):
     """Measured cost of units at one batch size on one machine."""
 
-    batch_size: int
-    dense_seconds: float  # of a batch
+    batch_size: Whole
+    dense_seconds: Number  # of a batch
     lengths: str  # how lengths were chosen, in words
     rows: list[LayerCost]
 
@@ -194,18 +221,18 @@ class CostTable(Record):
 class SpeedTry(Record):
     """A choice of units that was timed to see whether it reaches the wanted speed-up."""
 
-    aim: float  # the speed-up that was asked of the cost table
-    predicted: float  # by the cost table for the units chosen
+    aim: Number  # the speed-up that was asked of the cost table
+    predicted: Number  # by the cost table for the units chosen
     kept: Annotated[str, BeforeValidator(str)]  # units, in words; once a number of heads
-    speedup: float  # measured
-    speedup_interval: tuple[float, float]
+    speedup: Number  # measured
+    speedup_interval: tuple[Number, Number]
     met: bool
 
 
 class SpeedSearch(Record):
     """How units were chosen for a speed-up: what units cost, and the choices that were timed."""
 
-    wanted: float
+    wanted: Number
     costs: CostTable
     tries: list[SpeedTry]
 
@@ -213,14 +240,14 @@ class SpeedSearch(Record):
 class QualityProbe(Record):
     """A smaller model that was built, answered test rows, and was judged by them."""
 
-    kept: int  # heads
-    neurons: int | None = None  # kept; None where all are
-    macs: float | None = None  # share of the dense model's multiply-adds
-    position: int | None = None  # on the path of cuts, the dense model being 0
+    kept: Whole  # heads
+    neurons: Whole | None = None  # kept; None where all are
+    macs: Number | None = None  # share of the dense model's multiply-adds
+    position: Whole | None = None  # on the path of cuts, the dense model being 0
     comparison: Comparison
-    bound: float | None = None  # lower confidence bound of the difference
-    confidence: float | None = None  # of the bound, one-sided
-    rows_needed: int | None = None  # for a bound within the limit; None where none are enough
+    bound: Number | None = None  # lower confidence bound of the difference
+    confidence: Number | None = None  # of the bound, one-sided
+    rows_needed: Whole | None = None  # for a bound within the limit; None where none are enough
     accepted: bool
 
 
@@ -231,14 +258,14 @@ class QualitySearch(Record):
     interval of its difference lay below -`drop`, on the same rows as the final figures.
     """
 
-    drop: float
+    drop: Number
     metric: str
     probes: list[QualityProbe]  # in the order they were made
     proof: Literal["bound", "measured"] | None = None  # what a probe must show to be accepted
     rows: Source | None = None  # that probes were judged on
-    held_out: int | None = None  # rows that looks, and all final figures, were measured on
+    held_out: Whole | None = None  # rows that looks, and all final figures, were measured on
     looks: list[QualityProbe] = []  # in the order they were made
-    delivered: int | None = None  # position of the look that is the delivered model
+    delivered: Whole | None = None  # position of the look that is the delivered model
     proven: bool | None = None  # whether its bound on the held-out rows is within the limit
 
 

@@ -19,9 +19,14 @@ def split_precisions(values: str | Sequence[str]) -> list[str]:
     Raises:
         UsageError: an unknown name, one given twice, or `auto` beside others.
     """
-    texts = [values] if isinstance(values, str) else values
+    texts = values if isinstance(values, list | tuple) else [values]
     names = [name.strip() for text in texts for name in str(text).split(",")]
     given = ",".join(names)
+    if not names:
+        raise UsageError(
+            f"--precision names none; use one of {', '.join((*PRECISIONS, AUTO))}",
+            id="precision-missing",
+        )
     for name in names:
         if name not in (*PRECISIONS, AUTO):
             known = (*PRECISIONS, AUTO)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from compressor.errors import InputError
+from compressor.input_files import require_regular
 from compressor.tasks.translation import require_target_language
 
 CHUNK = 2000  # lines that are tokenized at once
@@ -63,6 +64,7 @@ def tokens_of_text(
 
 def _lines(path: Path) -> Iterator[str]:
     try:
+        require_regular(path)  # it is read twice
         with path.open(encoding="utf-8") as file:
             yield from _texts(file)
     except OSError as error:

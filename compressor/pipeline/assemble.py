@@ -152,8 +152,13 @@ def _choose_items(
             f"{flag_name(name, info)} {text}: name each method once, and none only alone",
             id="name-twice",
         )
-    old = {item.get("name"): item for item in values.get(name) or [] if isinstance(item, Mapping)}
+    old = {str(item.get("name")): item for item in _items(values.get(name))}
     values[name] = [dict(old.get(tag, {"name": tag})) for tag in tags if tag != "none"]
+
+
+def _items(value: Any) -> list[dict[str, Any]]:
+    """The sections in a list; what else a file may hold in its place is refused later."""
+    return [x for x in value if isinstance(x, dict)] if isinstance(value, list) else []
 
 
 def _own_values(info: FieldInfo, value: Any) -> Any:
@@ -200,7 +205,9 @@ def _chosen(
                 _dumped(item) for item in info.get_default(call_default_factory=True)
             ]
         yield from (
-            item for item in values[place.section] if item.get("name") == tag_of(place.variant)
+            item
+            for item in _items(values[place.section])
+            if item.get("name") == tag_of(place.variant)
         )
         return
     if place.section in values and values[place.section] is None:

@@ -6,15 +6,19 @@ that these tables name for it; each option is declared here once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import PositiveInt, create_model, model_validator
+from pydantic import Field, create_model, model_validator
 
 from compressor.errors import UsageError
 from compressor.importance import METHODS
 from compressor.learned_masks import LEARNED
 from compressor.pipeline.options import Section, option
+from compressor.pipeline.sections import MOST_BEAMS
 from compressor.recovery import RECOVERIES
+
+MOST_COUNT = 1_000_000_000  # of epochs, of steps
+Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
 
 
 class MethodSection(Section):
@@ -50,15 +54,16 @@ class _Gates(Section):
     train_weights: Literal["none", "encoder", "all"] = option(
         "none", help="Learned masks: train along none, encoder or all weights."
     )
-    epochs: PositiveInt = option(20, flag="--gate-epochs", help="Learned masks: epochs.")
+    epochs: Count = option(20, flag="--gate-epochs", help="Learned masks: epochs.")
     learning_rate: float | None = option(
         None,
         gt=0,
+        allow_inf_nan=False,
         needs="train_weights",
         help="Of weights that are trained. Default: 0.0001 for translators, 0.00005 for "
         "classifiers.",
     )
-    patience: PositiveInt = option(2, help="Training stops after so many epochs without gain.")
+    patience: Count = option(2, help="Training stops after so many epochs without gain.")
 
     @model_validator(mode="after")
     def _leaves_an_epoch_for_the_weights(self) -> _Gates:
@@ -79,7 +84,7 @@ class _Estimator(Section):
 
 class _GateRate(Section):
     gate_learning_rate: float | None = option(
-        None, gt=0, help="Learned masks: of the gates; default: by method."
+        None, gt=0, allow_inf_nan=False, help="Learned masks: of the gates; default: by method."
     )
 
 
@@ -116,20 +121,21 @@ class RecoverySection(Section):
 
 
 class _Epochs(Section):
-    epochs: PositiveInt = option(5, flag="--distill-epochs", help="Distillation: epochs, at most.")
+    epochs: Count = option(5, flag="--distill-epochs", help="Distillation: epochs, at most.")
 
 
 class _LearningRate(Section):
     learning_rate: float | None = option(
         None,
         gt=0,
+        allow_inf_nan=False,
         help="Of weights that are trained. Default: 0.0001 for translators, 0.00005 for "
         "classifiers.",
     )
 
 
 class _Patience(Section):
-    patience: PositiveInt = option(2, help="Training stops after so many epochs without gain.")
+    patience: Count = option(2, help="Training stops after so many epochs without gain.")
 
 
 class _Hidden(Section):
@@ -144,7 +150,7 @@ class _Hidden(Section):
 
 
 class _Steps(Section):
-    steps: PositiveInt | None = option(
+    steps: Count | None = option(
         None,
         flag="--distill-steps",
         help="Distillation: steps of 32 rows, at most. Default: as many as the epochs have.",
@@ -161,8 +167,9 @@ class _Text(Section):
 
 
 class _Beams(Section):
-    beams: PositiveInt = option(
+    beams: Count = option(
         1,
+        le=MOST_BEAMS,
         flag="--distill-beams",
         needs="text",
         help="Beam width of the dense model's translations of --distill-text.",

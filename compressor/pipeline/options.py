@@ -29,6 +29,23 @@ class Section(BaseModel):
         extra="forbid", frozen=True, protected_namespaces=(), validate_default=True
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _true_is_no_number(cls, values: Any) -> Any:
+        """`yes` in a file is not 1, which pydantic would take it for."""
+        for name, value in values.items() if isinstance(values, Mapping) else ():
+            info = cls.model_fields.get(name)
+            parts = value if isinstance(value, list) else [value]
+            if info is None or not any(isinstance(part, bool) for part in parts):
+                continue
+            if _kind(info.annotation)[0] is not bool and not variants(info.annotation):
+                raise UsageError(
+                    f"{flag_name(name, info)} is {str(value).lower()}, which is neither a number "
+                    "nor a text; give one",
+                    id="option-not-a-number",
+                )
+        return values
+
     @model_validator(mode="after")
     def _needs_are_met(self) -> Section:
         for name, info in type(self).model_fields.items():

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import PositiveInt, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from compressor.budgets.counts import Proof, is_number
 from compressor.errors import UsageError
@@ -16,7 +16,17 @@ from compressor.export.precision_names import BASE, split_precisions
 from compressor.pipeline.options import Section, option
 
 MINIMUM_ROWS = 8  # of calibration and of test data
-Lengths = Literal["data"] | PositiveInt
+# Bounds of options, far beyond use; docs/checkpoints.md lists them.
+MOST_BATCH = 65_536  # rows
+MOST_BEAMS = 1024
+MOST_CHARACTERS = 1000  # of a budget or a rule
+MOST_RESAMPLES = 100_000
+MOST_SECONDS = 3600
+MOST_STEPS = 1000  # of pruning
+MOST_THREADS = 1024
+MOST_TOKENS = 65_536  # of a row
+BatchSize = Annotated[int, Field(ge=1, le=MOST_BATCH)]
+Lengths = Literal["data"] | Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 
 
 class Access(Section):
@@ -105,7 +115,10 @@ class _Units(Section):
     @field_validator("floor", "multiple", mode="before")
     @classmethod
     def _text(cls, value: Any) -> Any:
-        return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        if isinstance(text, str) and len(text) > MOST_CHARACTERS:
+            raise ValueError(f"a text of {len(text):,} characters is too long")
+        return text
 
 
 class _Mixed(_Units):
@@ -116,7 +129,13 @@ class _Mixed(_Units):
 
 def _texts(value: Any) -> Any:
     """A value or a list of them, as texts: in a file `keep: 0.5` will do."""
-    return [str(part) for part in (value if isinstance(value, list) else [value])]
+    parts = value if isinstance(value, list) else [value]
+    for part in parts:
+        if not isinstance(part, str | int | float):
+            raise ValueError("write a number, a text, or a list of them")
+        if isinstance(part, str) and len(part) > MOST_CHARACTERS:
+            raise ValueError(f"a text of {len(part):,} characters is too long")
+    return [str(part) for part in parts]
 
 
 class Counts(_Units):
@@ -146,7 +165,9 @@ class Counts(_Units):
 class SteppedCounts(Counts):
     """So many units, or a fraction of them, at once or in steps; several budgets in one run."""
 
-    steps: int = option(1, ge=1, help="Remove in so many steps; scores anew before each.")
+    steps: int = option(
+        1, ge=1, le=MOST_STEPS, help="Remove in so many steps; scores anew before each."
+    )
 
 
 class Macs(_Mixed):
@@ -158,7 +179,9 @@ class Macs(_Mixed):
         selects=True,
         help="Share of the dense model's multiply-adds to keep, as in 0.5; several: 0.7,0.5,0.3.",
     )
-    steps: int = option(1, ge=1, help="Remove in so many steps; scores anew before each.")
+    steps: int = option(
+        1, ge=1, le=MOST_STEPS, help="Remove in so many steps; scores anew before each."
+    )
 
     @field_validator("macs", mode="before")
     @classmethod
@@ -189,7 +212,7 @@ class Speedup(_Mixed):
         selects=True,
         help="Instead of units to keep: 1.3 times as fast on this machine.",
     )
-    at_batch: PositiveInt = option(16, help="Batch size of --speedup.")
+    at_batch: BatchSize = option(16, help="Batch size of --speedup.")
 
 
 class MaxDrop(_Mixed):
@@ -235,6 +258,7 @@ class Penalty(_Units):
     name: Literal["penalty"] = "penalty"
     penalty: float = option(
         gt=0,
+        allow_inf_nan=False,
         selects=True,
         help="hard-concrete: lambda, nats per open head, instead of heads to keep.",
     )
@@ -265,28 +289,31 @@ class Export(Section):
 class Evaluation(Section):
     """How quality is measured."""
 
-    num_beams: int | None = option(None, ge=1, help="Beam width; the checkpoint's own by default.")
-    resamples: int = option(1000, ge=100, help="Bootstrap resamples.")
+    num_beams: int | None = option(
+        None, ge=1, le=MOST_BEAMS, help="Beam width; the checkpoint's own by default."
+    )
+    resamples: int = option(1000, ge=100, le=MOST_RESAMPLES, help="Bootstrap resamples.")
 
 
 class Benchmark(Section):
     """How throughput is measured."""
 
-    batch_size: list[PositiveInt] = option(
+    batch_size: list[BatchSize] = option(
         [1, 4, 16, 64], short="-b", min_length=1, help="Batch sizes to measure, as in 1,16,64."
     )
     lengths: Lengths = option("data", help="Source lengths to time: data or a token count.")
     target_length: int | None = option(
-        None, ge=1, help="Tokens to generate when timing; default: the data's mean."
+        None, ge=1, le=MOST_TOKENS, help="Tokens to generate when timing; default: the data's mean."
     )
     seconds: float = option(
         3.0,
         flag="--bench-seconds",
         gt=0,
+        le=MOST_SECONDS,
         allow_inf_nan=False,
         help="Least time per model and batch size.",
     )
-    threads: int | None = option(None, ge=1, help="CPU threads of the runtime.")
+    threads: int | None = option(None, ge=1, le=MOST_THREADS, help="CPU threads of the runtime.")
 
     @field_validator("batch_size", mode="before")
     @classmethod
@@ -294,7 +321,20 @@ class Benchmark(Section):
         """In a file also in the form of the option, `1,4,16`."""
         values = value if isinstance(value, list) else [value]
         parts = [part for x in values for part in (x.split(",") if isinstance(x, str) else [x])]
-        return [int(x) if isinstance(x, str) and x.strip().isdecimal() else x for x in parts]
+        short = (isinstance(x, str) and x.strip().isdecimal() and len(x) < 20 for x in parts)
+        return [int(x) if is_short else x for x, is_short in zip(parts, short, strict=True)]
+
+    @field_validator("batch_size")
+    @classmethod
+    def _different(cls, value: list[int]) -> list[int]:
+        twice = [size for size in value if value.count(size) > 1]
+        if twice:
+            raise UsageError(
+                f"--batch-size {','.join(map(str, value))} names {twice[0]} twice; name each size "
+                "once",
+                id="batch-size-twice",
+            )
+        return value
 
 
 class Gate(Section):

@@ -16,6 +16,7 @@ from typing import BinaryIO, Self, TypeVar
 
 from compressor.errors import InputError
 from compressor.files import require_directory
+from compressor.input_files import open_file
 from compressor.progress import Progress
 from compressor.runtime.batching import CHUNK_ROWS
 
@@ -93,7 +94,7 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
             )
         yield sys.stdin.buffer
     else:
-        with file.open("rb") as opened:
+        with open_file(file) as opened:
             yield opened
 
 

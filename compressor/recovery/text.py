@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from compressor.errors import InputError
+from compressor.input_files import require_regular
 from compressor.tasks import Example, Rows, Task
 
 BLOCK_ROWS = 32
@@ -43,6 +44,7 @@ class TextLines:
         self.rows = 0
         self._offsets = array("q")  # bytes before every `BLOCK_ROWS`-th line that counts
         try:
+            require_regular(path)  # it is read once an epoch
             with path.open("rb") as file:
                 self._index(file)
         except OSError as error:

@@ -148,14 +148,23 @@ def check(report: Report, rules: Sequence[Rule]) -> list[Outcome]:
     """Check every rule on every variant, in the precision that its artifact runs by default.
 
     Raises:
-        InputError: there is no variant, or the report lacks the numbers that a rule needs.
+        InputError: there is no variant, a model has no default precision or several, or the report
+            lacks the numbers that a rule needs.
     """
-    if rules and not facts.delivered(report):
+    if rules and not facts.pruned(report):
         raise InputError(
             "the gate has nothing to check: the report holds no pruned variant; give the report of "
             "a run that pruned",
             id="report-without-variants",
         )
+    for model in facts.pruned(report) if rules else ():
+        count = sum(build.default for build in facts.builds(report, model))
+        if count != 1:
+            raise InputError(
+                f"the gate cannot tell which precision of {model.name} is shipped: {count} of them "
+                "are marked as the default; give the report of a run",
+                id="report-without-default",
+            )
     return [rule.check(report, variant) for variant in facts.delivered(report) for rule in rules]
 
 

@@ -9,14 +9,15 @@ Units are in the field names; ratios are pruned over dense where larger is bette
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from compressor.errors import InputError
+from compressor.input_files import read_json
 from compressor.results import (
+    FROM_FILE,
     Outcome,
     QualitySearch,
     Record,
@@ -25,6 +26,7 @@ from compressor.results import (
     SpeedSearch,
     Throughput,
     Variant,
+    Whole,
 )
 from compressor.tasks import TASKS
 
@@ -43,11 +45,11 @@ class Run(Record):
 
     variants: list[str]  # the names they have in the report
     command: str
-    seed: int | None
+    seed: Whole | None
     created: str  # ISO 8601, UTC
     tool_version: str
     calibration: Source | None
-    shared_rows: int
+    shared_rows: Whole
     target_text: Source | None
     timed: bool  # whether throughput was measured
     hardware: dict[str, str]
@@ -66,10 +68,10 @@ class Report(Record):
     model: str
     revision: str | None
     model_type: str
-    seed: int | None  # None where several runs differ in it
+    seed: Whole | None  # None where several runs differ in it
     calibration: Source | None  # likewise
     test: Source | None
-    shared_rows: int = 0  # test rows whose texts are calibration rows too
+    shared_rows: Whole = 0  # test rows whose texts are calibration rows too
     scoring: Scoring | None  # of the variants whose own `scoring` is None
     dense: Variant
     variants: list[Variant]
@@ -115,7 +117,7 @@ def load_report(path: Path) -> Report:
         InputError: no such file, not JSON, another schema version, or not a report.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
     except OSError as error:
         raise InputError(
             f"cannot read report {path}: {error.strerror}; {_WANTED}", id="report-unreadable"
@@ -124,7 +126,7 @@ def load_report(path: Path) -> Report:
         raise InputError(
             f"{path} is not JSON ({error}); {_WANTED}", id="report-not-json"
         ) from error
-    version = str(data.get("schema_version", "")) if isinstance(data, dict) else ""
+    version = str(data.get("schema_version", ""))[:40] if isinstance(data, dict) else ""
     if version.split(".")[0] not in _READ:
         raise InputError(
             f"{path} has report schema {version or 'none'}, this version reads up to "
@@ -133,10 +135,11 @@ def load_report(path: Path) -> Report:
         )
     try:
         # Once read it is of this version, and is written so.
-        return Report.model_validate(data | {"schema_version": SCHEMA_VERSION})
+        return Report.model_validate(data | {"schema_version": SCHEMA_VERSION}, context=FROM_FILE)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
+        place = ".".join(str(part)[:40] for part in first["loc"])
+        reason = " ".join(first["msg"].split())[:300]
         raise InputError(
-            f"{path} is not a valid report: {place}: {first['msg']}; {_WANTED}", id="report-invalid"
+            f"{path} is not a valid report: {place}: {reason}; {_WANTED}", id="report-invalid"
         ) from error

@@ -13,6 +13,8 @@ from compressor.pipeline.recipe import DEFAULT_METHOD
 from compressor.pipeline.sections import (
     DEVICE,
     MINIMUM_ROWS,
+    MOST_BEAMS,
+    MOST_RESAMPLES,
     SEED,
     Access,
     CalibrationData,
@@ -37,9 +39,9 @@ class Testing(Section):
     """How a study measures quality."""
 
     num_beams: int | None = option(
-        None, ge=1, help="Beam width of translators; default: 1, greedy."
+        None, ge=1, le=MOST_BEAMS, help="Beam width of translators; default: 1, greedy."
     )
-    resamples: int = option(RESAMPLES, ge=100, help="Bootstrap resamples.")
+    resamples: int = option(RESAMPLES, ge=100, le=MOST_RESAMPLES, help="Bootstrap resamples.")
 
 
 class TestRows(Columns):

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from compressor.errors import InputError, did_you_mean
-from compressor.tasks.tables import quoted
+from compressor.tasks.tables import quoted, shortened
 
-_CLASS_ID = re.compile(r"0|[1-9][0-9]*")
+_CLASS_ID = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 
 
 class Labels:
@@ -49,7 +49,8 @@ class Labels:
         if self.allow_ids and _CLASS_ID.fullmatch(cell) and int(cell) < len(self.names):
             return self.names[int(cell)]
         raise InputError(
-            f"{where}: the label {cell!r} is not one of the checkpoint's {len(self.names)} "
-            f"({quoted(self.names, most=5)}){did_you_mean(cell.strip(), self.names)}",
+            f"{where}: the label {shortened(cell)!r} is not one of the checkpoint's "
+            f"{len(self.names)} ({quoted(self.names, most=5)})"
+            + did_you_mean(cell.strip()[:100], self.names),
             id="label-unknown",
         )

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compressor.errors import InputError
+from compressor.input_files import parse_json, read_bytes
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def read_text(path: str) -> str:
     if file.is_dir():
         raise InputError(f"{path} is a directory; give a file of rows", id="file-is-directory")
     try:
-        data = file.read_bytes()
+        data = read_bytes(file, most=None)
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}; check the path", id="file-missing") from error
     except OSError as error:
@@ -165,8 +166,8 @@ def _read_jsonl(path: str, text: str) -> Table:
     records: list[Record] = []
     for number, line in enumerate(_table_lines(path, text), 1):
         try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
+            value = parse_json(line)
+        except ValueError as error:
             reason = str(error)
             if isinstance(error, json.JSONDecodeError):  # its text counts lines within the line
                 reason = f"{error.msg} at column {error.colno}"
@@ -189,9 +190,14 @@ FORMATS: dict[str, Callable[[str, str], Table]] = {
 }
 
 
+def shortened(text: str, most: int = 100) -> str:
+    """A text for a message, cut where it is long."""
+    return text if len(text) <= most else text[:most] + "…"
+
+
 def quoted(names: Sequence[str], most: int = 10) -> str:
     """Names for a message, `'a', 'b'`, the first few of many."""
-    shown = ", ".join(repr(name) for name in names[:most])
+    shown = ", ".join(repr(shortened(name)) for name in names[:most])
     return shown if len(names) <= most else f"{shown}, … ({len(names)} in all)"
 
 

@@ -1,0 +1,150 @@
+"""Reports that are damaged or made up: status 4 with the place, and no gate that passes by them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compressor.commands import invoke
+from compressor.errors import InputError
+from compressor.report import RENDERERS, render
+from compressor.report.rules import check, parse_rules
+from compressor.report.schema import load_report, render_json
+from compressor.report.summary import short_table, summary
+from tests.helpers.errors import raises
+from tests.helpers.report_samples import translator_report
+
+REPORT: dict[str, Any] = json.loads(render_json(translator_report()))
+STRANGE: list[Any] = [
+    None, 5, -1, 0, -1e308, 1e308, 10**12, 10**400, "x", "", [], {}, True, "NaN", "Infinity",
+    float("inf"), float("-inf"), float("nan"), [None], {"a": 1}, "y" * 3000,
+]  # fmt: skip
+RULES = parse_rules(["bleu=1"], ["0.5", "0.5@8"])
+
+
+def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if place:
+        yield place
+    parts = value.items() if isinstance(value, dict) else enumerate(value[:2])
+    for key, part in parts:
+        if isinstance(part, dict | list):
+            yield from places(part, (*place, key))
+        else:
+            yield (*place, key)
+
+
+def changed(place: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    report = copy.deepcopy(REPORT)
+    part: Any = report
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    return report
+
+
+def written(report: Any, path: Path) -> Path:
+    path.write_text(json.dumps(report), "utf-8")
+    return path
+
+
+QUALITY = ("variants", 0, "quality", "metrics", "bleu")
+SPEED = ("throughput", "rows", 4, "speedup")
+
+
+@pytest.mark.parametrize("place", [QUALITY, SPEED, ("dense", "quality", "metrics", "bleu")])
+@pytest.mark.parametrize(
+    "value", [float("inf"), float("-inf"), True, False, "Infinity", "30", 1e999, 10**400]
+)
+def test_infinities_texts_and_truth_values_are_no_numbers(place, value, tmp_path):
+    file = written(changed(place, value), tmp_path / "report.json")
+    with raises(InputError, "report-invalid"):
+        load_report(file)
+    words = ["gate", str(file), "--max-drop", "bleu=100", "--min-speedup", "0.1"]
+    assert invoke(words) == 4
+
+
+@pytest.mark.parametrize("place", [QUALITY, SPEED])
+def test_what_is_not_a_number_meets_no_rule(place, tmp_path):
+    file = written(changed(place, "NaN"), tmp_path / "report.json")
+    assert invoke(["gate", str(file), "--max-drop", "bleu=100"]) == (place == QUALITY)
+
+
+@pytest.mark.parametrize("hidden", [[0], [0, 1, 2]])
+def test_the_gate_skips_no_model(hidden, tmp_path):
+    """A model of which no precision is the default would be shipped unseen."""
+    report = copy.deepcopy(REPORT)
+    for number in hidden:
+        report["variants"][number]["default"] = False
+    file = written(report, tmp_path / "report.json")
+    with raises(InputError, "report-without-default"):
+        check(load_report(file), RULES)
+    assert invoke(["gate", str(file), "--max-drop", "bleu=100"]) == 4
+
+
+def test_the_gate_holds_the_precision_that_is_shipped(tmp_path):
+    report = copy.deepcopy(REPORT)
+    worse = copy.deepcopy(report["variants"][0])
+    worse |= {"name": "heads-75-int8", "base": "heads-75", "precision": "int8", "default": False}
+    worse["quality"]["metrics"]["bleu"] = 1.0
+    report["variants"].append(worse)
+    words = ["gate", str(tmp_path / "report.json"), "--max-drop", "bleu=10"]
+    written(report, tmp_path / "report.json")
+    assert invoke(words) == 0  # int8 is there, and is run only where it is asked for
+    report["variants"][0]["default"], worse["default"] = False, True
+    written(report, tmp_path / "report.json")
+    assert invoke(words) == 1
+    report["variants"][0]["default"] = True
+    written(report, tmp_path / "report.json")
+    assert invoke(words) == 4
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_values_of_other_types_end_as_input_errors_or_are_rendered(seed, tmp_path):
+    draw = random.Random(seed)
+    every = list(places(REPORT))
+    for _ in range(25):
+        place, value = draw.choice(every), draw.choice(STRANGE)
+        file = written(changed(place, value), tmp_path / "report.json")
+        try:
+            report = load_report(file)
+            check(report, RULES)
+        except InputError:
+            continue
+        for name in RENDERERS:
+            if name != "html":  # the same sentences and tables, and slow plots
+                render(report, name)
+        short_table(report)
+        json.dumps(summary(report), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b"9" * 5000,
+        b"null",
+        b'{"schema_version": 5}',
+        b'{"schema_version": {"a": [1]}}',
+        b'{"schema_version": "99.0"}',
+        b'{"schema_version": "2.0"}',
+    ],
+)
+def test_a_file_that_is_no_report_is_told(data, tmp_path, capsys):
+    file = tmp_path / "report.json"
+    file.write_bytes(data)
+    assert invoke(["gate", str(file), "--max-drop", "bleu=1"]) == 4
+    assert str(file) in capsys.readouterr().err
+    assert invoke(["report", str(file), "-o", str(tmp_path / "out")]) == 4
+
+
+def test_heads_without_end_take_no_memory(tmp_path):
+    place = ("variants", 0, "heads", "encoder_self.0")
+    assert load_report(written(changed(place, 10**12), tmp_path / "report.json"))
