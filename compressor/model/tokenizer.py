@@ -34,7 +34,10 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
                 directory, local_files_only=True, trust_remote_code=trust_remote_code
             )
             vocabulary = tokenizer.get_vocab()
+            if not all(type(token) is int and token >= 0 for token in vocabulary.values()):
+                raise ValueError("a token's number is none")
             tokenizer("a", truncation=True, max_length=8)
+            tokenizer.convert_tokens_to_ids(tokenizer.all_special_tokens)
     except Exception as error:  # whatever the library trips over is in the files
         missing = "" if _has_files(directory) else "there is no tokenizer.json and no vocabulary; "
         raise InputError(
@@ -43,7 +46,7 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
             id="tokenizer-unreadable",
         ) from error
     _require_files(tokenizer, directory)
-    _require_size(vocabulary, int(config.vocab_size), directory)
+    _require_size(vocabulary, len(tokenizer), int(config.vocab_size), directory)
     _require_tokens(tokenizer, directory)
     return tokenizer
 
@@ -67,11 +70,10 @@ def _require_files(tokenizer: Any, directory: Path) -> None:
         )
 
 
-def _require_size(vocabulary: dict[str, int], rows: int, directory: Path) -> None:
-    tokens = len(vocabulary)
+def _require_size(vocabulary: dict[str, int], tokens: int, rows: int, directory: Path) -> None:
     highest = max(vocabulary.values(), default=-1)
     too_few = tokens < rows - MOST_UNUSED_ROWS or 2 * tokens < rows
-    if highest >= rows or too_few:
+    if max(highest, tokens - 1) >= rows or too_few:
         raise InputError(
             f"the tokenizer of {directory} has {tokens:,} tokens (the highest is number "
             f"{highest:,}), and the model has embeddings for {rows:,}; give the tokenizer that the "

@@ -231,8 +231,11 @@ def test_damaged_files_of_a_tokenizer_are_told(file, damage, copy):
         ("bert", contents("tokenizer.json", b"{}"), "tokenizer-unreadable"),
         ("marian", without("source.spm"), "tokenizer-unreadable"),
         ("marian", without("vocab.json"), "tokenizer-unreadable"),
+        ("marian", configure("vocab.json", **{"unused50": None}), "tokenizer-unreadable"),
+        ("marian", configure("vocab.json", more=7), "tokenizer-of-another-model"),
         ("bert", configure("tokenizer_config.json", pad_token=None), "tokenizer-without-token"),
         ("bert", configure("tokenizer_config.json", eos_token=None), "tokenizer-without-token"),
+        ("bert", configure("tokenizer_config.json", unk_token=""), "tokenizer-unreadable"),
         ("bert", configure("tokenizer_config.json", pad_token=5), "tokenizer-unreadable"),
         ("bert", configure("tokenizer_config.json", tokenizer_class=5), "tokenizer-unreadable"),
         (
