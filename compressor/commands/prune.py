@@ -22,9 +22,12 @@ def prune(
     output: o.Output,
 ) -> int:
     """Remove the least important units, maybe repair, and save the smaller checkpoint."""
-    from compressor.pipeline.single_steps import prune_checkpoint, read_scores
+    from compressor.pipeline.scores_file import read_scores
+    from compressor.pipeline.single_steps import prune_checkpoint
 
-    mask, check, repair = prune_checkpoint(request, read_scores(scores), output, console)
+    mask, check, repair = prune_checkpoint(
+        request, read_scores(scores, request.model), output, console
+    )
     counts = "; ".join(
         f"{kind} {mask.count(kind):,} of {mask.total(kind):,}"
         for kind in mask.kinds()

@@ -29,7 +29,7 @@ def score(
     ] = None,
 ) -> int:
     """Score every unit and write the scores, for `compress prune`; maybe compare methods."""
-    from compressor.files import write_json
+    from compressor.pipeline.scores_file import write_scores
     from compressor.pipeline.single_steps import score_checkpoint
     from compressor.pipeline.validate import score_requests
     from compressor.study.compare_scores import compare_scores, comparison_plot, comparison_table
@@ -38,10 +38,10 @@ def score(
     plot = output.with_suffix(".png")
     _require_outputs(output, plot if compare else None)
     scores = score_checkpoint(request, console)
-    write_json(output, scores.to_json())
+    written = write_scores(output, scores, request.model)
     lines = [f"{scores.signature}, {scores.cost['seconds']:.1f} s; scores in {output}", ""]
     lines += _shown(scores)
-    data = {"output": str(output), **scores.to_json()}
+    data = {"output": str(output), **written}
     if others:
         compared = [scores, *(score_checkpoint(other, console) for other in others)]
         found = compare_scores(compared)
@@ -77,14 +77,14 @@ def _shown(scores: Scores) -> list[str]:
 def _require_outputs(output: Path, plot: Path | None) -> None:
     """Refuse, before anything is computed, to write where another file is."""
     from compressor.files import require_file
-    from compressor.pipeline.single_steps import read_scores
+    from compressor.pipeline.scores_file import read_scores
     from compressor.study.compare_scores import is_comparison_plot
 
     def is_scores(path: Path) -> bool:
         try:
             read_scores(path)
-        except InputError:
-            return False
+        except InputError as error:
+            return error.id == "scores-version"
         return True
 
     require_file(output, "a scores file", is_scores)

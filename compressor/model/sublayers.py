@@ -27,7 +27,7 @@ UNITS_OF: dict[str, Units] = {
     "decoder_ffn": "neurons",
 }
 _POOLS: dict[str, Units] = {"heads": "heads", "neurons": "neurons"}
-SCORES_SCHEMA = 1
+SCORES_SCHEMA = 2
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,89 @@
+"""The file that `compress score` writes for `compress prune`: scores, and of which weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from compressor.errors import InputError, UsageError
+from compressor.files import fingerprint, write_json
+from compressor.input_files import read_json
+from compressor.model.location import resolve
+from compressor.model.stored_weights import weight_files
+from compressor.model.sublayers import SCORES_SCHEMA, UNITS_OF, Scores
+from compressor.pipeline.sections import ModelSection
+
+MOST_SCORE = 1e300
+_FIELDS = {"scores": dict, "method": str, "signature": str, "cost": dict, "weights": str}
+
+
+def write_scores(path: Path, scores: Scores, model: ModelSection) -> dict[str, Any]:
+    """Write scores with a fingerprint of the weights of the model that they are of.
+
+    Returns:
+        What was written.
+    """
+    data = {**scores.to_json(), "weights": _weights_of(model)}
+    write_json(path, data)
+    return data
+
+
+def read_scores(path: Path, model: ModelSection | None = None) -> Scores:
+    """Read a file that `compress score` wrote.
+
+    Args:
+        model: that they must be of; None for any.
+
+    Raises:
+        InputError: there is none, or it is something else.
+        UsageError: they are of another model.
+    """
+    try:
+        data = read_json(path)
+        if isinstance(data, dict) and "scores" in data and data.get("schema") != SCORES_SCHEMA:
+            raise InputError(
+                f"{path} has scores of schema {str(data.get('schema', 'none'))[:40]}, this version "
+                f"reads {SCORES_SCHEMA}; make them again with `compress score`",
+                id="scores-version",
+            )
+        _require_scores(data)
+    except OSError as error:
+        raise InputError(
+            f"cannot read scores {path}: {error.strerror}; make them with `compress score`",
+            id="scores-unreadable",
+        ) from error
+    except ValueError as error:
+        raise InputError(
+            f"{path} is not a scores file: {str(error)[:300]}; make one with `compress score`",
+            id="scores-unreadable",
+        ) from error
+    if model is not None and data["weights"] != _weights_of(model):
+        raise UsageError(
+            f"the scores in {path} are of another model than {model.path}: its weights differ; "
+            "make new ones with `compress score`",
+            id="scores-of-other-weights",
+        )
+    return Scores.from_json(data)
+
+
+def _weights_of(model: ModelSection) -> str:
+    directory = resolve(model.path, model.revision, model.allow_pickle)
+    return fingerprint(weight_files(directory, model.allow_pickle))
+
+
+def _require_scores(data: Any) -> None:
+    """Raise ValueError for JSON that is not what `write_scores` writes."""
+    if not isinstance(data, dict):
+        raise ValueError("it is not a JSON object")
+    for name, kind in _FIELDS.items():
+        if not isinstance(data.get(name), kind):
+            raise ValueError(f"it has no {name}, or something else in its place")
+    for name, values in data["scores"].items():
+        if name.partition(".")[0] not in UNITS_OF or not isinstance(values, list) or not values:
+            raise ValueError(f"{name[:40]!r} is no sublayer with scores")
+        for unit, value in enumerate(values):
+            # False for NaN too.
+            if type(value) not in (int, float) or not -MOST_SCORE < value < MOST_SCORE:
+                raise ValueError(f"unit {unit} of {name} is scored {str(value)[:40]}, not a number")
+    if not all(type(value) in (int, float) for value in data["cost"].values()):
+        raise ValueError("its cost is not made of numbers")
