@@ -1,12 +1,19 @@
-"""Float32 graphs to int8 ones: weights stored as integers, activations quantized as they come.
+"""Float32 graphs to int8 ones: weights stored as integers, activations rounded as they come.
 
 Every product with stored weights becomes
 
     y = s_x s_w (Q(x) - z) W + bias,    W = round(weight / s_w) in -127 … 127,
 
-with one scale s_w per output column and, for the activations, onnx's DynamicQuantizeLinear: 8 bits
-unsigned, one scale s_x and zero point z for the whole tensor, computed anew in every run. Only
-standard operators are used; onnxruntime fuses them when it loads the graph.
+with one scale s_w per output column, and activations Q(x) of 8 bits, unsigned. Their scale s_x and
+zero point z never depend on other rows of the batch, so neither does an answer:
+
+- where it is known in which range the activations of real rows lie, they are constants, which cover
+  that range and zero; numbers beyond it are cut to it;
+- elsewhere s_x is the largest absolute value of a token's activations over 127, and z is 128: four
+  more operations in every product.
+
+onnxruntime computes the product, its scales and its bias at once (MatMulIntegerToFloat, one of its
+own operators; the others are standard).
 
 The table of token embeddings is stored as integers too, with one scale per token. A translator's
 decoder multiplies by that same table to get its logits: there the integers are stored once, in the
@@ -25,12 +32,16 @@ give exact sums on every processor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from compressor.export.activation_ranges import Range
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, NodeProto
@@ -40,6 +51,8 @@ TOKENS = "input_ids"  # the input that embedding tables are indexed with
 # Weights with fewer output columns than this (a classifier's labels) stay float32: they are small,
 # and their rounding errors go straight into the logits.
 NARROW = 16
+_CONTRIBUTED = "com.microsoft"  # where onnxruntime's own operators are
+_LEAST = 1e-12  # scale of a token whose activations are all zero
 
 
 def quantize_columns(
@@ -65,47 +78,80 @@ def quantize_columns(
     return np.clip(np.rint(weight / scales), -LEVELS, LEVELS).astype(np.int8), scales
 
 
-def to_int8(model: ModelProto, directory: Path = Path()) -> ModelProto:
+def to_int8(
+    model: ModelProto, directory: Path = Path(), ranges: Mapping[str, Range] | None = None
+) -> ModelProto:
     """The graph with integer weights; its inputs and outputs stay what they are.
 
     Args:
         model: as `compressor.export.graphs` writes it.
         directory: where its external data lies, if it has any; read a weight at a time.
+        ranges: of the first inputs of all `products`; without them each token has a scale.
     """
     from onnx import ModelProto
+    from onnx.helper import make_opsetid
 
     converted = ModelProto()
     converted.CopyFrom(model)
-    _Quantizer(converted.graph, directory).run()
+    if _Quantizer(converted.graph, directory, ranges).run():
+        converted.opset_import.append(make_opsetid(_CONTRIBUTED, 1))
     return converted
+
+
+def products(model: ModelProto) -> list[NodeProto]:
+    """The products with weights that `to_int8` replaces."""
+    quantizer = _Quantizer(model.graph, Path(), None)
+    return [node for node in model.graph.node if quantizer.is_product(node)]
+
+
+@dataclass(frozen=True)
+class _Rounded:
+    """Activations as integers.
+
+    Args:
+        nodes: that compute them.
+        integers, scale, zero: names; the activations are (integers - zero) x scale.
+        largest: name of what they are divided by before, [..., 1]; empty where they are not.
+    """
+
+    nodes: Sequence[NodeProto]
+    integers: str
+    scale: str
+    zero: str
+    largest: str = ""
 
 
 class _Quantizer:
     """Rewrites the graph that it is given."""
 
-    def __init__(self, graph: GraphProto, directory: Path) -> None:
+    def __init__(
+        self, graph: GraphProto, directory: Path, ranges: Mapping[str, Range] | None
+    ) -> None:
         from onnx.numpy_helper import to_array
 
         self.graph = graph
+        self.ranges = ranges
         self.weights = {i.name: i for i in graph.initializer if len(i.dims) == 2}
         self.array: Callable[[str], NDArray[np.float32]] = lambda name: to_array(
             self.weights[name], str(directory)
         )
-        self.stored: set[str] = set()  # names of the integers that are in the graph already
+        self.vectors = {i.name: i.dims[0] for i in graph.initializer if len(i.dims) == 1}
+        self.stored: set[str] = set()  # names of the constants that are in the graph already
+        self.rounded: set[str] = set()  # activations whose integers are in the graph already
 
-    def run(self) -> None:
-        multiplied = {
-            n.input[1]
-            for n in self.graph.node
-            if self._is_product(n) and _attribute(n, "transB", 0)
-        }
+    def run(self) -> bool:
+        """Rewrite the graph; returns whether there was a product."""
+        found = [node for node in self.graph.node if self.is_product(node)]
+        multiplied = {node.input[1] for node in found if _attribute(node, "transB", 0)}
+        biases = self._biases(found)
+        added = {add.output[0] for add in biases.values()}
         nodes: list[NodeProto] = []
         for node in self.graph.node:
-            if self._is_product(node):
-                nodes += self._product(node)
+            if self.is_product(node):
+                nodes += self._product(node, biases.get(node.output[0]))
             elif self._is_lookup(node):
                 nodes += self._lookup(node, shared=node.input[0] in multiplied)
-            else:
+            elif node.output[0] not in added:
                 nodes.append(node)
         del self.graph.node[:]
         self.graph.node.extend(nodes)
@@ -116,8 +162,30 @@ class _Quantizer:
                 del weights[index]
         # Some describe values that no longer exist; onnxruntime infers the others by itself.
         del self.graph.value_info[:]
+        return bool(found)
 
-    def _is_product(self, node: NodeProto) -> bool:
+    def _biases(self, found: Sequence[NodeProto]) -> dict[str, NodeProto]:
+        """Value of a product -> the node that does nothing but add a bias to it."""
+        readers: dict[str, list[NodeProto]] = {value.name: [] for value in self.graph.output}
+        for node in self.graph.node:
+            for name in node.input:
+                readers.setdefault(name, []).append(node)
+        outputs = {value.name for value in self.graph.output}
+        biases = {}
+        for node in found:
+            value = node.output[0]
+            read = readers.get(value, [])
+            if len(node.input) > 2 or value in outputs or [n.op_type for n in read] != ["Add"]:
+                continue
+            rows, columns = self.weights[node.input[1]].dims
+            size = rows if _attribute(node, "transB", 0) else columns
+            (bias,) = {*read[0].input} - {value} or {""}
+            if self.vectors.get(bias) == size:
+                biases[value] = read[0]
+        return biases
+
+    def is_product(self, node: NodeProto) -> bool:
+        """Whether a node multiplies with stored weights that are worth it."""
         if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in self.weights:
             return False
         if node.op_type == "Gemm" and (
@@ -163,23 +231,84 @@ class _Quantizer:
             self.stored.add(integers)
         return integers, scales
 
-    def _product(self, node: NodeProto) -> Iterator[NodeProto]:
-        from onnx import TensorProto
+    def _constant(self, name: str, value: float | int, kind: type) -> str:
+        from onnx.numpy_helper import from_array
+
+        if name not in self.stored:
+            self.graph.initializer.append(from_array(np.array(value, kind), name))
+            self.stored.add(name)
+        return name
+
+    def _product(self, node: NodeProto, add: NodeProto | None) -> Iterator[NodeProto]:
+        """The integers' product.
+
+        Args:
+            add: the node that adds a bias to it, which is not needed any longer.
+        """
         from onnx.helper import make_node
 
-        transpose = bool(_attribute(node, "transB", 0))
-        integers, scales = self._store(node.input[1], transpose=transpose)
+        x, name, *bias = node.input
         out = node.output[0]
-        bias = node.input[2] if len(node.input) > 2 else None
+        if add is not None:
+            bias = [other for other in add.input if other != out]
+            out = add.output[0]
+        integers, scales = self._store(name, transpose=bool(_attribute(node, "transB", 0)))
+        rounded = self._per_token(x) if self.ranges is None else self._fixed(x, *self.ranges[x])
+        if x not in self.rounded:
+            self.rounded.add(x)
+            yield from rounded.nodes
+        factors = [rounded.integers, integers, rounded.scale, scales, rounded.zero, ""]
+        multiply = partial(make_node, "MatMulIntegerToFloat", domain=_CONTRIBUTED)
+        if not rounded.largest and all(name in self.vectors for name in bias):
+            yield multiply([*factors, *bias], [out])
+            return
         product = f"{out}.product" if bias else out
-        quantized = [f"{out}.quantized", f"{out}.quantized_scale", f"{out}.quantized_zero"]
-        yield make_node("DynamicQuantizeLinear", [node.input[0]], quantized)
-        yield make_node("MatMulInteger", [quantized[0], integers, quantized[2]], [f"{out}.integer"])
-        yield make_node("Cast", [f"{out}.integer"], [f"{out}.float"], to=TensorProto.FLOAT)
-        yield make_node("Mul", [quantized[1], scales], [f"{out}.scale"])
-        yield make_node("Mul", [f"{out}.float", f"{out}.scale"], [product])
+        relative = f"{out}.relative" if rounded.largest else product
+        yield multiply(factors, [relative])
+        if rounded.largest:
+            yield make_node("Mul", [relative, rounded.largest], [product])
         if bias:
-            yield make_node("Add", [product, bias], [out])
+            yield make_node("Add", [product, *bias], [out])
+
+    def _fixed(self, x: str, low: float, high: float) -> _Rounded:
+        """Activations whose range is known."""
+        from onnx.helper import make_node
+
+        low, high = min(low, 0.0), max(high, 0.0)  # zero must have an integer
+        step = (high - low) / 255 or 1.0
+        scale = self._constant(f"{x}.scale", step, np.float32)
+        zero = self._constant(f"{x}.zero", np.clip(np.rint(-low / step), 0, 255), np.uint8)
+        integers = f"{x}.integers"
+        nodes = [make_node("QuantizeLinear", [x, scale, zero], [integers])]
+        return _Rounded(nodes, integers, scale, zero)
+
+    def _per_token(self, x: str) -> _Rounded:
+        """Activations divided by the largest of their token."""
+        from onnx.helper import make_node
+
+        least = self._constant("int8.least", _LEAST, np.float32)
+        scale = self._constant("int8.scale", 1 / LEVELS, np.float32)
+        zero = self._constant("int8.zero", 128, np.uint8)
+        axis = "int8.last_axis"
+        if axis not in self.stored:
+            self._vector(axis, [-1])
+        size, most, largest, relative, integers = (
+            f"{x}.token_{name}" for name in ("size", "most", "largest", "relative", "integers")
+        )
+        nodes = [
+            make_node("Abs", [x], [size]),
+            make_node("ReduceMax", [size, axis], [most], keepdims=1),
+            make_node("Max", [most, least], [largest]),
+            make_node("Div", [x, largest], [relative]),
+            make_node("QuantizeLinear", [relative, scale, zero], [integers]),
+        ]
+        return _Rounded(nodes, integers, scale, zero, largest)
+
+    def _vector(self, name: str, values: Sequence[int]) -> None:
+        from onnx.numpy_helper import from_array
+
+        self.graph.initializer.append(from_array(np.array(values), name))
+        self.stored.add(name)
 
     def _lookup(self, node: NodeProto, *, shared: bool) -> Iterator[NodeProto]:
         """Integers of the tokens times their scales.
@@ -189,11 +318,10 @@ class _Quantizer:
         """
         from onnx import TensorProto
         from onnx.helper import make_node
-        from onnx.numpy_helper import from_array
 
         out, (name, ids) = node.output[0], node.input
         axis = f"{out}.last_axis"
-        self.graph.initializer.append(from_array(np.array([-1]), axis))
+        self._vector(axis, [-1])
         integers, scales = self._store(name, transpose=True, tokens_first=not shared)
         looked_up = f"{out}.integer"
         if shared:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ from onnx.external_data_helper import load_external_data_for_model
 from torch import Tensor, nn
 
 from compressor.errors import VerificationError
+from compressor.export.activation_ranges import Range, activation_ranges
 from compressor.export.fp16 import to_fp16
 from compressor.export.graphs import INSIDE_BYTES, WEIGHTS_SUFFIX
 from compressor.export.half_range import LargestValue, range_check
-from compressor.export.int8 import to_int8
+from compressor.export.int8 import products, to_int8
 from compressor.export.metadata import GRAPHS
 from compressor.export.precision_names import BASE
 from compressor.export.verify import relative_difference
@@ -27,13 +30,18 @@ from compressor.model.memory import trim_memory
 from compressor.results import HALF_RANGE, Check
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
-from compressor.tasks import get_task
-
-_CONVERT: dict[str, Callable[[ModelProto, Path], ModelProto]] = {"fp16": to_fp16, "int8": to_int8}
+from compressor.tasks import Example, get_task
 
 # Of the largest logit. Rounding to 11 bits moves logits by about 1e-3 and rounding to 8 bits by a
 # few hundredths, more in deep models; a wrong graph is off by tenths and more.
 TOLERANCES = {"fp16": 0.02, "int8": 0.15}
+# Good int8 graphs may exceed that. On real rows this share of labels, or greedy tokens, may then be
+# others than PyTorch's; random tokens, whose answers mean nothing, may have logits as far off.
+OTHER_ANSWERS = 0.1
+RANDOM_TOKENS = 0.5
+_BY_ANSWERS = "answers against PyTorch's in float32"
+
+_Conversion = Callable[[ModelProto, Path], ModelProto]
 
 
 def add_precision(
@@ -42,6 +50,7 @@ def add_precision(
     directory: Path,
     precision: str,
     device: str = "cpu",
+    examples: Sequence[Example] = (),
 ) -> list[Check]:
     """Write the graphs of an artifact in one more precision and compare them with PyTorch.
 
@@ -55,23 +64,32 @@ def add_precision(
         precision: `fp16` or `int8`.
         device: where the graphs run to be compared. CPUs mostly compute fp16 graphs in float32,
             which hides overflows, so the network's values are compared with float16's range too.
+        examples: encoded rows that the ranges of int8 activations are taken from. The batches are
+            of real rows too then; without examples they are of random tokens.
 
     Raises:
         InputError: a weight does not fit into the precision.
         VerificationError: the graphs' inputs or outputs are not those of the float32 ones.
     """
-    write_precision(directory, precision)
-    return compare_precision(model, batches, directory, precision, device)
+    write_precision(directory, precision, examples)
+    return compare_precision(model, batches, directory, precision, device, bool(examples))
 
 
-def write_precision(directory: Path, precision: str) -> None:
+def write_precision(directory: Path, precision: str, examples: Sequence[Example] = ()) -> None:
     """The first half of `add_precision`: the graphs, and their names in `graphs.json`."""
     graphs = directory / GRAPH_DIRECTORY
+    ranges: dict[str, dict[str, Range]] = {}
+    if precision == "int8" and examples:
+        ranges = activation_ranges(directory, examples, products)
+    convert: dict[str, Callable[[str], _Conversion]] = {
+        "fp16": lambda file: to_fp16,
+        "int8": lambda file: partial(to_int8, ranges=ranges.get(file)),
+    }
     data = json.loads((graphs / GRAPHS).read_text(encoding="utf-8"))
     files = {}
     for role, file in data["precisions"][BASE].items():
         files[role] = f"{role}.{precision}.onnx"
-        _convert(graphs / file, graphs / files[role], precision)
+        _convert(graphs / file, graphs / files[role], precision, convert[precision](file))
     data["precisions"][precision] = files
     _write(data, graphs)
 
@@ -82,15 +100,21 @@ def compare_precision(
     directory: Path,
     precision: str,
     device: str = "cpu",
+    real: bool = False,
 ) -> list[Check]:
-    """The second half of `add_precision`: the graphs' answers compared with PyTorch's."""
+    """The second half of `add_precision`: the graphs' answers compared with PyTorch's.
+
+    Args:
+        real: whether the batches are of real rows, so that answers to them mean something.
+    """
     generates = get_task(read_artifact(directory).task).generates
     compare = _compare_translator if generates else _compare_classifier
     if precision != "fp16":
-        return [compare(model, directory, batches, precision, device)]
+        compared = compare(model, directory, batches, precision, device)
+        return [compared.by_answers() if real else compared.on_random_tokens()]
     with LargestValue() as largest:
-        check = compare(model, directory, batches, precision, device)
-    return [check, range_check(largest.largest)]
+        compared = compare(model, directory, batches, precision, device)
+    return [compared.by_logits(TOLERANCES[precision]), range_check(largest.largest)]
 
 
 def require_within(checks: Sequence[Check], precision: str) -> None:
@@ -101,6 +125,13 @@ def require_within(checks: Sequence[Check], precision: str) -> None:
         if check.name == HALF_RANGE:
             raise VerificationError(
                 f"{check.detail}; leave {precision} out of --precision", id="values-beyond-fp16"
+            )
+        if check.name.endswith(_BY_ANSWERS):
+            raise VerificationError(
+                f"the {precision} graphs answer {check.largest_difference:.1%} of the calibration "
+                f"rows' labels or tokens otherwise than PyTorch (at most {check.tolerance:.0%} is "
+                f"expected); this model loses too much in {precision}, leave it out of --precision",
+                id="precision-differs",
             )
         raise VerificationError(
             f"the {precision} graphs' logits differ from PyTorch's by "
@@ -123,11 +154,11 @@ def _write(data: dict[str, Any], graphs: Path) -> None:
     (graphs / GRAPHS).write_text(text + "\n", encoding="utf-8")
 
 
-def _convert(source: Path, target: Path, precision: str) -> None:
+def _convert(source: Path, target: Path, precision: str, convert: _Conversion) -> None:
     # Weights stay in their file until the conversion reads them, one at a time.
     model = onnx.load(source, load_external_data=False)
     signature = _signature(model)
-    converted = _CONVERT[precision](model, source.parent)
+    converted = convert(model, source.parent)
     if _signature(converted) != signature:
         raise VerificationError(
             f"the {precision} form of {source} has other inputs or outputs than the graph it was "
@@ -162,7 +193,7 @@ def _compare_classifier(
     batches: Sequence[Mapping[str, Tensor]],
     precision: str,
     device: str,
-) -> Check:
+) -> _Compared:
     runtime = Classifier(directory, precision=precision, device=device)
     differences, same = [], []
     for batch in batches:
@@ -170,8 +201,7 @@ def _compare_classifier(
         actual = runtime.run({name: value.numpy() for name, value in batch.items()})
         differences.append(relative_difference(actual, expected))
         same += (actual.argmax(-1) == expected.argmax(-1)).tolist()
-    agreement = f"{np.mean(same):.1%} of {len(same)} labels"
-    return _check(differences, precision, agreement, runtime.provider)
+    return _Compared(precision, differences, same, "labels", runtime.provider)
 
 
 @torch.no_grad()
@@ -181,7 +211,7 @@ def _compare_translator(
     batches: Sequence[Mapping[str, Tensor]],
     precision: str,
     device: str,
-) -> Check:
+) -> _Compared:
     """Logits and most probable tokens along PyTorch's own greedy translations."""
     runtime = Translator(directory, precision=precision, device=device)
     differences, same = [], []
@@ -195,8 +225,7 @@ def _compare_translator(
         differences.append(relative_difference(actual, expected))
         real = _until_end(tokens.numpy(), runtime.end_ids)
         same += (actual.argmax(-1) == expected.argmax(-1))[real].tolist()
-    agreement = f"{np.mean(same):.1%} of {len(same)} greedy tokens"
-    return _check(differences, precision, agreement, runtime.provider)
+    return _Compared(precision, differences, same, "greedy tokens", runtime.provider)
 
 
 def _until_end(tokens: np.ndarray, end_ids: Sequence[int]) -> np.ndarray:
@@ -206,11 +235,57 @@ def _until_end(tokens: np.ndarray, end_ids: Sequence[int]) -> np.ndarray:
     return np.cumsum(ended, axis=1) == 0
 
 
-def _check(differences: Sequence[float], precision: str, agreement: str, provider: str) -> Check:
-    return Check(
-        name=f"{precision} against PyTorch in float32",
-        largest_difference=float(np.max(differences)),  # NaN wins, unlike with Python's max
-        tolerance=TOLERANCES[precision],
-        detail=f"logits of {len(differences)} ragged batches, relative to the largest logit; "
-        f"{agreement} are PyTorch's; {provider}",
-    )
+@dataclass(frozen=True)
+class _Compared:
+    """What a comparison with PyTorch found.
+
+    Args:
+        differences: of each batch, the largest of a logit, relative to the largest logit.
+        same: whether the answer is PyTorch's, for each of them.
+        answers: what the answers are, for texts.
+        provider: that ran the graphs.
+    """
+
+    precision: str
+    differences: Sequence[float]
+    same: Sequence[bool]
+    answers: str
+    provider: str
+
+    @property
+    def _largest(self) -> float:
+        return float(np.max(self.differences))  # NaN wins, unlike with Python's max
+
+    @property
+    def _agreement(self) -> str:
+        return f"{np.mean(self.same):.1%} of {len(self.same)} {self.answers} are PyTorch's"
+
+    def by_logits(self, tolerance: float) -> Check:
+        """Logits that are all near PyTorch's."""
+        return Check(
+            name=f"{self.precision} against PyTorch in float32",
+            largest_difference=self._largest,
+            tolerance=tolerance,
+            detail=f"logits of {len(self.differences)} ragged batches, relative to the largest "
+            f"logit; {self._agreement}; {self.provider}",
+        )
+
+    def on_random_tokens(self) -> Check:
+        """Logits that are not all others; more cannot be said without rows."""
+        check = self.by_logits(RANDOM_TOKENS)
+        detail = f"{check.detail}; on random tokens, so what it means for quality is not known"
+        return check.model_copy(update={"detail": detail})
+
+    def by_answers(self) -> Check:
+        """Logits that are all near PyTorch's, or few answers that are others than PyTorch's."""
+        logits = self.by_logits(TOLERANCES[self.precision])
+        if not logits.largest_difference > logits.tolerance:
+            return logits  # NaN too, which the tolerance refuses
+        others = 1 - float(np.mean(self.same))
+        return Check(
+            name=f"{self.precision} {_BY_ANSWERS}",
+            largest_difference=others,
+            tolerance=OTHER_ANSWERS,
+            detail=f"answers to real rows: {self._agreement}; logits differ by at most "
+            f"{self._largest:.2g} of the largest; {self.provider}",
+        )

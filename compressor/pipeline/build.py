@@ -54,11 +54,15 @@ def _export_precision(context: Context, model: Variant, precision: str) -> Varia
     It is compared on the device that is measured on, if that has kernels for the precision.
     """
     directory = Path(model.directory)
-    write_precision(directory, precision)  # before another model is opened: it takes memory
+    # Before another model is opened: it takes memory.
+    calibrated = context.data.calibration is not None
+    write_precision(directory, precision, context.examples if calibrated else ())
     dense = model.name == DENSE
     network = context.checkpoint.model if dense else open_checkpoint(model.directory).model
     inputs = [batch.inputs() for batch in context.probe.batches]
-    checks = compare_precision(network.eval(), inputs, directory, precision, context.device)
+    checks = compare_precision(
+        network.eval(), inputs, directory, precision, context.device, real=True
+    )
     made = {
         "name": f"{model.name}-{precision}",
         "precision": precision,

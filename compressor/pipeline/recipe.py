@@ -119,6 +119,7 @@ class ExportRequest(Section):
     """What `compress export` takes."""
 
     model: ModelSection
+    data: CalibrationData = CalibrationData()
     export: Export = Export()
     device: Device = DEVICE
 

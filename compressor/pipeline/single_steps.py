@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from compressor.budgets.counts import Budget, check_possible, select
 from compressor.errors import InputError, UsageError, did_you_mean
@@ -18,14 +19,17 @@ from compressor.export.precisions import add_precision, require_within
 from compressor.export.target_text import tokens_of_text
 from compressor.export.vocabulary import output_tokens
 from compressor.files import require_directory
+from compressor.model.checkpoint import Checkpoint
 from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune, verify_surgery
 from compressor.pipeline.build import pruning_facts
+from compressor.pipeline.context import Probe
 from compressor.pipeline.distill_text import open_text, text_beams, translated_by_pytorch
 from compressor.pipeline.load import (
     encode,
     load,
+    make_probe,
     pick_device,
     read,
     read_calibration,
@@ -39,7 +43,10 @@ from compressor.pipeline.validate import check_columns, require_rows, require_ta
 from compressor.progress import SILENT, Progress
 from compressor.results import Check
 from compressor.runtime.session import choose_device
-from compressor.tasks import get_task
+from compressor.tasks import Example, Task, get_task
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LAYOUTS = ("compress", "optimum")
 
@@ -172,6 +179,9 @@ def export_checkpoint(
         layout: `compress` for this tool's own runtime, in `output/onnx`; `optimum` for the ONNX
             Runtime loaders of Hugging Face optimum, in `output` itself, float32 alone.
 
+    Calibration rows are for int8: the ranges of its activations are taken from them, and its
+    answers to them are compared. Without rows each token has a scale of its own.
+
     `output` may be the checkpoint's own directory, as long as it has no `onnx` directory. The
     runtime's default stays float32, since no test rows say what other precisions lose.
 
@@ -193,6 +203,9 @@ def export_checkpoint(
     precisions = precisions_to_export(
         names, choose_device(request.device) if names == [AUTO] else "cpu"
     )
+    require_rows(None, [], request.data)
+    if request.data.calibration is not None and "int8" not in precisions:
+        raise _rows_without_use(request)
     require_directory(output)
     if (output / "onnx").exists():
         raise InputError(
@@ -208,7 +221,7 @@ def export_checkpoint(
         seen = tokens_of_text(Path(request.export.target_text), checkpoint.tokenizer)
     tokens = output_tokens(checkpoint, seen)
     probe = synthetic_probe(checkpoint, task)
-    inputs = [batch.inputs() for batch in probe.batches]
+    examples, compared = _rows_to_compare(request, checkpoint, task, probe)
     with _made_whole(output) as making:
         checks = export_model(
             checkpoint, checkpoint.model, checkpoint.mask, probe.batches, probe.texts, making,
@@ -217,10 +230,31 @@ def export_checkpoint(
         for precision in precisions[1:]:
             # Most processors compute fp16 graphs in float32: a GPU tells more, where there is one.
             device = choose_device(request.device) if precision == "fp16" else "cpu"
-            found = add_precision(checkpoint.model, inputs, making, precision, device)
+            found = add_precision(checkpoint.model, compared, making, precision, device, examples)
             require_within(found, precision)
             checks += found
     return checks
+
+
+def _rows_to_compare(
+    request: ExportRequest, checkpoint: Checkpoint, task: Task, synthetic: Probe
+) -> tuple[list[Example], list[Mapping[str, Tensor]]]:
+    """The calibration rows, and batches of them; none, and random ones, where none are given."""
+    check_columns(request.data, task)
+    rows = read(request.data, checkpoint, task).calibration
+    if rows is None:
+        return [], [batch.inputs() for batch in synthetic.batches]
+    examples = encode(rows, checkpoint, task)
+    probe = make_probe(rows, examples, checkpoint.model, task)
+    return examples, [batch.inputs() for batch in probe.batches]
+
+
+def _rows_without_use(request: ExportRequest) -> UsageError:
+    return UsageError(
+        f"--calibration {request.data.calibration} is for int8; add --precision int8, or leave it "
+        "out",
+        id="option-without-use",
+    )
 
 
 @contextmanager
@@ -253,6 +287,8 @@ def _export_optimum(request: ExportRequest, output: Path) -> list[Check]:
             "loaders know one numbering of tokens; leave it out, or use --layout compress",
             id="options-exclude-each-other",
         )
+    if request.data.calibration is not None:
+        raise _rows_without_use(request)
     # Also where the output is the checkpoint's own directory: both have a config.json.
     _require_new(output)
     checkpoint = load(request.model, dense=False)

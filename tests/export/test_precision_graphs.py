@@ -15,13 +15,15 @@ from onnx import TensorProto, helper, numpy_helper
 from compressor.errors import InputError, VerificationError
 from compressor.export import graph_bytes
 from compressor.export import int8 as int8_module
+from compressor.export.activation_ranges import activation_ranges
 from compressor.export.fp16 import to_fp16
 from compressor.export.half_range import LargestValue, range_check
-from compressor.export.int8 import quantize_columns, to_int8
+from compressor.export.int8 import products, quantize_columns, to_int8
 from compressor.export.precisions import add_precision, require_within, set_default
 from compressor.results import HALF_RANGE
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import read_artifact
+from compressor.tasks import Example
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.runtime_artifacts import Exported, export, new_directory
@@ -44,12 +46,23 @@ def exported(name: str) -> Exported:
     batch = inputs(made, rows=2, seed=7)
     batch.pop("decoder_input_ids", None)
     for precision in ("int8", "fp16"):
-        checks = add_precision(made.model, [batch], made.directory, precision)
+        rows = examples(made) if precision == "int8" else []
+        checks = add_precision(made.model, [batch], made.directory, precision, examples=rows)
         require_within(checks, precision)
         assert "PyTorch's" in checks[0].detail
         assert "CPUExecutionProvider" in checks[0].detail
         assert [check.name for check in checks[1:]] == ([HALF_RANGE] if precision == "fp16" else [])
     return made
+
+
+def examples(made: Exported) -> list[Example]:
+    """Encoded rows of several lengths, among them all that `inputs` makes."""
+    found = []
+    for seed in range(8):
+        batch = ragged_batch(made.model, rows=5, seed=seed)
+        for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
+            found.append(Example(len(found), tuple(ids[mask.bool()].tolist()), (0,)))
+    return found
 
 
 def inputs(made: Exported, rows: int, seed: int) -> dict[str, torch.Tensor]:
@@ -121,7 +134,7 @@ def test_a_translator_keeps_its_tied_matrix_once():
     table = [i for i in decoder.graph.initializer if vocabulary * width == np.prod(i.dims)]
     assert [i.data_type for i in table] == [TensorProto.INT8]
     users = [node.op_type for node in decoder.graph.node if table[0].name in node.input]
-    assert sorted(users) == ["Gather", "MatMulInteger"]
+    assert sorted(users) == ["Gather", "MatMulIntegerToFloat"]
     encoder = graphs(made, "int8")["encoder"]
     assert all(
         i.data_type == TensorProto.INT8
@@ -155,37 +168,116 @@ def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     )
 
 
-def fake_quantized(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+def fake_quantized(x: np.ndarray, weight: np.ndarray, ranged: bool) -> np.ndarray:
     """x times weight with both rounded, in double precision.
 
-    Activations as ONNX specifies DynamicQuantizeLinear: the range is widened to hold 0.
+    Args:
+        ranged: activations are rounded in their range, which is widened to hold 0, to 256 numbers;
+            or else each row to 255, symmetric about 0.
     """
-    low, high = min(x.min(), 0.0), max(x.max(), 0.0)
-    scale = (high - low) / 255
-    zero = np.clip(np.rint(-low / scale), 0, 255)
-    rounded = (np.clip(np.rint(x / scale) + zero, 0, 255) - zero) * scale
+    if ranged:
+        low, high = min(x.min(), 0.0), max(x.max(), 0.0)
+        scale = (high - low) / 255
+        zero = np.clip(np.rint(-low / scale), 0, 255)
+        rounded = (np.clip(np.rint(x / scale) + zero, 0, 255) - zero) * scale
+    else:
+        largest = np.abs(x).max(axis=-1, keepdims=True)
+        rounded = np.rint(x / largest * 127) * largest / 127
     pairs = np.abs(weight[::2] + weight[1::2]).max(axis=0)
     step = np.maximum(np.abs(weight).max(axis=0), pairs) / 127
     return rounded.astype(np.float64) @ (np.rint(weight / step) * step)
 
 
-@pytest.mark.parametrize("operator", ["MatMul", "Gemm"])
-def test_a_product_is_that_of_the_rounded_numbers(operator: str):
-    """Expected values: NumPy, from the specification."""
+@pytest.mark.parametrize("ranged", [True, False])
+@pytest.mark.parametrize("operator", ["MatMul", "Gemm", "MatMul and Add"])
+def test_a_product_is_that_of_the_rounded_numbers(operator: str, ranged: bool):
+    """Expected values: NumPy, from the definition."""
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((48, 20)).astype(np.float32) * rng.uniform(0.1, 3, 20)
     weight = weight.astype(np.float32)
-    x = rng.standard_normal((7, 48)).astype(np.float32)
-    expected = fake_quantized(x, weight)
+    x = (rng.standard_normal((7, 48)) * rng.uniform(0.1, 2, (7, 1))).astype(np.float32)
+    ranges = {"x": (float(x.min()), float(x.max()))} if ranged else None
+    expected = fake_quantized(x, weight, ranged)
     if operator == "Gemm":
-        actual = run(to_int8(product(weight.T.copy(), "Gemm", transB=1)), x=x)
+        model = product(weight.T.copy(), "Gemm", transB=1)
         expected = expected + np.arange(20)
     else:
-        actual = run(to_int8(product(weight)), x=x)
+        model = product(weight)
+    if operator == "MatMul and Add":
+        model.graph.node[0].output[0] = "without bias"
+        model.graph.node.append(helper.make_node("Add", ["bias", "without bias"], ["y"]))
+        bias = np.arange(20, dtype=np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(bias, "bias"))
+        expected = expected + bias
+    converted = to_int8(model, ranges=ranges)
+    if ranged:
+        assert [n.op_type for n in converted.graph.node] == [
+            "QuantizeLinear",
+            "MatMulIntegerToFloat",
+        ]
+    actual = run(converted, x=x)
     np.testing.assert_allclose(actual, expected, atol=2e-5 * largest(expected))
     exact = x @ weight
-    rounding = fake_quantized(x, weight) - exact
+    rounding = fake_quantized(x, weight, ranged) - exact
     assert 0 < largest(rounding) < 0.02 * largest(exact)  # so the numbers above really are rounded
+
+
+def test_numbers_beyond_the_range_are_cut_to_it():
+    weight = np.eye(16, dtype=np.float32)
+    x = np.linspace(-4, 4, 16, dtype=np.float32)[None]
+    actual = run(to_int8(product(weight), ranges={"x": (-1.0, 2.0)}), x=x)
+    np.testing.assert_allclose(actual, np.clip(x, -1, 2), atol=0.01)
+
+
+def test_a_range_of_zero_gives_zero():
+    x = np.zeros((2, 16), np.float32)
+    for ranges in ({"x": (0.0, 0.0)}, None):
+        actual = run(to_int8(product(np.eye(16, dtype=np.float32)), ranges=ranges), x=x)
+        np.testing.assert_array_equal(actual, 0)
+
+
+@pytest.mark.parametrize("ranged", [True, False])
+@pytest.mark.parametrize("name", BUILDERS)
+def test_an_answer_depends_on_its_own_row_alone(name: str, ranged: bool, tmp_path):
+    """A row alone, beside others, and padded, though one of them has activations of its own."""
+    made = exported(name)
+    if not ranged:
+        made = copy_of(made, tmp_path)
+        add_precision(made.model, [inputs(made, rows=2, seed=7)], made.directory, "int8")
+    arrays = {key: value.numpy() for key, value in inputs(made, rows=6, seed=2).items()}
+    tokens = arrays.pop("decoder_input_ids", None)
+
+    def answer(rows: list[int]) -> np.ndarray:
+        batch = {key: value[rows] for key, value in arrays.items()}
+        if tokens is None:
+            return Classifier(made.directory, precision="int8", threads=1).run(batch)
+        translator = Translator(made.directory, precision="int8", threads=1)
+        return translator.teacher_forced(batch, tokens[rows])
+
+    together = answer(list(range(6)))
+    for row in range(6):
+        np.testing.assert_allclose(answer([row])[0], together[row], atol=1e-4 * largest(together))
+
+
+def test_ranges_are_those_of_the_models_own_activations():
+    """Of the classifier's feed-forward inputs, against hooks on the network, without padding."""
+    made = exported("bert")
+    rows = examples(made)
+    seen: dict[str, list[float]] = {}
+    layer = made.model.bert.encoder.layer[0].attention.self.query
+
+    def note(module, inputs, output):
+        seen.setdefault("x", []).extend([inputs[0].min().item(), inputs[0].max().item()])
+
+    handle = layer.register_forward_hook(note)
+    with torch.no_grad():
+        for row in rows:
+            ids = torch.tensor([row.source])
+            made.model(ids, torch.ones_like(ids), torch.zeros_like(ids))
+    handle.remove()
+    (found,) = activation_ranges(made.directory, rows, products).values()
+    expected = min(seen["x"]), max(seen["x"])
+    assert any(value == pytest.approx(expected, rel=1e-5) for value in found.values())
 
 
 def test_sums_of_large_products_do_not_saturate():
@@ -197,8 +289,9 @@ def test_sums_of_large_products_do_not_saturate():
     rng = np.random.default_rng(0)
     weight = np.where(rng.random((256, 32)) < 0.5, 1, 0.9).astype(np.float32)
     x = np.ones((3, 256), np.float32)
-    actual = run(to_int8(product(weight)), x=x)
-    np.testing.assert_allclose(actual, x @ weight, rtol=0.01)
+    for ranges in ({"x": (0.0, 1.0)}, None):
+        actual = run(to_int8(product(weight), ranges=ranges), x=x)
+        np.testing.assert_allclose(actual, x @ weight, rtol=0.01)
 
 
 @pytest.mark.parametrize("inputs", [1, 2, 3, 64, 129, 771])
@@ -268,13 +361,14 @@ def test_a_shared_table_gives_the_embeddings_that_its_product_multiplies_with():
     ]
     graph = helper.make_graph(nodes, "tied", [ids], outputs, stored)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    session = session_of(to_int8(model))
+    session = session_of(to_int8(model, ranges={"hidden": (-4.0, 4.0)}))
     rows = np.array([[3], [39], [0]])
     embedded, logits = session.run(None, {"input_ids": rows})
     integers, scales = quantize_columns(table.T)
     rounded = (integers * scales).T
     np.testing.assert_allclose(embedded[:, 0], rounded[rows[:, 0]], rtol=1e-6)
-    expected = fake_quantized(rounded[rows[:, 0]], table.T)
+    hidden = np.vstack([rounded[rows[:, 0]], np.full((2, 24), [[-4.0], [4.0]])])  # the range
+    expected = fake_quantized(hidden, table.T, ranged=True)[:3]
     np.testing.assert_allclose(logits, expected, atol=1e-4 * largest(expected))
 
 

@@ -1,0 +1,182 @@
+"""The ranges of the numbers that graphs multiply with their weights, seen on real rows.
+
+int8 graphs round these numbers with one scale a product that is fixed when they are written, so an
+answer depends on its own text alone. Rows are run in batches of one length: padding would widen the
+ranges with numbers that no answer depends on. A decoder reads what it generates itself.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compressor.errors import InputError
+from compressor.export.precision_names import BASE
+from compressor.runtime.artifact import GRAPH_DIRECTORY, TranslationArtifact, read_artifact
+from compressor.runtime.batching import collate
+from compressor.runtime.decoder import BEST
+from compressor.runtime.session import open_session
+from compressor.runtime.text import Encoded
+from compressor.runtime.vocabulary import AllTokens, OutputTokens, read_output_tokens
+from compressor.tasks import Example
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
+    from onnxruntime import InferenceSession
+
+MOST_ROWS = 256
+_BATCH_ROWS = 32
+_SMALLEST, _LARGEST = "ReduceMin", "ReduceMax"
+# A translation that does not end is followed for this many tokens, and two per source token.
+_STEPS = 8
+
+Array = NDArray[Any]
+Range = tuple[float, float]  # smallest and largest
+Finder = Callable[["ModelProto"], Sequence["NodeProto"]]
+
+
+def activation_ranges(
+    directory: Path, examples: Sequence[Example], products: Finder
+) -> dict[str, dict[str, Range]]:
+    """Run an artifact's float32 graphs and note the ranges of the products' first inputs.
+
+    Args:
+        directory: an artifact with float32 graphs.
+        examples: encoded rows; at most `MOST_ROWS` of them are run, spread over all.
+        products: the nodes of a graph whose inputs are wanted.
+
+    Returns:
+        File name of the graph -> value -> its range. A graph without products is left out.
+
+    Raises:
+        InputError: there are no examples.
+    """
+    if not examples:
+        raise InputError("there are no rows to see the ranges on; give some", id="too-few-rows")
+    artifact = read_artifact(directory)
+    files = artifact.precisions[BASE]
+    graphs = directory / GRAPH_DIRECTORY
+    chosen = examples[:: -(-len(examples) // MOST_ROWS)]
+    batches = [_collate(rows, artifact) for rows in _of_one_length(chosen)]
+    if not isinstance(artifact, TranslationArtifact):
+        with _observed(graphs / files["model"], products) as model:
+            for batch in batches:
+                model.run(batch)
+        return _found(model)
+    tokens: OutputTokens = AllTokens(artifact.vocab_size)
+    if artifact.output_tokens is not None:
+        tokens = read_output_tokens(graphs / artifact.output_tokens, artifact.vocab_size)
+    settings = tokens.settings(artifact.generation)
+    with (
+        _observed(graphs / files["encoder"], products) as encoder,
+        _observed(graphs / files["decoder"], products) as decoder,
+    ):
+        for batch in batches:
+            steps = min(settings.limit, 2 * batch["input_ids"].shape[1] + _STEPS)
+            source = {**encoder.run(batch), "attention_mask": batch["attention_mask"]}
+            start = settings.decoder_start_token_id
+            _decode(decoder, source, start, settings.eos_token_id, steps)
+    return _found(encoder, decoder)
+
+
+def _of_one_length(examples: Iterable[Example]) -> Iterator[list[Example]]:
+    by_length = defaultdict(list)
+    for example in examples:
+        by_length[len(example.source)].append(example)
+    for _, rows in sorted(by_length.items()):
+        yield from (rows[i : i + _BATCH_ROWS] for i in range(0, len(rows), _BATCH_ROWS))
+
+
+def _collate(examples: Sequence[Example], artifact: Any) -> dict[str, Array]:
+    rows = [Encoded(example.source, example.types) for example in examples]
+    return dict(collate(rows, artifact.pad_token_id, artifact.inputs))
+
+
+@dataclass
+class _Observed:
+    """A session of a graph with further outputs, and the ranges that it showed so far."""
+
+    file: str
+    session: InferenceSession
+    values: Sequence[str]
+    ranges: dict[str, Range] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        return {value.name: value for value in self.session.get_inputs()}
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """All outputs, of those feeds that the graph reads."""
+        read = {name: feeds[name] for name in self.inputs}
+        names = [value.name for value in self.session.get_outputs()]
+        outputs = dict(zip(names, self.session.run(names, read), strict=True))
+        for value in self.values:
+            low, high = (float(outputs.pop(_output(value, op))) for op in (_SMALLEST, _LARGEST))
+            before = self.ranges.get(value, (low, high))
+            self.ranges[value] = min(low, before[0]), max(high, before[1])
+        return outputs
+
+
+def _output(value: str, operator: str) -> str:
+    return f"{value} {operator}"
+
+
+def _found(*graphs: _Observed) -> dict[str, dict[str, Range]]:
+    return {graph.file: graph.ranges for graph in graphs if graph.ranges}
+
+
+@contextmanager
+def _observed(path: Path, products: Finder) -> Iterator[_Observed]:
+    import onnx
+    from onnx import TensorProto
+    from onnx.helper import make_node, make_tensor_value_info
+
+    model = onnx.load(path, load_external_data=False)
+    values = list(dict.fromkeys(node.input[0] for node in products(model)))
+    for value in values:
+        for operator in (_SMALLEST, _LARGEST):
+            name = _output(value, operator)
+            model.graph.node.append(make_node(operator, [value], [name], keepdims=0))
+            model.graph.output.append(make_tensor_value_info(name, TensorProto.FLOAT, []))
+    # Beside the graph, whose weights lie in a file that it names relative to itself.
+    observed = path.with_name(f"{path.stem}.observed.onnx")
+    try:
+        onnx.save_model(model, observed)
+        yield _Observed(path.name, open_session(observed), values)
+    finally:
+        observed.unlink(missing_ok=True)
+
+
+def _decode(
+    decoder: _Observed, source: Mapping[str, Array], start: int, ends: Sequence[int], steps: int
+) -> None:
+    """Generate greedily; a row that ends leaves the batch.
+
+    Args:
+        source: the decoder's inputs that stay the same, [rows, ...].
+    """
+    inputs = decoder.inputs
+    constant = {name: source[name] for name in inputs if name in source}
+    rows = len(source["attention_mask"])
+    past = {
+        name: np.zeros((rows, value.shape[1], 0, value.shape[3]), np.float32)
+        for name, value in inputs.items()
+        if name.startswith("past_")
+    }
+    tokens = np.full(rows, start)
+    for position in range(steps):
+        feeds = {"input_ids": tokens[:, None], "position": np.array([position])}
+        outputs = decoder.run({**constant, **past, **feeds})
+        left = np.flatnonzero(~np.isin(outputs[BEST], ends))
+        if len(left) == 0:
+            return
+        tokens = outputs[BEST][left]
+        constant = {name: value[left] for name, value in constant.items()}
+        past = {name: outputs[name.replace("past", "present")][left] for name in past}
