@@ -14,6 +14,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from compressor.errors import InputError, UsageError
+from compressor.input_files import MIB, read_text
 from compressor.pipeline.assemble import assemble
 from compressor.pipeline.methods import (
     LEARNING,
@@ -28,6 +29,10 @@ from compressor.pipeline.methods import (
 from compressor.pipeline.options import Section, flags_of, option
 from compressor.pipeline.sections import (
     DEVICE,
+    MOST_BATCH,
+    MOST_BEAMS,
+    MOST_THREADS,
+    MOST_TOKENS,
     SEED,
     Access,
     Benchmark,
@@ -45,6 +50,9 @@ from compressor.pipeline.sections import (
     TestData,
 )
 
+MOST_RECIPE = MIB
+MOST_BATCH_TOKENS = 1 << 24
+MOST_CHUNK_LINES = 1 << 20
 DEFAULT_METHOD = SCORED["second-order"]()
 _NAMED = Field(discriminator="name")
 
@@ -156,32 +164,38 @@ class GateRequest(Section):
 class StreamRequest(Section):
     """What commands take that stream lines through an artifact."""
 
-    batch_size: int | None = option(None, short="-b", ge=1, help="Rows per batch at most.")
+    batch_size: int | None = option(
+        None, short="-b", ge=1, le=MOST_BATCH, help="Rows per batch at most."
+    )
     batch_tokens: int | None = option(
         None,
         ge=1,
+        le=MOST_BATCH_TOKENS,
         help="Rows x longest row of a batch at most, in tokens. Default without -b: 1024 on CPU, "
         "4096 on CUDA.",
     )
     chunk_lines: int | None = option(
         None,
         ge=1,
+        le=MOST_CHUNK_LINES,
         help="Lines to read ahead and sort by length. Default: 2048, and 1 on a terminal.",
     )
     precision: str | None = option(
         None, help="One that was exported; the artifact's default otherwise."
     )
     device: Device = DEVICE
-    threads: int | None = option(None, ge=1, help="CPU threads of the runtime.")
+    threads: int | None = option(None, ge=1, le=MOST_THREADS, help="CPU threads of the runtime.")
     jsonl: bool = option(False, help="One JSON object per line instead of plain text.")
 
 
 class TranslateRequest(StreamRequest):
     """What `compress translate` takes."""
 
-    num_beams: int | None = option(None, ge=1, help="Beam width; the checkpoint's own by default.")
+    num_beams: int | None = option(
+        None, ge=1, le=MOST_BEAMS, help="Beam width; the checkpoint's own by default."
+    )
     max_new_tokens: int | None = option(
-        None, ge=1, help="Longest translation; the model's by default."
+        None, ge=1, le=MOST_TOKENS, help="Longest translation; the model's by default."
     )
 
 
@@ -190,7 +204,10 @@ class ClassifyRequest(StreamRequest):
 
     pairs: bool = option(False, help="Each line is two texts, with one tab between them.")
     top_k: int | None = option(
-        None, ge=1, help="The N most probable labels: label, probability, label, ..."
+        None,
+        ge=1,
+        le=MOST_TOKENS,
+        help="The N most probable labels: label, probability, label, ...",
     )
     probabilities: bool = option(False, help="All labels in the model's order, as by --top-k.")
 
@@ -224,16 +241,33 @@ def as_flags(options: Mapping[str, Any]) -> dict[str, Any]:
     return {f"--{name.replace('_', '-')}": value for name, value in options.items()}
 
 
+class _WithoutAliases(yaml.SafeLoader):
+    """Refuses `*name`: a few lines of aliases of aliases stand for more than any memory holds."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            raise yaml.composer.ComposerError(
+                None, None, f"aliases (*{event.anchor}) are not supported", event.start_mark
+            )
+        return super().compose_node(parent, index)
+
+
 def _read(file: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        values = yaml.load(read_text(file, MOST_RECIPE), _WithoutAliases)
     except OSError as error:
         raise InputError(
             f"cannot read recipe {file}: {error.strerror}; give --config another file",
             id="recipe-unreadable",
         ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
+    except RecursionError as error:
+        raise UsageError(
+            f"recipe {file} is nested too deeply; write sections of lines `option: value`",
+            id="recipe-too-deep",
+        ) from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number of thousands of digits
+        reason = " ".join(str(error).split())[:300]
         raise UsageError(
             f"recipe {file} is not YAML: {reason}; write sections of lines `option: value`",
             id="recipe-not-yaml",

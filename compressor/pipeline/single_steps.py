@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -79,25 +78,6 @@ def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scor
         progress=progress,
         references=references,
     )
-
-
-def read_scores(path: Path) -> Scores:
-    """Read a file that `compress score` wrote.
-
-    Raises:
-        InputError: there is none, or it is something else.
-    """
-    try:
-        return Scores.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise InputError(
-            f"cannot read scores {path}: {error.strerror}; make them with `compress score`",
-            id="scores-unreadable",
-        ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"{path} is not a scores file; make one with `compress score`", id="scores-unreadable"
-        ) from error
 
 
 def require_scores(scores: Scores, budget: Budget) -> None:
