@@ -26,6 +26,10 @@ class CompressError(Exception):
         self.id = id
 
 
+class CompressWarning(UserWarning):
+    """Something the user should know; the command line tells it as a message."""
+
+
 class UsageError(CompressError):
     """Options or a recipe that make no sense."""
 

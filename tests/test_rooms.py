@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[1] / "compressor"
 # From the bottom up. A room imports from itself and from the lines above its own.
 ORDER = (
     ("errors",),
-    ("progress", "files", "input_files"),
+    ("progress", "locks", "input_files"),
+    ("files",),
+    ("manifest",),
     ("results",),
     ("model",),
     ("tasks",),
@@ -30,7 +32,10 @@ ORDER = (
 RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 # Outside this order: the room, what it imports, and which rooms import it.
 APART = {
-    "runtime": ({"errors"}, {"export", "evaluation", "throughput", "pipeline", "commands"}),
+    "runtime": (
+        {"errors", "input_files", "files", "manifest"},
+        {"export", "evaluation", "throughput", "pipeline", "commands"},
+    ),
     "example": ({"errors"}, {"pipeline", "study", "commands"}),
 }
 

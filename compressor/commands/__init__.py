@@ -26,6 +26,7 @@ COMMANDS = (
     "bench",
     "report",
     "gate",
+    "verify",
     "translate",
     "classify",
     "doctor",

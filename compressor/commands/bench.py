@@ -41,6 +41,7 @@ def bench(
         threads=settings.threads,
         device=request.device,
         progress=console,
+        verify=request.verify,
     )
     console.result(timing_table(throughput), throughput.model_dump())
     return 0

@@ -42,7 +42,10 @@ def classify(
     lines = Lines(files or [])
     precision = request.precision or read_artifact(directory).default_precision
     chosen = choose_device(request.device, [precision])
-    model = Classifier(directory, precision=precision, device=chosen, threads=request.threads)
+    model = Classifier(
+        directory, precision=precision, device=chosen, threads=request.threads,
+        verify=request.verify,
+    )  # fmt: skip
     if request.top_k is not None and request.top_k > len(model.labels):
         raise UsageError(
             f"--top-k {request.top_k}: the model has only {len(model.labels)} labels; ask for at "

@@ -38,6 +38,7 @@ def evaluate(
         resamples=request.evaluation.resamples,
         seed=request.seed,
         progress=console,
+        verify=request.verify,
     )
     lines = []
     for result in found:

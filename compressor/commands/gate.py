@@ -26,6 +26,7 @@ def gate(
 ) -> int:
     """Check a report against quality and speed rules."""
     from compressor.files import require_file, write_at_once
+    from compressor.manifest import require_unchanged_report, update_manifest
     from compressor.report import render
     from compressor.report.junit import is_junit
     from compressor.report.rules import check, exit_status, parse_rules
@@ -39,11 +40,14 @@ def gate(
         )
     if junit is not None:
         require_file(junit, "a JUnit file", is_junit, "--junit")
+    if request.verify:
+        require_unchanged_report(report)
     loaded = load_report(report)
     outcomes = check(loaded, rules)
     if junit is not None:
         judged = loaded.model_copy(update={"gate": outcomes})
-        write_at_once(junit, render(judged, "junit"))
+        digest = write_at_once(junit, render(judged, "junit"))
+        update_manifest(junit.parent, {junit.name: digest})
     met = all(outcome.met for outcome in outcomes)
     console.result(
         "\n".join(map(outcome_line, outcomes)),

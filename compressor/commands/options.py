@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from compressor.commands.console import console
+from compressor.errors import CompressWarning
 from compressor.pipeline.assemble import assemble
 from compressor.pipeline.options import Flag, Section, flags_of
 
@@ -84,13 +87,31 @@ def add_command(
             values["request"] = assemble(request, given)
         if takes_flags:
             values["flags"] = given
-        return function(**values)
+        with _warnings_told():
+            return function(**values)
 
     command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in ordered], return_annotation=int
     )
     command.__annotations__ = {p.name: p.annotation for p in ordered} | {"return": int}
     app.command(name, help=help)(command)
+
+
+@contextmanager
+def _warnings_told() -> Iterator[None]:
+    """Tell our own warnings as messages, without the place in the code that they come from."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, CompressWarning):
+            console.message(f"warning: {message}")
+        else:
+            usual(message, category, *rest, **more)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", CompressWarning)
+        warnings.showwarning = show
+        yield
 
 
 def _shared(json: bool) -> list[inspect.Parameter]:

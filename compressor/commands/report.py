@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
-from compressor.errors import CompressError, InputError
+from compressor.errors import CompressError
 
 TITLE_WITHIN = 1000  # characters from the start
 _TITLE = re.compile(r"\A# Compression report: |<title>Compression report: ")
@@ -40,7 +41,7 @@ def report(
     from compressor.report.summary import short_table, summary
 
     require_directory(output)
-    _require_ours(output)
+    _require_ours(output, formats or DEFAULT_RENDERERS, plots)
     combined = combine([load_report(path) for path in reports])
     written = write_reports(combined, output, formats or DEFAULT_RENDERERS)
     if plots:
@@ -52,28 +53,31 @@ def report(
     return 0
 
 
-def _require_ours(directory: Path) -> None:
-    """Refuse to replace files of these names where no report of ours stands beside them."""
+def _require_ours(directory: Path, formats: Sequence[str], plots: bool) -> None:
+    """Refuse to replace files that are not reports, each by itself, before anything is made."""
+    from compressor.files import require_file
     from compressor.report import RENDERERS
     from compressor.report.junit import is_junit
-    from compressor.report.plots import FIGURES
+    from compressor.report.plots import FIGURES, is_plot
+
+    kinds = {"json": _is_report, "markdown": _has_title, "html": _has_title, "junit": is_junit}
+    for name in formats:
+        if name in RENDERERS:  # others are refused later
+            require_file(directory / RENDERERS[name].file, "a report", kinds[name])
+    if plots:
+        for figure in FIGURES:
+            for suffix in ("png", "svg"):
+                require_file(directory / f"{figure}.{suffix}", "a plot of a report", is_plot)
+
+
+def _is_report(path: Path) -> bool:
     from compressor.report.schema import load_report
 
-    names = [renderer.file for renderer in RENDERERS.values()]
-    names += [f"{figure}.{suffix}" for figure in FIGURES for suffix in ("png", "svg")]
-    there = [name for name in names if (directory / name).exists()]
-    if not there or is_junit(directory / RENDERERS["junit"].file):
-        return
-    if any(_has_title(directory / RENDERERS[name].file) for name in ("markdown", "html")):
-        return
     try:
-        load_report(directory / RENDERERS["json"].file)
-    except CompressError as error:
-        raise InputError(
-            f"{directory / there[0]} exists, and no report of compress is beside it; choose "
-            "another --output, or remove it",
-            id="output-not-ours",
-        ) from error
+        load_report(path)
+    except CompressError:
+        return False
+    return True
 
 
 def _has_title(path: Path) -> bool:

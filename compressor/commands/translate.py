@@ -32,7 +32,10 @@ def translate(
     lines = Lines(files or [])
     precision = request.precision or read_artifact(directory).default_precision
     chosen = choose_device(request.device, [precision])
-    model = Translator(directory, precision=precision, device=chosen, threads=request.threads)
+    model = Translator(
+        directory, precision=precision, device=chosen, threads=request.threads,
+        verify=request.verify,
+    )  # fmt: skip
 
     def answer(texts: Iterable[str], chunk: int) -> Iterator[str]:
         return model.translate_stream(

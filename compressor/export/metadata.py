@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from compressor.errors import InputError
+from compressor.files import write_at_once, write_json
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask
 from compressor.tasks import get_task
@@ -86,11 +87,10 @@ def write_metadata(
         data["vocab_size"] = int(model.lm_head.out_features)  # type: ignore[union-attr,arg-type]
         if tokens is not None:
             data["output_tokens"] = OUTPUT_TOKENS
-            (directory / OUTPUT_TOKENS).write_text(f"{json.dumps(tokens)}\n", encoding="utf-8")
+            write_at_once(directory / OUTPUT_TOKENS, f"{json.dumps(tokens)}\n")
         positions = int(config.max_position_embeddings)  # type: ignore[union-attr,arg-type]
         data["generation"] = generation_settings(model) | {"positions": positions}
-    text = json.dumps(data, indent=1, ensure_ascii=False)
-    (directory / GRAPHS).write_text(text + "\n", encoding="utf-8")
+    write_json(directory / GRAPHS, data)
 
 
 def generation_settings(model: nn.Module) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import transformers
 from torch import nn
 
 from compressor.errors import InputError
+from compressor.manifest import require_checkpoint_unchanged
 from compressor.model.architectures import TRANSLATOR, Architecture, architecture, find_sublayers
 from compressor.model.configuration import first_line, read_configuration, require_layers
 from compressor.model.generation import read_generation, require_generation
@@ -86,17 +87,21 @@ def open_checkpoint(
     revision: str | None = None,
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
+    verify: bool = True,
 ) -> Checkpoint:
     """Load model and tokenizer in float32 on the CPU, in evaluation mode.
 
     Args:
         model: a directory, or a hub id.
+        verify: check the files of a checkpoint that this tool wrote against its manifest first.
 
     Raises:
         InputError: nothing there, unsupported architecture, unsafe or incomplete weights.
     """
     directory = resolve(model, revision, allow_pickle)
     require_own_files(directory)
+    if verify:
+        require_checkpoint_unchanged(directory)
     config = read_configuration(directory, trust_remote_code)
     entry = architecture(config.model_type, model)
     stored = stored_tensors(weight_files(directory, allow_pickle))
@@ -131,6 +136,7 @@ def open_dense(
     revision: str | None = None,
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
+    verify: bool = True,
 ) -> Checkpoint:
     """`open_checkpoint` for what is to be pruned.
 
@@ -142,6 +148,7 @@ def open_dense(
         revision=revision,
         allow_pickle=allow_pickle,
         trust_remote_code=trust_remote_code,
+        verify=verify,
     )
     if checkpoint.pruning is not None:
         dense = checkpoint.pruning.dense_model
@@ -153,13 +160,16 @@ def open_dense(
     return checkpoint
 
 
-def load(directory: str | Path) -> nn.Module:
+def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
     """The PyTorch model of a compressed (or dense) checkpoint directory, in evaluation mode.
+
+    Args:
+        verify: check the files against `manifest.json` first, where there is one.
 
     Strict: raises `InputError` if any weight is missing, of the wrong shape, or not finite, or if
     one is left over (but for heads of other tasks, which `architectures.ARCHITECTURES` lists).
     """
-    return open_checkpoint(str(directory)).model
+    return open_checkpoint(str(directory), verify=verify).model
 
 
 def _built(directory: Path, config: Any, entry: Architecture, device: str) -> nn.Module:

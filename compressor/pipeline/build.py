@@ -29,10 +29,11 @@ _NOT_SAFETENSORS = "*.bin"
 def export_dense(context: Context, directory: Path) -> Variant:
     """Export the dense model, to be compared with, and describe it."""
     checkpoint, probe = context.checkpoint, context.probe
-    checks = export_model(
-        checkpoint, checkpoint.model, context.full, probe.batches, probe.texts, directory,
-        output_tokens(checkpoint),
-    )  # fmt: skip
+    with context.workspace.making(directory) as making:
+        checks = export_model(
+            checkpoint, checkpoint.model, context.full, probe.batches, probe.texts, making,
+            output_tokens(checkpoint),
+        )  # fmt: skip
     stored = sum(path.stat().st_size for path in checkpoint.directory.glob("*.safetensors"))
     stored = stored or sum(p.stat().st_size for p in checkpoint.directory.glob(_NOT_SAFETENSORS))
     share = context.costs.share(context.full)
@@ -54,14 +55,16 @@ def _export_precision(context: Context, model: Variant, precision: str) -> Varia
     It is compared on the device that is measured on, if that has kernels for the precision.
     """
     directory = Path(model.directory)
-    # Before another model is opened: it takes memory.
     calibrated = context.data.calibration is not None
-    write_precision(directory, precision, context.examples if calibrated else ())
+    examples = context.examples if calibrated else ()
+    with context.workspace.making(directory) as making:
+        # Before another model is opened: it takes memory.
+        write_precision(directory, precision, examples, making)
     dense = model.name == DENSE
-    network = context.checkpoint.model if dense else open_checkpoint(model.directory).model
+    opened = context.checkpoint if dense else open_checkpoint(model.directory, verify=False)
     inputs = [batch.inputs() for batch in context.probe.batches]
     checks = compare_precision(
-        network.eval(), inputs, directory, precision, context.device, real=True
+        opened.model.eval(), inputs, directory, precision, context.device, real=True
     )
     made = {
         "name": f"{model.name}-{precision}",
@@ -105,7 +108,8 @@ def verify_reload(model: nn.Module, directory: Path) -> Check:
     """
     import torch
 
-    saved, loaded = model.state_dict(), open_checkpoint(str(directory)).model.state_dict()
+    loaded = open_checkpoint(str(directory), verify=False).model.state_dict()
+    saved = model.state_dict()
     if set(saved) != set(loaded) or not all(torch.equal(saved[k], loaded[k]) for k in saved):
         raise VerificationError(
             f"the checkpoint in {directory} does not load back as it was saved; please report this",

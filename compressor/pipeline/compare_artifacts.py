@@ -13,10 +13,12 @@ from pydantic import BaseModel
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import compare, score_answers
 from compressor.evaluation.answers import answers
-from compressor.model.pruning_record import read_pruning_record, record_of
+from compressor.manifest import read_manifest, require_unchanged
+from compressor.model.pruning_record import PRUNING_RECORD, read_pruning_record, record_of
 from compressor.progress import SILENT, Progress
 from compressor.results import Comparison, Quality, Throughput
 from compressor.runtime.artifact import Artifact, ClassificationArtifact, read_artifact
+from compressor.runtime.consistency import read_unchanged
 from compressor.runtime.session import choose_device
 from compressor.tasks import Rows, read_rows
 from compressor.throughput import Subject, benchmark
@@ -42,17 +44,21 @@ def evaluate_artifacts(
     resamples: int = 1000,
     seed: int = 0,
     progress: Progress = SILENT,
+    verify: bool = True,
 ) -> list[Evaluated]:
     """Quality of every artifact on the same rows, each compared with the first.
 
     Args:
         precisions: run every artifact in each of them; None takes each artifact's default.
+        verify: check the artifacts' files against their manifests first.
 
     Raises:
         UsageError: a precision that an artifact was not exported in.
         InputError: not an artifact, artifacts of different tasks, or malformed rows.
         EnvironmentProblem: the device is not usable.
     """
+    if verify:
+        _verify(directories, precisions)
     first, rows = _open(directories, test, columns)
     builds = _builds(directories, precisions)
     device = choose_device(device, [precision for _, precision in builds])
@@ -88,6 +94,7 @@ def bench_artifacts(
     precisions: Sequence[str] | None = None,
     device: str = "auto",
     progress: Progress = SILENT,
+    verify: bool = True,
     **settings: Any,
 ) -> Throughput:
     """Interleaved throughput of artifacts, speed-ups against the first.
@@ -95,12 +102,15 @@ def bench_artifacts(
     Args:
         precisions: time every artifact in each of them; None takes the artifacts' default, which
             must be the same.
+        verify: check the artifacts' files against their manifests first.
         settings: as for `compressor.throughput.benchmark`.
 
     Raises:
         InputError: not an artifact, artifacts of different tasks, or malformed rows.
         EnvironmentProblem: the device is not usable.
     """
+    if verify:
+        _verify(directories, precisions)
     _, rows = _open(directories, test, columns)
     builds = _builds(directories, precisions)
     device = choose_device(device, [precision for _, precision in builds])
@@ -118,6 +128,15 @@ def bench_artifacts(
     return benchmark(
         subjects, rows=rows, config=config, device=device, progress=progress.message, **settings
     )
+
+
+def _verify(directories: Sequence[Path], precisions: Sequence[str] | None) -> None:
+    """Check what will be opened against the manifests."""
+    for directory in directories:
+        read_unchanged(directory, precisions)
+        listed = read_manifest(directory) or {}
+        settings = (PRUNING_RECORD, "config.json")  # for limits of speed
+        require_unchanged(directory, [n for n in settings if n in listed], warn=False)
 
 
 def _builds(

@@ -214,10 +214,10 @@ def prepare(
 def _identity(
     recipe: Recipe, checkpoint: Checkpoint, data: DataRows, device: str
 ) -> dict[str, object]:
-    """What must be the same for a stopped run to go on; rules of the gate may change."""
+    """What must be the same for a stopped run to go on: all but the gate's rules and checks."""
     text = recipe.export.target_text
     return {
-        **recipe.model_dump(mode="json", exclude={"gate"}),
+        **recipe.model_dump(mode="json", exclude={"gate": True, "model": {"verify"}}),
         "device": device,
         "version": __version__,
         "weights": fingerprint(checkpoint_files(checkpoint.directory)),

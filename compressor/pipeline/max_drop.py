@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from compressor.budgets.counts import QualityBudget
@@ -140,7 +139,7 @@ def _candidate(
     rows, held_out = _parts(context)
     device, beams = context.device, context.recipe.evaluation.num_beams
     name = f"candidate-{cut.position}"
-    with TemporaryDirectory(dir=context.workspace.state, prefix=f"{name}-") as temporary:
+    with context.workspace.temporary(name) as temporary:
         directory = Path(temporary) / "artifact"
         candidate = Plan(f"{plan.name}-{name}", plan.budget, directory, plan.action)
         build(context, candidate, Choice(cut.mask, scores), directory)

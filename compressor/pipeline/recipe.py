@@ -34,6 +34,7 @@ from compressor.pipeline.sections import (
     MOST_THREADS,
     MOST_TOKENS,
     SEED,
+    VERIFY,
     Access,
     Benchmark,
     Budget,
@@ -139,6 +140,7 @@ class EvaluateRequest(Section):
     evaluation: Evaluation = Evaluation()
     seed: int = SEED
     device: Device = DEVICE
+    verify: bool = VERIFY
 
 
 class BenchRequest(Section):
@@ -147,6 +149,7 @@ class BenchRequest(Section):
     data: TestData
     throughput: Benchmark = Benchmark()
     device: Device = DEVICE
+    verify: bool = VERIFY
 
 
 class InspectRequest(Section):
@@ -159,6 +162,7 @@ class GateRequest(Section):
     """What `compress gate` takes, beside the report."""
 
     gate: Gate = Gate()
+    verify: bool = VERIFY
 
 
 class StreamRequest(Section):
@@ -186,6 +190,7 @@ class StreamRequest(Section):
     device: Device = DEVICE
     threads: int | None = option(None, ge=1, le=MOST_THREADS, help="CPU threads of the runtime.")
     jsonl: bool = option(False, help="One JSON object per line instead of plain text.")
+    verify: bool = VERIFY
 
 
 class TranslateRequest(StreamRequest):

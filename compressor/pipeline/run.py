@@ -8,6 +8,7 @@ goes on.
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -16,9 +17,11 @@ from typing import Any
 from compressor import __version__
 from compressor.budgets.counts import QualityBudget, SpeedBudget
 from compressor.budgets.path import removal_path
+from compressor.errors import InputError
 from compressor.export import export_model
 from compressor.export.precisions import set_default
-from compressor.files import require_directory
+from compressor.files import require_directory, sha256_of
+from compressor.manifest import MANIFEST, manifest_of, write_manifest
 from compressor.model.memory import release, trim_memory
 from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.sublayers import Scores, units_of
@@ -35,22 +38,26 @@ from compressor.pipeline.distill_text import translate_text
 from compressor.pipeline.evaluate import benchmark, choose_defaults, evaluate
 from compressor.pipeline.load import TargetTokens, load, prepare, read, target_tokens
 from compressor.pipeline.max_drop import search_quality
+from compressor.pipeline.outputs import require_ours, write_outputs
 from compressor.pipeline.plan import Plan, own_recipe
 from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.search import search_speed
 from compressor.pipeline.select import Choice, choose, chosen_model, learn, recover, score
 from compressor.pipeline.stages import stage
 from compressor.pipeline.validate import check_model, check_recipe
-from compressor.pipeline.workspace import write_manifest
+from compressor.pipeline.workspace import STATE
 from compressor.progress import SILENT, Progress
-from compressor.report import facts, rules, write_reports
+from compressor.report import DEFAULT_RENDERERS, RENDERERS, facts, render_reports, rules
 from compressor.report.combine import only, share_scoring
 from compressor.report.model_card import render_card
 from compressor.report.schema import Report
 from compressor.results import Scoring, Throughput, Variant
+from compressor.runtime.artifact import GRAPH_DIRECTORY, GRAPHS_FILE
 from compressor.tasks import get_task
 from compressor.throughput.hardware import describe as describe_hardware
 from compressor.throughput.hardware import versions
+
+RECIPE, CARD = "recipe.yaml", "README.md"
 
 
 def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SILENT) -> Report:
@@ -70,6 +77,14 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
     check_model(recipe, checkpoint, task, gate)
     data = read(recipe.data, checkpoint, task)
     context = prepare(recipe, checkpoint, task, data, output, progress)
+    with context.workspace:
+        return _compress(context, gate, output, command)
+
+
+def _compress(context: Context, gate: Sequence[rules.Rule], output: Path, command: str) -> Report:
+    """The journey, when all that can be checked before has been checked."""
+    recipe, progress = context.recipe, context.progress
+    _require_own_outputs(context, output)
     started = _start(context, command)
     tokens = target_tokens(context)
 
@@ -120,7 +135,9 @@ def _choose(context: Context, plan: Plan, dense: Variant, tokens: TargetTokens) 
 @stage("build")
 def _build(context: Context, plan: Plan, choice: Choice, tokens: TargetTokens) -> Variant:
     """The artifact of a plan."""
-    return build_artifact(context, plan, choice, plan.directory, tokens)
+    with context.workspace.making(plan.directory) as making:
+        found = build_artifact(context, plan, choice, making, tokens)
+    return found.model_copy(update={"directory": plan.directory.as_posix()})
 
 
 def build_artifact(
@@ -197,19 +214,64 @@ def _report(
     )
 
 
+def _texts(context: Context, report: Report, output: Path) -> dict[Path, str]:
+    """What is written at the end for people: path -> text."""
+    texts = {}
+    for plan, variant in zip(context.plans, facts.pruned(report), strict=True):
+        own = only(report, variant)
+        texts[plan.directory / RECIPE] = own_recipe(context.recipe, plan).to_yaml()
+        texts |= render_reports(own, plan.directory)
+        texts[plan.directory / CARD] = render_card(own, variant.name)
+    if len(context.plans) > 1:
+        texts[output / RECIPE] = context.recipe.to_yaml()
+        texts |= render_reports(report, output)
+    return texts
+
+
+def _directories(context: Context, output: Path) -> list[Path]:
+    """The artifacts, and what holds them if there are several."""
+    return sorted({*(plan.directory for plan in context.plans), output}, reverse=True)
+
+
+def _write_dense_manifest(context: Context, provenance: dict[str, Any], output: Path) -> None:
+    """The dense model's graphs can be opened as an artifact too."""
+    directory = context.workspace.state / "dense"
+    own = {
+        (output / name).relative_to(directory).as_posix(): digest
+        for name, digest in context.workspace.files.items()
+        if (output / name).is_relative_to(directory) and Path(name).name != GRAPHS_FILE
+    }
+    graphs = directory / GRAPH_DIRECTORY / GRAPHS_FILE  # was found intact by `lost`
+    own[graphs.relative_to(directory).as_posix()] = sha256_of(graphs)
+    write_manifest(directory, provenance, own)
+
+
+def _require_own_outputs(context: Context, output: Path) -> None:
+    """Check, before anything is computed, that the last step will not meet files of the user's."""
+    names = (RECIPE, CARD, MANIFEST, *(RENDERERS[name].file for name in DEFAULT_RENDERERS))
+    paths = [directory / name for directory in _directories(context, output) for name in names]
+    require_ours(output, context.workspace.state, paths)
+
+
 def _write(context: Context, report: Report, output: Path) -> None:
     """Reports, recipe, model card and manifest: of the whole run, and of each artifact."""
+    workspace = context.workspace
+    hashes = {
+        name: digest for name, digest in workspace.files.items() if STATE not in Path(name).parts
+    }
+    described = {n: digest for n, digest in workspace.files.items() if Path(n).name == GRAPHS_FILE}
+    changed = workspace.lost(described)
+    if changed:
+        raise InputError(
+            f"{changed} was changed while the run was going on; run the same command again",
+            id="output-changed",
+        )
     for plan, variant in zip(context.plans, facts.pruned(report), strict=True):
-        set_default(plan.directory, facts.default_build(report, variant).precision)
-        recipe = own_recipe(context.recipe, plan)
-        plan.directory.joinpath("recipe.yaml").write_text(recipe.to_yaml(), encoding="utf-8")
-        own_report = only(report, variant)
-        write_reports(own_report, plan.directory)
-        card = render_card(own_report, variant.name)
-        plan.directory.joinpath("README.md").write_text(card, encoding="utf-8")
-    if len(context.plans) > 1:
-        output.joinpath("recipe.yaml").write_text(context.recipe.to_yaml(), encoding="utf-8")
-        write_reports(report, output)
+        digest = set_default(plan.directory, facts.default_build(report, variant).precision)
+        path = plan.directory / GRAPH_DIRECTORY / GRAPHS_FILE
+        hashes[path.relative_to(output).as_posix()] = digest
+    written = write_outputs(output, workspace.state, _texts(context, report, output))
+    hashes |= {path.relative_to(output).as_posix(): digest for path, digest in written.items()}
     provenance: dict[str, Any] = {
         "tool": f"compress {__version__}",
         "created": report.created,
@@ -220,5 +282,14 @@ def _write(context: Context, report: Report, output: Path) -> None:
         "versions": report.versions,
         "hardware": report.hardware,
     }
-    for directory in {*(plan.directory for plan in context.plans), output}:
-        write_manifest(directory, provenance)
+    _write_dense_manifest(context, provenance, output)
+    for directory in _directories(context, output):
+        below = directory.relative_to(output)
+        own = {
+            Path(name).relative_to(below).as_posix(): digest
+            for name, digest in hashes.items()
+            if Path(name).is_relative_to(below)
+        }
+        manifest = json.dumps(manifest_of(directory, provenance, own), ensure_ascii=False, indent=1)
+        found = write_outputs(output, workspace.state, {directory / MANIFEST: f"{manifest}\n"})
+        hashes |= {path.relative_to(output).as_posix(): digest for path, digest in found.items()}

@@ -27,6 +27,7 @@ MOST_THREADS = 1024
 MOST_TOKENS = 65_536  # of a row
 BatchSize = Annotated[int, Field(ge=1, le=MOST_BATCH)]
 Lengths = Literal["data"] | Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+VERIFY = option(True, help="Check the files against manifest.json first.")
 
 
 class Access(Section):
@@ -35,6 +36,7 @@ class Access(Section):
     revision: str | None = option(None, help="Branch, tag or commit of a hub model.")
     allow_pickle: bool = option(False, help="Load weights that exist only as pytorch_model.bin.")
     trust_remote_code: bool = option(False, help="Let the checkpoint run its own code.")
+    verify: bool = VERIFY
 
     def access(self) -> dict[str, Any]:
         """How to open a checkpoint, as keywords."""
@@ -65,9 +67,12 @@ class Columns(Section):
     text_column: str | None = option(None, help="Classification: default: text, or the first.")
     text_pair_column: str | None = option(None, help="Second text, for classifying pairs.")
     label_column: str | None = option(None, help="Classification: default: label, or the second.")
+    header: bool = option(
+        True, help="The first line of a table names its columns. --no-header: they are 1, 2, ..."
+    )
 
-    def columns(self) -> dict[str, str | None]:
-        """Column option -> its name, None where none is named."""
+    def columns(self) -> dict[str, Any]:
+        """How to read rows, as keywords: the names of columns, and whether there is a header."""
         return {name: getattr(self, name) for name in Columns.model_fields}
 
 

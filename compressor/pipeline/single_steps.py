@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from compressor.budgets.counts import Budget, check_possible, select
@@ -39,6 +36,7 @@ from compressor.pipeline.plan import budgets_of, floors_of, multiples_of
 from compressor.pipeline.recipe import ExportRequest, PruneRequest, ScoreRequest
 from compressor.pipeline.select import repair, score_model
 from compressor.pipeline.validate import check_columns, require_rows, require_target
+from compressor.pipeline.whole_output import made_whole, remove_leftovers, require_new
 from compressor.progress import SILENT, Progress
 from compressor.results import Check
 from compressor.runtime.session import choose_device
@@ -48,14 +46,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 LAYOUTS = ("compress", "optimum")
-
-
-def _require_new(output: Path) -> None:
-    require_directory(output)
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise InputError(
-            f"{output} exists and is not empty; choose another --output", id="output-not-empty"
-        )
 
 
 def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scores:
@@ -101,7 +91,7 @@ def prune_checkpoint(
         The mask, the check of the cut (before the repair, on random ragged batches), and what the
         repair did, in words; empty if nothing.
     """
-    _require_new(output)
+    require_new(output)
     require_rows(None, request.recovery, request.data)
     if request.data.calibration is not None and not request.recovery:
         raise UsageError(
@@ -146,7 +136,8 @@ def prune_checkpoint(
     round_to(recovered.model, checkpoint.dtype)
     record = pruning_facts(checkpoint, mask, scores, budgets[0].text, request.seed)
     record |= {"selection": "", "recovery": recovered.text or "none"}
-    save_checkpoint(checkpoint, recovered.model, record, output)
+    with made_whole(output) as making:
+        save_checkpoint(checkpoint, recovered.model, record, making)
     return mask, check, recovered.text
 
 
@@ -187,6 +178,7 @@ def export_checkpoint(
     if request.data.calibration is not None and "int8" not in precisions:
         raise _rows_without_use(request)
     require_directory(output)
+    remove_leftovers(output)
     if (output / "onnx").exists():
         raise InputError(
             f"{output / 'onnx'} is there already; choose another --output", id="output-not-empty"
@@ -194,7 +186,7 @@ def export_checkpoint(
     checkpoint = load(request.model, dense=False)
     task = get_task(checkpoint.entry.task)
     if output.resolve() != checkpoint.directory.resolve():
-        _require_new(output)
+        require_new(output)
     seen = None
     if request.export.target_text is not None:
         require_target(checkpoint, task, request.export.target_text)
@@ -202,7 +194,7 @@ def export_checkpoint(
     tokens = output_tokens(checkpoint, seen)
     probe = synthetic_probe(checkpoint, task)
     examples, compared = _rows_to_compare(request, checkpoint, task, probe)
-    with _made_whole(output) as making:
+    with made_whole(output) as making:
         checks = export_model(
             checkpoint, checkpoint.model, checkpoint.mask, probe.batches, probe.texts, making,
             tokens,
@@ -237,22 +229,6 @@ def _rows_without_use(request: ExportRequest) -> UsageError:
     )
 
 
-@contextmanager
-def _made_whole(output: Path) -> Iterator[Path]:
-    """A directory whose contents go to `output` when the block ends, and nowhere on an error."""
-    is_new = not output.exists()
-    output.mkdir(parents=True, exist_ok=True)
-    try:
-        with TemporaryDirectory(prefix=".making-", dir=output) as making:
-            yield Path(making)
-            for made in Path(making).iterdir():
-                made.rename(output / made.name)
-    except BaseException:
-        if is_new:
-            shutil.rmtree(output)
-        raise
-
-
 def _export_optimum(request: ExportRequest, output: Path) -> list[Check]:
     export = request.export
     if export.precision != [BASE]:
@@ -270,8 +246,8 @@ def _export_optimum(request: ExportRequest, output: Path) -> list[Check]:
     if request.data.calibration is not None:
         raise _rows_without_use(request)
     # Also where the output is the checkpoint's own directory: both have a config.json.
-    _require_new(output)
+    require_new(output)
     checkpoint = load(request.model, dense=False)
     probe = synthetic_probe(checkpoint, get_task(checkpoint.entry.task))
-    with _made_whole(output) as making:
+    with made_whole(output) as making:
         return export_optimum(checkpoint, checkpoint.mask, probe.batches, making)

@@ -18,6 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter
 
+from compressor.files import sha256_of
 from compressor.pipeline.context import Context
 from compressor.pipeline.workspace import Record, Workspace
 from compressor.results import Variant
@@ -36,7 +37,8 @@ class Stage:
         keys: key -> argument, which tell results of the same stage apart.
         needs: stages that it is computed from: it is dropped with any of them whose keys do not
             differ from its own.
-        writes: argument that holds the directory where it writes files for the user.
+        writes: argument that holds the directory where it writes files for the user, by
+            `Workspace.making`.
         weights: file in the state directory with weights, or translations, that belong to the
             result.
         scratch: files with states of trainings in the state directory, several times the model
@@ -144,9 +146,12 @@ def stage(
             if found is None:
                 _drop_dependents(workspace, name, keys)
                 began = workspace.begin(label, title)
-                files = _Files(workspace, row, arguments)
+                weights = _kept_weights(workspace, row, arguments)
+                if weights is not None:
+                    weights.unlink(missing_ok=True)
+                workspace.made()  # by a stage that failed
                 found = function(context, *args, **kwargs)
-                record = Record(name, keys, encode(found), files.written())
+                record = Record(name, keys, encode(found), _written(workspace, weights))
                 workspace.finish(label, record, began)
             elif row.writes and isinstance(found, Variant):
                 # The output directory may have been moved since.
@@ -185,28 +190,17 @@ def _forms(
     return lambda found: adapter.dump_python(found, mode="json"), adapter.validate_python
 
 
-class _Files:
-    """Which files a stage writes: those that change while it runs."""
+def _kept_weights(workspace: Workspace, row: Stage, arguments: dict[str, Any]) -> Path | None:
+    """Where a stage keeps weights, if it does."""
+    return workspace.state / row.weights.format(**arguments) if row.weights else None
 
-    def __init__(self, workspace: Workspace, row: Stage, arguments: dict[str, Any]) -> None:
-        self.workspace, self.directory = workspace, None
-        self.weights: Path | None = None
-        if row.writes:
-            self.directory = Path(attrgetter(row.writes)(_Names(arguments)))
-            self.before = workspace.files_below(self.directory)
-        if row.weights:
-            self.weights = workspace.state / row.weights.format(**arguments)
-            self.weights.unlink(missing_ok=True)
 
-    def written(self) -> dict[str, str]:
-        """Path -> SHA-256; what was there before and is as it was belongs to others."""
-        names: list[str] = []
-        if self.directory is not None:
-            after = self.workspace.files_below(self.directory)
-            names = [name for name, facts in after.items() if self.before.get(name) != facts]
-        if self.weights is not None and self.weights.exists():
-            names.append(self.weights.relative_to(self.workspace.root).as_posix())
-        return self.workspace.hashes(names)
+def _written(workspace: Workspace, weights: Path | None) -> dict[str, str]:
+    """Path -> SHA-256 of the files that a stage wrote."""
+    files = workspace.made()
+    if weights is not None and weights.exists():
+        files[weights.relative_to(workspace.root).as_posix()] = sha256_of(weights)
+    return files
 
 
 def _drop_dependents(workspace: Workspace, name: str, keys: dict[str, Any]) -> None:

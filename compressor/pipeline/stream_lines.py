@@ -9,13 +9,13 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import BinaryIO, Self, TypeVar
 
 from compressor.errors import InputError
-from compressor.files import require_directory
+from compressor.files import require_directory, written_at_once
 from compressor.input_files import open_file
 from compressor.progress import Progress
 from compressor.runtime.batching import CHUNK_ROWS
@@ -102,7 +102,7 @@ class LineWriter:
     """Writes lines, as UTF-8 that end with LF, to the standard output or to a new file.
 
     Directories that the file needs are made.
-    To be used in a `with` block; a file that an error left incomplete is removed.
+    To be used in a `with` block, at whose end the file appears if there was no error.
 
     Args:
         output: the file; None for the standard output.
@@ -114,6 +114,7 @@ class LineWriter:
 
     def __init__(self, output: Path | None) -> None:
         self._output = output
+        self._whole: AbstractContextManager[Path] | None = None
         if output is None and sys.stdout is None:
             raise InputError(
                 "standard output is closed; give a file with --output", id="standard-output-closed"
@@ -146,18 +147,18 @@ class LineWriter:
         if self._output is None:
             return sys.stdout.buffer
         require_directory(self._output.parent)
-        try:
-            self._output.parent.mkdir(parents=True, exist_ok=True)
-            return self._output.open("xb")
-        except FileExistsError as error:
+        self._refuse_existing()
+        with self._failures():
+            # Under another name, until it is complete: a killed process leaves no half file.
+            self._whole = written_at_once(self._output, replace=False)
+            return self._whole.__enter__().open("xb")
+
+    def _refuse_existing(self) -> None:
+        if self._output is not None and (self._output.exists() or self._output.is_symlink()):
             raise InputError(
                 f"{self._output} exists; choose another --output, or remove it",
                 id="output-not-empty",
-            ) from error
-        except OSError as error:
-            raise InputError(
-                f"cannot write {self._output}: {error.strerror}", id="output-not-writable"
-            ) from error
+            )
 
     def __exit__(
         self,
@@ -165,17 +166,24 @@ class LineWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        complete = kind is None
         try:
             with self._failures():
                 self._file.flush() if self._output is None else self._file.close()
-        except (InputError, BrokenPipeError):
-            if complete:  # otherwise there is an error already, the first one
-                complete = False
+                if self._whole is not None and kind is None:
+                    self._whole.__exit__(None, None, None)
+        except (InputError, BrokenPipeError) as failure:
+            self._give_up(failure)
+            if kind is None:  # otherwise there is an error already, the first one
                 raise
-        finally:
-            if self._output is not None and not complete:
-                self._output.unlink()
+        else:
+            if error is not None:
+                self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        """Remove what was written, if it is a file."""
+        if self._whole is not None:
+            with suppress(type(error)):
+                self._whole.__exit__(type(error), error, error.__traceback__)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:
@@ -186,6 +194,8 @@ class LineWriter:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())
             if isinstance(error, BrokenPipeError):
                 raise
+            if isinstance(error, FileExistsError):
+                self._refuse_existing()
             raise InputError(
                 f"cannot write {self._output or 'standard output'}: {error.strerror}",
                 id="output-not-writable",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from compressor.budgets.speed import counts_to_measure, layer_costs, trial_mask
 from compressor.export.graphs import export_graphs
@@ -90,7 +89,7 @@ def _time_masks(
     """
     settings = context.recipe.throughput
     assert settings is not None
-    with TemporaryDirectory(dir=context.workspace.state, prefix="trial-") as directory:
+    with context.workspace.temporary("trial") as directory:
         subjects = [Subject("dense", dense, context.full.counts())]
         for number, (name, mask) in enumerate(masks.items(), 1):
             path = Path(directory) / str(number)

@@ -164,7 +164,7 @@ def check_model(recipe: Recipe, checkpoint: Checkpoint, task: Task, rules: Seque
 
 def check_columns(data: Columns, task: Task) -> None:
     """Raise `UsageError` for columns of another task."""
-    others = tuple(name for name in Columns.model_fields if name not in task.columns)
+    others = tuple(n for n in Columns.model_fields if n not in (*task.columns, "header"))
     _refuse(data, Columns, others, f"another task than {task.name};")
 
 

@@ -4,31 +4,41 @@
 later stages compare with). A record is written last and at once, so it is there exactly when all
 that the stage wrote is complete; it holds the SHA-256 of the files that the stage wrote. A record
 that cannot be read, or whose files are missing or changed, counts as not there: the stage is made
-again, after a message.
+again, after a message. The manifest takes the hashes from the records, so a file that was damaged
+since does not get a new one.
+
+Stages write into a directory in `OUT/.compress`, whose files are moved when they are complete. One
+process at a time works in a workspace; a lock says which.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from tempfile import TemporaryDirectory
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from pydantic import TypeAdapter
 
 from compressor import __version__
 from compressor.errors import InputError, UsageError
-from compressor.files import sha256_of, write_json
+from compressor.files import move_files, sha256_of, write_json
+from compressor.locks import lock_output
 from compressor.model.memory import trim_memory
 from compressor.progress import Progress
 from compressor.runtime.artifact import GRAPHS_FILE
 
 STATE = ".compress"
-MANIFEST = "manifest.json"
-REWRITTEN = (GRAPHS_FILE,)  # by later stages, which add what they made
 _RUN = "run.json"
+_LOCK = "lock"
+_MAKING = "making-"  # prefix of directories in which stages write
 
 Value = TypeVar("Value")
 
@@ -56,13 +66,58 @@ _RECORD = TypeAdapter(Record)
 
 
 class Workspace:
-    """An output directory that belongs to one run; see `open_workspace`."""
+    """An output directory that belongs to one run; see `open_workspace`.
 
-    def __init__(self, root: Path, progress: Progress) -> None:
+    In a `with` block no other process can open it; it ends with the block.
+    """
+
+    def __init__(self, root: Path, progress: Progress, output: Path | None = None) -> None:
         self.root = root
         self.state = root / STATE
         self.progress = progress
+        self.files: dict[str, str] = {}  # path -> SHA-256, of all stages that were read or made
         self._announced: set[str] = set()
+        self._made: dict[str, str] = {}
+        self._lock = lock_output(self.state / _LOCK, output or root)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let other processes open it."""
+        self._lock.release()
+
+    def temporary(self, name: str) -> TemporaryDirectory[str]:
+        """A directory for a `with` block; if the process is killed, the next run removes it."""
+        return TemporaryDirectory(prefix=f"{_MAKING}{name}-", dir=self.state)
+
+    @contextmanager
+    def making(self, directory: Path) -> Iterator[Path]:
+        """An empty directory, whose files go to `directory` when the block ends without an error.
+
+        Until then nothing of what is made stands under its final name.
+        """
+        with self.temporary(directory.name) as temporary:
+            yield Path(temporary)
+            moved = move_files(Path(temporary), directory, last=GRAPHS_FILE)
+        for name, digest in moved.items():
+            path = directory / name
+            if path.name == GRAPHS_FILE:
+                digest = _graphs_digest(path)
+            self._made[path.relative_to(self.root).as_posix()] = digest
+
+    def made(self) -> dict[str, str]:
+        """Path from the root -> SHA-256, of the files of `making` since this was asked last."""
+        found, self._made = self._made, {}
+        return found
 
     def read(self, name: str, decode: Callable[[Any], Value], title: str) -> Value | None:
         """The result of a finished stage; None where there is none that can be relied on."""
@@ -77,10 +132,11 @@ class Workspace:
         except (ValueError, KeyError, TypeError, AttributeError):
             self.progress.message(f"{path} cannot be read; {title} is done again")
             return None
-        lost = self._lost(record.files)
+        lost = self.lost(record.files)
         if lost:
             self.progress.message(f"{lost} is missing or changed; {title} is done again")
             return None
+        self.files |= record.files
         if name not in self._announced:
             self._announced.add(name)
             self.progress.message(f"{title}: done before")
@@ -95,6 +151,7 @@ class Workspace:
     def finish(self, name: str, record: Record, began: float) -> None:
         """Write the record of a stage that is complete."""
         trim_memory()
+        self.files |= record.files
         write_json(self.state / f"{name}.json", _RECORD.dump_python(record, mode="json"))
         self.progress.detail(f"  {name}: {time.perf_counter() - began:.1f} s")
 
@@ -125,65 +182,85 @@ class Workspace:
             if wanted(record):
                 path.unlink()
 
-    def files_below(self, directory: Path) -> dict[str, tuple[int, int]]:
-        """Bytes and time of change (ns) of all files below a directory but a workspace's own."""
-        found = {}
-        for path in directory.rglob("*"):
-            inside = path.relative_to(directory).parts
-            if path.is_file() and STATE not in inside:
-                facts = path.stat()
-                name = path.relative_to(self.root).as_posix()
-                found[name] = facts.st_size, facts.st_mtime_ns
-        return found
-
-    def hashes(self, names: Iterable[str]) -> dict[str, str]:
-        """SHA-256 of files, by their path from the output directory."""
-        return {name: sha256_of(self.root / name) for name in sorted(names)}
-
-    def _lost(self, files: Mapping[str, str]) -> str:
-        """The first of some files that is missing or changed; `REWRITTEN` ones may change."""
+    def lost(self, files: Mapping[str, str]) -> str:
+        """The first of some files that is missing or changed; later stages may add graphs."""
         for name, digest in files.items():
             path = self.root / name
-            if not path.is_file():
-                return str(path)
-            if path.name not in REWRITTEN and sha256_of(path) != digest:
+            if not path.is_file() or not _holds(path, digest):
                 return str(path)
         return ""
 
 
-def open_workspace(root: Path, identity: Mapping[str, Any], progress: Progress) -> Workspace:
+def _holds(path: Path, digest: str) -> bool:
+    if path.name != GRAPHS_FILE:
+        return sha256_of(path) == digest
+    precisions, _, _ = digest.partition(":")
+    try:
+        return _graphs_digest(path, precisions.split(",")) == digest
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return False
+
+
+def _graphs_digest(path: Path, precisions: Sequence[str] | None = None) -> str:
+    """What `graphs.json` says of some precisions, all by default: their names and a SHA-256.
+
+    Later stages add precisions and choose the default one, without which it is computed.
+    """
+    data = json.loads(path.read_text(encoding="utf-8"))
+    if data.pop("default_precision") not in data["precisions"]:
+        raise ValueError("the default precision is not there")
+    names = list(data["precisions"]) if precisions is None else precisions
+    data["precisions"] = {name: data["precisions"][name] for name in names}
+    text = json.dumps(data, sort_keys=True)
+    return f"{','.join(names)}:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def open_workspace(
+    root: Path, identity: Mapping[str, Any], progress: Progress, output: Path | None = None
+) -> Workspace:
     """Take an empty directory, or go on with one that holds the same run.
 
     Args:
         root: a directory that can be written (`files.require_directory`).
         identity: the resolved options and fingerprints of all inputs.
+        output: what the user named, if that is not `root`.
 
     Raises:
-        InputError: the directory holds something that is not ours.
+        InputError: the directory holds something that is not ours, or another process works there.
         UsageError: it holds a run with other options or other inputs.
     """
-    path = root / STATE / _RUN
-    wanted = json.loads(json.dumps(identity))
+    is_new = not (root / STATE / _RUN).exists()
+    if is_new and root.exists() and any(path.name != STATE for path in root.iterdir()):
+        raise InputError(
+            f"{root} is not empty and holds no run; choose another --output", id="output-not-empty"
+        )
+    workspace = Workspace(root, progress, output)
+    try:
+        _take_up(workspace, json.loads(json.dumps(identity)))
+    except BaseException:
+        workspace.close()
+        raise
+    return workspace
+
+
+def _take_up(workspace: Workspace, wanted: Mapping[str, Any]) -> None:
+    """Check that what is there belongs to the same run, and note its options if nothing is."""
+    path, state = workspace.state / _RUN, workspace.state
     before = _read_identity(path) if path.exists() else None
     if before is not None:
         for key, old, new in _differences(before, wanted):
             raise UsageError(
-                f"{root} holds a run with {key}={old!r}, now it is {new!r}; "
+                f"{workspace.root} holds a run with {key}={old!r}, now it is {new!r}; "
                 "give the same options to go on, or another --output",
                 id="output-of-another-run",
             )
     elif path.exists():
-        progress.message(f"{path} cannot be read; the run starts again")
-    elif root.exists() and any(root.iterdir()):
-        raise InputError(
-            f"{root} is not empty and holds no run; choose another --output", id="output-not-empty"
-        )
-    workspace = Workspace(root, progress)
-    if before is None and path.exists():
+        workspace.progress.message(f"{path} cannot be read; the run starts again")
         workspace.drop(lambda record: True)
-    workspace.state.mkdir(parents=True, exist_ok=True)
-    write_json(path, wanted)
-    return workspace
+    for left in state.glob(f"{_MAKING}*"):  # by a process that was killed
+        shutil.rmtree(left)
+    if before is None:
+        write_json(path, wanted)
 
 
 def _differences(
@@ -204,16 +281,3 @@ def _read_identity(path: Path) -> dict[str, Any] | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
-
-
-def write_manifest(directory: Path, facts: Mapping[str, Any]) -> None:
-    """List every file of an artifact with its size and SHA-256, beside how it came to be."""
-    files = {
-        path.relative_to(directory).as_posix(): {
-            "bytes": path.stat().st_size,
-            "sha256": sha256_of(path),
-        }
-        for path in sorted(directory.rglob("*"))
-        if path.is_file() and path.name != MANIFEST and STATE not in path.parts
-    }
-    write_json(directory / MANIFEST, {"schema": 1, **facts, "files": files})

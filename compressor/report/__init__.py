@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from compressor.errors import UsageError, did_you_mean
+from compressor.files import write_at_once
+from compressor.manifest import update_manifest
 
 if TYPE_CHECKING:
     from compressor.report.schema import Report
@@ -49,16 +51,23 @@ def render(report: Report, name: str) -> str:
     return text
 
 
+def render_reports(
+    report: Report, directory: Path, names: Sequence[str] = DEFAULT_RENDERERS
+) -> dict[Path, str]:
+    """The report in the given formats: where each goes in `directory`, and its text."""
+    rendered = [(name, render(report, name)) for name in names]  # refuses unknown formats
+    return {directory / RENDERERS[name].file: text for name, text in rendered}
+
+
 def write_reports(
     report: Report, directory: Path, names: Sequence[str] = DEFAULT_RENDERERS
 ) -> list[Path]:
     """Write the report in the given formats into `directory`, which is created if missing.
 
-    Everything is rendered before the first file is written. Files of earlier reports are replaced.
+    Everything is rendered before the first file is written. Files of earlier reports are replaced;
+    the manifest of an artifact there is kept true.
     """
-    rendered = [(name, render(report, name)) for name in names]
-    texts = {directory / RENDERERS[name].file: text for name, text in rendered}
-    directory.mkdir(parents=True, exist_ok=True)
-    for path, text in texts.items():
-        path.write_text(text, encoding="utf-8", newline="\n")
+    texts = render_reports(report, directory, names)
+    hashes = {path.name: write_at_once(path, text) for path, text in texts.items()}
+    update_manifest(directory, hashes)
     return list(texts)

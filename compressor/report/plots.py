@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compressor.files import sha256_of, written_at_once
+from compressor.manifest import update_manifest
 from compressor.report import facts, numbers
 from compressor.report.schema import Report
 from compressor.results import Timing, Variant
@@ -247,6 +249,9 @@ FIGURES: dict[str, Callable[[Report], Figure | None]] = {
 }
 
 
+PLOT_TITLE = "compress: report"  # in the files, to know them by
+
+
 def save_plots(report: Report, directory: Path) -> list[Path]:
     """Write each plot the report has data for as `NAME.png` (200 dpi) and `NAME.svg`.
 
@@ -259,8 +264,21 @@ def save_plots(report: Report, directory: Path) -> list[Path]:
             figure = draw(report)
             if figure is None:
                 continue
-            for suffix, options in (("png", {"dpi": 200}), ("svg", {"metadata": {"Date": None}})):
+            # Without a date, the same report gives the same file.
+            title: dict[str, Any] = {"Title": PLOT_TITLE}
+            for suffix, options in (
+                ("png", {"dpi": 200, "metadata": title}),
+                ("svg", {"metadata": title | {"Date": None}}),
+            ):
                 path = directory / f"{name}.{suffix}"
-                figure.savefig(path, facecolor="white", **options)
+                with written_at_once(path) as temporary:
+                    figure.savefig(temporary, facecolor="white", **options)
                 written.append(path)
+    update_manifest(directory, {path.name: sha256_of(path) for path in written})
     return written
+
+
+def is_plot(path: Path) -> bool:
+    """Whether a file is one that `save_plots` made."""
+    with path.open("rb") as file:
+        return PLOT_TITLE.encode() in file.read(1024)

@@ -5,17 +5,40 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from compressor.errors import InputError, UsageError
+from compressor.input_files import read_text
 
 GRAPH_DIRECTORY = "onnx"
 GRAPHS_FILE = "graphs.json"
 
+MOST_BEAMS = 1024
 CPU_ONLY = ("int8",)  # onnxruntime has no CUDA kernels for products of unsigned bytes
 
-TokenId = Annotated[int, Field(ge=0)]
-Count = Annotated[int, Field(ge=0)]
+_MOST = 1 << 31  # ids, lengths and counts are 32-bit numbers in tokenizers
+
+TokenId = Annotated[int, Field(ge=0, lt=_MOST)]
+Count = Annotated[int, Field(ge=0, lt=_MOST)]
+Size = Annotated[int, Field(ge=1, lt=_MOST)]
+
+
+def _plain(name: str) -> str:
+    """The name of a file in the same directory."""
+    if name in ("", ".", "..") or set(name) & set("/\\:\0"):
+        raise ValueError(f"{name!r} must be the name of a file beside {GRAPHS_FILE}")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_plain)]
 
 
 class _Model(BaseModel):
@@ -33,12 +56,12 @@ class Generation(_Model):
 
     decoder_start_token_id: TokenId
     eos_token_id: list[TokenId]
-    max_length: Annotated[int, Field(ge=2)] | None = None
-    max_new_tokens: Annotated[int, Field(ge=1)] | None = None
-    positions: Annotated[int, Field(ge=1)] | None = None
+    max_length: Annotated[int, Field(ge=2, lt=_MOST)] | None = None
+    max_new_tokens: Size | None = None
+    positions: Size | None = None
     min_length: Count = 0
-    num_beams: Annotated[int, Field(ge=1)] = 1
-    length_penalty: float = 1.0
+    num_beams: Annotated[int, Field(ge=1, le=MOST_BEAMS)] = 1
+    length_penalty: Annotated[float, Field(allow_inf_nan=False)] = 1.0
     early_stopping: bool | Literal["never"] = False
     forced_bos_token_id: TokenId | None = None
     forced_eos_token_id: TokenId | list[TokenId] | None = None
@@ -95,12 +118,18 @@ class Generation(_Model):
 
 class _Artifact(_Model):
     schema_: Annotated[Literal[1], Field(alias="schema")]
-    precisions: dict[str, dict[str, str]]
+    precisions: Annotated[dict[str, dict[str, FileName]], Field(min_length=1)]
     default_precision: str
-    tokenizer: str
-    max_source_tokens: Annotated[int, Field(ge=1)]
+    tokenizer: FileName
+    max_source_tokens: Size
     pad_token_id: TokenId
-    inputs: list[str]
+    inputs: list[Literal["input_ids", "attention_mask", "token_type_ids"]]
+
+    @model_validator(mode="after")
+    def _has_its_default(self) -> Self:
+        if self.default_precision not in self.precisions:
+            raise ValueError(f"default_precision {self.default_precision!r} is not in precisions")
+        return self
 
     def precision(self, name: str | None, device: str) -> str:
         """The precision to run on `device`; None stands for the default one.
@@ -116,6 +145,15 @@ class _Artifact(_Model):
                 id="precision-not-on-device",
             )
         return chosen
+
+    def used_files(self, precision: str) -> list[str]:
+        """Files that are opened for one precision, as paths from the artifact's directory."""
+        names = [self.tokenizer, *self.precisions.get(precision, {}).values(), *self._own_files()]
+        return [f"{GRAPH_DIRECTORY}/{name}" for name in names]
+
+    def _own_files(self) -> list[str]:
+        """Further files of the task."""
+        return []
 
     def file(self, role: str, precision: str | None) -> str:
         """Name of the graph with that role, in one precision (None: the default one).
@@ -153,10 +191,27 @@ class TranslationArtifact(_Artifact):
     labels: None = None
     decoder_self_heads: list[Count]
     cross_heads: list[Count]
-    head_dim: Annotated[int, Field(ge=1)]
-    vocab_size: Annotated[int, Field(ge=1)]
-    output_tokens: str | None = None  # file with the tokens that the decoder scores; None: all
+    head_dim: Size
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 26)]
+    output_tokens: FileName | None = None  # file with the tokens the decoder scores; None: all
     generation: Generation
+
+    def _own_files(self) -> list[str]:
+        return [] if self.output_tokens is None else [self.output_tokens]
+
+    @model_validator(mode="after")
+    def _tokens_are_in_the_vocabulary(self) -> Self:
+        given = self.generation
+        forced = given.forced_eos_token_id
+        ids = [
+            self.pad_token_id, given.decoder_start_token_id, given.forced_bos_token_id,
+            *given.eos_token_id, *given.suppress_tokens,
+            *(forced if isinstance(forced, list) else [forced]),
+        ]  # fmt: skip
+        beyond = [token for token in ids if token is not None and token >= self.vocab_size]
+        if beyond:
+            raise ValueError(f"token {beyond[0]} is beyond the vocabulary of {self.vocab_size}")
+        return self
 
 
 Artifact = ClassificationArtifact | TranslationArtifact
@@ -171,7 +226,7 @@ def read_artifact(directory: Path) -> Artifact:
     """
     path = directory / GRAPH_DIRECTORY / GRAPHS_FILE
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except OSError as error:
         raise InputError(
             f"cannot read {path}: {error.strerror}; give the output directory of `compress run` "
@@ -187,8 +242,8 @@ def read_artifact(directory: Path) -> Artifact:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"]) or "the file"
+        reason = " ".join(f"{first['msg']}".split())
         raise InputError(
-            f"{path} does not describe an artifact: {field}: {first['msg']}; export the model "
-            "again",
+            f"{path} does not describe an artifact: {field}: {reason}; export the model again",
             id="artifact-invalid",
         ) from error

@@ -7,7 +7,7 @@ import ctypes
 import importlib.util
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -197,13 +197,45 @@ def _create(ort: Any, graph: Path, options: Any, device: str, without: Sequence[
             # Or it would print to stdout and continue on the CPU, here and in the middle of a run.
             enable_fallback=0,
         )  # fmt: skip
-    except (state.Fail, state.InvalidProtobuf, state.InvalidGraph, state.NotImplemented) as error:
-        raise InputError(
-            f"onnxruntime {ort.__version__} cannot open {graph}: "
-            f"{str(error).splitlines()[0]}; export the model again",
-            id="graph-invalid",
-        ) from error
+    except _graph_errors(state) as error:
+        raise _unusable(ort, graph, error) from error
     except (RuntimeError, state.EPFail, state.RuntimeException) as error:
         if device != "cuda":
-            raise
+            raise _unusable(ort, graph, error) from error
         raise _not_started(ort, f"({str(error).splitlines()[0]:.200})") from error
+
+
+def _graph_errors(state: Any) -> tuple[type[Exception], ...]:
+    return (
+        state.Fail, state.InvalidProtobuf, state.InvalidGraph, state.NotImplemented,
+        state.InvalidArgument, state.NoSuchFile, state.NoModel,
+    )  # fmt: skip
+
+
+def _unusable(ort: Any, graph: Path, error: Exception) -> InputError:
+    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return InputError(
+        f"onnxruntime {ort.__version__} cannot open {graph}: {reason:.300}; export the model again",
+        id="graph-invalid",
+    )
+
+
+@contextlib.contextmanager
+def run_errors(directory: Path) -> Iterator[None]:
+    """Turn what a graph refuses while it runs into an error of the artifact's.
+
+    Raises:
+        InputError: the graph does not take what the tokenizer and `graphs.json` make.
+    """
+    state = _onnxruntime().capi.onnxruntime_pybind11_state
+    try:
+        yield
+    except (*_graph_errors(state), state.RuntimeException) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        if "llocat" in reason:  # memory, not the graph
+            raise
+        raise InputError(
+            f"the graphs in {directory} fail ({reason:.300}); the tokenizer or graphs.json may be "
+            "of another model: export it again",
+            id="graph-fails",
+        ) from error

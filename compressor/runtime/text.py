@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import EnvironmentProblem, InputError, UsageError
+from compressor.input_files import MIB, read_text
 from compressor.runtime.sentencepiece_normalizer import SentencePieceNormalizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+_MOST_BYTES = 512 * MIB  # the largest tokenizers have some 20
 
 # A noncharacter: it occurs in no text, so a vocabulary entry that starts with it never matches.
 MARK = "\ufdd0"
@@ -58,19 +61,35 @@ class TextTokenizer:
 
     def __init__(self, path: Path, max_tokens: int | None = None) -> None:
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_text(path, _MOST_BYTES)
         except OSError as error:
             raise InputError(
                 f"cannot read tokenizer {path}: {error.strerror}; export the model again",
                 id="tokenizer-unreadable",
             ) from error
+        except UnicodeDecodeError as error:
+            raise _invalid(path, error) from error
         self._tokenizer, self._normalizer = _load(text, path)
         if max_tokens is not None:
+            added = self._tokenizer.num_special_tokens_to_add(False)
+            if max_tokens <= added:
+                raise InputError(
+                    f"{path} adds {added} special tokens to a row of at most {max_tokens}; export "
+                    "the model again",
+                    id="tokenizer-invalid",
+                )
             self._tokenizer.enable_truncation(max_tokens)
         self._first_without_id = self._tokenizer.token_to_id(FIRST_WITHOUT_ID)
         if self._first_without_id is not None:
             self._unknown = self._tokenizer.model.tokenize(MARK)[0].id
         self._max_tokens = max_tokens
+
+    @property
+    def highest_id(self) -> int:
+        """The highest id that a text can get."""
+        if self._first_without_id is not None:
+            return self._first_without_id - 1
+        return max(self._tokenizer.get_vocab(True).values(), default=-1)
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
         """Token ids of each text, or of each (text, pair), special tokens included.
@@ -129,14 +148,21 @@ def _load(text: str, path: Path) -> tuple[Tokenizer, SentencePieceNormalizer | N
         ) from error
     try:
         tokenizer = Tokenizer.from_str(text)
-    except Exception as error:  # the library raises nothing more specific
-        raise InputError(
-            f"{path} is not a tokenizer file ({error}); export the model again",
-            id="tokenizer-invalid",
-        ) from error
-    if tokenizer.token_to_id(FIRST_WITHOUT_ID) is None:
-        return tokenizer, None
-    return tokenizer, _take_normalizer(tokenizer)
+        if tokenizer.token_to_id(FIRST_WITHOUT_ID) is None:
+            return tokenizer, None
+        return tokenizer, _take_normalizer(tokenizer)
+    except BaseException as error:  # the library raises nothing more specific, and may panic
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise _invalid(path, error) from error
+
+
+def _invalid(path: Path, error: BaseException) -> InputError:
+    reason = " ".join(str(error).split())
+    return InputError(
+        f"{path} is not a tokenizer file ({reason:.300}); export the model again",
+        id="tokenizer-invalid",
+    )
 
 
 def _take_normalizer(tokenizer: Tokenizer) -> SentencePieceNormalizer | None:

@@ -22,6 +22,12 @@ from compressor.runtime.batching import (
     collate,
     in_chunks,
 )
+from compressor.runtime.consistency import (
+    read_unchanged,
+    require_ids,
+    require_inside,
+    require_translator,
+)
 from compressor.runtime.decoder import (
     SELECT_CACHES,
     SELECT_PAST,
@@ -30,7 +36,7 @@ from compressor.runtime.decoder import (
     run_bound,
 )
 from compressor.runtime.search import beam_search, greedy
-from compressor.runtime.session import open_session
+from compressor.runtime.session import open_session, run_errors
 from compressor.runtime.text import Encoded, TextTokenizer
 from compressor.runtime.vocabulary import AllTokens, OutputTokens, read_output_tokens
 
@@ -49,9 +55,15 @@ class Translator:
         precision: str | None = None,
         device: str = "cpu",
         threads: int | None = None,
+        verify: bool = True,
     ) -> None:
-        graphs = Path(directory) / GRAPH_DIRECTORY
-        artifact = read_artifact(Path(directory))
+        self._directory = Path(directory)
+        graphs = self._directory / GRAPH_DIRECTORY
+        if verify:
+            artifact = read_unchanged(self._directory, [precision] if precision else None)
+        else:
+            artifact = read_artifact(self._directory)
+            require_inside(self._directory, artifact)
         if not isinstance(artifact, TranslationArtifact):
             raise InputError(
                 f"{directory} holds a {artifact.task} model; open it with Classifier",
@@ -67,11 +79,14 @@ class Translator:
             for role in (SELECT_PAST, SELECT_CACHES)
             if role in artifact.precisions[precision]  # not in artifacts of earlier versions
         ]
-        self._decoder = DecoderGraph(decoder, device, select)
         self._tokenizer = TextTokenizer(graphs / artifact.tokenizer, artifact.max_source_tokens)
         self.tokens: OutputTokens = AllTokens(artifact.vocab_size)
         if artifact.output_tokens is not None:
             self.tokens = read_output_tokens(graphs / artifact.output_tokens, artifact.vocab_size)
+        scored = len(self.tokens.ids)
+        require_translator(artifact, self._encoder, decoder, scored, self._directory)
+        require_ids(self._tokenizer, artifact.vocab_size, graphs / artifact.tokenizer)
+        self._decoder = DecoderGraph(decoder, device, select)
         self._generation = self.tokens.settings(artifact.generation)
         self.provider = str(decoder.get_providers()[0])
 
@@ -234,7 +249,8 @@ class Translator:
         if rows == 0:
             return []
         search = greedy if settings.num_beams == 1 else beam_search
-        return self.tokens.rows(search(self.start(batch), rows, settings))
+        with run_errors(self._directory):
+            return self.tokens.rows(search(self.start(batch), rows, settings))
 
     def _settings(
         self,

@@ -6,7 +6,6 @@ these from 0 on, in the order of their ids. The search uses indices; users see i
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import InputError
+from compressor.input_files import read_json
 from compressor.runtime.artifact import (
     GRAPH_DIRECTORY,
     Generation,
@@ -111,7 +111,7 @@ def read_output_tokens(path: Path, vocabulary: int) -> OutputTokens:
         InputError: there is no such file, or something else in it.
     """
     try:
-        ids = json.loads(path.read_text(encoding="utf-8"))
+        ids = read_json(path)
     except (OSError, ValueError) as error:
         raise InputError(
             f"cannot read {path} ({error}); export the model again", id="output-tokens-unreadable"

@@ -33,12 +33,14 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
 
     job = prepare(request, output, progress)
     module, _, function = request.function.partition(":")
-    try:
-        result: Result = getattr(import_module(module), function)(job)
-    except CompressError:
-        discard_unused(job.workspace, output)
-        raise
-    if job.shared_rows and job.test is not None:
-        result = result.with_shared_rows(job.shared_rows, len(job.test.sources))
-    write_result(result, request.name, output)
+    with job.workspace:
+        try:
+            result: Result = getattr(import_module(module), function)(job)
+        except CompressError:
+            job.workspace.close()
+            discard_unused(job.workspace, output)
+            raise
+        if job.shared_rows and job.test is not None:
+            result = result.with_shared_rows(job.shared_rows, len(job.test.sources))
+        write_result(result, request.name, output)
     return result

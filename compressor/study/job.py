@@ -119,7 +119,8 @@ def prepare(request: StudyRequest, output: Path, progress: Progress) -> Job:
         "data_sha256": [rows and rows.sha256 for rows in (calibration, other, test)],
         "conllu_sha256": None if conllu is None else fingerprint([_file(conllu)]),
     }
-    workspace = open_workspace(output / STATE / f"{PREFIX}{request.name}", identity, progress)
+    root = output / STATE / f"{PREFIX}{request.name}"
+    workspace = open_workspace(root, identity, progress, output)
     return Job(request, checkpoint, calibration, other, test, shared, device, workspace, progress)
 
 

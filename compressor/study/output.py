@@ -62,7 +62,7 @@ def require_output(output: Path) -> None:
     require_directory(output)
     if not output.exists() or any((output / STATE).glob(f"{PREFIX}*")):
         return
-    if any(output.iterdir()):
+    if any(path.name != STATE for path in output.iterdir()):
         raise InputError(
             f"{output} is not empty and holds no study; choose another --output",
             id="output-not-empty",

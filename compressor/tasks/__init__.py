@@ -54,14 +54,15 @@ def read_rows(
     labels: Sequence[str] | None = None,
     minimum: int = 1,
     limit: int | None = None,
+    header: bool = True,
     **columns: str | None,
 ) -> Rows:
     """Read and check the rows of a calibration or test file.
 
     Tables (TSV, CSV) have a header row; their first two columns are read unless others are named:
     source and target for translation, text and label for classification (columns called `text` or
-    `sentence`, and `label`, are taken first). A header that reads like a sentence is an error, so
-    that a file without a header does not lose its first row.
+    `sentence`, and `label`, are taken first). A header that reads like a sentence is an error, and
+    one of unusual names is told, so that a file without a header does not lose its first row.
 
     Args:
         task: name of a task.
@@ -71,6 +72,7 @@ def read_rows(
             names or class ids. Without it labels are taken as they are.
         minimum: fewer rows are an error.
         limit: use only the first so many rows; all are checked nevertheless.
+        header: whether a table has a header row; without one its columns are `1`, `2`, ….
         columns: names of the columns, by option of the task (`source_column`, `label_column`, …).
 
     Raises:
@@ -78,4 +80,6 @@ def read_rows(
         InputError: a missing or malformed file, a missing column, an empty cell, an unknown
             label, too few rows; with file and line.
     """
-    return get_task(task).read_rows(str(spec), columns, labels=labels, minimum=minimum, limit=limit)
+    return get_task(task).read_rows(
+        str(spec), columns, labels=labels, minimum=minimum, limit=limit, header=header
+    )

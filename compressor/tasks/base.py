@@ -56,6 +56,7 @@ class Task(ABC):
         labels: Sequence[str] | None = None,
         minimum: int = 1,
         limit: int | None = None,
+        header: bool = True,
     ) -> Rows:
         """Read and check the rows of a data file; see `compressor.tasks.read_rows`."""
         needed = max(minimum, 1)
@@ -72,7 +73,7 @@ class Task(ABC):
                     f"its columns are named with {self.column_options}",
                     id="option-of-another-task",
                 )
-        texts = self.read_texts(spec, given, labels)
+        texts = self.read_texts(spec, given, labels, header)
         if len(texts.sources[:limit]) < needed:
             raise InputError(
                 f"{', '.join(texts.files)}: too few rows, {len(texts.sources)}; the minimum is "
@@ -95,7 +96,11 @@ class Task(ABC):
 
     @abstractmethod
     def read_texts(
-        self, spec: str, columns: Mapping[str, str], labels: Sequence[str] | None
+        self,
+        spec: str,
+        columns: Mapping[str, str],
+        labels: Sequence[str] | None = None,
+        header: bool = True,
     ) -> RowTexts:
         """Read all rows of a data file, checking every cell.
 
@@ -103,6 +108,7 @@ class Task(ABC):
             spec: the file as the user named it.
             columns: option of `self.columns` -> name of the column, where one was given.
             labels: the checkpoint's label names by class id, if it has any and they are known.
+            header: whether a table has a header row.
 
         Raises:
             UsageError, InputError: see `compressor.tasks.read_rows`.

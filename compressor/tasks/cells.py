@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
+import warnings
 from collections.abc import Sequence
 
-from compressor.errors import InputError, UsageError, did_you_mean
+from compressor.errors import CompressWarning, InputError, UsageError, did_you_mean
 from compressor.tasks.tables import Record, Table, quoted
 
 # Column names neither end like sentences nor have many words.
 _SENTENCE_ENDS = (".", "!", "?", "…")
 _MOST_NAME_WORDS = 4
+# Names that nobody would take for a text; codes of languages among them, as in en, de_DE, eng_Latn.
+_USUAL_NAME = re.compile(
+    r"((?i:src|tgt|trg|source|target|texts?|sentence|labels?|class|category|input|output|question|"
+    r"answer|premise|hypothesis|original|translation|reference|ref|id|score)"
+    r"|[a-z]{2,3}([_-][A-Za-z]{2,4})?|[A-Z]{2})"
+    r"([_-]?(text|sentence|lang|column|\d+)|[_-][a-z]{2})?"
+)
 
 
 def first_two_columns(table: Table, options: str) -> tuple[str, str]:
@@ -28,6 +37,8 @@ def first_two_columns(table: Table, options: str) -> tuple[str, str]:
             id="too-few-columns",
         )
     first, second = table.columns[:2]
+    if not table.has_header:
+        return first, second
     for name in (first, second):
         if name.strip().endswith(_SENTENCE_ENDS) or len(name.split()) > _MOST_NAME_WORDS:
             raise InputError(
@@ -35,6 +46,14 @@ def first_two_columns(table: Table, options: str) -> tuple[str, str]:
                 f"row; put a header above it, or name the columns with {options}",
                 id="header-missing",
             )
+    is_json = table.path.lower().endswith(".jsonl")  # every row names its columns
+    if not is_json and not all(_USUAL_NAME.fullmatch(name.strip()) for name in (first, second)):
+        warnings.warn(
+            f"{table.path}: the first line ({quoted([first, second])}) was taken as the names of "
+            "the columns; give --no-header if it is a row",
+            CompressWarning,
+            stacklevel=2,
+        )
     return first, second
 
 

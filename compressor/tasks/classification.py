@@ -46,10 +46,14 @@ class Classification(Task):
         return [str(config.id2label[index]) for index in range(config.num_labels)]
 
     def read_texts(
-        self, spec: str, columns: Mapping[str, str], labels: Sequence[str] | None = None
+        self,
+        spec: str,
+        columns: Mapping[str, str],
+        labels: Sequence[str] | None = None,
+        header: bool = True,
     ) -> RowTexts:
         """As in `Task`; labels of the file are taken as they are where `labels` is None."""
-        table = read_table(spec)
+        table = read_table(spec, header)
         known = None if labels is None else Labels(labels)
         usual_text = next((name for name in _TEXT_COLUMNS if name in table.columns), None)
         usual_label = _LABEL_COLUMN if _LABEL_COLUMN in table.columns else None

@@ -20,9 +20,10 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.input_files import parse_json, read_bytes
 
 
@@ -44,12 +45,17 @@ class Table:
     path: str
     columns: list[str]
     records: list[Record]
+    has_header: bool = True
 
 
-def read_table(path: str) -> Table:
+def read_table(path: str, header: bool = True) -> Table:
     """Read a file whose suffix is one of `FORMATS`.
 
+    Args:
+        header: whether its first row names the columns; without, they are `1`, `2`, ….
+
     Raises:
+        UsageError: `header` is False and the format has none.
         InputError: missing, not UTF-8 text, of an unknown format, or malformed; with the line.
     """
     suffix = Path(path).suffix.lower()
@@ -59,7 +65,7 @@ def read_table(path: str) -> Table:
             f"the format of {path} is not known by its suffix; use one of {known}",
             id="format-unknown",
         )
-    return FORMATS[suffix](path, read_text(path))
+    return FORMATS[suffix](path, read_text(path), header)
 
 
 def read_lines(path: str) -> list[str]:
@@ -121,13 +127,13 @@ def _table_lines(path: str, text: str) -> list[str]:
     return lines
 
 
-def _read_tsv(path: str, text: str) -> Table:
+def _read_tsv(path: str, text: str, header: bool) -> Table:
     lines = _table_lines(path, text)
-    return _with_header(path, ((n, line.split("\t")) for n, line in enumerate(lines, 1)))
+    return _of_rows(path, ((n, line.split("\t")) for n, line in enumerate(lines, 1)), header)
 
 
-def _read_csv(path: str, text: str) -> Table:
-    return _with_header(path, _csv_rows(path, _table_lines(path, text)))
+def _read_csv(path: str, text: str, header: bool) -> Table:
+    return _of_rows(path, _csv_rows(path, _table_lines(path, text)), header)
 
 
 def _csv_rows(path: str, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
@@ -142,13 +148,15 @@ def _csv_rows(path: str, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"{path}:{start}: not a CSV row: {error}", id="csv-malformed") from error
 
 
-def _with_header(path: str, rows: Iterator[tuple[int, list[str]]]) -> Table:
-    _, columns = next(rows)
+def _of_rows(path: str, rows: Iterator[tuple[int, list[str]]], header: bool) -> Table:
+    first_line, first = next(rows)
+    columns = first if header else [str(number) for number in range(1, len(first) + 1)]
     records = []
-    for line, cells in rows:
+    for line, cells in rows if header else chain([(first_line, first)], rows):
         if len(cells) != len(columns):
+            what = "the header" if header else "the first row"
             raise InputError(
-                f"{path}:{line}: {_count(len(cells), 'cell')} in a row, but the header has "
+                f"{path}:{line}: {_count(len(cells), 'cell')} in a row, but {what} has "
                 f"{_count(len(columns), 'column')} ({quoted(columns)})",
                 id="cell-count-differs",
             )
@@ -159,10 +167,15 @@ def _with_header(path: str, rows: Iterator[tuple[int, list[str]]]) -> Table:
             f"{path}:1: the column {repeated[0]!r} occurs twice; rename one of them",
             id="column-repeated",
         )
-    return Table(path, columns, records)
+    return Table(path, columns, records, header)
 
 
-def _read_jsonl(path: str, text: str) -> Table:
+def _read_jsonl(path: str, text: str, header: bool) -> Table:
+    if not header:
+        raise UsageError(
+            f"{path} is JSONL, which has no header anyway; leave --no-header out",
+            id="header-of-json",
+        )
     records: list[Record] = []
     for number, line in enumerate(_table_lines(path, text), 1):
         try:
@@ -183,7 +196,7 @@ def _read_jsonl(path: str, text: str) -> Table:
     return Table(path, list(records[0].cells), records)
 
 
-FORMATS: dict[str, Callable[[str, str], Table]] = {
+FORMATS: dict[str, Callable[[str, str, bool], Table]] = {
     ".tsv": _read_tsv,
     ".csv": _read_csv,
     ".jsonl": _read_jsonl,

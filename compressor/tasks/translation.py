@@ -40,7 +40,11 @@ class Translation(Task):
     hidden_weight = 0.0
 
     def read_texts(
-        self, spec: str, columns: Mapping[str, str], labels: Sequence[str] | None = None
+        self,
+        spec: str,
+        columns: Mapping[str, str],
+        labels: Sequence[str] | None = None,
+        header: bool = True,
     ) -> RowTexts:
         """As in `Task`; `spec` may also be `SOURCE,TARGET`, two files with a sentence per line."""
         if len(columns) == 1:
@@ -55,13 +59,18 @@ class Translation(Task):
                     f"the plain text files {spec} have no columns; leave {self.column_options} out",
                     id="columns-of-plain-text",
                 )
+            if not header:
+                raise UsageError(
+                    f"the plain text files {spec} have no header anyway; leave --no-header out",
+                    id="header-of-plain-text",
+                )
             return _read_parallel(*parallel)
         if Path(spec).suffix.lower() == ".txt":
             raise InputError(
                 f"{spec} is plain text; give two parallel files, SOURCE.txt,TARGET.txt",
                 id="parallel-file-missing",
             )
-        table = read_table(spec)
+        table = read_table(spec, header)
         source, target = (columns.get(option) for option in self.columns)
         if source is None or target is None:
             source, target = first_two_columns(table, self.column_options)

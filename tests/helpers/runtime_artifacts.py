@@ -16,6 +16,8 @@ import torch
 from compressor.export.graphs import export_graphs
 from compressor.export.metadata import write_metadata
 from compressor.export.tokenizer import write_tokenizer
+from compressor.files import sha256_of
+from compressor.manifest import write_manifest
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import prune
@@ -51,6 +53,9 @@ def export(
     files = export_graphs(model, opened.layers, mask, graphs)
     write_tokenizer(opened.tokenizer, graphs / "tokenizer.json")
     write_metadata(opened, model, mask, files, graphs)
+    written = [path for path in directory.rglob("*") if path.is_file()]
+    hashes = {path.relative_to(directory).as_posix(): sha256_of(path) for path in written}
+    write_manifest(directory, {"tool": "compress tests"}, hashes)
     return Exported(directory, model, opened.tokenizer)
 
 

@@ -336,6 +336,7 @@ def quality(report: Report) -> list[dict]:
         ("model.safetensors", "evaluating dense "),
         ("onnx/model.onnx", "evaluating dense "),
         ("units.json", "evaluating dense "),
+        ("onnx/graphs.json", "evaluating dense "),
         (".compress/dense/onnx/model.onnx", "evaluating keep-0.5 "),
     ],
 )
@@ -353,6 +354,47 @@ def test_a_file_that_was_changed_is_made_again(inputs, finished, tmp_path, damag
     assert quality(after) == quality(before)
     assert any(m.startswith(kept) and "done before" in m for m in progress.messages)
     _check_manifest(out)
+
+
+@pytest.mark.parametrize("name", ["README.md", "report.md", "recipe.yaml", "manifest.json"])
+def test_files_of_the_user_are_not_replaced(inputs, finished, tmp_path, name):
+    out = shutil.copytree(finished, tmp_path / "out")
+    (out / name).write_text("my notes", encoding="utf-8")
+    before = hashes(out)
+    progress = Progress()
+    with raises(InputError, "output-not-ours") as caught:
+        run(short(**inputs), out, progress=progress)
+    assert str(out / name) in str(caught.value)
+    assert progress.messages == []  # before anything was computed
+    assert (out / name).read_text(encoding="utf-8") == "my notes"
+    assert hashes(out) == before
+    (out / name).unlink()
+    run(short(**inputs), out)
+    assert (out / name).read_bytes() != b"my notes"
+    _check_manifest(out)
+
+
+def test_a_file_that_changes_while_the_run_goes_on_gets_no_new_hash(inputs, finished, tmp_path):
+    class Harm(Progress):
+        def message(self, text: str) -> None:
+            super().message(text)
+            if "comparing" in text:  # after the build was found intact
+                overwrite_half(out / "model.safetensors")
+
+    out = shutil.copytree(finished, tmp_path / "out")
+    run(short(**inputs), out, progress=Harm())
+    with raises(InputError, "file-changed"):
+        compressor.load(out)
+    run(short(**inputs), out)
+    assert compressor.load(out) is not None
+
+
+def test_files_of_others_are_not_in_the_manifest(inputs, finished, tmp_path):
+    out = shutil.copytree(finished, tmp_path / "out")
+    (out / "notes.txt").write_text("mine", encoding="utf-8")
+    run(short(**inputs), out)
+    listed = json.loads((out / "manifest.json").read_text(encoding="utf-8"))["files"]
+    assert "notes.txt" not in listed
 
 
 DAMAGE = {

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from compressor.errors import InputError, UsageError
-from compressor.pipeline.workspace import Record, Workspace, open_workspace, write_manifest
+from compressor.files import sha256_of, write_json
+from compressor.manifest import find_change, read_manifest, write_manifest
+from compressor.pipeline.workspace import Record, Workspace, open_workspace
 from compressor.progress import SILENT
 from tests.helpers.errors import raises
 from tests.helpers.runs import Progress
@@ -16,15 +20,19 @@ from tests.helpers.runs import Progress
 
 @pytest.fixture
 def workspace(tmp_path) -> Workspace:
-    return open_workspace(tmp_path / "out", {}, SILENT)
+    with open_workspace(tmp_path / "out", {}, SILENT) as opened:
+        yield opened
+
+
+GRAPHS = {"precisions": {"fp32": {"model": "model.onnx"}}, "default_precision": "fp32", "pad": 0}
 
 
 def build(workspace: Workspace, result: int = 1) -> None:
     """Finish a stage that writes two files."""
-    (workspace.root / "weights").write_bytes(b"12345")
-    (workspace.root / "graphs.json").write_text("{}", encoding="utf-8")
-    files = workspace.hashes(["weights", "graphs.json"])
-    workspace.finish("build", Record("build", {"plan": "a"}, result, files), 0.0)
+    with workspace.making(workspace.root) as making:
+        (making / "weights").write_bytes(b"12345")
+        write_json(making / "graphs.json", GRAPHS)
+    workspace.finish("build", Record("build", {"plan": "a"}, result, workspace.made()), 0.0)
 
 
 def read(workspace: Workspace) -> int | None:
@@ -57,7 +65,9 @@ def test_a_lost_or_changed_file_makes_its_stage_unfinished(workspace, harm):
 def test_files_of_others_and_what_later_stages_add_are_no_loss(workspace):
     (workspace.root / "report.md").write_text("short", encoding="utf-8")
     build(workspace)
-    (workspace.root / "graphs.json").write_text('{"precisions": {}}', encoding="utf-8")
+    more = GRAPHS["precisions"] | {"int8": {"model": "model.int8.onnx"}}
+    later = {"precisions": more, "default_precision": "int8"}
+    write_json(workspace.root / "graphs.json", GRAPHS | later)
     (workspace.root / "report.md").write_text("much longer", encoding="utf-8")
     (workspace.root / "weights.int8").touch()
     assert read(workspace) == 1
@@ -65,6 +75,61 @@ def test_files_of_others_and_what_later_stages_add_are_no_loss(workspace):
     assert read(workspace) == 1
     (workspace.root / "graphs.json").unlink()
     assert read(workspace) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pad": 1},
+        {"precisions": {}},
+        {"precisions": {"fp32": {"model": "other.onnx"}}},
+        {"default_precision": "int8"},
+        {"end": 2},
+    ],
+)
+def test_what_a_stage_wrote_into_a_description_of_graphs_may_not_change(workspace, change):
+    build(workspace)
+    write_json(workspace.root / "graphs.json", GRAPHS | change)
+    assert read(workspace) is None
+
+
+@pytest.mark.parametrize("harm", [zeros, cut])
+def test_a_damaged_description_of_graphs_makes_its_stage_unfinished(workspace, harm):
+    build(workspace)
+    harm(workspace.root / "graphs.json")
+    assert read(workspace) is None
+
+
+def test_what_fails_leaves_nothing_under_its_final_name(workspace):
+    def interrupted() -> None:
+        with workspace.making(workspace.root / "out") as making:
+            (making / "weights").write_bytes(b"123")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not (workspace.root / "out").exists()
+    assert workspace.made() == {}
+
+
+def test_what_a_killed_run_was_making_is_removed(tmp_path):
+    with open_workspace(tmp_path / "out", {}, SILENT) as opened:
+        temporary = opened.temporary("build")
+        left = Path(shutil.copytree(temporary.name, f"{temporary.name}-left"))
+        temporary.cleanup()
+    with open_workspace(tmp_path / "out", {}, SILENT):
+        assert not left.exists()
+
+
+def test_two_runs_do_not_share_an_output(tmp_path):
+    with open_workspace(tmp_path / "out", {}, SILENT) as first:
+        build(first)
+        with raises(InputError, "output-in-use") as caught:
+            open_workspace(tmp_path / "out", {}, SILENT)
+        assert str(tmp_path / "out") in str(caught.value)
+        assert f"process {os.getpid()} on " in str(caught.value)
+    with open_workspace(tmp_path / "out", {}, SILENT) as second:
+        assert read(second) == 1
 
 
 RECORD = {"stage": "build", "keys": {}, "result": 1}
@@ -117,19 +182,20 @@ def test_records_can_be_dropped_and_unreadable_ones_go_too(workspace):
     workspace.finish("other", Record("other", {"plan": "b"}, 2), 0.0)
     (workspace.state / "bad.json").write_text("{", encoding="utf-8")
     workspace.drop(lambda record: record.keys["plan"] == "a")
-    assert {path.stem for path in workspace.state.iterdir()} == {"other", "run"}
+    assert {path.stem for path in workspace.state.glob("*.json")} == {"other", "run"}
 
 
 def test_a_stage_that_is_asked_for_often_is_told_once(tmp_path):
     progress = Progress()
     for _ in range(2):  # as if by two processes
-        opened = open_workspace(tmp_path / "out", {}, progress)
-        assert [opened.stage("one", "measuring", lambda: 1) for _ in range(3)] == [1, 1, 1]
+        with open_workspace(tmp_path / "out", {}, progress) as opened:
+            assert [opened.stage("one", "measuring", lambda: 1) for _ in range(3)] == [1, 1, 1]
     assert progress.messages == ["measuring …", "measuring: done before"]
 
 
 def test_a_moved_workspace_still_finds_its_files(workspace, tmp_path):
     build(workspace)
+    workspace.close()
     moved = workspace.root.rename(tmp_path / "moved")
     assert read(open_workspace(moved, {}, SILENT)) == 1
 
@@ -137,8 +203,8 @@ def test_a_moved_workspace_still_finds_its_files(workspace, tmp_path):
 def test_another_run_is_refused_with_the_option_that_differs(tmp_path):
     root = tmp_path / "out"
     before = {"budget": {"name": "counts", "keep": ["0.5"]}, "throughput": {"threads": 1}}
-    open_workspace(root, before, SILENT)
-    open_workspace(root, before, SILENT)
+    for _ in range(2):
+        open_workspace(root, before, SILENT).close()
     with raises(UsageError, "output-of-another-run") as caught:
         open_workspace(root, before | {"budget": {"name": "counts", "keep": ["0.7"]}}, SILENT)
     assert "budget.keep=['0.5'], now it is ['0.7']" in str(caught.value)
@@ -150,11 +216,12 @@ def test_another_run_is_refused_with_the_option_that_differs(tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "[1]", '"x"'])
 def test_a_run_whose_options_are_lost_starts_again(tmp_path, text):
     root, progress = tmp_path / "out", Progress()
-    build(open_workspace(root, {"seed": 1}, SILENT))
+    with open_workspace(root, {"seed": 1}, SILENT) as first:
+        build(first)
     path = root / ".compress" / "run.json"
     path.write_text(text, encoding="utf-8")
-    workspace = open_workspace(root, {"seed": 1}, progress)
-    assert read(workspace) is None
+    with open_workspace(root, {"seed": 1}, progress) as second:
+        assert read(second) is None
     (message,) = progress.messages
     assert str(path) in message
     with raises(UsageError, "output-of-another-run"):
@@ -168,15 +235,24 @@ def test_a_directory_with_other_files_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-def test_the_manifest_lists_all_files_but_records(workspace):
-    build(workspace)
-    (workspace.root / "onnx").mkdir()
-    (workspace.root / "onnx" / "model.onnx").write_bytes(b"graph")
-    for _ in range(2):  # it does not list itself
-        write_manifest(workspace.root, {"seed": 3})
-        found = json.loads((workspace.root / "manifest.json").read_text(encoding="utf-8"))
-        assert set(found["files"]) == {"weights", "graphs.json", "onnx/model.onnx"}
+def test_the_manifest_lists_what_was_written_and_tells_what_changed(tmp_path):
+    (tmp_path / "onnx").mkdir()
+    (tmp_path / "weights").write_bytes(b"12345")
+    (tmp_path / "onnx" / "model.onnx").write_bytes(b"graph")
+    names = ["weights", "onnx/model.onnx"]
+    hashes = {name: sha256_of(tmp_path / name) for name in names}
+    write_manifest(tmp_path, {"tool": "compress 1", "seed": 3}, hashes)
+    found = json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))
     # printf 12345 | sha256sum
     digest = "5994471abb01112afcc18159f6cc74b4f511b99806da59b3caf5a9c173cacfc5"
     assert found["files"]["weights"] == {"bytes": 5, "sha256": digest}
     assert found["seed"] == 3
+    listed = read_manifest(tmp_path)
+    assert list(listed) == sorted(names)
+    assert [find_change(tmp_path, name, x) for name, x in listed.items()] == ["", ""]
+    (tmp_path / "weights").write_bytes(b"12346")
+    assert find_change(tmp_path, "weights", listed["weights"])
+    (tmp_path / "weights").write_bytes(b"1234")
+    assert "4 bytes" in find_change(tmp_path, "weights", listed["weights"])
+    (tmp_path / "weights").unlink()
+    assert find_change(tmp_path, "weights", listed["weights"]) == "is missing"

@@ -1,0 +1,38 @@
+"""`compress verify`: is an output directory still what was written?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from compressor.commands import options as o
+from compressor.commands.console import console
+
+
+def register(app: typer.Typer) -> None:
+    o.add_command(app, "verify", verify)
+
+
+def verify(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="What `compress` wrote, with a manifest.json.")
+    ],
+) -> int:
+    """Check files against manifest.json, graphs against graphs.json, and both against weights."""
+    from compressor.pipeline.verification import verify_directory
+
+    found = verify_directory(directory, console)
+    lines = [f"{directory}: {found.files} files are as they were written"]
+    lines += [f"  opened {opened}" for opened in found.opened]
+    lines += [
+        f"  {c.name}: {c.largest_difference:.1e} (tolerance {c.tolerance:.1e})"
+        for c in found.checks
+    ]
+    if found.unlisted:
+        lines.append(f"  not listed, and not read: {', '.join(found.unlisted)}")
+    checks = [check.model_dump() for check in found.checks]
+    console.result("\n".join(lines), asdict(found) | {"checks": checks})
+    return 0

@@ -1,0 +1,178 @@
+"""`manifest.json`: every file of an output directory with its size and SHA-256.
+
+Hashes are taken of what was written, when it was written: a file that changed since is told.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from compressor.errors import CompressWarning, InputError
+from compressor.files import sha256_of, write_json
+from compressor.input_files import read_json
+
+MANIFEST = "manifest.json"
+_CHECKPOINT = (".json", ".safetensors", ".bin", ".spm", ".model", ".txt", ".jinja", ".py")
+_NOT_READ = {MANIFEST, "report.json"}  # when a checkpoint is loaded
+_TOOL = "compress "  # what `tool` starts with, in manifests of ours
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What a manifest says of a file."""
+
+    bytes: int
+    sha256: str
+
+
+def write_manifest(directory: Path, facts: Mapping[str, Any], hashes: Mapping[str, str]) -> None:
+    """List files with their sizes and hashes, beside how they came to be.
+
+    Args:
+        facts: `tool`, the program with its version, and what else is known.
+        hashes: path from the directory -> SHA-256, taken when the file was written.
+    """
+    write_json(directory / MANIFEST, manifest_of(directory, facts, hashes))
+
+
+def manifest_of(
+    directory: Path, facts: Mapping[str, Any], hashes: Mapping[str, str]
+) -> dict[str, Any]:
+    """The contents of a manifest, as JSON; arguments are those of `write_manifest`."""
+    files = {
+        name: {"bytes": (directory / name).stat().st_size, "sha256": digest}
+        for name, digest in sorted(hashes.items())
+    }
+    return {"schema": 1, **facts, "files": files}
+
+
+def update_manifest(directory: Path, hashes: Mapping[str, str]) -> None:
+    """Enter files that were written into the manifest of their directory, if it has one of ours."""
+    data = _read(directory / MANIFEST)
+    if data is not None:
+        files = data["files"]
+        files |= manifest_of(directory, {}, hashes)["files"]
+        write_json(directory / MANIFEST, data | {"files": dict(sorted(files.items()))})
+
+
+def read_manifest(directory: Path) -> dict[str, Listed] | None:
+    """Path from the directory -> what the manifest lists; None where there is none of ours.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    data = _read(directory / MANIFEST)
+    if data is None:
+        return None
+    return {name: Listed(x["bytes"], x["sha256"]) for name, x in data["files"].items()}
+
+
+def is_manifest(path: Path) -> bool:
+    """Whether a file is a manifest of ours that can be read."""
+    try:
+        return _read(path) is not None
+    except InputError:
+        return False
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The contents of a manifest that is complete; None of a file of another program."""
+    if not path.is_file():
+        return None
+    try:
+        data = read_json(path)
+        if isinstance(data, dict) and not str(data.get("tool", "")).startswith(_TOOL):
+            return None
+        for name, listed in data["files"].items():
+            if not (isinstance(listed["bytes"], int) and isinstance(listed["sha256"], str)):
+                raise ValueError(f"it does not say what {name} holds")
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path} is damaged ({error}); make the directory again, or give --no-verify to use "
+            "its files unchecked",
+            id="manifest-damaged",
+        ) from error
+    return data
+
+
+def find_change(directory: Path, name: str, listed: Listed) -> str:
+    """What is wrong with a listed file, in words; empty if nothing is."""
+    path = directory / name
+    if not path.is_file():
+        return "is missing"
+    facts = path.stat()
+    if facts.st_size != listed.bytes:
+        return f"has {facts.st_size} bytes where {MANIFEST} says {listed.bytes}"
+    digest = _digest(path.resolve(), facts.st_ino, facts.st_size, facts.st_mtime_ns)
+    return "" if digest == listed.sha256 else f"is not the file that {MANIFEST} lists"
+
+
+@lru_cache(maxsize=1024)
+def _digest(path: Path, inode: int, size: int, changed: int) -> str:
+    """SHA-256 of a file, remembered while the process lasts and the file does not change."""
+    return sha256_of(path)
+
+
+def require_unchanged(directory: Path, names: Iterable[str], *, warn: bool = True) -> None:
+    """Check files against the manifest of their directory before they are used.
+
+    Args:
+        names: paths from the directory; files of weights beside graphs (`NAME_data`) are added.
+        warn: say so where there is no manifest.
+
+    Raises:
+        InputError: a file is not the one that the manifest lists, or is not listed.
+    """
+    listed = read_manifest(directory)
+    if listed is None:
+        if warn:
+            warnings.warn(
+                f"{directory} has no {MANIFEST} of compress, so its files are not checked for "
+                "damage",
+                CompressWarning,
+                stacklevel=3,
+            )
+        return
+    wanted = [name for given in names for name in (given, *_beside(directory, given, listed))]
+    for name in wanted:
+        change = find_change(directory, name, listed[name]) if name in listed else ""
+        if change or name not in listed:
+            raise InputError(
+                f"{directory / name} {change or f'is not listed in {MANIFEST}'}; make it again, "
+                "copy it again, or give --no-verify (verify=False) to use it unchecked",
+                id="file-changed" if name in listed else "file-not-in-manifest",
+            )
+
+
+def require_checkpoint_unchanged(directory: Path) -> None:
+    """Check the files that loading a checkpoint reads, if a manifest lists its weights.
+
+    Raises:
+        InputError: one is not the file that the manifest lists, or is not listed.
+    """
+    listed = read_manifest(directory) or {}
+    if not any(name.endswith(".safetensors") and "/" not in name for name in listed):
+        return
+    read = {path.name for path in directory.iterdir() if path.name.endswith(_CHECKPOINT)}
+    own = {name for name in listed if "/" not in name and name.endswith(_CHECKPOINT)}
+    require_unchanged(directory, sorted((read | own) - _NOT_READ))
+
+
+def require_unchanged_report(path: Path) -> None:
+    """Check a report against the manifest beside it, if that lists it.
+
+    Raises:
+        InputError: it is not the file that the manifest lists.
+    """
+    if path.name in (read_manifest(path.parent) or {}):
+        require_unchanged(path.parent, [path.name])
+
+
+def _beside(directory: Path, name: str, listed: Mapping[str, Listed]) -> list[str]:
+    weights = f"{name}_data"
+    return [weights] if weights in listed or (directory / weights).exists() else []

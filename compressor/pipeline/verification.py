@@ -1,0 +1,150 @@
+"""Is a directory that this tool wrote still what it wrote? For `compress verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from compressor.errors import InputError
+from compressor.export.verify import verify_classifier, verify_translator
+from compressor.manifest import MANIFEST, Listed, find_change, read_manifest
+from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.pipeline.load import synthetic_probe
+from compressor.pipeline.workspace import STATE
+from compressor.progress import SILENT, Progress
+from compressor.results import Check
+from compressor.runtime import Classifier, Translator
+from compressor.runtime.artifact import (
+    GRAPH_DIRECTORY,
+    GRAPHS_FILE,
+    Artifact,
+    TranslationArtifact,
+    read_artifact,
+)
+from compressor.tasks import get_task
+
+# Files that loading a checkpoint or its graphs may read: one more of them changes what is loaded.
+_READ = (".json", ".safetensors", ".bin", ".spm", ".model", ".onnx", ".onnx_data", ".py")
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What was checked.
+
+    Args:
+        files: how many are listed, and as they were written.
+        unlisted: files that the manifest does not list and nothing reads.
+        checks: of the graphs against the weights, in float32.
+        opened: artifact and precision of all graphs that were opened.
+    """
+
+    directory: str
+    files: int
+    unlisted: list[str] = field(default_factory=list)
+    checks: list[Check] = field(default_factory=list)
+    opened: list[str] = field(default_factory=list)
+
+
+def verify_directory(directory: Path, progress: Progress = SILENT) -> Verified:
+    """Check all files against the manifest, graphs against their description, against weights.
+
+    Raises:
+        InputError: a file is missing, damaged, of another artifact, or not listed.
+        VerificationError: the graphs do not answer as the weights do.
+    """
+    listed = read_manifest(directory)
+    if listed is None:
+        raise InputError(
+            f"{directory} has no {MANIFEST} of compress; give a directory that compress wrote",
+            id="manifest-missing",
+        )
+    unlisted = _require_files(directory, listed, progress)
+    found = Verified(str(directory), len(listed), unlisted)
+    artifacts = {directory, *(directory / name for name in map(_holder, listed) if name)}
+    for artifact in sorted(artifacts):
+        _verify_artifact(artifact, listed, found, progress)
+    return found
+
+
+def _holder(name: str) -> str:
+    """The directory of an artifact below the one that is verified; empty if there is none."""
+    parts = Path(name).parts
+    return parts[0] if len(parts) > 1 and parts[0] != GRAPH_DIRECTORY else ""
+
+
+def _require_files(directory: Path, listed: Mapping[str, Listed], progress: Progress) -> list[str]:
+    """Check every listed file; the others, of which none may be one that is read."""
+    problems = []
+    for number, (name, expected) in enumerate(listed.items(), 1):
+        change = find_change(directory, name, expected)
+        if change:
+            problems.append(f"{directory / name} {change}")
+        progress.update("files", number, len(listed))
+    on_disk = {
+        path.relative_to(directory).as_posix()
+        for path in directory.rglob("*")
+        if path.is_file() and path.name != MANIFEST
+    }
+    unlisted = sorted(n for n in on_disk - set(listed) if STATE not in Path(n).parts)
+    problems += [
+        f"{directory / name} is not listed in {MANIFEST}, and would be read"
+        for name in unlisted
+        if name.endswith(_READ)
+    ]
+    for problem in problems:
+        progress.message(problem)
+    if problems:
+        more = f" ({len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise InputError(
+            f"{problems[0]}{more}; make the directory again, or copy it again",
+            id="artifact-damaged",
+        )
+    return unlisted
+
+
+def _verify_artifact(
+    directory: Path, listed: Mapping[str, Listed], found: Verified, progress: Progress
+) -> None:
+    """Graphs by themselves, the checkpoint by itself, and one against the other."""
+    has_graphs = (directory / GRAPH_DIRECTORY / GRAPHS_FILE).exists()
+    has_weights = (directory / "model.safetensors").exists()
+    if has_graphs:
+        artifact = read_artifact(directory)
+        generates = get_task(artifact.task).generates
+        for precision in artifact.precisions:
+            progress.message(f"opening {directory} in {precision} …")
+            (Translator if generates else Classifier)(directory, precision=precision, verify=False)
+            found.opened.append(f"{directory} {precision}")
+    if has_weights:
+        progress.message(f"loading the checkpoint in {directory} …")
+        checkpoint = open_checkpoint(str(directory), verify=False)
+    if has_graphs and has_weights:
+        _require_units(artifact, checkpoint, directory)
+        probe = synthetic_probe(checkpoint, get_task(checkpoint.entry.task))
+        verify = verify_translator if generates else verify_classifier
+        inputs = [batch.inputs() for batch in probe.batches]
+        found.checks.extend(verify(checkpoint.model, directory, inputs))
+
+
+def _require_units(artifact: Artifact, checkpoint: Checkpoint, directory: Path) -> None:
+    """Check that `graphs.json` and `units.json` tell the same head counts."""
+    if artifact.task != checkpoint.entry.task:
+        raise InputError(
+            f"the graphs in {directory} are of a {artifact.task} model, the checkpoint is of a "
+            f"{checkpoint.entry.task} model; export it again",
+            id="graphs-of-another-model",
+        )
+    if not isinstance(artifact, TranslationArtifact):
+        return
+    counts = checkpoint.mask.counts()
+    for prefix, heads in (
+        ("decoder_self", artifact.decoder_self_heads), ("cross", artifact.cross_heads)
+    ):  # fmt: skip
+        for layer, count in enumerate(heads):
+            if counts.get(f"{prefix}.{layer}") != count:
+                raise InputError(
+                    f"{directory}: {GRAPHS_FILE} tells {count} heads of {prefix}.{layer}, the "
+                    f"checkpoint has {counts.get(f'{prefix}.{layer}')}; export it again",
+                    id="graphs-of-another-model",
+                )

@@ -1,0 +1,166 @@
+"""Does `graphs.json` describe the graphs and the tokenizer that lie beside it?
+
+Sizes that differ would give wrong answers or fail in the middle of the work, so they are compared
+when an artifact is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compressor.errors import InputError
+from compressor.manifest import require_unchanged
+from compressor.runtime.artifact import (
+    GRAPH_DIRECTORY,
+    GRAPHS_FILE,
+    Artifact,
+    ClassificationArtifact,
+    TranslationArtifact,
+    read_artifact,
+)
+from compressor.runtime.decoder import BEST
+from compressor.runtime.text import TextTokenizer
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+MASK = "attention_mask"
+
+
+def read_unchanged(directory: Path, precisions: Sequence[str] | None = None) -> Artifact:
+    """`read_artifact`, after its files were checked against the manifest of the directory.
+
+    Args:
+        precisions: whose files are checked; None: those of the default one.
+
+    Raises:
+        InputError: not an artifact, a file is damaged or not listed, or lies outside.
+    """
+    require_unchanged(directory, [f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"], warn=False)
+    artifact = read_artifact(directory)
+    require_inside(directory, artifact)
+    chosen = precisions or [artifact.default_precision]
+    require_unchanged(directory, [name for p in chosen for name in artifact.used_files(p)])
+    return artifact
+
+
+def require_inside(directory: Path, artifact: Artifact) -> None:
+    """Check that no file of the graphs is a link to a place outside of the artifact.
+
+    Links of the Hugging Face hub's cache, from `snapshots` to `blobs`, may be.
+
+    Raises:
+        InputError: one is.
+    """
+    root = directory.resolve()
+    allowed = [root]
+    if root.parent.name == "snapshots":
+        allowed.append(root.parent.parent / "blobs")
+    names = {name for chosen in artifact.precisions for name in artifact.used_files(chosen)}
+    names |= {f"{name}_data" for name in names} | {f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"}
+    for path in (directory / name for name in sorted(names)):
+        where = path.resolve()
+        if not any(where.is_relative_to(place) for place in allowed):
+            raise InputError(
+                f"{path} is a link to {where}, outside of the artifact; copy the file itself there",
+                id="artifact-file-outside",
+            )
+
+
+def require_translator(
+    artifact: TranslationArtifact,
+    encoder: InferenceSession,
+    decoder: InferenceSession,
+    tokens: int,
+    where: Path,
+) -> None:
+    """Check a translator's graphs: inputs, head counts, head size, number of tokens.
+
+    Args:
+        tokens: how many the decoder scores.
+        where: the artifact, for messages.
+
+    Raises:
+        InputError: they are not what `graphs.json` says.
+    """
+    cross = _caches("cross", artifact.cross_heads)
+    past = _caches("past", artifact.decoder_self_heads)
+    expected = {name: _cache_shape(heads, artifact) for name, heads in (cross | past).items()}
+    found = _shapes(decoder.get_inputs())
+    _require(where, "decoder's inputs", set(found) - {MASK}, {"input_ids", "position", *expected})
+    for name, shape in expected.items():
+        _require(where, f"decoder's {name}", _cache_part(found[name]), shape)
+    made = _shapes(encoder.get_outputs())
+    for name in cross:
+        shown = _cache_part(made[name]) if name in made else "no such output"
+        _require(where, f"encoder's {name}", shown, expected[name])
+    _require(where, "encoder's inputs", set(_shapes(encoder.get_inputs())), {"input_ids", MASK})
+    outputs = _shapes(decoder.get_outputs())
+    wanted = {"logits", BEST, *(name.replace("past", "present") for name in past)}
+    _require(where, "decoder's outputs", set(outputs), wanted)
+    _require(where, "number of tokens that the decoder scores", outputs["logits"][-1], tokens)
+
+
+def require_classifier(
+    artifact: ClassificationArtifact, session: InferenceSession, where: Path
+) -> None:
+    """Check a classifier's graph: inputs and number of labels.
+
+    Raises:
+        InputError: they are not what `graphs.json` says.
+    """
+    outputs = _shapes(session.get_outputs())
+    _require(where, "graph's outputs", set(outputs), {"logits"})
+    _require(where, "number of labels", outputs["logits"][-1], len(artifact.labels))
+    _require(where, "graph's inputs", set(_shapes(session.get_inputs())), set(artifact.inputs))
+
+
+def require_ids(tokenizer: TextTokenizer, vocabulary: int, path: Path) -> None:
+    """Raise `InputError` if a tokenizer gives ids that a model has no embeddings for."""
+    if tokenizer.highest_id >= vocabulary:
+        raise InputError(
+            f"{path} has ids up to {tokenizer.highest_id}, but the model's vocabulary is of "
+            f"{vocabulary} tokens; export the model again",
+            id="tokenizer-of-another-model",
+        )
+
+
+def _caches(prefix: str, heads: Iterable[int]) -> dict[str, int]:
+    """Name of each cache -> heads; layers without heads have none."""
+    return {
+        f"{prefix}_{part}.{layer}": count
+        for layer, count in enumerate(heads)
+        if count
+        for part in ("key", "value")
+    }
+
+
+def _cache_shape(heads: int, artifact: TranslationArtifact) -> str:
+    return f"{heads} heads of {artifact.head_dim}"
+
+
+def _cache_part(shape: list[object]) -> str:
+    """Heads and head size of a cache [batch, heads, length, head_dim]."""
+    return f"{shape[1]} heads of {shape[3]}" if len(shape) == 4 else f"shape {shape}"
+
+
+def _shapes(values: Iterable[object]) -> dict[str, list[object]]:
+    return {v.name: list(v.shape) or [None] for v in values}  # type: ignore[attr-defined]
+
+
+def _require(where: Path, what: str, found: object, wanted: object) -> None:
+    if found == wanted:
+        return
+    if isinstance(found, set) and isinstance(wanted, set):
+        names = sorted(map(str, found ^ wanted))
+        raise InputError(
+            f"{where}: the {what} and {GRAPHS_FILE} disagree about {', '.join(names[:5])}; export "
+            "the model again",
+            id="graphs-disagree",
+        )
+    raise InputError(
+        f"{where}: the {what} is {found}, but {GRAPHS_FILE} says {wanted}; export the model again",
+        id="graphs-disagree",
+    )

@@ -1,0 +1,314 @@
+"""Artifacts that were damaged, edited or mixed with others are refused, with the file's name."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from compressor.commands import invoke as status_of
+from compressor.errors import CompressError, InputError
+from compressor.files import sha256_of
+from compressor.manifest import update_manifest
+from compressor.runtime import Classifier, Translator
+from tests.helpers import runtime_artifacts
+from tests.helpers.errors import raises
+
+
+@pytest.fixture
+def classifier(tmp_path) -> Path:
+    made = runtime_artifacts.classifier("bert").directory
+    return Path(shutil.copytree(made, tmp_path / "classifier"))
+
+
+@pytest.fixture
+def translator(tmp_path) -> Path:
+    made = runtime_artifacts.translator().directory
+    return Path(shutil.copytree(made, tmp_path / "translator"))
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def zero_half(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2] + bytes(len(data) - len(data) // 2))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def edit(directory: Path, **changes: Any) -> None:
+    """Change `graphs.json`, and the manifest with it, as somebody who knows both would."""
+    path = directory / "onnx" / "graphs.json"
+    data = json.loads(path.read_text(encoding="utf-8"))
+    for name, value in changes.items():
+        place, _, key = name.rpartition("__")
+        (data[place] if place else data)[key] = value
+    path.write_text(json.dumps(data), encoding="utf-8")
+    update_manifest(directory, {"onnx/graphs.json": sha256_of(path)})
+
+
+def reseal(directory: Path, name: str) -> None:
+    """Enter a changed file into the manifest."""
+    update_manifest(directory, {name: sha256_of(directory / name)})
+
+
+FILES = (
+    "onnx/graphs.json", "onnx/tokenizer.json", "onnx/encoder.onnx", "onnx/encoder.onnx_data",
+    "onnx/decoder.onnx", "onnx/decoder.onnx_data",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("harm", [flip, zero_half, cut, Path.unlink])
+def test_a_damaged_file_is_told_on_opening(translator, name, harm):
+    harm(translator / name)
+    with raises(InputError, "file-changed") as caught:
+        Translator(translator)
+    assert str(translator / name) in str(caught.value)
+
+
+def test_a_file_of_another_run_is_told(classifier):
+    other = runtime_artifacts.classifier("distilbert").directory
+    shutil.copy(other / "onnx" / "model.onnx_data", classifier / "onnx")
+    with raises(InputError, "file-changed"):
+        Classifier(classifier)
+
+
+def test_a_file_that_is_not_listed_is_told(classifier):
+    onnx_directory = classifier / "onnx"
+    shutil.copy(onnx_directory / "tokenizer.json", onnx_directory / "other.json")
+    edit(classifier, tokenizer="other.json")
+    with raises(InputError, "file-not-in-manifest"):
+        Classifier(classifier)
+
+
+def test_checks_can_be_left_out_and_are_missed_without_a_manifest(classifier):
+    (classifier / "manifest.json").unlink()
+    with pytest.warns(UserWarning, match="manifest.json"):
+        Classifier(classifier)
+    path = classifier / "onnx" / "graphs.json"
+    (classifier / "manifest.json").write_text("{", encoding="utf-8")
+    with raises(InputError, "manifest-damaged"):
+        Classifier(classifier)
+    path.write_text(path.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    assert Classifier(classifier, verify=False).classify(["w3"])
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"tool": "compress 1"}', "[" * 100_000, "\x00", '{"tool": "compress 1", '
+             '"files": {"a": 3}}'],
+)  # fmt: skip
+def test_a_damaged_manifest_is_told(classifier, text):
+    (classifier / "manifest.json").write_text(text, encoding="utf-8")
+    with raises(InputError, "manifest-damaged"):
+        Classifier(classifier)
+
+
+TRANSLATOR_EDITS: dict[str, dict[str, Any]] = {
+    "head counts": {"cross_heads": [1, 1, 1]},
+    "more layers": {"decoder_self_heads": [3, 2, 0, 1]},
+    "fewer layers": {"cross_heads": []},
+    "head size": {"head_dim": 9},
+    "a smaller vocabulary": {"vocab_size": 59},
+    "a larger vocabulary": {"vocab_size": 61},
+    "a vocabulary beyond memory": {"vocab_size": 10**15},
+    "an end token beyond the vocabulary": {"generation__eos_token_id": [60]},
+    "a forced token beyond the vocabulary": {"generation__forced_bos_token_id": 10**6},
+    "a start token beyond the vocabulary": {"generation__decoder_start_token_id": 60},
+    "padding beyond the vocabulary": {"pad_token_id": 60},
+    "no number as a penalty": {"generation__length_penalty": float("nan")},
+    "an infinite penalty": {"generation__length_penalty": float("inf")},
+    "beams beyond memory": {"generation__num_beams": 10**9},
+    "no limit": {"generation__max_length": None, "generation__max_new_tokens": None},
+    "a negative length": {"max_source_tokens": -1},
+    "an absurd length": {"max_source_tokens": 10**30},
+    "no room for a text": {"max_source_tokens": 1},
+    "other inputs": {"inputs": ["input_ids", "positions"]},
+    "no precision": {"precisions": {}},
+    "a default that is not there": {"default_precision": "int8"},
+    "another task": {"task": "classification"},
+    "a graph outside": {
+        "precisions": {"fp32": {"encoder": "../encoder.onnx", "decoder": "decoder.onnx"}}
+    },
+    "an absolute graph": {
+        "precisions": {"fp32": {"encoder": "/etc/passwd", "decoder": "decoder.onnx"}}
+    },
+    "exchanged graphs": {
+        "precisions": {"fp32": {"encoder": "decoder.onnx", "decoder": "encoder.onnx"}}
+    },
+    "no decoder": {"precisions": {"fp32": {"encoder": "encoder.onnx"}}},
+    "a directory as a graph": {"precisions": {"fp32": {"encoder": "..", "decoder": ""}}},
+    "a tokenizer outside": {"tokenizer": "../../tokenizer.json"},
+    "a tokenizer on another drive": {"tokenizer": "C:tokenizer.json"},
+    "tokens outside": {"output_tokens": "/etc/hostname"},
+    "tokens that are no tokens": {"output_tokens": "graphs.json"},
+}
+
+
+@pytest.mark.parametrize("name", TRANSLATOR_EDITS)
+def test_an_edited_description_of_a_translator_is_refused(translator, name):
+    edit(translator, **TRANSLATOR_EDITS[name])
+    with pytest.raises(InputError):
+        Translator(translator)
+
+
+CLASSIFIER_EDITS: dict[str, dict[str, Any]] = {
+    "a label less": {"labels": ["a", "b", "c", "d"]},
+    "labels that are numbers": {"labels": [1, 2, 3, 4, 5]},
+    "an input less": {"inputs": ["input_ids"]},
+    "an absurd padding": {"pad_token_id": 10**20},
+    "deep": {"labels": json.loads("[" * 900 + "]" * 900)},
+}
+
+
+@pytest.mark.parametrize("name", CLASSIFIER_EDITS)
+def test_an_edited_description_of_a_classifier_is_refused(classifier, name):
+    edit(classifier, **CLASSIFIER_EDITS[name])
+    with pytest.raises(InputError) as caught:
+        Classifier(classifier)
+    assert str(classifier) in str(caught.value)
+
+
+CONTENTS = {
+    "empty": b"",
+    "HTML": b"<!DOCTYPE html><html></html>",
+    "an LFS pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n",
+    "bytes": bytes(range(256)) * 8,
+    "JSON": b"{}",
+}
+
+
+@pytest.mark.parametrize("content", CONTENTS)
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx_data", "tokenizer.json", "graphs.json"])
+def test_foreign_files_under_the_right_names_are_refused(classifier, name, content):
+    path = classifier / "onnx" / name
+    path.write_bytes(CONTENTS[content])
+    reseal(classifier, f"onnx/{name}")
+    if name == "model.onnx_data" and len(CONTENTS[content]) > 0:
+        with pytest.raises(CompressError):
+            Classifier(classifier, verify=True).classify(["w3 w5"])
+        return
+    with pytest.raises(InputError) as caught:
+        Classifier(classifier)
+    assert str(classifier / "onnx" / "model.onnx" if name == "model.onnx_data" else path) in str(
+        caught.value
+    )
+
+
+def test_a_foreign_graph_is_refused(classifier):
+    from onnxruntime.datasets import get_example
+
+    shutil.copy(get_example("mul_1.onnx"), classifier / "onnx" / "model.onnx")
+    reseal(classifier, "onnx/model.onnx")
+    with raises(InputError, "graphs-disagree"):
+        Classifier(classifier)
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(translator):
+    other = runtime_artifacts.classifier("bert").directory / "onnx" / "tokenizer.json"
+    data = json.loads(other.read_text(encoding="utf-8"))
+    data["model"]["vocab"] |= {f"more{i}": 60 + i for i in range(10)}
+    (translator / "onnx" / "tokenizer.json").write_text(json.dumps(data), encoding="utf-8")
+    reseal(translator, "onnx/tokenizer.json")
+    with raises(InputError, "tokenizer-of-another-model"):
+        Translator(translator)
+
+
+def test_ids_beyond_the_embeddings_of_a_classifier_are_told(classifier):
+    path = classifier / "onnx" / "tokenizer.json"
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data["model"]["vocab"]["w3"] = 1000
+    path.write_text(json.dumps(data), encoding="utf-8")
+    reseal(classifier, "onnx/tokenizer.json")
+    with raises(InputError, "graph-fails"):
+        Classifier(classifier).classify(["w3"])
+
+
+@pytest.mark.parametrize("place", ["../secret", "/etc/hostname", "../../secret"])
+def test_weights_outside_of_the_artifact_are_not_read(classifier, place):
+    (classifier / "secret").write_bytes((classifier / "onnx" / "model.onnx_data").read_bytes())
+    graph = onnx.load(classifier / "onnx" / "model.onnx", load_external_data=False)
+    for tensor in graph.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = place
+    onnx.save(graph, classifier / "onnx" / "model.onnx")
+    reseal(classifier, "onnx/model.onnx")
+    with raises(InputError, "graph-invalid"):
+        Classifier(classifier)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "model.onnx", "model.onnx_data", "graphs.json"])
+@pytest.mark.skipif(os.name != "posix", reason="links of POSIX")
+def test_links_out_of_the_artifact_are_refused(classifier, tmp_path, name):
+    inside, outside = classifier / "onnx" / name, tmp_path / name
+    inside.rename(outside)
+    inside.symlink_to(outside)
+    with raises(InputError, "artifact-file-outside"):
+        Classifier(classifier)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links of POSIX")
+def test_links_of_the_hubs_cache_are_followed(classifier, tmp_path):
+    snapshot = tmp_path / "models--a--b" / "snapshots" / "0123"
+    blobs = tmp_path / "models--a--b" / "blobs"
+    (snapshot / "onnx").mkdir(parents=True)
+    blobs.mkdir()
+    for name in ("tokenizer.json", "graphs.json"):  # weights beside a graph must be files there
+        (blobs / name).write_bytes((classifier / "onnx" / name).read_bytes())
+        (snapshot / "onnx" / name).symlink_to(blobs / name)
+    for name in ("model.onnx", "model.onnx_data"):
+        shutil.copy(classifier / "onnx" / name, snapshot / "onnx")
+    shutil.copy(classifier / "manifest.json", snapshot)
+    assert Classifier(snapshot).classify(["w3"]) == Classifier(classifier).classify(["w3"])
+
+
+def test_a_directory_that_is_a_link_is_opened(classifier, tmp_path):
+    (tmp_path / "link").symlink_to(classifier)
+    assert Classifier(tmp_path / "link").classify(["w3"])
+
+
+Harm = Callable[[Path], None]
+
+
+@pytest.mark.parametrize("command", ["classify", "verify"])
+def test_commands_end_with_status_4(classifier, tmp_path, capsys, command):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("w3 w5\n", encoding="utf-8")
+    arguments = [command, str(classifier), *([str(texts)] if command == "classify" else [])]
+    assert status_of(arguments) == 0
+    flip(classifier / "onnx" / "model.onnx_data")
+    assert status_of(arguments) == 4
+    assert "model.onnx_data" in capsys.readouterr().err
+    if command == "classify":
+        assert status_of([*arguments, "--no-verify"]) == 0
+
+
+def test_verify_tells_every_damaged_file_and_those_that_are_not_listed(classifier, capsys):
+    flip(classifier / "onnx" / "model.onnx_data")
+    (classifier / "onnx" / "tokenizer.json").unlink()
+    (classifier / "generation_config.json").write_text("{}", encoding="utf-8")
+    (classifier / "notes.md").write_text("mine", encoding="utf-8")
+    assert status_of(["verify", str(classifier), "--json"]) == 4
+    found = capsys.readouterr()
+    assert json.loads(found.out)["id"] == "artifact-damaged"
+    for name in ("model.onnx_data", "tokenizer.json", "generation_config.json"):
+        assert name in found.err
+    assert "notes.md" not in found.err
+
+
+def test_verify_needs_a_manifest(classifier, capsys):
+    (classifier / "manifest.json").unlink()
+    assert status_of(["verify", str(classifier)]) == 4

@@ -1,0 +1,236 @@
+"""Files of the user's are never replaced, and what was not finished does not look finished."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compressor.commands import invoke as status_of
+from compressor.errors import CompressWarning, InputError, UsageError
+from compressor.files import written_at_once
+from compressor.locks import Lock
+from compressor.manifest import read_manifest
+from compressor.pipeline.stream_lines import LineWriter
+from compressor.pipeline.whole_output import made_whole, require_new
+from compressor.tasks import read_rows
+from tests.helpers.command_line import invoke
+from tests.helpers.errors import raises
+from tests.helpers.report_samples import translator_report
+
+
+def stop() -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_file_of_answers_appears_when_it_is_complete(tmp_path):
+    path = tmp_path / "new" / "answers.txt"
+    with LineWriter(path) as writer:
+        writer.write("one")
+        writer.flush()
+        assert not path.exists()
+    assert path.read_text(encoding="utf-8") == "one\n"
+    assert [p.name for p in path.parent.iterdir()] == ["answers.txt"]
+
+
+def test_a_file_that_appears_meanwhile_is_kept(tmp_path):
+    path = tmp_path / "answers.txt"
+
+    def write() -> None:
+        with LineWriter(path) as writer:
+            writer.write("one")
+            path.write_text("mine", encoding="utf-8")
+
+    with raises(InputError, "output-not-empty"):
+        write()
+    assert path.read_text(encoding="utf-8") == "mine"
+    assert [p.name for p in tmp_path.iterdir()] == ["answers.txt"]
+
+
+HALF = """
+import os, sys, time
+from pathlib import Path
+from compressor.files import written_at_once
+with written_at_once(Path(sys.argv[1])) as temporary:
+    temporary.write_text("half")
+    print("writing", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_what_a_killed_process_left_is_removed_by_the_next_write(tmp_path, kill):
+    path = tmp_path / "scores.json"
+    process = subprocess.Popen([sys.executable, "-c", HALF, path], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"writing\n"
+    with written_at_once(tmp_path / "other") as temporary:  # of a process that is alive: kept
+        temporary.write_text("other", encoding="utf-8")
+    assert len(list(tmp_path.glob(".writing-*"))) == 1
+    process.send_signal(kill)
+    process.wait()
+    assert not path.exists()
+    with written_at_once(path) as temporary:
+        temporary.write_text("whole", encoding="utf-8")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["other", "scores.json"]
+
+
+def test_an_error_keeps_the_file_that_was_there(tmp_path):
+    path = tmp_path / "scores.json"
+    path.write_text("before", encoding="utf-8")
+
+    def write() -> None:
+        with written_at_once(path) as temporary:
+            temporary.write_text("half", encoding="utf-8")
+            stop()
+
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert path.read_text(encoding="utf-8") == "before"
+    assert [p.name for p in tmp_path.iterdir()] == ["scores.json"]
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from compressor.locks import Lock
+lock = Lock(Path(sys.argv[1]))
+assert lock.acquire()
+print("locked", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_a_lock_says_who_holds_it_and_ends_with_its_process(tmp_path):
+    path = tmp_path / "lock"
+    hold = subprocess.Popen([sys.executable, "-c", HOLD, path], stdout=subprocess.PIPE)
+    assert hold.stdout is not None
+    assert hold.stdout.readline() == b"locked\n"
+    lock = Lock(path)
+    assert not lock.acquire()
+    assert f"process {hold.pid} on " in lock.holder()
+    hold.send_signal(signal.SIGKILL)
+    hold.wait()
+    assert lock.acquire()
+    lock.release()
+    assert not path.exists()
+
+
+def test_a_single_step_that_is_killed_can_be_started_again(tmp_path):
+    out = tmp_path / "out"
+    with made_whole(out) as making:
+        (making / "onnx").mkdir()
+        (making / "onnx" / "model.onnx").write_bytes(b"graph")
+    assert list(read_manifest(out) or {}) == ["onnx/model.onnx"]
+    # As if it had been killed after it moved the graph, and while it made something else.
+    digest = (read_manifest(out) or {})["onnx/model.onnx"].sha256
+    (out / "manifest.json").unlink()
+    (out / ".making" / "new").mkdir(parents=True)
+    (out / ".making" / "new" / "config.json").touch()
+    moving = json.dumps({"onnx/model.onnx": digest, "config.json": digest})
+    (out / ".making" / "moving.json").write_text(moving, encoding="utf-8")
+    require_new(out)
+    assert list(out.iterdir()) == []
+
+
+def test_a_single_step_in_use_is_told(tmp_path):
+    out = tmp_path / "out"
+    with made_whole(out), raises(InputError, "output-in-use"):
+        require_new(out)
+
+
+def test_a_step_that_fails_leaves_no_directory(tmp_path):
+    def fail() -> None:
+        with made_whole(tmp_path / "out") as making:
+            (making / "config.json").touch()
+            stop()
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["report.md", "report.html", "report.json"])
+def test_a_report_never_replaces_a_file_beside_reports_of_ours(tmp_path, name):
+    given, out = tmp_path / "r.json", tmp_path / "out"
+    given.write_text(translator_report().model_dump_json(), encoding="utf-8")
+    invoke("report", given, "-o", out)
+    (out / name).write_text("my notes", encoding="utf-8")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with raises(InputError, "output-not-ours"):
+        invoke("report", given, "-o", out)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
+def test_plots_replace_plots_of_reports_alone(tmp_path):
+    given, out = tmp_path / "r.json", tmp_path / "out"
+    given.write_text(translator_report().model_dump_json(), encoding="utf-8")
+    for _ in range(2):
+        invoke("report", given, "-o", out, "--plots")
+    (out / "quality.png").write_bytes(b"\x89PNG holiday")
+    with raises(InputError, "output-not-ours"):
+        invoke("report", given, "-o", out, "--plots")
+    assert (out / "quality.png").read_bytes() == b"\x89PNG holiday"
+
+
+def test_a_report_in_an_artifact_keeps_its_manifest_true(tmp_path):
+    from tests.helpers import runtime_artifacts
+
+    out = Path(shutil.copytree(runtime_artifacts.classifier("bert").directory, tmp_path / "out"))
+    given = tmp_path / "r.json"
+    given.write_text(translator_report().model_dump_json(), encoding="utf-8")
+    invoke("report", given, "-o", out)
+    assert {"report.md", "report.html", "report.json"} <= set(read_manifest(out) or {})
+    assert status_of(["gate", str(out / "report.json"), "--max-drop", "bleu=100"]) == 0
+    report = out / "report.json"
+    report.write_text(report.read_text(encoding="utf-8") + " ", encoding="utf-8")
+    assert status_of(["gate", str(report), "--max-drop", "bleu=100"]) == 4
+    assert status_of(["gate", str(report), "--max-drop", "bleu=100", "--no-verify"]) == 0
+
+
+ROWS = "Hello\tHallo\nGood night\tGute Nacht\n"
+
+
+def test_a_first_row_that_is_taken_as_a_header_is_told(tmp_path):
+    path = tmp_path / "rows.tsv"
+    path.write_text(ROWS, encoding="utf-8")
+    with pytest.warns(CompressWarning, match="'Hello', 'Hallo'.*--no-header"):
+        assert read_rows("translation", path).sources == ["Good night"]
+    rows = read_rows("translation", path, header=False)
+    assert (rows.sources, rows.targets) == (["Hello", "Good night"], ["Hallo", "Gute Nacht"])
+    turned = read_rows("translation", path, header=False, source_column="2", target_column="1")
+    assert turned.sources == rows.targets
+
+
+@pytest.mark.parametrize("header", ["src\ttgt", "en\tde", "de_DE\ten_XX", "source\ttarget"])
+@pytest.mark.filterwarnings("error")
+def test_usual_headers_are_not_worth_a_word(tmp_path, header):
+    path = tmp_path / "rows.tsv"
+    path.write_text(f"{header}\n{ROWS}", encoding="utf-8")
+    assert len(read_rows("translation", path).sources) == 2
+
+
+def test_formats_without_a_header_refuse_the_option(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"src": "a", "tgt": "b"}\n', encoding="utf-8")
+    with raises(UsageError, "header-of-json"):
+        read_rows("translation", path, header=False)
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("x\n", encoding="utf-8")
+    with raises(UsageError, "header-of-plain-text"):
+        read_rows("translation", f"{tmp_path}/a.txt,{tmp_path}/b.txt", header=False)
+
+
+def test_rows_of_unequal_length_are_told_without_a_header_too(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("a,b\nc\n", encoding="utf-8")
+    with raises(InputError, "cell-count-differs"):
+        read_rows("translation", path, header=False)
