@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import UsageError
+from compressor.files import written_at_once
 from compressor.model.sublayers import KINDS, Scores, kind_of, units_of
 from compressor.report import numbers
 from compressor.report.facts import kind_label
@@ -212,14 +213,14 @@ def comparison_plot(scores: Sequence[Scores], path: Path) -> None:
 
     with plot_style("compare-scores"):
         figure = comparison_figure(scores)
-        path.parent.mkdir(parents=True, exist_ok=True)
         svg = path.suffix.lower() == ".svg"
         # No date, so that the same scores draw the same file.
         title = {"Title": PLOT_TITLE}
         options: dict[str, Any] = {"dpi": 200, "metadata": title}
         if svg:
             options = {"metadata": title | {"Date": None}}
-        figure.savefig(path, facecolor="white", **options)
+        with written_at_once(path) as temporary:
+            figure.savefig(temporary, facecolor="white", **options)
 
 
 def is_comparison_plot(path: Path) -> bool:

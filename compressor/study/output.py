@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
-from compressor.files import require_directory, write_json
+from compressor.files import require_directory, write_at_once, write_json, written_at_once
 from compressor.pipeline.workspace import STATE
 from compressor.report import sentences, text_table
 from compressor.report.markdown import bullets, escape, render_table
@@ -76,11 +76,12 @@ def write_result(result: Result, study: str, output: Path) -> None:
     stem = output / f"{PREFIX}{study}"
     with plot_style(stem.name):
         figure = result.draw()
-        figure.savefig(stem.with_suffix(".png"), facecolor="white", dpi=200)
-        # Without a date, the same results give the same file.
-        figure.savefig(stem.with_suffix(".svg"), facecolor="white", metadata={"Date": None})
-    text = render_markdown(result, f"{stem.name}.png")
-    stem.with_suffix(".md").write_text(text, encoding="utf-8")
+        with written_at_once(stem.with_suffix(".png")) as temporary:
+            figure.savefig(temporary, facecolor="white", dpi=200)
+        with written_at_once(stem.with_suffix(".svg")) as temporary:
+            # Without a date, the same results give the same file.
+            figure.savefig(temporary, facecolor="white", metadata={"Date": None})
+    write_at_once(stem.with_suffix(".md"), render_markdown(result, f"{stem.name}.png"))
     write_json(stem.with_suffix(".json"), result.data)
 
 
