@@ -6,11 +6,17 @@ PyTorch. The command line is `compress`; its main path is `compressor.pipeline.r
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
+
+# onnxruntime would write a device id and a database below the home directory, and look up a host
+# for telemetry, whenever a session is made. It reads this when it is imported. A user's own value
+# stays.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 if TYPE_CHECKING:
     from compressor.model.checkpoint import load

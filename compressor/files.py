@@ -80,7 +80,19 @@ def written_at_once(path: Path, replace: bool = True) -> Iterator[Path]:
 
     Raises:
         FileExistsError: it may not, and there is one.
+        OSError: the disk refuses; with the name of the file.
     """
+    try:
+        with _written_at_once(path, replace) as temporary:
+            yield temporary
+    except OSError as error:
+        if error.filename is None:  # writing to an open file does not tell
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
+def _written_at_once(path: Path, replace: bool) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(path.parent)
     writing, lock = _own_directory(path.parent)

@@ -11,7 +11,8 @@ from importlib import import_module
 import typer
 
 from compressor import __version__
-from compressor.commands.console import console
+from compressor.commands.console import console, leave_stdout
+from compressor.disk import disk_problem
 from compressor.errors import CompressError, InputError, UsageError
 
 COMMANDS = (
@@ -74,13 +75,17 @@ def invoke(arguments: Sequence[str]) -> int:
     # Known before parsing, so that a parsing error too is told in the form that was asked for.
     console.as_json = "--json" in arguments
     console.quiet = console.verbose = False
+    console.unwritten = ""
     began = time.perf_counter()
     try:
         status = application(arguments)(list(arguments), standalone_mode=False)
         if status == INTERRUPTED:  # Typer's own answer to Ctrl-C
             raise KeyboardInterrupt
         console.detail(f"took {time.perf_counter() - began:.1f} s")
-        return status if isinstance(status, int) else 0
+        status = status if isinstance(status, int) else 0
+        if console.unwritten:
+            return _fail(console.unwritten, status or InputError.exit_code, None, "result-lost")
+        return status
     except CompressError as error:
         return _fail(str(error), error.exit_code, error, error.id)
     except typer.Exit as stop:
@@ -97,16 +102,27 @@ def invoke(arguments: Sequence[str]) -> int:
         # Typer catches that and calls sys.exit(1).
         if not isinstance(error.__context__ or error, BrokenPipeError):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        leave_stdout()
         return 0
     except OSError as error:
         place = error.filename2 or error.filename
-        if place is None:  # no file of the user's
-            return _bug(error)
+        if place is None:
+            return _refused_or_bug(error)
         message = f"cannot read or write {place}: {error.strerror}"
         return _fail(message, InputError.exit_code, error, "file-unusable")
     except Exception as error:  # noqa: BLE001 - the last line: everything else is a bug
+        return _refused_or_bug(error)
+
+
+def _refused_or_bug(error: Exception) -> int:
+    """The status of an error that names no file: the disk's, standard output's, or a bug."""
+    problem = disk_problem(error)
+    if not problem:
         return _bug(error)
+    if isinstance(error, OSError) and sys.stdout is not None:
+        leave_stdout()  # it may be what is full
+    message = f"cannot write: {problem}; make room, and give the same command"
+    return _fail(message, InputError.exit_code, error, "disk-refuses")
 
 
 def _bug(error: Exception) -> int:
@@ -124,6 +140,21 @@ def _fail(message: str, status: int, error: BaseException | None, id: str) -> in
     return status
 
 
+def _occupy_standard_streams() -> None:
+    """Open standard streams that the caller closed, or the next file would get their numbers.
+
+    `sys.stdout` stays None then, so that who needs it can tell; messages go nowhere.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the end
+
+
 def main() -> None:
     """Entry point of the console script."""
+    _occupy_standard_streams()
     sys.exit(invoke(sys.argv[1:]))

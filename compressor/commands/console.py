@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 # Seconds between two lines of progress where they are not rewritten in place.
 _PLAIN_SECONDS = 15
+_NOBODY_READS = (errno.EPIPE, errno.EBADF, errno.EINVAL)
 
 
 @dataclass
@@ -25,11 +27,13 @@ class Console:
         quiet: no messages and no progress, only the result and errors.
         verbose: also details.
         as_json: the result is one JSON object on stdout.
+        unwritten: why the result could not be written, where somebody may have wanted it.
     """
 
     quiet: bool = False
     verbose: bool = False
     as_json: bool = False
+    unwritten: str = ""
     _line: ProgressLine | None = field(default=None, repr=False)
     _last: float = field(default=float("-inf"), repr=False)  # when progress was last printed
 
@@ -78,16 +82,31 @@ class Console:
         """The answer, once per command: `text`, or `data` with `--json`."""
         self._clear_line()
         if self.as_json:
-            print(json.dumps({"ok": True, **data}, ensure_ascii=False, allow_nan=False))
-        else:
-            print(text)
+            text = json.dumps({"ok": True, **data}, ensure_ascii=False, allow_nan=False)
+        self._answer(text)
 
     def error(self, message: str, status: int, id: str) -> None:
         """A failure in one sentence on stderr, and as the JSON object with `--json`."""
         self._print(f"error: {message}")
         if self.as_json:
             failure = {"ok": False, "error": message, "id": id, "exit_status": status}
-            print(json.dumps(failure))
+            self._answer(json.dumps(failure))
+
+    def _answer(self, text: str) -> None:
+        """Write to stdout. That nobody reads it changes neither the work nor the exit status."""
+        if sys.stdout is None:  # the process was started without it
+            return
+        try:
+            print(text, flush=True)
+        except UnicodeEncodeError:  # the terminal's encoding lacks a character
+            encoding = sys.stdout.encoding
+            print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+        except ValueError:
+            return  # it was closed
+        except OSError as error:
+            leave_stdout()
+            if error.errno not in _NOBODY_READS:
+                self.unwritten = f"cannot write the result to standard output: {error.strerror}"
 
     def _print(self, text: str) -> None:
         self._clear_line()
@@ -96,6 +115,11 @@ class Console:
     def _clear_line(self) -> None:
         if self._line is not None and self._line.visible:
             _write(self._line.clear())
+
+
+def leave_stdout() -> None:
+    """Write no more to a stdout that failed; or Python would try once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _is_terminal(stream: Any) -> bool:

@@ -8,6 +8,7 @@ from compressor.errors import UsageError, did_you_mean
 
 BASE = "fp32"  # what every other precision is made from and compared with
 PRECISIONS = (BASE, "fp16", "int8")
+BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "int8": 1}
 AUTO = "auto"
 # What `auto` exports: the precisions that a device computes faster than, or as, float32.
 ON_DEVICE = {"cpu": (BASE, "int8"), "cuda": (BASE, "fp16")}

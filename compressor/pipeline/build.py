@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.errors import VerificationError
 from compressor.export import export_model, graph_bytes
-from compressor.export.precision_names import BASE
+from compressor.export.precision_names import BASE, BYTES_PER_WEIGHT
 from compressor.export.precisions import compare_precision, write_precision
 from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
@@ -75,6 +75,22 @@ def _export_precision(context: Context, model: Variant, precision: str) -> Varia
         "checks": checks,
     }
     return model.model_copy(update=made)
+
+
+def export_bytes(model: nn.Module, precisions: Sequence[str]) -> int:
+    """About how large the graphs of a model are, in all the precisions together."""
+    return sum(count_parameters(model) * BYTES_PER_WEIGHT[name] for name in precisions)
+
+
+def written_bytes(context: Context) -> int:
+    """About how much a run writes: graphs of the dense model, weights and graphs of each plan.
+
+    An upper estimate, since it takes the pruned models for as large as the dense one.
+    """
+    model: nn.Module = context.checkpoint.model
+    graphs = export_bytes(model, context.precisions)
+    weights = count_parameters(model) * BYTES_PER_WEIGHT[BASE]
+    return graphs + len(context.plans) * (graphs + weights)
 
 
 def pruning_facts(

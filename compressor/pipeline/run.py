@@ -17,6 +17,7 @@ from typing import Any
 from compressor import __version__
 from compressor.budgets.counts import QualityBudget, SpeedBudget
 from compressor.budgets.path import removal_path
+from compressor.disk import disk_problems_told
 from compressor.errors import InputError
 from compressor.export import export_model
 from compressor.export.precisions import set_default
@@ -32,6 +33,7 @@ from compressor.pipeline.build import (
     export_precisions,
     pruning_facts,
     verify_reload,
+    written_bytes,
 )
 from compressor.pipeline.context import Context, source_of
 from compressor.pipeline.distill_text import translate_text
@@ -77,7 +79,11 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
     check_model(recipe, checkpoint, task, gate)
     data = read(recipe.data, checkpoint, task)
     context = prepare(recipe, checkpoint, task, data, output, progress)
-    with context.workspace:
+    workspace = context.workspace
+    with (
+        disk_problems_told(output, lambda: written_bytes(context), lambda: workspace.doing),
+        workspace,
+    ):
         return _compress(context, gate, output, command)
 
 

@@ -19,7 +19,7 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune, verify_surgery
-from compressor.pipeline.build import pruning_facts
+from compressor.pipeline.build import export_bytes, pruning_facts
 from compressor.pipeline.context import Probe
 from compressor.pipeline.distill_text import open_text, text_beams, translated_by_pytorch
 from compressor.pipeline.load import (
@@ -136,7 +136,8 @@ def prune_checkpoint(
     round_to(recovered.model, checkpoint.dtype)
     record = pruning_facts(checkpoint, mask, scores, budgets[0].text, request.seed)
     record |= {"selection": "", "recovery": recovered.text or "none"}
-    with made_whole(output) as making:
+    needed = export_bytes(recovered.model, [BASE])
+    with made_whole(output, needed, "saving the pruned checkpoint") as making:
         save_checkpoint(checkpoint, recovered.model, record, making)
     return mask, check, recovered.text
 
@@ -194,7 +195,8 @@ def export_checkpoint(
     tokens = output_tokens(checkpoint, seen)
     probe = synthetic_probe(checkpoint, task)
     examples, compared = _rows_to_compare(request, checkpoint, task, probe)
-    with made_whole(output) as making:
+    needed = export_bytes(checkpoint.model, precisions)
+    with made_whole(output, needed, "exporting") as making:
         checks = export_model(
             checkpoint, checkpoint.model, checkpoint.mask, probe.batches, probe.texts, making,
             tokens,
@@ -249,5 +251,5 @@ def _export_optimum(request: ExportRequest, output: Path) -> list[Check]:
     require_new(output)
     checkpoint = load(request.model, dense=False)
     probe = synthetic_probe(checkpoint, get_task(checkpoint.entry.task))
-    with made_whole(output) as making:
+    with made_whole(output, export_bytes(checkpoint.model, [BASE]), "exporting") as making:
         return export_optimum(checkpoint, checkpoint.mask, probe.batches, making)

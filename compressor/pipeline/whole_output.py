@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from compressor import __version__
+from compressor.disk import disk_problems_told
 from compressor.errors import InputError
 from compressor.files import move_files, require_directory, sha256_of, write_json
 from compressor.locks import Lock, lock_output
@@ -58,8 +59,22 @@ def remove_leftovers(output: Path) -> None:
 
 
 @contextmanager
-def made_whole(output: Path) -> Iterator[Path]:
-    """A directory whose contents go to `output` when the block ends, and nowhere on an error."""
+def made_whole(output: Path, needed: int, doing: str) -> Iterator[Path]:
+    """A directory whose contents go to `output` when the block ends, and nowhere on an error.
+
+    Args:
+        needed: about how many bytes are written.
+        doing: what is done, in words, for the error where the disk refuses.
+
+    Raises:
+        InputError: the disk is full, read-only or gone.
+    """
+    with disk_problems_told(output, lambda: needed, lambda: doing), _made_whole(output) as making:
+        yield making
+
+
+@contextmanager
+def _made_whole(output: Path) -> Iterator[Path]:
     is_new = not output.exists()
     making = output / _MAKING
     lock = lock_output(making / _LOCK, output)

@@ -76,6 +76,7 @@ class Workspace:
         self.state = root / STATE
         self.progress = progress
         self.files: dict[str, str] = {}  # path -> SHA-256, of all stages that were read or made
+        self.doing = "reading inputs"  # the stage that was begun last, in words
         self._announced: set[str] = set()
         self._made: dict[str, str] = {}
         self._lock = lock_output(self.state / _LOCK, output or root)
@@ -145,6 +146,7 @@ class Workspace:
     def begin(self, name: str, title: str) -> float:
         """Announce a stage; returns when it began."""
         self._announced.add(name)
+        self.doing = title
         self.progress.message(f"{title} …")
         return time.perf_counter()
 

@@ -1,0 +1,68 @@
+"""What a full, read-only or vanished disk says, in whichever library it was met."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from compressor.errors import CompressError, InputError
+
+_ERRORS = {
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENODEV, errno.ENXIO,
+    errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ESTALE,
+}  # fmt: skip
+# Libraries in Rust (safetensors, tokenizers) pass the number on in the text of their own error.
+_IN_TEXT = re.compile(r"\(os error (\d+)\)")
+_MEBIBYTE = 1 << 20
+
+
+def disk_problem(error: BaseException) -> str:
+    """`No space left on device`, and the like, if that is what an error comes from; or else ``."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and seen.errno in _ERRORS:
+            return os.strerror(seen.errno)
+        found = _IN_TEXT.search(str(seen))
+        if found and int(found[1]) in _ERRORS:
+            return os.strerror(int(found[1]))
+        seen = seen.__cause__ or seen.__context__
+    return ""
+
+
+@contextmanager
+def disk_problems_told(
+    output: Path, needed: Callable[[], int], doing: Callable[[], str]
+) -> Iterator[None]:
+    """Turn what a disk refuses while the block runs into an error that says what to do.
+
+    Args:
+        needed: about how many bytes the block writes in all.
+        doing: what the block does at the moment, in words.
+
+    Raises:
+        InputError: instead of the error of whichever library was writing.
+    """
+    try:
+        yield
+    except CompressError:
+        raise
+    except Exception as error:
+        problem = disk_problem(error)
+        place = getattr(error, "filename", None)
+        elsewhere = place is not None and not Path(str(place)).is_relative_to(output)
+        if not problem or elsewhere:
+            raise
+        room = "it is not there any longer"
+        with suppress(OSError):
+            room = f"{shutil.disk_usage(output).free / _MEBIBYTE:.0f} MiB are free"
+        raise InputError(
+            f"cannot write {output} while {doing()}: {problem} (about "
+            f"{needed() / _MEBIBYTE:.0f} MiB are needed in all, {room}); make room or choose "
+            "another --output, and the same command goes on",
+            id="disk-refuses",
+        ) from error
