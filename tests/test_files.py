@@ -12,7 +12,9 @@ import pytest
 
 from compressor.commands import invoke as run
 from compressor.errors import InputError, UsageError
-from compressor.files import write_at_once, write_json
+from compressor.files import write_at_once
+from compressor.pipeline.scores_file import write_scores
+from compressor.pipeline.sections import ModelSection
 from compressor.study.compare_scores import comparison_plot
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
@@ -47,7 +49,7 @@ def test_scores_never_replace_a_file_that_holds_something_else(model, mine):
 def test_scores_replace_scores_and_leave_their_neighbours_alone(model, tmp_path):
     output, neighbour = tmp_path / "mycal.json", tmp_path / "mycal.tmp"
     neighbour.write_text("mine", encoding="utf-8")
-    write_json(output, sample(0, "taylor").to_json())
+    write_scores(output, sample(0, "taylor"), ModelSection(path=str(model)))
     score(model, output)
     assert json.loads(output.read_text(encoding="utf-8"))["method"] == "magnitude"
     assert neighbour.read_text(encoding="utf-8") == "mine"
@@ -111,7 +113,7 @@ def test_an_output_that_cannot_be_written_fails_before_anything_else(
 ):
     monkeypatch.chdir(tmp_path)
     Path("afile").write_text("mine", encoding="utf-8")
-    write_json(Path("scores.json"), sample(0, "taylor").to_json())
+    write_scores(Path("scores.json"), sample(0, "taylor"), ModelSection(path=str(model)))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     options = UNWRITABLE[name]
     if "/proc/out" in options and not Path("/proc").is_dir():

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from compressor.errors import UsageError
-from compressor.files import write_json
+from compressor.pipeline.scores_file import write_scores
+from compressor.pipeline.sections import ModelSection
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
@@ -39,7 +40,7 @@ def test_score_refuses_options_that_no_method_takes(model, tmp_path):
 )
 def test_prune_refuses_options_of_a_repair_that_is_not_done(model, tmp_path, options, hint):
     scores = tmp_path / "scores.json"
-    write_json(scores, sample(0, "taylor").to_json())
+    write_scores(scores, sample(0, "taylor"), ModelSection(path=str(model)))
     output = ["-o", tmp_path / "out", "--keep", "0.5"]
     with raises(UsageError, "option-without-use") as caught:
         invoke("prune", "-m", model, "--scores", scores, *output, *options)
