@@ -18,6 +18,8 @@ _ERRORS = {
 }  # fmt: skip
 # Libraries in Rust (safetensors, tokenizers) pass the number on in the text of their own error.
 _IN_TEXT = re.compile(r"\(os error (\d+)\)")
+# NumPy says that writing failed, and not why.
+_BY_NUMPY = re.compile(r"requested and \d+ written|problem writing element")
 _MEBIBYTE = 1 << 20
 
 
@@ -30,6 +32,8 @@ def disk_problem(error: BaseException) -> str:
         found = _IN_TEXT.search(str(seen))
         if found and int(found[1]) in _ERRORS:
             return os.strerror(int(found[1]))
+        if isinstance(seen, OSError) and _BY_NUMPY.search(str(seen)):
+            return "no more can be written"
         seen = seen.__cause__ or seen.__context__
     return ""
 

@@ -20,6 +20,7 @@ from compressor.budgets.path import removal_path
 from compressor.disk import disk_problems_told
 from compressor.errors import InputError
 from compressor.export import export_model
+from compressor.export.precision_names import BASE
 from compressor.export.precisions import set_default
 from compressor.files import require_directory, sha256_of
 from compressor.manifest import MANIFEST, manifest_of, write_manifest
@@ -29,6 +30,7 @@ from compressor.model.sublayers import Scores, units_of
 from compressor.model.surgery import prune, verify_surgery
 from compressor.pipeline.build import (
     describe,
+    export_bytes,
     export_dense,
     export_precisions,
     pruning_facts,
@@ -78,7 +80,9 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
     task = get_task(checkpoint.entry.task)
     check_model(recipe, checkpoint, task, gate)
     data = read(recipe.data, checkpoint, task)
-    context = prepare(recipe, checkpoint, task, data, output, progress)
+    least = partial(export_bytes, checkpoint.model, [BASE])
+    with disk_problems_told(output, least, lambda: "beginning"):
+        context = prepare(recipe, checkpoint, task, data, output, progress)
     workspace = context.workspace
     with (
         disk_problems_told(output, lambda: written_bytes(context), lambda: workspace.doing),

@@ -1,0 +1,84 @@
+"""A disk that refuses: status 4 with what is needed, nothing half written, and it goes on later."""
+
+from __future__ import annotations
+
+import errno
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from compressor.commands import invoke
+from compressor.disk import disk_problem
+from compressor.errors import InputError
+from compressor.files import sha256_of
+from compressor.pipeline.run import run
+from tests.helpers import toy
+from tests.helpers.errors import raises
+from tests.helpers.runs import recipe_for
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """The system refuses to let a file grow beyond `size` bytes, as a full disk would."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def finished(output: Path) -> dict[str, str]:
+    """Hash of each file under its final name."""
+    return {
+        path.relative_to(output).as_posix(): sha256_of(path)
+        for path in output.rglob("*")
+        if path.is_file() and ".compress" not in path.parts and ".writing" not in str(path)
+    }
+
+
+def test_a_run_goes_on_when_there_is_room(tmp_path):
+    model = toy.classifier(tmp_path / "dense")
+    output = tmp_path / "out"
+    recipe = recipe_for(model, tmp_path)
+    after = []
+    for size in (0, 40_000):
+        with largest_file(size), raises(InputError, "disk-refuses"):
+            run(recipe, output)
+        after.append(finished(output) if output.exists() else {})
+    run(recipe, output)
+    last = finished(output)
+    for found in after:
+        assert all(last[name] == digest for name, digest in found.items())
+    assert "report.json" in last
+
+
+def test_what_is_needed_is_told(tmp_path, capsys):
+    model = toy.classifier(tmp_path / "dense")
+    with largest_file(20_000):
+        status = invoke(["export", "-m", str(model), "-o", str(tmp_path / "out")])
+    told = capsys.readouterr().err
+    assert status == 4, told
+    assert "cannot write" in told
+    assert "MiB are needed in all" in told
+    assert not (tmp_path / "out").exists()
+    assert invoke(["export", "-m", str(model), "-o", str(tmp_path / "out")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (OSError(errno.ENOSPC, "…"), "No space left on device"),
+        (RuntimeError("I/O error: … (os error 28)"), "No space left on device"),
+        (RuntimeError("I/O error: … (os error 30)"), "Read-only file system"),
+        (ValueError("something else"), ""),
+    ],
+)
+def test_a_refusal_is_known_whichever_library_met_it(error: Exception, problem: str):
+    assert disk_problem(error) == problem
+    wrapped = RuntimeError("while saving")
+    wrapped.__cause__ = error
+    assert disk_problem(wrapped) == problem

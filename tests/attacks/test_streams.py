@@ -1,0 +1,56 @@
+"""Standard streams that are full, closed or not read: the status is that of the work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from compressor.report.schema import render_json
+from tests.helpers.report_samples import translator_report
+
+pytestmark = pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="there is no /dev/full, as on Linux"
+)
+FAILS, PASSES = "--max-drop bleu=0.0001", "--max-drop bleu=99"
+
+
+@pytest.mark.parametrize(
+    ("rule", "streams", "status"),
+    [
+        (FAILS, ">/dev/full", 1),
+        (FAILS, ">&-", 1),
+        (FAILS, "2>/dev/full", 1),
+        (FAILS, "2>&-", 1),
+        (FAILS, "<&- >&- 2>&-", 1),
+        (FAILS, "| true", 1),
+        (FAILS, "--json | true", 1),
+        (PASSES, "| true", 0),
+        (PASSES, ">&- 2>&-", 0),
+        (PASSES, ">/dev/full", 4),  # a result that was wanted is lost
+        (PASSES, "--json >/dev/full", 4),
+    ],
+)
+def test_a_gates_status_is_its_outcome(rule: str, streams: str, status: int, tmp_path):
+    report = tmp_path / "report.json"
+    report.write_text(render_json(translator_report()), encoding="utf-8")
+    command = f'"$0" -m compressor gate "$1" {rule} {streams}'
+    found = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command, sys.executable, report],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (found.returncode, "Traceback" in found.stderr) == (status, False), found.stderr
+    if status == 4:
+        assert "cannot write the result to standard output: No space left" in found.stderr
+
+
+def test_help_that_cannot_be_written_is_no_bug():
+    found = subprocess.run(
+        ["bash", "-c", '"$0" -m compressor --help >/dev/full', sys.executable],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert found.returncode == 4
+    assert "No space left" in found.stderr
+    assert "bug" not in found.stderr

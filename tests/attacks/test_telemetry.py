@@ -1,0 +1,50 @@
+"""Serving a model writes nothing below the home directory, and needs no network."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers import runtime_artifacts
+
+SERVE = """
+import sys
+from compressor.runtime import Classifier
+print(Classifier(sys.argv[1], verify=False).classify(["some text"]))
+"""
+
+
+def serve(home: Path, before: tuple[str, ...] = (), **environment: str) -> str:
+    artifact = runtime_artifacts.classifier("bert").directory
+    command = [*before, sys.executable, "-c", SERVE, str(artifact)]
+    variables = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"}
+    variables |= {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), **environment}
+    found = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def test_nothing_is_written_to_the_home_directory(tmp_path):
+    assert serve(tmp_path)
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_a_users_own_setting_stays(tmp_path):
+    """With 0 onnxruntime does what it does by itself, which the test above would notice."""
+    assert serve(tmp_path, ORT_DISABLE_TELEMETRY="0")
+    assert list(tmp_path.rglob("*"))
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None
+    or subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode != 0,
+    reason="no network namespace can be made here",
+)
+def test_nothing_is_missed_without_a_network(tmp_path):
+    without = serve(tmp_path, ("unshare", "--net"))
+    assert without == serve(tmp_path)
