@@ -2,13 +2,14 @@
 #   make demo   installs into .venv and compresses the bundled translator; report in demo-out/
 #   make test   installs the test extras too and runs the whole suite
 #   make quick  the tests that are not marked slow, in about two minutes on two cores
+#   make attack  kills, damage and strange input, in at most 20 minutes on two cores
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test quick lint
+.PHONY: demo test quick attack lint
 
 demo: $(VENV)/.installed
 	$(BIN)/compress demo --output demo-out
@@ -18,7 +19,10 @@ test: $(VENV)/.installed-test lint
 
 quick: $(VENV)/.installed-test
 	$(BIN)/ruff check .
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not attack" -n 2 --dist worksteal
+
+attack: $(VENV)/.installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/attacks -m attack -n 2 --dist worksteal
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import select
 import stat
 import time
@@ -19,6 +20,7 @@ from typing import Any, BinaryIO
 
 MIB = 1 << 20
 MOST_TEXT = 64 * MIB  # of a configuration, a recipe, a report; the largest are a few MiB
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 WRITER_SECONDS = 5.0  # to wait for somebody to write into a named pipe
 
 
@@ -77,12 +79,16 @@ def parse_json(text: str | bytes) -> Any:
     """A JSON value.
 
     Raises:
-        ValueError: it is none, or is nested more deeply than anybody writes by hand or program.
+        ValueError: it is none, is nested more deeply than anybody writes by hand or program, or
+            has text that no file can hold: halves of surrogate pairs.
     """
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        if _SURROGATE.search(text if isinstance(text, bytes) else text.encode()):
+            json.dumps(value, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+    return value
 
 
 def read_json(path: Path) -> Any:

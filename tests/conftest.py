@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import io
 import os
-import pickle
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import pytest
-import torch
 from filelock import FileLock
 
-from compressor.export import graphs
+from tests.helpers.exports import kept_exports
 from tests.helpers.tiny import BUILDERS
 
 # Of tests that are repeated for every architecture, `make quick` runs one per kind of model.
@@ -64,39 +56,8 @@ def once(_shared: Path) -> Callable[[str, Callable[[Path], object]], Path]:
     return made
 
 
-class _ByValue(pickle.Pickler):
-    """Pickles tensors by their values alone: equal modules give equal bytes in every process."""
-
-    def reducer_override(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return bytes, (value.detach().numpy().tobytes(),)
-        return NotImplemented
-
-
 @pytest.fixture(scope="module")
 def shared_exports(_shared: Path) -> Iterator[None]:
-    """Export each graph once per run and copy it afterwards, for tests that are not about export.
-
-    An export takes seconds, and whole runs export the same toy models again and again.
-    test_export.py tests that the same model always gives the same bytes.
-    """
-    export = graphs.export_graph
-    exports = _shared / "exports"
-    exports.mkdir(exist_ok=True)
-
-    def export_or_copy(
-        graph: Any, example: Any, inputs: Any, outputs: Any, shapes: Any, path: Path
-    ) -> None:
-        content = io.BytesIO()
-        _ByValue(content).dump((graph, inputs, outputs, repr(shapes), path.name))
-        kept = exports / hashlib.sha256(content.getbuffer()).hexdigest()
-        if not kept.exists():
-            fresh = Path(tempfile.mkdtemp(dir=exports))
-            export(graph, example, inputs, outputs, shapes, fresh / path.name)
-            with contextlib.suppress(OSError):  # the other worker was faster
-                fresh.rename(kept)
-        for file in kept.iterdir():
-            shutil.copy(file, path.parent)
-
-    with mock.patch.object(graphs, "export_graph", export_or_copy):
+    """Export each graph once per run of the tests: see `helpers.exports`."""
+    with kept_exports(_shared / "exports"):
         yield

@@ -1,0 +1,56 @@
+"""What the fuzzer damages: toy checkpoints, artifacts of whole runs, scores, reports, rows."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import shutil
+from pathlib import Path
+from unittest import mock
+
+from compressor.commands import invoke
+from compressor.pipeline.run import run
+from compressor.report.schema import render_json
+from tests.helpers import toy
+from tests.helpers.exports import kept_exports
+from tests.helpers.report_samples import translator_report
+from tests.helpers.runs import recipe_for
+
+ARTIFACTS = {"bert": "classify", "marian": "translate"}  # directory -> what runs it
+
+
+def make_material(directory: Path, artifacts: tuple[str, ...] = tuple(ARTIFACTS)) -> None:
+    """Fill a directory; the same every time on the same machine, but for dates.
+
+    Args:
+        artifacts: models to take through a whole run, of which `bert` must be one.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    seconds = itertools.count(step=0.125)
+    # Relative paths and made-up durations: neither is in the files, whose bytes are then the same.
+    with contextlib.chdir(directory), mock.patch("time.perf_counter", seconds.__next__):
+        _fill(artifacts)
+
+
+def _fill(artifacts: tuple[str, ...]) -> None:
+    here = Path()
+    toy.classifier(here / "bert")
+    toy.marian_with_pieces(here / "marian")
+    rng = random.Random(5)
+    lines = [toy.sentence(rng) for _ in range(6)]
+    (here / "texts.txt").write_text("\n".join([*lines, ""]), "utf-8")
+    with kept_exports(here / "exports"):
+        for name in artifacts:
+            rows = here / f"{name}-rows"
+            rows.mkdir()
+            recipe = recipe_for(here / name, rows, bench=False, precision=["fp32"])
+            run(recipe, here / f"{name}-run")
+    words = ["score", "-m", "bert", "--method", "magnitude", "--prune", "both", "-o", "scores.json"]
+    assert invoke([*words, "--device", "cpu", "-q", "--json"]) == 0
+    # Outside of the artifacts, where no manifest lists them.
+    (here / "reports").mkdir()
+    sample = render_json(translator_report())
+    (here / "reports" / "translator.json").write_text(sample, "utf-8")
+    shutil.copy(here / "bert-run" / "report.json", here / "reports" / "bert.json")
+    shutil.copy(here / "bert-run" / "recipe.yaml", here / "recipe.yaml")

@@ -1,0 +1,55 @@
+"""Exports that are made once and copied afterwards, for tests that are not about export.
+
+An export takes seconds, and whole runs export the same toy models again and again.
+test_export.py tests that the same model always gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import pickle
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+
+from compressor.export import graphs
+
+
+class _ByValue(pickle.Pickler):
+    """Pickles tensors by their values alone: equal modules give equal bytes in every process."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return bytes, (value.detach().numpy().tobytes(),)
+        return NotImplemented
+
+
+@contextlib.contextmanager
+def kept_exports(exports: Path) -> Iterator[None]:
+    """Export each graph once and copy it from `exports` afterwards."""
+    export = graphs.export_graph
+    exports.mkdir(exist_ok=True)
+
+    def export_or_copy(
+        graph: Any, example: Any, inputs: Any, outputs: Any, shapes: Any, path: Path
+    ) -> None:
+        content = io.BytesIO()
+        _ByValue(content).dump((graph, inputs, outputs, repr(shapes), path.name))
+        kept = exports / hashlib.sha256(content.getbuffer()).hexdigest()
+        if not kept.exists():
+            fresh = Path(tempfile.mkdtemp(dir=exports))
+            export(graph, example, inputs, outputs, shapes, fresh / path.name)
+            with contextlib.suppress(OSError):  # another process was faster
+                fresh.rename(kept)
+        for file in kept.iterdir():
+            shutil.copy(file, path.parent)
+
+    with mock.patch.object(graphs, "export_graph", export_or_copy):
+        yield
