@@ -66,7 +66,8 @@ def read_bytes(path: Path, most: int | None = MOST_TEXT) -> bytes:
     with open_file(path) as file:
         data = file.read() if most is None else file.read(most + 1)
     if most is not None and len(data) > most:
-        raise OSError(errno.EFBIG, f"it is larger than {most // MIB} MiB", str(path))
+        bound = f"{most // MIB} MiB" if most >= MIB else f"{most >> 10} KiB"
+        raise OSError(errno.EFBIG, f"it is larger than {bound}", str(path))
     return data
 
 

@@ -25,9 +25,7 @@ def prune(
     from compressor.pipeline.scores_file import read_scores
     from compressor.pipeline.single_steps import prune_checkpoint
 
-    mask, check, repair = prune_checkpoint(
-        request, read_scores(scores, request.model), output, console
-    )
+    mask, check, repair = prune_checkpoint(request, read_scores(scores), output, console)
     counts = "; ".join(
         f"{kind} {mask.count(kind):,} of {mask.total(kind):,}"
         for kind in mask.kinds()

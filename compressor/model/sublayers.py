@@ -78,12 +78,14 @@ class Scores:
         signature: everything that changes the numbers, for example
             `taylor|per:token|normalized:layer|rows:400`.
         cost: measured cost, with units in the key names (`seconds`, `forward_passes`, …).
+        weights: fingerprint of the weights that they are of; empty where nobody noted it.
     """
 
     values: Mapping[str, tuple[float, ...]]
     method: str
     signature: str
     cost: Mapping[str, float]
+    weights: str = ""
 
     def ascending(self) -> list[tuple[str, int]]:
         """All units as (sublayer name, unit), least important first; ties by position."""
@@ -112,7 +114,8 @@ class Scores:
             KeyError, TypeError, AttributeError: `data` is something else.
         """
         values = {name: tuple(scores) for name, scores in data["scores"].items()}
-        return cls(values, data["method"], data["signature"], data["cost"])
+        weights = data.get("weights", "")
+        return cls(values, data["method"], data["signature"], data["cost"], weights)
 
 
 @dataclass(frozen=True)

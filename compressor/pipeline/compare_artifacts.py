@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from compressor.errors import InputError, UsageError
 from compressor.evaluation import compare, score_answers
 from compressor.evaluation.answers import answers
 from compressor.manifest import read_manifest, require_unchanged
+from compressor.model.configuration import read_configuration
 from compressor.model.pruning_record import PRUNING_RECORD, read_pruning_record, record_of
 from compressor.progress import SILENT, Progress
 from compressor.results import Comparison, Quality, Throughput
@@ -195,7 +195,6 @@ def _subjects(directories: Sequence[Path]) -> tuple[list[Subject], dict[str, Any
         names = [d.as_posix() for d in directories]
     config = None
     if masks:
-        path = next(iter(masks)) / "config.json"
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_configuration(next(iter(masks)), trust_remote_code=False).to_dict()
     subjects = [Subject(n, d, c) for n, d, c in zip(names, directories, counts, strict=True)]
     return subjects, config

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from compressor.errors import InputError, UsageError
-from compressor.input_files import MIB, read_text
+from compressor.input_files import read_text
 from compressor.pipeline.assemble import assemble
 from compressor.pipeline.methods import (
     LEARNING,
@@ -51,11 +51,22 @@ from compressor.pipeline.sections import (
     TestData,
 )
 
-MOST_RECIPE = MIB
+MOST_RECIPE = 256 << 10  # bytes; PyYAML takes seconds for more, and recipes have about one KiB
+MOST_DEPTH = 50
 MOST_BATCH_TOKENS = 1 << 24
 MOST_CHUNK_LINES = 1 << 20
 DEFAULT_METHOD = SCORED["second-order"]()
 _NAMED = Field(discriminator="name")
+
+
+def _each_once(repairs: list[Any]) -> list[Any]:
+    """Raise UsageError for a recipe that has a repair twice, as the command line does."""
+    names = [repair.name for repair in repairs]
+    if len(set(names)) < len(names):
+        raise UsageError(
+            f"recovery {' + '.join(names)}: name each method once", id="recovery-twice"
+        )
+    return repairs
 
 
 class Recipe(Section):
@@ -78,6 +89,8 @@ class Recipe(Section):
     gate: Gate = Gate()
     seed: int = SEED
     device: Device = DEVICE
+
+    _once = field_validator("recovery")(_each_once)
 
     @model_validator(mode="before")
     @classmethod
@@ -122,6 +135,8 @@ class PruneRequest(Section):
     )
     seed: int = SEED
     device: Device = DEVICE
+
+    _once = field_validator("recovery")(_each_once)
 
 
 class ExportRequest(Section):
@@ -246,8 +261,22 @@ def as_flags(options: Mapping[str, Any]) -> dict[str, Any]:
     return {f"--{name.replace('_', '-')}": value for name, value in options.items()}
 
 
-class _WithoutAliases(yaml.SafeLoader):
-    """Refuses `*name`: a few lines of aliases of aliases stand for more than any memory holds."""
+class _Bounded(yaml.SafeLoader):
+    """Refuses what takes much longer to read than to write.
+
+    A few lines of aliases (`*name`) of aliases stand for more than any memory holds, and the time
+    for nested brackets grows with the square of their depth.
+    """
+
+    def fetch_flow_collection_start(self, token: Any) -> None:
+        if self.flow_level > MOST_DEPTH:
+            raise RecursionError
+        super().fetch_flow_collection_start(token)
+
+    def add_indent(self, column: int) -> bool:
+        if len(self.indents) > MOST_DEPTH:
+            raise RecursionError
+        return bool(super().add_indent(column))
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
@@ -260,7 +289,7 @@ class _WithoutAliases(yaml.SafeLoader):
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        values = yaml.load(read_text(file, MOST_RECIPE), _WithoutAliases)
+        values = yaml.load(read_text(file, MOST_RECIPE), _Bounded)
     except OSError as error:
         raise InputError(
             f"cannot read recipe {file}: {error.strerror}; give --config another file",

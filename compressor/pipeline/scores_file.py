@@ -23,20 +23,16 @@ def write_scores(path: Path, scores: Scores, model: ModelSection) -> dict[str, A
     Returns:
         What was written.
     """
-    data = {**scores.to_json(), "weights": _weights_of(model)}
+    data = {**scores.to_json(), "weights": scores.weights or weights_of(model)}
     write_json(path, data)
     return data
 
 
-def read_scores(path: Path, model: ModelSection | None = None) -> Scores:
+def read_scores(path: Path) -> Scores:
     """Read a file that `compress score` wrote.
-
-    Args:
-        model: that they must be of; None for any.
 
     Raises:
         InputError: there is none, or it is something else.
-        UsageError: they are of another model.
     """
     try:
         data = read_json(path)
@@ -57,16 +53,25 @@ def read_scores(path: Path, model: ModelSection | None = None) -> Scores:
             f"{path} is not a scores file: {str(error)[:300]}; make one with `compress score`",
             id="scores-unreadable",
         ) from error
-    if model is not None and data["weights"] != _weights_of(model):
-        raise UsageError(
-            f"the scores in {path} are of another model than {model.path}: its weights differ; "
-            "make new ones with `compress score`",
-            id="scores-of-other-weights",
-        )
     return Scores.from_json(data)
 
 
-def _weights_of(model: ModelSection) -> str:
+def require_weights(scores: Scores, model: ModelSection) -> None:
+    """Check that scores are of the model that is to be pruned by them.
+
+    Raises:
+        UsageError: they are of another one.
+    """
+    if scores.weights and scores.weights != weights_of(model):
+        raise UsageError(
+            f"the scores are of another model than {model.path}: its weights differ; make new ones "
+            "with `compress score`",
+            id="scores-of-other-weights",
+        )
+
+
+def weights_of(model: ModelSection) -> str:
+    """A fingerprint of the files of a checkpoint's weights."""
     directory = resolve(model.path, model.revision, model.allow_pickle)
     return fingerprint(weight_files(directory, model.allow_pickle))
 

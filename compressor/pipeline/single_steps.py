@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from compressor.pipeline.load import (
 )
 from compressor.pipeline.plan import budgets_of, floors_of, multiples_of
 from compressor.pipeline.recipe import ExportRequest, PruneRequest, ScoreRequest
+from compressor.pipeline.scores_file import require_weights, weights_of
 from compressor.pipeline.select import repair, score_model
 from compressor.pipeline.validate import check_columns, require_rows, require_target
 from compressor.pipeline.whole_output import made_whole, remove_leftovers, require_new
@@ -56,7 +58,7 @@ def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scor
     task = get_task(checkpoint.entry.task)
     check_columns(request.data, task)
     examples, references = read_calibration(request.data, checkpoint, task)
-    return score_model(
+    scores = score_model(
         request.method,
         checkpoint,
         [x for x in checkpoint.layers if request.prune in ("both", units_of(x.kind))],
@@ -68,6 +70,7 @@ def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scor
         progress=progress,
         references=references,
     )
+    return replace(scores, weights=weights_of(request.model))
 
 
 def require_scores(scores: Scores, budget: Budget) -> None:
@@ -99,6 +102,7 @@ def prune_checkpoint(
             "reconstruct, or leave it out",
             id="option-without-use",
         )
+    require_weights(scores, request.model)
     device = pick_device(request.device, progress)
     checkpoint = load(request.model)
     task = get_task(checkpoint.entry.task)

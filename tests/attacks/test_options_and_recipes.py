@@ -119,6 +119,9 @@ def test_values_of_other_types_in_a_recipe_are_refused(place, flags, tmp_path):
     [
         ("seed: " + "9" * 5000, "recipe-not-yaml"),
         ("[" * 5000, "recipe-too-deep"),
+        ("[" * 100_000, "recipe-too-deep"),
+        ("{a: " * 60_000, "recipe-too-deep"),
+        ("- " * 100_000, "recipe-too-deep"),
         ("a: &a [1]\nb: *a\n", "recipe-not-yaml"),
         ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "recipe-not-yaml"),
         ("seed: !!python/object/apply:os.getcwd []", "recipe-not-yaml"),
@@ -130,9 +133,18 @@ def test_values_of_other_types_in_a_recipe_are_refused(place, flags, tmp_path):
 def test_a_recipe_that_is_none_is_told(text, id, tmp_path):
     file = tmp_path / "recipe.yaml"
     file.write_text(text, "utf-8")
+    began = time.monotonic()
     with raises(UsageError, id) as caught:
-        build_recipe({}, file)
+        build_recipe({"--model": "m", "--keep": ["0.5"], "--test": "t"}, file)
+    assert time.monotonic() - began < 5
     assert str(file) in str(caught.value)
+
+
+def test_a_recipe_that_has_a_repair_twice_is_refused(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text("recovery: [{name: reconstruct}, {name: reconstruct}]", "utf-8")
+    with raises(UsageError, "recovery-twice"):
+        build_recipe({"--model": "m", "--keep": ["0.5"], "--test": "t"}, file)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from compressor.commands import invoke
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
+from compressor.pipeline.recipe import PruneRequest, ScoreRequest
 from compressor.pipeline.scores_file import read_scores
+from compressor.pipeline.single_steps import prune_checkpoint, score_checkpoint
 from tests.helpers import toy
 from tests.helpers.errors import raises
+from tests.helpers.recipes import request
 
 
 @pytest.fixture(scope="session")
@@ -89,4 +92,13 @@ def test_scores_prune_the_model_that_they_are_of_and_no_other(scored, tmp_path, 
     save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
     assert prune(scored, scored / "scores.json", tmp_path / "second", other) == 2
     assert "another model" in capsys.readouterr().err
+    asked = request(PruneRequest, model=str(other), keep=["0.5"], device="cpu")
+    for scores in (
+        read_scores(scored / "scores.json"),
+        score_checkpoint(
+            request(ScoreRequest, model=str(scored / "model"), method="magnitude", device="cpu")
+        ),
+    ):
+        with raises(UsageError, "scores-of-other-weights"):
+            prune_checkpoint(asked, scores, tmp_path / "second")
     assert not (tmp_path / "second").exists()
