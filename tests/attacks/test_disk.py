@@ -40,6 +40,7 @@ def finished(output: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.attack  # the limit holds for the whole process
 def test_a_run_goes_on_when_there_is_room(tmp_path):
     model = toy.classifier(tmp_path / "dense")
     output = tmp_path / "out"
@@ -56,6 +57,7 @@ def test_a_run_goes_on_when_there_is_room(tmp_path):
     assert "report.json" in last
 
 
+@pytest.mark.attack
 def test_what_is_needed_is_told(tmp_path, capsys):
     model = toy.classifier(tmp_path / "dense")
     with largest_file(20_000):
