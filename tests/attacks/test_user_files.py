@@ -126,7 +126,7 @@ def test_a_lock_says_who_holds_it_and_ends_with_its_process(tmp_path):
 
 def test_a_single_step_that_is_killed_can_be_started_again(tmp_path):
     out = tmp_path / "out"
-    with made_whole(out) as making:
+    with made_whole(out, 0, "writing") as making:
         (making / "onnx").mkdir()
         (making / "onnx" / "model.onnx").write_bytes(b"graph")
     assert list(read_manifest(out) or {}) == ["onnx/model.onnx"]
@@ -143,13 +143,13 @@ def test_a_single_step_that_is_killed_can_be_started_again(tmp_path):
 
 def test_a_single_step_in_use_is_told(tmp_path):
     out = tmp_path / "out"
-    with made_whole(out), raises(InputError, "output-in-use"):
+    with made_whole(out, 0, "writing"), raises(InputError, "output-in-use"):
         require_new(out)
 
 
 def test_a_step_that_fails_leaves_no_directory(tmp_path):
     def fail() -> None:
-        with made_whole(tmp_path / "out") as making:
+        with made_whole(tmp_path / "out", 0, "writing") as making:
             (making / "config.json").touch()
             stop()
 

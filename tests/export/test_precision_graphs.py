@@ -26,7 +26,7 @@ from compressor.runtime.artifact import read_artifact
 from compressor.tasks import Example
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.runtime_artifacts import Exported, export, new_directory
+from tests.helpers.runtime_artifacts import Exported, export, new_directory, write_hashes
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, ragged_batch, tiny_model, uneven_mask
 
 pytestmark = pytest.mark.slow
@@ -52,6 +52,7 @@ def exported(name: str) -> Exported:
         assert "PyTorch's" in checks[0].detail
         assert "CPUExecutionProvider" in checks[0].detail
         assert [check.name for check in checks[1:]] == ([HALF_RANGE] if precision == "fp16" else [])
+    write_hashes(made.directory)
     return made
 
 

@@ -53,10 +53,16 @@ def export(
     files = export_graphs(model, opened.layers, mask, graphs)
     write_tokenizer(opened.tokenizer, graphs / "tokenizer.json")
     write_metadata(opened, model, mask, files, graphs)
+    write_hashes(directory)
+    return Exported(directory, model, opened.tokenizer)
+
+
+def write_hashes(directory: Path) -> None:
+    """List all files in the manifest, as they are now."""
     written = [path for path in directory.rglob("*") if path.is_file()]
     hashes = {path.relative_to(directory).as_posix(): sha256_of(path) for path in written}
+    hashes.pop("manifest.json", None)
     write_manifest(directory, {"tool": "compress tests"}, hashes)
-    return Exported(directory, model, opened.tokenizer)
 
 
 def vary(model: Any) -> None:
