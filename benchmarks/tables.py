@@ -1,4 +1,4 @@
-"""Runs that the README cites: compress one checkpoint to several budgets, write table and plots.
+"""Compress one checkpoint to several budgets, write table and plots for docs/results.md.
 
     python -m benchmarks.tables translator --output OUT [--test TATOEBA/test.tsv]
     python -m benchmarks.tables classifier --output OUT --model FINE_TUNED --data CLINC150

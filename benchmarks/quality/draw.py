@@ -64,7 +64,7 @@ def table(rows: Sequence[Row], name: str, what: str = "heads") -> str:
     return "\n".join(text) + "\n"
 
 
-# What the README shows: from no repair at all to everything.
+# What docs/results.md shows: from no repair at all to everything.
 SUMMARY = (
     ("random", "none"),
     ("taylor", "none"),
@@ -86,7 +86,7 @@ SUMMARY_SHARES = (80, 60, 40, 20)
 
 
 def summary(rows: Sequence[Row], name: str) -> str:
-    """A short form of `table`, for the README."""
+    """A short form of `table`, for docs/results.md."""
     found = lines(rows)
     chosen = [line for line in SUMMARY if line in found]
     text = [

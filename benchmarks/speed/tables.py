@@ -136,7 +136,7 @@ def _speedups(result: dict[str, Any]) -> str:
 
 
 def summary(results: Sequence[dict[str, Any]]) -> str:
-    """One table for the README: sentences per second of every peer of several models."""
+    """One table for docs/speed.md: sentences per second of every peer of several models."""
     sizes = sorted({row["batch_size"] for result in results for row in result["timings"]})
     head = ["model", "served by", *(f"batch {size}" for size in sizes), "weights MB", "quality"]
     lines = []

@@ -71,7 +71,7 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
 
 
 def invoke(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit status (the README has the table)."""
+    """Run one command line and return its exit status (docs/usage.md has the table)."""
     # Known before parsing, so that a parsing error too is told in the form that was asked for.
     console.as_json = "--json" in arguments
     console.quiet = console.verbose = False

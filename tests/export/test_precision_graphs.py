@@ -245,6 +245,7 @@ def test_an_answer_depends_on_its_own_row_alone(name: str, ranged: bool, tmp_pat
     if not ranged:
         made = copy_of(made, tmp_path)
         add_precision(made.model, [inputs(made, rows=2, seed=7)], made.directory, "int8")
+        write_hashes(made.directory)
     arrays = {key: value.numpy() for key, value in inputs(made, rows=6, seed=2).items()}
     tokens = arrays.pop("decoder_input_ids", None)
 
@@ -456,6 +457,7 @@ def test_the_default_is_what_the_runtime_opens(tmp_path):
     made = copy_of(exported("bert"), tmp_path)
     assert Classifier(made.directory).precision == "fp32"
     set_default(made.directory, "int8")
+    write_hashes(made.directory)
     opened = Classifier(made.directory)
     assert (opened.precision, opened.artifact.default_precision) == ("int8", "int8")
     rows = ["w5 w7", "w9"]
