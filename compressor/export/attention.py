@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from compressor.model.memory import release
+from compressor.model.modeling_pruned import NoHeads
 from compressor.model.sublayers import Mask, Sublayer
-from compressor.model.surgery import NoHeads
 
 # Added to the scores of padded keys. exp(-1e4) is zero in every precision that is exported.
 MASKED = -1e4

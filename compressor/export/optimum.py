@@ -8,6 +8,7 @@ number of heads; but each layer must have caches, since they are matched layer b
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ from compressor.export.graphs import BATCH, PAST, SOURCE, EncoderGraph, export_g
 from compressor.export.verify import logit_check, relative_difference, require_tie
 from compressor.files import write_json
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.pruned_config import without_code
 from compressor.model.saving import save_settings
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.results import Check
@@ -200,7 +202,9 @@ def export_optimum(
     verify = verify_translator if translator else verify_classifier
     checks = verify(model, directory, [batch.inputs() for batch in batches])
     # Last, because no loader opens a directory without config.json.
-    save_settings(checkpoint, model, directory)
+    config = copy.deepcopy(model.config)
+    without_code(config)  # the graphs need none
+    save_settings(checkpoint, model, directory, config)
     use_earlier_names(directory / "tokenizer_config.json")
     return checks
 

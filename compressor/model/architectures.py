@@ -4,7 +4,7 @@ To add an architecture, add a line to `ARCHITECTURES` and a tiny configuration o
 `tests/helpers/tiny.py`; every surgery, export and scoring test then runs on it.
 
 To add a kind of sublayer, add its name to `Kind` and its `SublayerPaths` to the architectures that
-have it. Which rows of an input projection belong to a unit is `surgery.input_rows`.
+have it. Which rows of an input projection belong to a unit is `modeling_pruned.unit_columns`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SublayerPaths:
         unit_count: attribute of the block that holds the number of units; None if each column of
             the output projection is a unit of its own.
         width: attribute of the block that holds units x unit width, if it has one.
-        stand_in: what replaces the block when no unit is left, as in `surgery.STAND_INS`.
+        stand_in: what replaces the block when no unit is left, as in `modeling_pruned.STAND_INS`.
     """
 
     kind: Kind

@@ -7,7 +7,7 @@ every weight comes from the file and every weight of the file is used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,13 @@ from compressor.model.architectures import TRANSLATOR, Architecture, architectur
 from compressor.model.configuration import first_line, read_configuration, require_layers
 from compressor.model.generation import read_generation, require_generation
 from compressor.model.location import require_own_files, resolve
-from compressor.model.pruning_record import PruningRecord, read_pruning_record, record_of
+from compressor.model.pruned_config import KEPT_UNITS, pruned_class, pruned_config, without_code
+from compressor.model.pruning_record import (
+    PRUNING_RECORD,
+    PruningRecord,
+    read_pruning_record,
+    record_of,
+)
 from compressor.model.quiet import quiet_transformers
 from compressor.model.stored_weights import (
     WEIGHTS,
@@ -107,6 +113,13 @@ def open_checkpoint(
     stored = stored_tensors(weight_files(directory, allow_pickle))
     require_layers(config, len(stored), directory / "config.json")
     pruning = None
+    if getattr(config, KEPT_UNITS, None) and record_of(directory) is None:
+        raise InputError(
+            f"{directory} has a pruned model, and no {PRUNING_RECORD} that says which units are "
+            f"kept; copy {PRUNING_RECORD} from the artifact that it was made from",
+            id="units-file-missing",
+        )
+    without_code(config)
     if record_of(directory) is not None:
         pruning = read_pruning_record(directory)
         network, sublayers, mask = _load_pruned(directory, config, entry, pruning.mask, stored)
@@ -172,17 +185,19 @@ def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
     return open_checkpoint(str(directory), verify=verify).model
 
 
-def _built(directory: Path, config: Any, entry: Architecture, device: str) -> nn.Module:
+def _built(
+    directory: Path, config: Any, build: Callable[..., nn.Module], device: str
+) -> nn.Module:
     """The model that a configuration describes, its weights without meaning.
 
     Args:
+        build: takes the configuration, and `dtype`.
         device: `meta` for one whose weights take no memory.
     """
     with quiet_transformers():
         try:
             with torch.device(device):
-                auto = getattr(transformers, entry.auto_class)
-                return auto.from_config(config, dtype=torch.float32)
+                return build(config, dtype=torch.float32)
         except Exception as error:  # whatever the library trips over is in the files
             raise InputError(
                 f"{directory / 'config.json'} describes no {config.model_type} that can be built: "
@@ -194,7 +209,7 @@ def _built(directory: Path, config: Any, entry: Architecture, device: str) -> nn
 def _load_dense(
     directory: Path, config: Any, entry: Architecture, stored: Mapping[str, StoredTensor]
 ) -> tuple[nn.Module, list[Sublayer]]:
-    outline = _built(directory, config, entry, "meta")
+    outline = _built(directory, config, getattr(transformers, entry.auto_class).from_config, "meta")
     require_not_larger(outline, stored, directory / "config.json")
     read_generation(directory)
     with quiet_transformers():
@@ -245,7 +260,7 @@ def _load_pruned(
     recorded: Mask,
     stored: Mapping[str, StoredTensor],
 ) -> tuple[nn.Module, list[Sublayer], Mask]:
-    outline = _built(directory, config, entry, "meta")
+    outline = _built(directory, config, getattr(transformers, entry.auto_class).from_config, "meta")
     sublayers = find_sublayers(outline)
     full = Mask.full(sublayers)
     attention = {sublayer.name for sublayer in sublayers if sublayer.is_attention}
@@ -261,10 +276,10 @@ def _load_pruned(
     require_not_larger(outline, stored, directory / "config.json", MOST_TIMES_STORED)
     remove_units(outline, sublayers, mask)
     require_fit(outline, {n: x.shape for n, x in stored.items()}, directory / WEIGHTS)
-    model = _built(directory, config, entry, "cpu")
+    build = pruned_class(config.model_type)._from_config
+    model = _built(directory, pruned_config(config, mask), build, "cpu")
     generation = read_generation(directory)
     if generation is not None:
         model.generation_config = generation
-    remove_units(model, sublayers, mask)
     load_strictly(model, directory / WEIGHTS)
     return model, sublayers, mask

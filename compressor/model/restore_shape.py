@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from compressor.model.modeling_pruned import unit_columns
 from compressor.model.sublayers import Mask, Sublayer
-from compressor.model.surgery import input_rows, unit_columns
 
 
 def restore_shape(
@@ -33,15 +33,14 @@ def restore_shape(
     weights = {**large, **small}
     for sublayer in sublayers:
         kept = mask.kept(sublayer.name)
-        for role, path in sublayer.inputs.items():
-            rows = input_rows(sublayer, role, kept)
+        positions = unit_columns(kept, sublayer.unit_width)
+        for path in sublayer.inputs.values():
             for key in (f"{path}.weight", f"{path}.bias"):
                 if key in small:
-                    weights[key] = _copy_into(large[key], 0, rows, small[key])
+                    weights[key] = _copy_into(large[key], 0, positions, small[key])
         key = f"{sublayer.output}.weight"
         if key in small:
-            columns = unit_columns(kept, sublayer.unit_width)
-            weights[key] = _copy_into(large[key], 1, columns, small[key])
+            weights[key] = _copy_into(large[key], 1, positions, small[key])
     restored.load_state_dict(weights)
     return restored
 

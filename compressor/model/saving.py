@@ -10,11 +10,14 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from transformers import PretrainedConfig
 
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.pruned_config import MODELING, pruned_config
 from compressor.model.pruning_record import PRUNING_RECORD, render_pruning_record
 from compressor.model.quiet import quiet_transformers
 from compressor.model.stored_weights import WEIGHTS
+from compressor.model.sublayers import Mask
 from compressor.model.weights import computed_weights
 
 
@@ -32,6 +35,8 @@ def save_checkpoint(
     source: Checkpoint, model: nn.Module, record: Mapping[str, Any], directory: Path
 ) -> list[Path]:
     """Write a pruned model in the source's format and precision, with `units.json` beside it.
+
+    The source of its class is copied, so that transformers can open it without this package.
 
     The weights must already be representable in the stored dtype (see `round_to`).
 
@@ -52,14 +57,22 @@ def save_checkpoint(
             stored = value.to(source.dtype) if value.is_floating_point() else value
             state[name] = stored.contiguous()
     save_file(state, directory / WEIGHTS, metadata={"format": "pt"})
-    save_settings(source, model, directory)
+    mask = Mask.from_json(record["kept"], record["units"])
+    save_settings(source, model, directory, pruned_config(model.config, mask))
+    shutil.copyfile(MODELING, directory / MODELING.name)
     (directory / PRUNING_RECORD).write_text(render_pruning_record(record), encoding="utf-8")
     return [p for p in directory.iterdir() if p.is_file() and before.get(p) != p.stat().st_mtime_ns]
 
 
-def save_settings(source: Checkpoint, model: nn.Module, directory: Path) -> None:
-    """Write all of a checkpoint but its weights: configurations and tokenizer."""
-    model.config.save_pretrained(directory)  # type: ignore[union-attr,operator]
+def save_settings(
+    source: Checkpoint, model: nn.Module, directory: Path, config: PretrainedConfig
+) -> None:
+    """Write all of a checkpoint but its weights: configurations and tokenizer.
+
+    Args:
+        config: of the checkpoint written.
+    """
+    config.save_pretrained(directory)
     generation = getattr(model, "generation_config", None)
     if generation is not None:
         generation.save_pretrained(directory)

@@ -1,0 +1,261 @@
+"""Pruned models as classes of transformers, with fewer units in each sublayer as they say.
+
+This file stands beside the weights of a pruned checkpoint, so that transformers opens it where
+`compress` is not installed. It needs nothing but torch and transformers:
+
+    AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
+
+`kept_units` in `config.json` says how many units are left, and where they are. It has an entry per
+kind of sublayer: the paths of the modules, with `{i}` for the number of the layer, and `kept`, the
+units left in each layer. `compress` itself removes units with the functions of this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Place:
+    """One sublayer of a model: paths from its root, and the attributes that hold its sizes.
+
+    Args:
+        kind: for example `cross`; `index` is the number of its layer.
+        unit_width: columns of the output projection that belong to one unit.
+        block: the module that is replaced when no unit is left.
+        inputs: the projections whose rows belong to units.
+        output: the projection whose columns belong to units.
+        unit_count: attribute of the block that holds the number of units; None if it has none.
+        width: attribute of the block that holds units x unit width; None if it has none.
+        stand_in: what replaces the block when no unit is left, as in `STAND_INS`.
+    """
+
+    kind: str
+    index: int
+    unit_width: int
+    block: str
+    inputs: tuple[str, ...]
+    output: str
+    unit_count: str | None
+    width: str | None
+    stand_in: str
+
+
+class OutputBias(nn.Module):
+    """Replaces the output projection of a sublayer without units: its bias is what remains."""
+
+    def __init__(self, projection: nn.Linear) -> None:
+        super().__init__()
+        self.width = projection.out_features
+        self.bias = projection.bias
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[batch, tokens, any] -> [batch, tokens, width], the same vector everywhere."""
+        if self.bias is None:
+            return hidden.new_zeros((*hidden.shape[:-1], self.width))
+        return self.bias.expand(*hidden.shape[:-1], self.width)
+
+
+class NoHeads(nn.Module):
+    """Replaces the block of an attention without heads.
+
+    A decoder's self-attention still tells the key/value cache how many tokens it has seen, in
+    one zero per token, because `generate` reads the length of the past from the first layer.
+    """
+
+    def __init__(self, kind: str, index: int) -> None:
+        super().__init__()
+        self.kind = kind
+        self.index = index
+
+    def forward(
+        self, hidden_states: Tensor, *args: object, past_key_values: Any = None, **kwargs: object
+    ) -> tuple[Tensor, None]:
+        if self.kind == "decoder_self" and past_key_values is not None:
+            cache = getattr(past_key_values, "self_attention_cache", past_key_values)
+            batch, tokens, _ = hidden_states.shape
+            length = hidden_states.new_zeros((batch, 1, tokens, 1))  # one head of width 1
+            cache.update(length, length, self.index)
+        # The OutputBias, where it is inside the block; elsewhere it follows and ignores its input.
+        projection = next(self.children(), None)
+        return (hidden_states if projection is None else projection(hidden_states)), None
+
+
+STAND_INS = {
+    "attention": lambda place: NoHeads(place.kind, place.index),
+    "feed_forward": lambda place: nn.Identity(),  # the OutputBias that follows ignores its input
+}
+
+
+def keep_units(model: nn.Module, place: Place, units: Sequence[int]) -> None:
+    """Remove all but some units of a sublayer, in place; without any, its output bias is left."""
+    if not units:
+        return _empty(model, place)
+    positions = unit_columns(units, place.unit_width)
+    for path in place.inputs:
+        old = _linear(model, path)
+        bias = None if old.bias is None else old.bias[positions]
+        _replace(model, path, _linear_from(old.weight[positions], bias))
+    old = _linear(model, place.output)
+    _replace(model, place.output, _linear_from(old.weight[:, positions], old.bias))
+    block = model.get_submodule(place.block)
+    if place.unit_count is not None:
+        setattr(block, place.unit_count, len(units))
+    if place.width is not None:
+        setattr(block, place.width, len(units) * place.unit_width)
+    return None
+
+
+def unit_columns(units: Sequence[int], unit_width: int) -> Tensor:
+    """Positions of some units in the output projection's input, [units x unit_width].
+
+    They are also the positions of the units' rows in the projections that feed it.
+    """
+    starts = torch.tensor(list(units), dtype=torch.long, device="cpu")[:, None] * unit_width
+    return (starts + torch.arange(unit_width, device="cpu")).flatten()  # [units, 1] + [unit_width]
+
+
+def _empty(model: nn.Module, place: Place) -> None:
+    bias = OutputBias(_linear(model, place.output))
+    stand_in = STAND_INS[place.stand_in](place)
+    _replace(model, place.block, stand_in)
+    if place.output.startswith(place.block + "."):
+        stand_in.add_module(place.output.removeprefix(place.block + "."), bias)
+    else:
+        _replace(model, place.output, bias)
+
+
+def _linear(model: nn.Module, path: str) -> nn.Linear:
+    module = model.get_submodule(path)
+    assert isinstance(module, nn.Linear), path
+    return module
+
+
+def _linear_from(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    # On "meta", where nothing is allocated or drawn at random; the weights replace it at once.
+    linear = nn.Linear(
+        weight.shape[1], weight.shape[0], bias=bias is not None, device="meta", dtype=weight.dtype
+    )
+    linear.weight = nn.Parameter(weight.detach().clone())
+    if bias is not None:
+        linear.bias = nn.Parameter(bias.detach().clone())
+    return linear
+
+
+def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    module.train(model.training)
+    setattr(model.get_submodule(parent), name, module)
+
+
+def _places(model: nn.Module, entry: Mapping[str, Any], index: int) -> tuple[Place, int]:
+    """The sublayer of an entry of `kept_units` in one layer of a dense model, and its units."""
+    root = entry["layer"].format(i=index)
+    block, output = f"{root}.{entry['block']}", f"{root}.{entry['output']}"
+    columns, count = _linear(model, output).in_features, entry["unit_count"]
+    units = columns if count is None else int(getattr(model.get_submodule(block), count))
+    inputs = tuple(f"{root}.{path}" for path in entry["inputs"])
+    sizes = {key: entry[key] for key in ("unit_count", "width", "stand_in")}
+    place = Place(entry["kind"], index, columns // units, block, inputs, output, **sizes)
+    return place, units
+
+
+class _Pruned:
+    """A model that has as many units in each sublayer as its configuration says.
+
+    A configuration without `kept_units` is a dense model's, and all is as in transformers.
+    """
+
+    # Whatever is missing is told to `from_pretrained` below.
+    _keys_to_ignore_on_load_missing = None
+    _keys_to_ignore_on_load_unexpected = None
+
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        for entry in getattr(config, "kept_units", None) or ():
+            for index, kept in enumerate(entry["kept"]):
+                place, units = _places(self, entry, index)  # type: ignore[arg-type]
+                if not 0 <= kept <= units:
+                    raise ValueError(
+                        f"kept_units in config.json says {kept} of {units} units for "
+                        f"{entry['kind']}.{index}; get the checkpoint again"
+                    )
+                if kept < units:
+                    # Which ones does not matter, since the weights are loaded afterwards.
+                    keep_units(self, place, range(kept))  # type: ignore[arg-type]
+
+    @classmethod
+    def from_pretrained(cls, source: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in transformers, and strict: all weights are in the file, and the file has no others.
+
+        Raises:
+            ValueError: they do not fit; the message names the first.
+        """
+        told = kwargs.pop("output_loading_info", False)
+        model, info = super().from_pretrained(  # type: ignore[misc]
+            source, *args, output_loading_info=True, **kwargs
+        )
+        if getattr(model.config, "kept_units", None):
+            computed = set(model._keys_to_ignore_on_save or ())
+            for what, names in (
+                ("lacks", set(info["missing_keys"]) - computed),
+                ("has unexpected", info["unexpected_keys"]),
+                ("misfits", {name for name, *_ in info["mismatched_keys"]}),
+            ):
+                if names:
+                    raise ValueError(
+                        f"{source} {what} {len(names)} weights, first {min(names)}; get the "
+                        "checkpoint again"
+                    )
+        return (model, info) if told else model
+
+
+class PrunedMarianMTModel(_Pruned, transformers.MarianMTModel):
+    _auto_class = "AutoModelForSeq2SeqLM"
+
+
+class PrunedBartForConditionalGeneration(_Pruned, transformers.BartForConditionalGeneration):
+    _auto_class = "AutoModelForSeq2SeqLM"
+
+
+class PrunedMBartForConditionalGeneration(_Pruned, transformers.MBartForConditionalGeneration):
+    _auto_class = "AutoModelForSeq2SeqLM"
+
+
+class PrunedBertForSequenceClassification(_Pruned, transformers.BertForSequenceClassification):
+    _auto_class = "AutoModelForSequenceClassification"
+
+
+class PrunedRobertaForSequenceClassification(
+    _Pruned, transformers.RobertaForSequenceClassification
+):
+    _auto_class = "AutoModelForSequenceClassification"
+
+
+class PrunedDistilBertForSequenceClassification(
+    _Pruned, transformers.DistilBertForSequenceClassification
+):
+    _auto_class = "AutoModelForSequenceClassification"
+
+
+class PrunedElectraForSequenceClassification(
+    _Pruned, transformers.ElectraForSequenceClassification
+):
+    _auto_class = "AutoModelForSequenceClassification"
+
+
+CLASSES = {
+    "marian": PrunedMarianMTModel,
+    "bart": PrunedBartForConditionalGeneration,
+    "mbart": PrunedMBartForConditionalGeneration,
+    "bert": PrunedBertForSequenceClassification,
+    "roberta": PrunedRobertaForSequenceClassification,
+    "distilbert": PrunedDistilBertForSequenceClassification,
+    "electra": PrunedElectraForSequenceClassification,
+}

@@ -1,0 +1,176 @@
+"""transformers alone opens a pruned checkpoint, in a process that cannot import this package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+import compressor
+from compressor.errors import InputError
+from compressor.input_files import read_json
+from compressor.model.architectures import ARCHITECTURES
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.modeling_pruned import CLASSES
+from compressor.model.saving import save_checkpoint
+from compressor.model.surgery import prune
+from tests.helpers import tiny
+from tests.helpers.errors import raises
+from tests.helpers.tiny import BUILDERS, TRANSLATORS, facts, ragged_batch, tiny_model
+
+READER = Path(__file__).parents[1] / "helpers" / "without_compress.py"
+MASKS = {"uneven": tiny.uneven_mask, "first": tiny.empty_first_mask, "none": tiny.nothing_left_mask}
+
+
+def save_pruned(name: str, directory: Path, mask_of=tiny.uneven_mask, dtype=torch.float32) -> Path:
+    """A pruned checkpoint at `directory`, and the inputs of a batch beside it."""
+    dense_directory = directory.with_name(f"{directory.name}-dense")
+    tiny_model(name).to(dtype).save_pretrained(dense_directory)
+    tiny.word_tokenizer().save_pretrained(dense_directory)
+    dense = open_checkpoint(str(dense_directory))
+    mask = mask_of(dense.layers)
+    pruned = prune(dense.model, dense.layers, mask)
+    save_checkpoint(dense, pruned, facts(dense.layers, mask), directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory) -> tuple[Path, Path]:
+    """Checkpoints of all architectures and masks, and what transformers made of them."""
+    made, source = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("source")
+    for name in BUILDERS:
+        for mask_name, mask_of in MASKS.items():
+            dtype = torch.float16 if mask_name == "first" else torch.float32
+            directory = save_pruned(name, made / f"{name}-{mask_name}", mask_of, dtype)
+            torch.save(ragged_batch(tiny_model(name)), directory / "batch.pt")
+            directory.rename(source / directory.name)
+    results = tmp_path_factory.mktemp("results")
+    subprocess.run(
+        [sys.executable, "-I", READER, source, results],
+        check=True,
+        cwd=results,
+        env=os.environ | {"HF_HOME": str(tmp_path_factory.mktemp("hub")), "HF_HUB_OFFLINE": "1"},
+    )
+    return source, results
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", BUILDERS)
+def test_transformers_answers_as_this_package(name: str, mask: str, opened):
+    directory, results = (root / f"{name}-{mask}" for root in opened)
+    found = torch.load(results.with_suffix(".pt"))
+    model, batch = compressor.load(directory), torch.load(directory / "batch.pt")
+    with torch.no_grad():
+        expected = model(**batch).logits
+    assert torch.equal(found["logits"], expected)
+    assert torch.equal(found["again"], expected)
+    assert not torch.allclose(found["trained"], expected, atol=1e-3)
+    assert torch.equal(found["trained again"], found["trained"])
+    assert found["class"] == type(model).__name__
+    if name in TRANSLATORS:
+        source = {key: batch[key] for key in ("input_ids", "attention_mask")}
+        greedy = model.generate(**source, max_new_tokens=7, num_beams=1)
+        assert torch.equal(found["greedy"], greedy)
+        assert torch.equal(found["uncached"], greedy)
+        beams = model.generate(**source, max_new_tokens=7, num_beams=3)
+        assert torch.equal(found["beams"], beams)
+    else:
+        assert found["pipeline class"] == found["class"]
+        tokens = tiny.word_tokenizer()("w9 w8 w7", return_tensors="pt")
+        tokens = {key: tokens[key] for key in ("input_ids", "attention_mask")}
+        with torch.no_grad():
+            probabilities = model(**tokens).logits.softmax(-1)[0]
+        answers = {answer["label"]: answer["score"] for answer in found["pipeline"][0]}
+        for label, probability in zip(model.config.id2label.values(), probabilities, strict=True):
+            assert answers[label] == pytest.approx(float(probability), abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_trained_model_is_exported_after_its_record_is_copied(opened):
+    source, results = opened
+    trained = results / "bert-uneven" / "trained"
+    tiny.word_tokenizer().save_pretrained(trained)
+    with raises(InputError, "units-file-missing"):
+        compressor.load(trained)
+    (trained / "units.json").write_bytes((source / "bert-uneven" / "units.json").read_bytes())
+    batch = torch.load(source / "bert-uneven" / "batch.pt")
+    with torch.no_grad():
+        logits = compressor.load(trained)(**batch).logits
+    assert torch.equal(logits, torch.load(results / "bert-uneven.pt")["trained again"])
+
+
+def test_every_architecture_has_a_class_that_its_auto_class_opens():
+    assert set(CLASSES) == set(ARCHITECTURES)
+    for name, model_class in CLASSES.items():
+        assert model_class._auto_class == ARCHITECTURES[name].auto_class
+        assert model_class.config_class.model_type == name
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda w: w.pop("model.encoder.layers.0.fc1.weight"), "lacks 1 weights, first model.enc"),
+        (lambda w: w.pop("final_logits_bias"), "lacks 1 weights, first final_logits_bias"),
+        (lambda w: w.update(extra=torch.ones(1)), "has unexpected 1 weights, first extra"),
+        (
+            lambda w: w.update({"model.encoder.layers.0.fc1.bias": torch.ones(3)}),
+            "misfits 1 weights, first model.encoder.layers.0.fc1.bias",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_an_error(change, complaint: str, tmp_path):
+    directory = save_pruned("marian", tmp_path / "pruned")
+    weights = load_file(directory / "model.safetensors")
+    change(weights)
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=complaint):
+        CLASSES["marian"].from_pretrained(directory, ignore_mismatched_sizes=True)
+
+
+def test_more_units_than_there_were_are_an_error():
+    config = tiny_model("bert").config
+    config.kept_units = [
+        {"kind": "encoder_self", "layer": "bert.encoder.layer.{i}.attention", "block": "self",
+         "inputs": ["self.query"], "output": "output.dense", "unit_count": "num_attention_heads",
+         "width": None, "stand_in": "attention", "kept": [5]}
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match=r"5 of 4 units for encoder_self\.0"):
+        CLASSES["bert"](config)
+
+
+def test_this_package_does_not_run_the_file(tmp_path):
+    directory = save_pruned("bert", tmp_path / "pruned")
+    (directory / "modeling_pruned.py").write_text("raise SystemExit(3)\n", encoding="utf-8")
+    with torch.no_grad():
+        compressor.load(directory)(**ragged_batch(tiny_model("bert")))
+    open_checkpoint(str(directory), trust_remote_code=True)
+
+
+def test_what_this_package_loaded_is_saved_whole(tmp_path):
+    directory = save_pruned("electra", tmp_path / "pruned")
+    loaded = compressor.load(directory)
+    loaded.save_pretrained(tmp_path / "again")
+    config = read_json(tmp_path / "again" / "config.json")
+    assert config["kept_units"] == read_json(directory / "config.json")["kept_units"]
+    assert (tmp_path / "again" / "modeling_pruned.py").exists()
+    again = type(loaded).from_pretrained(tmp_path / "again")
+    batch = ragged_batch(loaded)
+    with torch.no_grad():
+        assert torch.equal(again(**batch).logits, loaded(**batch).logits)
+
+
+def test_a_dense_configuration_gives_the_dense_model(tmp_path):
+    dense = tiny_model("bart")
+    dense.save_pretrained(tmp_path)
+    same = CLASSES["bart"].from_pretrained(tmp_path)
+    assert isinstance(same, transformers.BartForConditionalGeneration)
+    batch = ragged_batch(dense)
+    with torch.no_grad():
+        assert torch.equal(same(**batch).logits, dense(**batch).logits)
