@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1] / "compressor"
 # From the bottom up. A room imports from itself and from the lines above its own.
 ORDER = (
     ("errors",),
-    ("progress", "locks", "input_files"),
+    ("progress", "locks", "input_files", "disk"),
     ("files",),
     ("manifest",),
     ("results",),

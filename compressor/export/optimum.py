@@ -202,7 +202,7 @@ def export_optimum(
     verify = verify_translator if translator else verify_classifier
     checks = verify(model, directory, [batch.inputs() for batch in batches])
     # Last, because no loader opens a directory without config.json.
-    config = copy.deepcopy(model.config)
+    config: Any = copy.deepcopy(model.config)
     without_code(config)  # the graphs need none
     save_settings(checkpoint, model, directory, config)
     use_earlier_names(directory / "tokenizer_config.json")

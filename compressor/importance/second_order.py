@@ -38,8 +38,8 @@ from compressor.importance.statistics import (
     collect_statistics,
     damped,
 )
-from compressor.model.sublayers import Sublayer
 from compressor.model.modeling_pruned import unit_columns
+from compressor.model.sublayers import Sublayer
 
 # Share of the mean diagonal of C that is added to its diagonal, against directions which the
 # calibration rows hardly visit. Repairing a translator on 1,000 rows, anything from 0.01 % to 1 %

@@ -185,9 +185,7 @@ def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
     return open_checkpoint(str(directory), verify=verify).model
 
 
-def _built(
-    directory: Path, config: Any, build: Callable[..., nn.Module], device: str
-) -> nn.Module:
+def _built(directory: Path, config: Any, build: Callable[..., nn.Module], device: str) -> nn.Module:
     """The model that a configuration describes, its weights without meaning.
 
     Args:

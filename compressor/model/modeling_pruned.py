@@ -166,21 +166,21 @@ def _places(model: nn.Module, entry: Mapping[str, Any], index: int) -> tuple[Pla
     return place, units
 
 
-class _Pruned:
+class _Pruned(transformers.PreTrainedModel):
     """A model that has as many units in each sublayer as its configuration says.
 
     A configuration without `kept_units` is a dense model's, and all is as in transformers.
     """
 
-    # Whatever is missing is told to `from_pretrained` below.
-    _keys_to_ignore_on_load_missing = None
-    _keys_to_ignore_on_load_unexpected = None
-
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
+        if getattr(config, "kept_units", None):
+            # `from_pretrained` below is to hear of every weight that does not fit.
+            self._keys_to_ignore_on_load_missing = set()
+            self._keys_to_ignore_on_load_unexpected = set()
         for entry in getattr(config, "kept_units", None) or ():
             for index, kept in enumerate(entry["kept"]):
-                place, units = _places(self, entry, index)  # type: ignore[arg-type]
+                place, units = _places(self, entry, index)
                 if not 0 <= kept <= units:
                     raise ValueError(
                         f"kept_units in config.json says {kept} of {units} units for "
@@ -188,19 +188,22 @@ class _Pruned:
                     )
                 if kept < units:
                     # Which ones does not matter, since the weights are loaded afterwards.
-                    keep_units(self, place, range(kept))  # type: ignore[arg-type]
+                    keep_units(self, place, range(kept))
 
     @classmethod
-    def from_pretrained(cls, source: Any, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any
+    ) -> Any:
         """As in transformers, and strict: all weights are in the file, and the file has no others.
 
         Raises:
             ValueError: they do not fit; the message names the first.
         """
         told = kwargs.pop("output_loading_info", False)
-        model, info = super().from_pretrained(  # type: ignore[misc]
-            source, *args, output_loading_info=True, **kwargs
+        loaded: Any = super().from_pretrained(
+            pretrained_model_name_or_path, *model_args, output_loading_info=True, **kwargs
         )
+        model, info = loaded
         if getattr(model.config, "kept_units", None):
             computed = set(model._keys_to_ignore_on_save or ())
             for what, names in (
@@ -210,8 +213,8 @@ class _Pruned:
             ):
                 if names:
                     raise ValueError(
-                        f"{source} {what} {len(names)} weights, first {min(names)}; get the "
-                        "checkpoint again"
+                        f"{pretrained_model_name_or_path} {what} {len(names)} weights, first "
+                        f"{min(names)}; get the checkpoint again"
                     )
         return (model, info) if told else model
 

@@ -19,7 +19,7 @@ MODELING = Path(modeling_pruned.__file__)
 KEPT_UNITS = "kept_units"
 
 
-def pruned_class(model_type: str) -> type:
+def pruned_class(model_type: str) -> Any:
     """The class of pruned models of an architecture."""
     return modeling_pruned.CLASSES[model_type]
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from compressor.errors import InputError, did_you_mean
+from compressor.model.architectures import CLASSIFIER, TRANSLATOR
 from compressor.report import facts, max_drop, numbers, sentences, tables, unit_tables
 from compressor.report.combine import only
 from compressor.report.markdown import bullets, escape, escape_line, pair_list, render_table
@@ -18,6 +19,7 @@ _RUNTIMES = {
     "translation": ("Translator", 'print(model.translate(["First sentence.", "Second one."]))'),
     "classification": ("Classifier", 'print(model.classify(["First text.", "Second one."]))'),
 }
+_AUTO_CLASSES = {"translation": TRANSLATOR, "classification": CLASSIFIER}
 _UNIT_NAMES = {"heads": "attention heads", "neurons": "feed-forward neurons"}
 _TAGS = {"heads": "attention-head-pruning", "neurons": "feed-forward-pruning"}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
@@ -125,6 +127,7 @@ def _loading(report: Report, variant: Variant) -> str:
         names = sentences.join([f'`precision="{build.precision}"`' for build in builds])
         default = facts.default_build(report, variant).precision
         precisions = f"\n\nThe graphs come in {names}; without one it is {default}."
+    auto_class = _AUTO_CLASSES[report.task]
     return f"""\
 From ONNX, without PyTorch, in the directory this file is in:
 
@@ -135,13 +138,23 @@ model = {runtime}(".")
 {example}
 ```{precisions}
 
-As a PyTorch module (other loaders expect the same sizes in every layer and fail):
+As a PyTorch module with the package `compress-heads`:
 
 ```python
 import compressor
 
 model = compressor.load(".")
-```"""
+```
+
+As a PyTorch module with transformers alone, which runs `modeling_pruned.py` from this directory:
+
+```python
+from transformers import {auto_class}
+
+model = {auto_class}.from_pretrained(".", trust_remote_code=True)
+```
+
+Without `trust_remote_code=True` it fails, because the layers differ in size."""
 
 
 def _limitations(report: Report) -> list[str]:

@@ -65,7 +65,8 @@ class Machine:
         self.runs.append([subject.name for subject in subjects])
         rows = []
         for subject in subjects:
-            assert subject.name == "dense" or subject.directory.parent.name.startswith("making-trial-")
+            making = subject.directory.parent.name
+            assert subject.name == "dense" or making.startswith("making-trial-")
             saved = sum(
                 self.costs.get(name.rpartition(".")[0], 0.0) * (subjects[0].counts[name] - count)
                 for name, count in subject.counts.items()

@@ -104,6 +104,7 @@ def _check_manifest(out: Path) -> None:
     for name, facts in listed.items():
         assert sha256(out / name) == facts["sha256"]
     needed = {"config.json", "units.json", "recipe.yaml", "report.html", "README.md"}
+    needed |= {"modeling_pruned.py"}
     assert needed <= on_disk
 
 

@@ -16,9 +16,9 @@ from compressor import example
 from compressor.errors import InputError, UsageError
 from compressor.model.architectures import find_sublayers
 from compressor.model.checkpoint import open_checkpoint
+from compressor.model.modeling_pruned import OutputBias
 from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask, Sublayer
-from compressor.model.modeling_pruned import OutputBias
 from compressor.model.surgery import prune, verify_surgery
 from compressor.recovery import RECOVERIES, Recovered, Recovery, reconstruct, recover
 from compressor.recovery.layerwise_forward import LayerwiseForward, blocks_in_order

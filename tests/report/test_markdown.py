@@ -169,6 +169,16 @@ def test_card_code_runs_the_classes_of_the_runtime():
         assert f"model.{method}([" in card
 
 
+def test_card_loads_the_checkpoint_with_and_without_this_package():
+    for make, name, auto_class in (
+        (translator_report, "heads-50", "AutoModelForSeq2SeqLM"),
+        (classifier_report, "half", "AutoModelForSequenceClassification"),
+    ):
+        card = render_card(make(), name)
+        assert 'compressor.load(".")' in card
+        assert f'{auto_class}.from_pretrained(".", trust_remote_code=True)' in card
+
+
 def test_card_of_an_unknown_variant_lists_the_known_ones():
     with raises(InputError, "variant-unknown") as caught:
         render_card(translator_report(), "heads-33")
