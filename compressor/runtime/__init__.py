@@ -1,6 +1,6 @@
 """Running exported models without torch or transformers.
 
-Needs numpy, onnxruntime, tokenizers and pydantic, and nothing else:
+Needs numpy, onnxruntime and tokenizers, and nothing else:
 
     from compressor.runtime import Translator
     print(Translator("out").translate(["First sentence.", "Second one."]))

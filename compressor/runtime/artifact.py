@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, Self
-
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
+from typing import Any, Literal
 
 from compressor.errors import InputError, UsageError
-from compressor.input_files import read_text
+from compressor.input_files import parse_json, read_text
+from compressor.runtime.fields import (
+    checked,
+    either,
+    file_name,
+    finite,
+    list_of,
+    mapping,
+    one_of,
+    optional,
+    parse,
+    record,
+    text,
+    whole,
+)
 
 GRAPH_DIRECTORY = "onnx"
 GRAPHS_FILE = "graphs.json"
@@ -24,56 +30,42 @@ GRAPHS_FILE = "graphs.json"
 MOST_BEAMS = 1024
 CPU_ONLY = ("int8",)  # onnxruntime has no CUDA kernels for products of unsigned bytes
 
-_MOST = 1 << 31  # ids, lengths and counts are 32-bit numbers in tokenizers
+_MOST = (1 << 31) - 1  # ids, lengths and counts are 32-bit numbers in tokenizers
 
-TokenId = Annotated[int, Field(ge=0, lt=_MOST)]
-Count = Annotated[int, Field(ge=0, lt=_MOST)]
-Size = Annotated[int, Field(ge=1, lt=_MOST)]
-
-
-def _plain(name: str) -> str:
-    """The name of a file in the same directory."""
-    if name in ("", ".", "..") or set(name) & set("/\\:\0"):
-        raise ValueError(f"{name!r} must be the name of a file beside {GRAPHS_FILE}")
-    return name
+_TOKEN = _COUNT = whole(0, _MOST)
+_SIZE = whole(1, _MOST)
+_FLAG = one_of(True, False)
+_TASKS = ("classification", "translation")
 
 
-FileName = Annotated[str, AfterValidator(_plain)]
-
-
-class _Model(BaseModel):
-    """Base: unknown keys are errors, so that a setting the runtime ignores cannot pass."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Generation(_Model):
+@dataclass(frozen=True, kw_only=True)
+class Generation:
     """How to decode; names and meanings are those of transformers' `GenerationConfig`.
 
     Lengths include the start token, except `max_new_tokens`, which takes precedence over
     `max_length`, and `positions`: the most tokens that the decoder can generate (None: not known).
     """
 
-    decoder_start_token_id: TokenId
-    eos_token_id: list[TokenId]
-    max_length: Annotated[int, Field(ge=2, lt=_MOST)] | None = None
-    max_new_tokens: Size | None = None
-    positions: Size | None = None
-    min_length: Count = 0
-    num_beams: Annotated[int, Field(ge=1, le=MOST_BEAMS)] = 1
-    length_penalty: Annotated[float, Field(allow_inf_nan=False)] = 1.0
-    early_stopping: bool | Literal["never"] = False
-    forced_bos_token_id: TokenId | None = None
-    forced_eos_token_id: TokenId | list[TokenId] | None = None
-    suppress_tokens: list[TokenId] = []
-    no_repeat_ngram_size: Count = 0
-    renormalize_logits: bool = False
+    decoder_start_token_id: int = checked(_TOKEN)
+    eos_token_id: list[int] = checked(list_of(_TOKEN))
+    max_length: int | None = checked(optional(whole(2, _MOST)), None)
+    max_new_tokens: int | None = checked(optional(_SIZE), None)
+    positions: int | None = checked(optional(_SIZE), None)
+    min_length: int = checked(_COUNT, 0)
+    num_beams: int = checked(whole(1, MOST_BEAMS), 1)
+    length_penalty: float = checked(finite, 1.0)
+    early_stopping: bool | Literal["never"] = checked(one_of(True, False, "never"), False)
+    forced_bos_token_id: int | None = checked(optional(_TOKEN), None)
+    forced_eos_token_id: int | list[int] | None = checked(
+        optional(either(list_of(_TOKEN), _TOKEN)), None
+    )
+    suppress_tokens: list[int] = checked(list_of(_TOKEN), [])
+    no_repeat_ngram_size: int = checked(_COUNT, 0)
+    renormalize_logits: bool = checked(_FLAG, False)
 
-    @model_validator(mode="after")
-    def _has_a_limit(self) -> Self:
+    def __post_init__(self) -> None:
         if self.max_length is None and self.max_new_tokens is None:
             raise ValueError("either max_length or max_new_tokens must be set")
-        return self
 
     @property
     def limit(self) -> int:
@@ -90,7 +82,7 @@ class Generation(_Model):
         Raises:
             UsageError: a number below 1, or more tokens than the decoder has positions for.
         """
-        given = {"num_beams": num_beams, "max_new_tokens": max_new_tokens}
+        given: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": max_new_tokens}
         for name, value in given.items():
             if value is not None and value < 1:
                 raise UsageError(
@@ -102,7 +94,7 @@ class Generation(_Model):
                 "generate; ask for fewer",
                 id="length-beyond-positions",
             )
-        return self.model_copy(update={k: v for k, v in given.items() if v is not None})
+        return replace(self, **{k: v for k, v in given.items() if v is not None})
 
     def with_length(self, tokens: int) -> Generation:
         """A greedy copy that generates exactly `tokens` tokens, whatever they are.
@@ -111,25 +103,23 @@ class Generation(_Model):
             UsageError: as `with_options`.
         """
         fixed = self.with_options(1, tokens)
-        return fixed.model_copy(
-            update={"eos_token_id": [], "forced_eos_token_id": None, "min_length": 0}
-        )
+        return replace(fixed, eos_token_id=[], forced_eos_token_id=None, min_length=0)
 
 
-class _Artifact(_Model):
-    schema_: Annotated[Literal[1], Field(alias="schema")]
-    precisions: Annotated[dict[str, dict[str, FileName]], Field(min_length=1)]
-    default_precision: str
-    tokenizer: FileName
-    max_source_tokens: Size
-    pad_token_id: TokenId
-    inputs: list[Literal["input_ids", "attention_mask", "token_type_ids"]]
+@dataclass(frozen=True, kw_only=True)
+class _Artifact:
+    schema: int = checked(one_of(1))
+    task: str = checked(one_of(*_TASKS))
+    precisions: Mapping[str, Mapping[str, str]] = checked(mapping(mapping(file_name), 1))
+    default_precision: str = checked(text)
+    tokenizer: str = checked(file_name)
+    max_source_tokens: int = checked(_SIZE)
+    pad_token_id: int = checked(_TOKEN)
+    inputs: list[str] = checked(list_of(one_of("input_ids", "attention_mask", "token_type_ids")))
 
-    @model_validator(mode="after")
-    def _has_its_default(self) -> Self:
+    def __post_init__(self) -> None:
         if self.default_precision not in self.precisions:
             raise ValueError(f"default_precision {self.default_precision!r} is not in precisions")
-        return self
 
     def precision(self, name: str | None, device: str) -> str:
         """The precision to run on `device`; None stands for the default one.
@@ -177,30 +167,31 @@ class _Artifact(_Model):
         return self.precisions[chosen][role]
 
 
+@dataclass(frozen=True, kw_only=True)
 class ClassificationArtifact(_Artifact):
     """A classifier: one graph, `model`."""
 
-    task: Literal["classification"]
-    labels: Annotated[list[str], Field(min_length=1)]
+    labels: list[str] = checked(list_of(text, 1))
 
 
+@dataclass(frozen=True, kw_only=True)
 class TranslationArtifact(_Artifact):
     """A translator: the graphs `encoder` and `decoder`, and how to decode."""
 
-    task: Literal["translation"]
-    labels: None = None
-    decoder_self_heads: list[Count]
-    cross_heads: list[Count]
-    head_dim: Size
-    vocab_size: Annotated[int, Field(ge=1, le=1 << 26)]
-    output_tokens: FileName | None = None  # file with the tokens the decoder scores; None: all
-    generation: Generation
+    labels: None = checked(one_of(None), None)
+    decoder_self_heads: list[int] = checked(list_of(_COUNT))
+    cross_heads: list[int] = checked(list_of(_COUNT))
+    head_dim: int = checked(_SIZE)
+    vocab_size: int = checked(whole(1, 1 << 26))
+    # The file with the tokens that the decoder scores; None: all.
+    output_tokens: str | None = checked(optional(file_name), None)
+    generation: Generation = checked(record(Generation))
 
     def _own_files(self) -> list[str]:
         return [] if self.output_tokens is None else [self.output_tokens]
 
-    @model_validator(mode="after")
-    def _tokens_are_in_the_vocabulary(self) -> Self:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         given = self.generation
         forced = given.forced_eos_token_id
         ids = [
@@ -211,11 +202,9 @@ class TranslationArtifact(_Artifact):
         beyond = [token for token in ids if token is not None and token >= self.vocab_size]
         if beyond:
             raise ValueError(f"token {beyond[0]} is beyond the vocabulary of {self.vocab_size}")
-        return self
 
 
 Artifact = ClassificationArtifact | TranslationArtifact
-_ARTIFACT: TypeAdapter[Artifact] = TypeAdapter(Annotated[Artifact, Field(discriminator="task")])
 
 
 def read_artifact(directory: Path) -> Artifact:
@@ -226,7 +215,7 @@ def read_artifact(directory: Path) -> Artifact:
     """
     path = directory / GRAPH_DIRECTORY / GRAPHS_FILE
     try:
-        text = read_text(path)
+        contents = read_text(path)
     except OSError as error:
         raise InputError(
             f"cannot read {path}: {error.strerror}; give the output directory of `compress run` "
@@ -238,12 +227,18 @@ def read_artifact(directory: Path) -> Artifact:
             f"{path} is not UTF-8 text ({error}); export the model again", id="artifact-not-utf8"
         ) from error
     try:
-        return _ARTIFACT.validate_json(text)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the file"
-        reason = " ".join(f"{first['msg']}".split())
+        return _parse(parse_json(contents))
+    except ValueError as error:
         raise InputError(
-            f"{path} does not describe an artifact: {field}: {reason}; export the model again",
+            f"{path} does not describe an artifact: {error}; export the model again",
             id="artifact-invalid",
         ) from error
+
+
+def _parse(values: Any) -> Artifact:
+    task = values.get("task") if isinstance(values, dict) else None
+    if task == "classification":
+        return parse(ClassificationArtifact, values, task)
+    if task == "translation":
+        return parse(TranslationArtifact, values, task)
+    raise ValueError(f"the file: it does not name a task, one of {', '.join(_TASKS)}")

@@ -7,6 +7,7 @@ these from 0 on, in the order of their ids. The search uses indices; users see i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -60,15 +61,15 @@ class OutputTokens:
         def some(tokens: Sequence[int]) -> list[int]:
             return [int(index) for index in self._indices[list(tokens)] if index >= 0]
 
+        start = int(self.indices(np.array(given.decoder_start_token_id)))
         forced = given.forced_eos_token_id
-        return given.model_copy(
-            update={
-                "decoder_start_token_id": one(given.decoder_start_token_id),
-                "eos_token_id": some(given.eos_token_id),
-                "forced_bos_token_id": one(given.forced_bos_token_id),
-                "forced_eos_token_id": some(forced) if isinstance(forced, list) else one(forced),
-                "suppress_tokens": some(given.suppress_tokens),  # others cannot occur
-            }
+        return replace(
+            given,
+            decoder_start_token_id=start,
+            eos_token_id=some(given.eos_token_id),
+            forced_bos_token_id=one(given.forced_bos_token_id),
+            forced_eos_token_id=some(forced) if isinstance(forced, list) else one(forced),
+            suppress_tokens=some(given.suppress_tokens),  # others cannot occur
         )
 
     def rows(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -205,11 +205,21 @@ def test_an_artifact_is_read(tmp_path: Path) -> None:
             {"generation": TRANSLATION["generation"] | {"early_stopping": "soon"}},  # type: ignore
             "generation.early_stopping",
         ),
+        ({"generation": TRANSLATION["generation"] | {"length_penalty": float("nan")}}, "penalty"),
+        ({"generation": TRANSLATION["generation"] | {"num_beams": True}}, "num_beams"),
+        ({"generation": TRANSLATION["generation"] | {"suppress_tokens": [1, "2"]}}, "tokens.1"),
+        ({"generation": TRANSLATION["generation"] | {"eos_token_id": [10**6]}}, "1000000"),
+        ({"precisions": {}}, "precisions"),
+        ({"precisions": {"fp32": {"encoder": "../encoder.onnx"}}}, "precisions.fp32.encoder"),
+        ({"default_precision": "fp8"}, "fp8"),
+        ({"head_dim": 2.0}, "head_dim"),
+        ({"inputs": ["pixels"]}, "inputs.0"),
+        ([], "the file"),
     ],
     ids=str,
 )
-def test_malformed_artifacts(change: dict, field: str, tmp_path: Path) -> None:
-    write(tmp_path, TRANSLATION | change)
+def test_malformed_artifacts(change: dict | list, field: str, tmp_path: Path) -> None:
+    write(tmp_path, TRANSLATION | change if isinstance(change, dict) else json.dumps(change))
     with raises(InputError, "artifact-invalid") as caught:
         read_artifact(tmp_path)
     assert field in str(caught.value)
