@@ -86,9 +86,11 @@ def parse_json(text: str | bytes) -> Any:
     try:
         value = json.loads(text)
         if _SURROGATE.search(text if isinstance(text, bytes) else text.encode()):
-            json.dumps(value, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+    except UnicodeEncodeError as error:
+        raise ValueError("it has half of a surrogate pair, which is not text") from error
     return value
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from tests.helpers.exports import kept_exports
+from tests.helpers.exports import exports_made_anew, kept_exports
 from tests.helpers.tiny import BUILDERS
 
 # Of tests that are repeated for every architecture, `make quick` runs one per kind of model.
@@ -18,12 +18,11 @@ QUICK_ARCHITECTURES = {"marian", "bert"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark whole runs, and all but two of the architectures, as slow."""
+    """Mark all but two of the architectures as slow."""
     for item in items:
         parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
         names = {value for value in parameters if isinstance(value, str)}
-        others = names & (BUILDERS.keys() - QUICK_ARCHITECTURES)
-        if others or "shared_exports" in getattr(item, "fixturenames", ()):
+        if names & (BUILDERS.keys() - QUICK_ARCHITECTURES):
             item.add_marker(pytest.mark.slow)
 
 
@@ -56,8 +55,15 @@ def once(_shared: Path) -> Callable[[str, Callable[[Path], object]], Path]:
     return made
 
 
-@pytest.fixture(scope="module")
-def shared_exports(_shared: Path) -> Iterator[None]:
+@pytest.fixture(scope="session", autouse=True)
+def _kept_exports(_shared: Path) -> Iterator[None]:
     """Export each graph once per run of the tests: see `helpers.exports`."""
     with kept_exports(_shared / "exports"):
+        yield
+
+
+@pytest.fixture
+def fresh_exports() -> Iterator[None]:
+    """Export every graph anew, for tests of the export itself."""
+    with exports_made_anew():
         yield

@@ -96,9 +96,4 @@ def cell_text(table: Table, record: Record, column: str, *, integers: bool = Fal
         )
     if not value.strip():
         raise InputError(f"{where}: {column!r} is empty", id="cell-empty")
-    if any("\ud800" <= character <= "\udfff" for character in value):
-        raise InputError(
-            f"{where}: {column!r} holds half of a surrogate pair, which is not text",
-            id="cell-not-unicode",
-        )
     return value

@@ -10,7 +10,7 @@ from tests.attacks.fuzz import Worker, failures, fuzz
 from tests.attacks.fuzz_cases import KINDS, Fuzzer
 from tests.attacks.fuzz_material import make_material
 
-pytestmark = pytest.mark.usefixtures("shared_exports")
+pytestmark = pytest.mark.slow
 QUICK = [name for name in KINDS if name != "records"]  # which make a whole run each
 
 

@@ -20,7 +20,7 @@ from tests.helpers import toy
 from tests.helpers.runs import hashes, recipe_for
 
 pytestmark = [
-    pytest.mark.usefixtures("shared_exports"),
+    pytest.mark.slow,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork"),
 ]
 

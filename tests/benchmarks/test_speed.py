@@ -23,7 +23,7 @@ from compressor.progress import SILENT
 from compressor.runtime import Classifier
 from compressor.tasks import read_rows
 
-pytestmark = pytest.mark.usefixtures("shared_exports")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

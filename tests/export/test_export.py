@@ -154,6 +154,7 @@ def test_graphs_are_valid_and_the_model_is_given_back_unchanged(tmp_path):
         assert set(shapes) <= constant
 
 
+@pytest.mark.usefixtures("fresh_exports")
 def test_the_same_model_exports_to_the_same_bytes(tmp_path):
     checkpoint = open_toy("bert", tmp_path)
     full = Mask.full(checkpoint.layers)

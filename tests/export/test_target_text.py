@@ -154,7 +154,7 @@ def test_where_it_can_do_nothing_it_is_refused(tmp_path):
     assert not out.exists()
 
 
-@pytest.mark.usefixtures("shared_exports")
+@pytest.mark.slow
 def test_a_run_restricts_what_it_delivers_and_not_what_it_compares_with(tmp_path):
     model, text = toy.marian_with_pieces(tmp_path / "dense"), text_file(tmp_path / "text")
     flags = {

@@ -21,6 +21,8 @@ import torch
 
 from compressor.export import graphs
 
+_EXPORT = graphs.export_graph
+
 
 class _ByValue(pickle.Pickler):
     """Pickles tensors by their values alone: equal modules give equal bytes in every process."""
@@ -34,7 +36,6 @@ class _ByValue(pickle.Pickler):
 @contextlib.contextmanager
 def kept_exports(exports: Path) -> Iterator[None]:
     """Export each graph once and copy it from `exports` afterwards."""
-    export = graphs.export_graph
     exports.mkdir(exist_ok=True)
 
     def export_or_copy(
@@ -45,11 +46,18 @@ def kept_exports(exports: Path) -> Iterator[None]:
         kept = exports / hashlib.sha256(content.getbuffer()).hexdigest()
         if not kept.exists():
             fresh = Path(tempfile.mkdtemp(dir=exports))
-            export(graph, example, inputs, outputs, shapes, fresh / path.name)
+            _EXPORT(graph, example, inputs, outputs, shapes, fresh / path.name)
             with contextlib.suppress(OSError):  # another process was faster
                 fresh.rename(kept)
         for file in kept.iterdir():
             shutil.copy(file, path.parent)
 
     with mock.patch.object(graphs, "export_graph", export_or_copy):
+        yield
+
+
+@contextlib.contextmanager
+def exports_made_anew() -> Iterator[None]:
+    """Inside `kept_exports`: as without it."""
+    with mock.patch.object(graphs, "export_graph", _EXPORT):
         yield

@@ -22,7 +22,7 @@ from tests.helpers.recipes import recipe
 from tests.helpers.runs import Progress, hashes, recipe_for
 from tests.helpers.stages import job
 
-pytestmark = pytest.mark.usefixtures("shared_exports")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

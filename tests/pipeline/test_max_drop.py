@@ -34,7 +34,7 @@ from tests.helpers.measured import before_search, first_layers, shell, state
 from tests.helpers.recipes import recipe as read_recipe
 from tests.helpers.runs import Progress, recipe_for
 
-pytestmark = pytest.mark.usefixtures("shared_exports")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ from tests.helpers.recipes import recipe as read_recipe
 from tests.helpers.runs import Progress, recipe_for
 from tests.helpers.scores import timing
 
-pytestmark = pytest.mark.usefixtures("shared_exports")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.runs import recipe_for
 
-pytestmark = pytest.mark.usefixtures("shared_exports")
+pytestmark = pytest.mark.slow
 SMALL = {"keep": None, "bench": False, "multiple": "8"}
 
 

@@ -26,7 +26,7 @@ from tests.helpers.errors import raises
 from tests.helpers.recipes import recipe
 from tests.helpers.runs import Progress, short
 
-pytestmark = pytest.mark.usefixtures("shared_exports")
+pytestmark = pytest.mark.slow
 
 NAMES = ["dense-int8", "keep-0.5", "keep-0.5-int8"]
 

@@ -29,7 +29,7 @@ from tests.helpers.errors import raises
 from tests.helpers.recipes import recipe, request
 from tests.helpers.runs import Progress, hashes
 
-pytestmark = pytest.mark.usefixtures("shared_exports")
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -186,7 +186,7 @@ def test_ctrl_c(translator: Path, tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write(b"w5\n")
         process.stdin.flush()
-        _wait_for(out)
+        _wait_for(tmp_path, ".writing-*/out")
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -211,11 +211,11 @@ def test_ctrl_c_just_as_the_file_is_made(tmp_path: Path, monkeypatch: pytest.Mon
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def _wait_for(path: Path) -> None:
+def _wait_for(directory: Path, pattern: str) -> None:
     deadline = time.monotonic() + 60
-    while not path.exists() and time.monotonic() < deadline:
+    while not list(directory.glob(pattern)) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert path.exists()
+    assert list(directory.glob(pattern))
 
 
 def test_lines_are_classified(classifier: Path) -> None:
@@ -360,7 +360,8 @@ def test_progress_counts_what_is_written(tmp_path: Path) -> None:
         heard: list[tuple[int, int | None]] = []  # noqa: RUF012
 
         def update(self, what: str, done: int, total: int | None) -> None:
-            written = (tmp_path / "out").read_bytes().count(b"\n")
+            (file,) = [*tmp_path.glob(".writing-*/out"), *tmp_path.glob("out")]
+            written = file.read_bytes().count(b"\n")
             self.heard.append((done, total))
             assert written == done
 

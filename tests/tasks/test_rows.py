@@ -250,8 +250,8 @@ TRANSLATION_ERRORS: dict[str, tuple[str, str | bytes, str, str]] = {
     "half a surrogate": (
         "a.jsonl",
         '{"en": "\\ud83d", "de": "b"}',
-        "cell-not-unicode",
-        ":1: 'en'",
+        "json-malformed",
+        ":1: not valid JSON: it has half of a surrogate pair",
     ),
 }
 
