@@ -10,6 +10,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from compressor.errors import EnvironmentProblem
+
 __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
 
@@ -25,5 +27,15 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     # Imported on first use: torch takes seconds, and the runtime must do without it.
     if name == "load":
-        return import_module("compressor.model.checkpoint").load
+        try:
+            return import_module("compressor.model.checkpoint").load
+        except ModuleNotFoundError as error:
+            if error.name != "compressor.model":
+                raise
+            raise EnvironmentProblem(
+                "compressor.load needs PyTorch and the package compress-heads, and only "
+                "compress-heads-runtime is installed; run the model with compressor.runtime, or "
+                "install compress-heads",
+                id="full-package-missing",
+            ) from error
     raise AttributeError(f"module 'compressor' has no attribute {name!r}")

@@ -6,6 +6,11 @@ Needs numpy, onnxruntime and tokenizers, and nothing else:
     print(Translator("out").translate(["First sentence.", "Second one."]))
 """
 
+from compressor.runtime.distributions import require_one_version
+
+require_one_version()  # before files that may be of another version are imported
+
+# ruff: noqa: E402
 from compressor.runtime.batching import collate
 from compressor.runtime.classifier import Classifier
 from compressor.runtime.text import Encoded
