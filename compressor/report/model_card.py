@@ -129,7 +129,9 @@ def _loading(report: Report, variant: Variant) -> str:
         precisions = f"\n\nThe graphs come in {names}; without one it is {default}."
     auto_class = _AUTO_CLASSES[report.task]
     return f"""\
-From ONNX, without PyTorch, in the directory this file is in:
+From ONNX, without PyTorch, in the directory this file is in. For serving, the package
+`compress-heads-runtime` is enough (`pip install 'compress-heads-runtime[cpu]'`, or `[cuda]`); it is
+part of `compress-heads`, too:
 
 ```python
 from compressor.runtime import {runtime}
@@ -154,7 +156,7 @@ from transformers import {auto_class}
 model = {auto_class}.from_pretrained(".", trust_remote_code=True)
 ```
 
-Without `trust_remote_code=True` it fails, because the layers differ in size."""
+Without `trust_remote_code=True` transformers expects the dense model's sizes in every layer."""
 
 
 def _limitations(report: Report) -> list[str]:

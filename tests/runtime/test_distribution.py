@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import json
 import re
 import subprocess
@@ -140,7 +141,8 @@ def test_its_list_of_files_is_what_the_runtime_imports():
 def test_both_distributions_ask_for_the_same_versions():
     def needs(path: Path) -> dict[str, str]:
         project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
-        found = project["dependencies"] + sum(project["optional-dependencies"].values(), [])
+        extras = project["optional-dependencies"].values()
+        found = [*project["dependencies"], *itertools.chain.from_iterable(extras)]
         pattern = r"([\w-]+)(?:\[[\w,]+\])?([<>=][^;]*)"
         return {m[1]: m[2] for line in found if (m := re.match(pattern, line))}
 
