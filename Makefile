@@ -22,7 +22,7 @@ quick: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow and not attack" -n 2 --dist worksteal
 
 attack: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/attacks -m attack -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m attack -n 2 --dist worksteal
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -422,10 +422,12 @@ def test_these_are_the_records_of_a_run(finished):
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        *((name, "cut") for name in (*RECORDS, "run")),
-        *(("started", damage) for damage in DAMAGE),
+        ("build-keep-0.5", "cut"),
         ("choice-keep-0.5", "a result of another type"),
+        ("scores", "empty"),
         ("run", "a list"),
+        *(pytest.param(name, "cut", marks=pytest.mark.attack) for name in (*RECORDS, "run")),
+        *(pytest.param("started", damage, marks=pytest.mark.attack) for damage in DAMAGE),
     ],
 )
 def test_a_damaged_record_is_made_again(inputs, finished, tmp_path, name, damage):
