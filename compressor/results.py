@@ -76,6 +76,8 @@ class Comparison(Record):
     interval: tuple[Number, Number]  # 95 % percentile interval of the difference
     p_value: Number  # two-sided
     resamples: Whole
+    # Rows that only (dense, pruned) has right, of metrics that count rows that are right.
+    discordant: tuple[Whole, Whole] | None = None
 
 
 class Check(Record):
@@ -151,6 +153,18 @@ class Variant(Record):
             not 0 <= kept <= self.neurons[name] for name, kept in self.kept_neurons.items()
         ):
             raise ValueError(f"variant {self.name!r}: kept_neurons and neurons do not agree")
+        return self
+
+    @model_validator(mode="after")
+    def _rows_are_counted_alike(self) -> Variant:
+        rows = 0 if self.quality is None else self.quality.rows
+        for found in (*self.comparisons, *self.base_comparisons):
+            lost, won = found.discordant or (0, 0)
+            if min(lost, won) < 0 or (found.discordant and lost + won > rows):
+                raise ValueError(
+                    f"variant {self.name!r}: {lost} and {won} rows with another answer are not "
+                    f"possible on {rows} rows"
+                )
         return self
 
 
@@ -269,10 +283,44 @@ class QualitySearch(Record):
     proven: bool | None = None  # whether its bound on the held-out rows is within the limit
 
 
+Verdict = Literal["passed", "failed", "inconclusive"]
+Inconclusive = Literal["fail", "pass", "measured"]  # what an inconclusive rule counts as
+
+
 class Outcome(Record):
-    """One gate rule and whether it is met."""
+    """One gate rule and what became of it; reports before schema 2.1 only say whether it is met.
+
+    `met` counts an inconclusive rule as it was asked to (`--inconclusive`).
+    """
 
     rule: str
     variant: str
     met: bool
     message: str
+    verdict: Verdict
+    measured: Number | None = None
+    interval: tuple[Number, Number] | None = None  # confidence bounds; None of exact numbers
+    limit: Number | None = None  # on the scale of `measured`
+    enough: Whole | None = None  # rows, or timed batches, that would about settle it
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_schema_2_0(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "verdict" not in values:
+            return values | {"verdict": "passed" if values.get("met") else "failed"}
+        return values
+
+
+class Change(Record):
+    """One number of a model beside that of an earlier run's.
+
+    Quality is the difference from dense, speed the ratio to dense of one interleaved run.
+    """
+
+    variant: str
+    what: str
+    before: Number
+    after: Number
+    interval: tuple[Number, Number] | None = None  # 95 %, of after - before, or of their ratio
+    judgment: Literal["worse", "better", "same", "unknown"]  # of exact numbers, without a test
+    note: str = ""

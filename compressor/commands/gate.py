@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import UsageError
-from compressor.pipeline.recipe import GateRequest
+from compressor.pipeline.recipe import GateRequest, build_gate
+
+if TYPE_CHECKING:
+    from compressor.report.schema import Report
 
 
 def register(app: typer.Typer) -> None:
@@ -18,39 +21,77 @@ def register(app: typer.Typer) -> None:
 
 
 def gate(
-    request: GateRequest,
     report: Annotated[Path, typer.Argument(help="A report.json.")],
+    flags: dict[str, Any],
+    config: Annotated[
+        Path | None,
+        typer.Option("-c", "--config", help="Rules from a recipe's section gate; flags win."),
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            "--baseline",
+            help="report.json of an earlier run; a significant loss of quality since is a failure.",
+        ),
+    ] = None,
     junit: Annotated[
         Path | None, typer.Option("--junit", help="Also write the outcomes as JUnit XML.")
     ] = None,
 ) -> int:
-    """Check a report against quality and speed rules."""
-    from compressor.files import require_file, write_at_once
-    from compressor.manifest import require_unchanged_report, update_manifest
-    from compressor.report import render
-    from compressor.report.junit import is_junit
-    from compressor.report.rules import check, exit_status, parse_rules
-    from compressor.report.schema import load_report
-    from compressor.report.sentences import outcome_line
+    """Check a report against rules on quality, speed and size, and compare it with an earlier one.
 
-    rules = parse_rules(request.gate.max_drop, request.gate.min_speedup)
-    if not rules:
-        raise UsageError(
-            "give at least one rule: --max-drop bleu=0.5 or --min-speedup 1.1@16", id="rule-missing"
-        )
+    A rule on what is measured is passed or failed when its whole confidence interval says so.
+    """
+    from compressor.files import require_file
+    from compressor.manifest import require_unchanged_report
+    from compressor.report.gate_text import change_line, outcome_line
+    from compressor.report.junit import is_junit
+    from compressor.report.rules import exit_status
+    from compressor.report.schema import load_report
+    from compressor.report.summary import gate_summary
+
+    request = build_gate(flags, config)
     if junit is not None:
         require_file(junit, "a JUnit file", is_junit, "--junit")
-    if request.verify:
-        require_unchanged_report(report)
-    loaded = load_report(report)
-    outcomes = check(loaded, rules)
+    reports = [report] if baseline is None else [report, baseline]
+    for path in reports if request.verify else ():
+        require_unchanged_report(path)
+    judged = _judged(request, *map(load_report, reports))
     if junit is not None:
-        judged = loaded.model_copy(update={"gate": outcomes})
-        digest = write_at_once(junit, render(judged, "junit"))
-        update_manifest(junit.parent, {junit.name: digest})
-    met = all(outcome.met for outcome in outcomes)
-    console.result(
-        "\n".join(map(outcome_line, outcomes)),
-        {"met": met, "outcomes": [outcome.model_dump() for outcome in outcomes]},
-    )
+        _write(judged, "junit", junit)
+    outcomes = judged.gate
+    lines = [*map(outcome_line, outcomes), *map(change_line, judged.changes)]
+    found = gate_summary(judged)
+    told = {"met": found["gate_met"], "outcomes": found["gate"]}
+    more = {"verdict": found["gate_verdict"], "changes": found["changes"]}
+    console.result("\n".join(lines), told | more)
     return exit_status(outcomes)
+
+
+def _judged(request: GateRequest, report: Report, earlier: Report | None = None) -> Report:
+    """The report with the outcomes of the rules, and with what changed since an earlier one."""
+    from compressor.pipeline.gate import gate_rules
+    from compressor.report import baseline
+    from compressor.report.rules import check
+
+    rules = gate_rules(request.gate)
+    if not rules and earlier is None:
+        raise UsageError(
+            "give at least one rule: --max-drop bleu=0.5, --min-speedup 1.1@16, --max-size-mb 50, "
+            "or --baseline FILE",
+            id="rule-missing",
+        )
+    outcomes = check(report, rules, request.gate.inconclusive)
+    if earlier is None:
+        return report.model_copy(update={"gate": outcomes, "changes": []})
+    outcomes += baseline.outcomes(report, earlier)
+    changes = baseline.compare_reports(report, earlier)
+    return report.model_copy(update={"gate": outcomes, "changes": changes})
+
+
+def _write(judged: Report, name: str, path: Path) -> None:
+    from compressor.files import write_at_once
+    from compressor.manifest import update_manifest
+    from compressor.report import render
+
+    update_manifest(path.parent, {path.name: write_at_once(path, render(judged, name))})

@@ -5,11 +5,18 @@
 - `main_metric`: the task's main metric alone
 - `compare`: paired bootstrap of the difference in each of these metrics
 - `lower_bound`: how much worse the smaller model may be, as far as the rows tell
+- `confidence_bounds`: how much worse or better, from a finished comparison
 
 To add a task, write a module beside `translation` and `classification` and add a line to `METRICS`.
 """
 
-from compressor.evaluation.bounds import LowerBound, lower_bound
+from compressor.evaluation.bounds import (
+    LowerBound,
+    confidence_bounds,
+    lower_bound,
+    rows_to_settle,
+    scaled_rows,
+)
 from compressor.evaluation.metrics import METRICS, main_metric, score_answers
 from compressor.evaluation.significance import DEFAULT_RESAMPLES, DEFAULT_SEED, compare
 
@@ -19,7 +26,10 @@ __all__ = [
     "METRICS",
     "LowerBound",
     "compare",
+    "confidence_bounds",
     "lower_bound",
     "main_metric",
+    "rows_to_settle",
+    "scaled_rows",
     "score_answers",
 ]

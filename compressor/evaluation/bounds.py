@@ -12,6 +12,9 @@ to bring the proof.
 - Other metrics: the quantile of the paired bootstrap (`compressor.evaluation.significance`), but no
   nearer to the difference than what n rows can miss: a failure that none of them shows can still
   strike a share of 1 - alpha^(1/n) of all rows, each of which then scores nothing.
+
+A search asks for the lower bound alone, of answers (`lower_bound`). A finished report holds no
+answers, and its rules need both ends: `confidence_bounds`, from a `Comparison`.
 """
 
 from __future__ import annotations
@@ -24,9 +27,12 @@ import numpy as np
 
 from compressor.evaluation.metrics import Pair, metrics_of
 from compressor.evaluation.significance import bootstrap
+from compressor.results import Comparison
 
 # So many draws of the bootstrap lie beyond a bound; with fewer it would be left to chance.
 DRAWS_BEYOND = 10
+ALPHA = 0.025  # beyond each end of a 95 % interval
+MOST_ROWS = 10**9  # that anybody could be told to give
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,71 @@ def lower_bound(
     return _bootstrap_bound(pair, metric, limit, alpha, resamples, seed)
 
 
+def confidence_bounds(found: Comparison, rows: int) -> tuple[float, float] | None:
+    """Both ends of the 95 % confidence interval of pruned minus dense.
+
+    The upper end is the lower one with the models' roles exchanged.
+
+    Args:
+        found: with its counts of rows, where the metric counts rows that are right; without them
+            the interval of the bootstrap serves.
+        rows: that it was measured on.
+
+    Returns:
+        None where the numbers tell nothing: no rows, or something that is not a number.
+    """
+    if rows < 1 or not _is_finite(found):
+        return None
+    if found.discordant is not None:
+        lost, won = found.discordant
+        low, high = -score_bound(lost, won, rows, ALPHA), score_bound(won, lost, rows, ALPHA)
+        return 100 * low, 100 * high
+    lower, upper = _widths(found)
+    low = found.difference - _reach(lower, found.dense, rows, ALPHA)
+    return low, found.difference + _reach(upper, found.pruned, rows, ALPHA)
+
+
+def rows_to_settle(found: Comparison, rows: int, limit: float) -> int | None:
+    """About how many rows would show on which side of the limit a drop is, if it stayed as it is.
+
+    Args:
+        limit: the drop that is allowed, on the metric's scale.
+
+    Returns:
+        None where no number would: the measured drop is the limit, or next to it.
+    """
+    if rows < 1 or not _is_finite(found):
+        return None
+    room = limit + found.difference
+    if room > 0 and found.discordant is not None:
+        return score_rows(*found.discordant, rows, limit / 100, ALPHA)
+    lower, upper = _widths(found)
+    if room > 0:
+        return _bootstrap_rows(rows, lower, found.dense, room, ALPHA)
+    if found.discordant is not None:
+        bounds = confidence_bounds(found, rows)
+        upper = bounds[1] - found.difference if bounds else upper
+    return scaled_rows(rows, upper, -room)
+
+
+def scaled_rows(rows: int, width: float, room: float) -> int | None:
+    """How many rows make a width, which falls with their square root, as small as `room`."""
+    if not room > 0:
+        return None
+    needed = rows * (max(width, 0.0) / room) * (max(width, 0.0) / room)
+    return math.ceil(needed) if needed < MOST_ROWS else None
+
+
+def _is_finite(found: Comparison) -> bool:
+    return all(map(math.isfinite, (found.dense, found.pruned, found.difference, *found.interval)))
+
+
+def _widths(found: Comparison) -> tuple[float, float]:
+    """How far the bootstrap's interval reaches below and above the difference."""
+    low, high = found.interval
+    return found.difference - low, high - found.difference
+
+
 def score_bound(lost: int, won: int, rows: int, alpha: float) -> float:
     """Tango's upper confidence bound of the share of rows lost, net of those won.
 
@@ -112,7 +183,8 @@ def score_rows(lost: int, won: int, rows: int, limit: float, alpha: float) -> in
     if limit >= 1:
         return 1
     variance = _score_variance(lost, won, rows, limit)
-    return math.ceil(_normal_quantile(alpha) ** 2 * variance / room**2)
+    needed = _normal_quantile(alpha) ** 2 * variance / room / room
+    return math.ceil(needed) if needed < MOST_ROWS else None
 
 
 def _score_variance(lost: int, won: int, rows: int, loss: float) -> float:
@@ -132,17 +204,29 @@ def _bootstrap_bound(
     draws = bootstrap(pair, max(resamples, math.ceil(DRAWS_BEYOND / alpha)), seed)[metric]
     difference = pruned - dense
     width = difference - float(np.quantile(draws[1] - draws[0], alpha))
-    unseen = dense * (1 - alpha ** (1 / rows))
-    value = difference - max(width, unseen)
+    value = difference - _reach(width, dense, rows, alpha)
     return LowerBound(value, _bootstrap_rows(rows, width, dense, limit + difference, alpha))
 
 
+def _reach(width: float, score: float, rows: int, alpha: float) -> float:
+    """How far a bound lies from the difference: what the draws show, but no less than rows miss.
+
+    Args:
+        score: of the model that rows nobody saw may cost all of it.
+    """
+    return max(width, score * (1 - alpha ** (1 / rows)))
+
+
 def _bootstrap_rows(rows: int, width: float, dense: float, room: float, alpha: float) -> int | None:
-    """How many rows make the width, which falls with their square root, as small as `room`."""
-    if not room > 0:
+    """How many rows bring a bound up to the limit, which is `room` below the difference."""
+    needed = scaled_rows(rows, width, room)
+    if needed is None:
         return None
-    seen = math.log(alpha) / math.log1p(-room / dense) if room < dense else 1
-    return math.ceil(max(rows * (max(width, 0.0) / room) ** 2, seen))
+    share = room / dense if dense > 0 else 1.0
+    if share >= 1:
+        return max(needed, 1)
+    seen = math.log(alpha) / math.log1p(-share) if share > 0 else math.inf
+    return max(needed, math.ceil(seen)) if seen < MOST_ROWS else None
 
 
 def _normal_quantile(alpha: float) -> float:

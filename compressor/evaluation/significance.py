@@ -73,9 +73,11 @@ def compare(
             f"{resamples} resamples cannot be drawn; ask for at least 1", id="too-few-resamples"
         )
     pair = metrics_of(task).pair(dense_outputs, pruned_outputs, references)
-    exact = pair.exact_p
+    exact, discordant = pair.exact_p, pair.discordant
     return [
-        _comparison(metric, pair.points[metric], pruned - dense, exact.get(metric))
+        _comparison(
+            metric, pair.points[metric], pruned - dense, exact.get(metric), discordant.get(metric)
+        )
         for metric, (dense, pruned) in bootstrap(pair, resamples, seed).items()
     ]
 
@@ -116,7 +118,11 @@ def resampled_counts(
 
 
 def _comparison(
-    metric: str, point: tuple[float, float], differences: Array, exact_p: float | None
+    metric: str,
+    point: tuple[float, float],
+    differences: Array,
+    exact_p: float | None,
+    discordant: tuple[int, int] | None,
 ) -> Comparison:
     observed = point[1] - point[0]
     low, high = np.quantile(differences, [0.025, 0.975])
@@ -128,6 +134,7 @@ def _comparison(
         interval=(float(low), float(high)),
         p_value=_p_value(observed, differences) if exact_p is None else exact_p,
         resamples=differences.size,
+        discordant=discordant,
     )
 
 

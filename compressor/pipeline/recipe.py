@@ -247,6 +247,18 @@ def build_recipe(flags: Mapping[str, Any], file: Path | None = None) -> Recipe:
     return assemble(Recipe, flags, _read(file), f"recipe {file}")
 
 
+def build_gate(flags: Mapping[str, Any], file: Path | None = None) -> GateRequest:
+    """What `compress gate` is asked for: flags over the section `gate` of a recipe.
+
+    Raises:
+        InputError, UsageError: as `build_recipe`; other sections are not looked at.
+    """
+    if file is None:
+        return assemble(GateRequest, flags)
+    section = _read(file).get("gate", {})
+    return assemble(GateRequest, flags, {"gate": section}, f"recipe {file}")
+
+
 def make_recipe(**options: Any) -> Recipe:
     """A recipe by the names of its flags: `make_recipe(model="m", keep=["0.5"], seed=3)`.
 

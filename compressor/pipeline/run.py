@@ -40,6 +40,7 @@ from compressor.pipeline.build import (
 from compressor.pipeline.context import Context, source_of
 from compressor.pipeline.distill_text import translate_text
 from compressor.pipeline.evaluate import benchmark, choose_defaults, evaluate
+from compressor.pipeline.gate import gate_rules
 from compressor.pipeline.load import TargetTokens, load, prepare, read, target_tokens
 from compressor.pipeline.max_drop import search_quality
 from compressor.pipeline.outputs import require_ours, write_outputs
@@ -74,7 +75,7 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
             the same recipe goes on from the last finished stage.
     """
     require_directory(output)
-    gate = rules.parse_rules(recipe.gate.max_drop, recipe.gate.min_speedup)
+    gate = gate_rules(recipe.gate)
     check_recipe(recipe, gate)
     checkpoint = load(recipe.model)
     task = get_task(checkpoint.entry.task)
@@ -114,7 +115,7 @@ def _compress(context: Context, gate: Sequence[rules.Rule], output: Path, comman
     throughput = benchmark(context, dense, builds) if recipe.throughput else None
     builds = choose_defaults(builds, throughput)
     report = _report(context, started, dense, builds, choices[-1], throughput, tokens)
-    report = report.model_copy(update={"gate": rules.check(report, gate)})
+    report = report.model_copy(update={"gate": rules.check(report, gate, recipe.gate.inconclusive)})
     _write(context, report, output)
     return report
 

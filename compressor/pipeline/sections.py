@@ -14,6 +14,7 @@ from compressor.budgets.counts import Proof, is_number
 from compressor.errors import UsageError
 from compressor.export.precision_names import BASE, split_precisions
 from compressor.pipeline.options import Section, option
+from compressor.results import Inconclusive
 
 MINIMUM_ROWS = 8  # of calibration and of test data
 # Bounds of options, far beyond use; docs/checkpoints.md lists them.
@@ -342,6 +343,9 @@ class Benchmark(Section):
         return value
 
 
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+
+
 class Gate(Section):
     """Rules that the smaller model must meet; the run ends with status 1 if it does not."""
 
@@ -351,8 +355,32 @@ class Gate(Section):
         help="Gate: a metric may fall by at most this, as in bleu=0.5.",
     )
     min_speedup: list[str] = option([], help="Gate: 1.1@16 (at batch 16) or 1.1 (at every batch).")
+    max_size_mb: float | None = option(
+        None, gt=0, allow_inf_nan=False, help="Gate: megabytes of the ONNX files at most."
+    )
+    max_macs: Share | None = option(
+        None, help="Gate: multiply-adds at most, as a share of dense: 0.5."
+    )
+    max_parameters: Share | None = option(
+        None, help="Gate: parameters at most, as a share of dense: 0.5."
+    )
+    inconclusive: Inconclusive = option(
+        "fail",
+        help="Gate: what a rule counts as whose limit is inside the confidence interval: fail, "
+        "pass, or measured (as the measured number says).",
+    )
 
     _as_texts = field_validator("max_drop", "min_speedup", mode="before")(_texts)
+
+    @model_validator(mode="after")
+    def _can_be_inconclusive(self) -> Gate:
+        if self.inconclusive != "fail" and not self.max_drop and not self.min_speedup:
+            raise UsageError(
+                f"--inconclusive {self.inconclusive} is for rules about what is measured with an "
+                "interval; give --max-drop or --min-speedup, or leave it out",
+                id="option-without-use",
+            )
+        return self
 
 
 SEED = option(0, ge=0, lt=2**32, help="Of everything random.")

@@ -259,6 +259,13 @@ def comparison(variant: Variant, metric: str | None) -> Comparison | None:
     return next((made for made in variant.comparisons if made.metric == metric), None)
 
 
+def test_rows(report: Report, variant: Variant) -> int:
+    """On how many rows a variant's quality was measured; 0 where the report does not tell."""
+    if variant.quality is not None:
+        return variant.quality.rows
+    return 0 if report.test is None else report.test.rows
+
+
 def significant(p_value: float, interval: Sequence[float]) -> bool:
     """Whether a difference is significant: two-sided p below 5%, and 0 outside the 95% interval.
 

@@ -98,8 +98,7 @@ def rows_needed(search: QualitySearch, judged: QualityProbe) -> int | None:
     if judged.rows_needed is None or not side:
         return None
     rows = judged.rows_needed * _test_rows(search) / side
-    unit = 10 ** max(0, math.floor(math.log10(rows)) - 1)
-    return math.ceil(rows / unit) * unit
+    return numbers.two_digits_up(math.ceil(rows))
 
 
 def _rows_of_others(search: QualitySearch, delivered: QualityProbe) -> Iterator[int]:

@@ -73,6 +73,12 @@ def compact(count: int) -> str:
     return str(count)
 
 
+def two_digits_up(count: int) -> int:
+    """A count that is an estimate, rounded up to two digits: 2,400 of 2,391."""
+    unit: int = 10 ** max(0, len(str(count)) - 2)
+    return -(-count // unit) * unit
+
+
 def printable(text: str) -> str:
     """`text` on one line, without control characters that terminals or XML would interpret."""
     return "".join(char if char.isprintable() else " " for char in text)

@@ -1,19 +1,26 @@
-"""The acceptance rules of `compress gate`: how much quality a smaller model may lose, how much
-faster it must be. A rule that cannot be checked is an error, never a pass.
+"""The acceptance rules of `compress gate`, from options to outcomes.
+
+A rule that cannot be checked is an error, never a pass; `rule_kinds` has what each asks for.
 """
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Sequence
 
 from compressor.errors import InputError, UsageError, did_you_mean
-from compressor.report import facts, numbers, sentences
+from compressor.report import facts
+from compressor.report.rule_kinds import (
+    Finding,
+    MaxDrop,
+    MaxMacs,
+    MaxParameters,
+    MaxSize,
+    MinSpeedup,
+    Rule,
+)
 from compressor.report.schema import Report
-from compressor.results import Outcome, Timing, Variant
+from compressor.results import Inconclusive, Outcome, Variant
 from compressor.tasks import Task
 
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}"
@@ -21,106 +28,22 @@ _MAX_DROP = re.compile(rf"\s*([A-Za-z0-9_]+)\s*=\s*({_NUMBER})\s*", re.ASCII)
 _MIN_SPEEDUP = re.compile(rf"\s*({_NUMBER})\s*(?:@\s*([0-9]{{1,9}})\s*)?", re.ASCII)
 
 
-class Rule(ABC):
-    """One condition on every variant of a report."""
-
-    option: ClassVar[str]
-
-    @property
-    @abstractmethod
-    def text(self) -> str:
-        """The value of the option on the command line, for example `bleu=0.5`."""
-
-    @property
-    def name(self) -> str:
-        """What reports call the rule, for example `max-drop bleu=0.5`."""
-        return f"{self.option} {self.text}"
-
-    @property
-    @abstractmethod
-    def subject(self) -> object:
-        """The number that the rule limits; two rules of one kind must not limit the same one."""
-
-    @abstractmethod
-    def check(self, report: Report, variant: Variant) -> Outcome:
-        """Whether `variant` meets the rule.
-
-        Raises:
-            InputError: the report lacks the numbers that the rule needs.
-        """
-
-
-@dataclass(frozen=True)
-class MaxDrop(Rule):
-    """Dense minus pruned must not be above `value`, on the metric's own scale."""
-
-    option = "max-drop"
-    metric: str
-    value: float
-
-    @property
-    def text(self) -> str:
-        return f"{self.metric}={self.value:.15g}"
-
-    @property
-    def subject(self) -> object:
-        return self.metric
-
-    def check(self, report: Report, variant: Variant) -> Outcome:
-        dense, pruned = _scores(report, variant, self)
-        drop = dense - pruned
-        style = facts.metric_style(self.metric)
-        score, reference, lost = (
-            numbers.fixed(number, style.digits) for number in (pruned, dense, drop)
-        )
-        return Outcome(
-            rule=self.name,
-            variant=variant.name,
-            met=drop <= self.value + facts.ROUNDING,  # false for NaN
-            message=f"{style.label} {score} against {reference} dense: a drop of {lost}, "
-            f"at most {self.value:.15g} allowed",
-        )
-
-
-@dataclass(frozen=True)
-class MinSpeedup(Rule):
-    """Sentences per second over dense must be at least `ratio`, at one or every batch size."""
-
-    option = "min-speedup"
-    ratio: float
-    batch_size: int | None = None
-
-    @property
-    def text(self) -> str:
-        where = "" if self.batch_size is None else f"@{self.batch_size}"
-        return f"{self.ratio:.15g}{where}"
-
-    @property
-    def subject(self) -> object:
-        return self.batch_size
-
-    def check(self, report: Report, variant: Variant) -> Outcome:
-        rows = _speedups(report, variant, self)
-        failed = [row for row, speedup in rows if not speedup >= self.ratio - facts.ROUNDING]
-        shown = failed or [row for row, _ in rows]
-        measured = sentences.join(
-            [f"{sentences.speedup(row)} at batch {row.batch_size}" for row in shown]
-        )
-        return Outcome(
-            rule=self.name,
-            variant=variant.name,
-            met=not failed,
-            message=f"speed-up {measured}, at least {self.ratio:.15g} required",
-        )
-
-
-def parse_rules(max_drop: Sequence[str], min_speedup: Sequence[str]) -> list[Rule]:
-    """Rules from the values of `--max-drop` and `--min-speedup`.
+def parse_rules(
+    max_drop: Sequence[str] = (),
+    min_speedup: Sequence[str] = (),
+    *,
+    max_size_mb: float | None = None,
+    max_macs: float | None = None,
+    max_parameters: float | None = None,
+) -> list[Rule]:
+    """Rules from the values of the options of the same names.
 
     Raises:
         UsageError: a value of the wrong form, an unknown metric, or the same rule twice.
     """
     rules: list[Rule] = [*map(_parse_max_drop, max_drop), *map(_parse_min_speedup, min_speedup)]
+    exact = ((MaxSize, max_size_mb), (MaxMacs, max_macs), (MaxParameters, max_parameters))
+    rules += [kind(value) for kind, value in exact if value is not None]
     seen: dict[tuple[str, object], Rule] = {}
     for rule in rules:
         first = seen.setdefault((rule.option, rule.subject), rule)
@@ -144,8 +67,14 @@ def require_metrics(rules: Sequence[Rule], task: Task) -> None:
             )
 
 
-def check(report: Report, rules: Sequence[Rule]) -> list[Outcome]:
+def check(
+    report: Report, rules: Sequence[Rule], inconclusive: Inconclusive = "fail"
+) -> list[Outcome]:
     """Check every rule on every variant, in the precision that its artifact runs by default.
+
+    Args:
+        inconclusive: what a rule counts as whose limit lies in the interval: failed, passed, or
+            as the measured number says.
 
     Raises:
         InputError: there is no variant, a model has no default precision or several, or the report
@@ -165,7 +94,25 @@ def check(report: Report, rules: Sequence[Rule]) -> list[Outcome]:
                 "are marked as the default; give the report of a run",
                 id="report-without-default",
             )
-    return [rule.check(report, variant) for variant in facts.delivered(report) for rule in rules]
+    return [
+        _outcome(rule, variant, rule.check(report, variant), inconclusive)
+        for variant in facts.delivered(report)
+        for rule in rules
+    ]
+
+
+def _outcome(rule: Rule, variant: Variant, found: Finding, inconclusive: Inconclusive) -> Outcome:
+    met = found.verdict == "passed"
+    if found.verdict == "inconclusive":
+        met = inconclusive == "pass" or (inconclusive == "measured" and found.within)
+    return Outcome(
+        rule=rule.name,
+        variant=variant.name,
+        met=met,
+        message=found.message,
+        verdict=found.verdict,
+        **found.more,
+    )
 
 
 def exit_status(outcomes: Sequence[Outcome]) -> int:
@@ -200,43 +147,3 @@ def _parse_min_speedup(text: str) -> MinSpeedup:
             id="min-speedup-malformed",
         )
     return MinSpeedup(float(found[1]), int(found[2]) if found[2] else None)
-
-
-def _scores(report: Report, variant: Variant, rule: MaxDrop) -> tuple[float, float]:
-    """Dense and pruned value of a metric."""
-    dense = facts.value(report.dense, rule.metric)
-    pruned = facts.value(variant, rule.metric)
-    if dense is not None and pruned is not None:
-        return dense, pruned
-    found = facts.comparison(variant, rule.metric)
-    if found is not None:
-        return found.dense, found.pruned
-    raise _not_held(
-        rule, variant, "metrics", (m for m in facts.metrics(report) if _has(report, variant, m))
-    )
-
-
-def _has(report: Report, variant: Variant, metric: str) -> bool:
-    both = (facts.value(report.dense, metric), facts.value(variant, metric))
-    return None not in both or facts.comparison(variant, metric) is not None
-
-
-def _speedups(report: Report, variant: Variant, rule: MinSpeedup) -> list[tuple[Timing, float]]:
-    """The timings that a rule limits, with their speed-ups; none of them may be missing."""
-    rows = [
-        (row, row.speedup) for row in facts.timings(report, variant.name) if row.speedup is not None
-    ]
-    held = {row.batch_size for row, _ in rows}
-    wanted = set(facts.batch_sizes(report)) if rule.batch_size is None else {rule.batch_size}
-    if not wanted or not wanted <= held:
-        sizes = (str(size) for size in sorted(held))
-        raise _not_held(rule, variant, "speed-ups at batch sizes", sizes)
-    return [(row, speedup) for row, speedup in rows if row.batch_size in wanted]
-
-
-def _not_held(rule: Rule, variant: Variant, what: str, held: Iterable[str]) -> InputError:
-    return InputError(
-        f"the gate rule {rule.name!r} cannot be checked for {variant.name}: the report holds "
-        f"{what} {', '.join(held) or 'none'}; change the rule or measure what it needs",
-        id="rule-not-measured",
-    )

@@ -2,7 +2,7 @@
 
 Versioned by `SCHEMA_VERSION`. Files of all versions so far are read; what they do not have takes
 its default. Version 2 counts units where version 1 counted heads: models have neurons beside heads,
-and what a search tried is named in words.
+and what a search tried is named in words. Version 2.1 gives gate rules three verdicts.
 
 Units are in the field names; ratios are pruned over dense where larger is better for pruned.
 """
@@ -18,6 +18,7 @@ from compressor.errors import InputError
 from compressor.input_files import read_json
 from compressor.results import (
     FROM_FILE,
+    Change,
     Outcome,
     QualitySearch,
     Record,
@@ -30,7 +31,7 @@ from compressor.results import (
 )
 from compressor.tasks import TASKS
 
-SCHEMA_VERSION = "2.0"
+SCHEMA_VERSION = "2.1"
 _READ = ("1", "2")  # major versions
 
 
@@ -83,6 +84,8 @@ class Report(Record):
     target_text: Source | None = None  # its tokens are the ones that decoders score
     # Where the variants come from, if from several runs.
     runs: list[Run] = Field(default_factory=list)
+    # From an earlier run, where `compress gate --baseline` compared the two.
+    changes: list[Change] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _names_are_consistent(self) -> Report:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from compressor.report import facts, numbers
+from compressor.report import facts, gate_text, numbers
 from compressor.report.max_drop import unproven
 from compressor.report.schema import Report
-from compressor.results import HALF_RANGE, Comparison, Outcome, QualitySearch, Timing, Variant
+from compressor.results import (
+    HALF_RANGE,
+    Comparison,
+    QualitySearch,
+    Timing,
+    Variant,
+)
 
 _NOT_COMPARABLE = "timings of different runs cannot be compared; each run's own report has them"
 
@@ -285,24 +291,6 @@ def _above_limit(report: Report, row: Timing) -> str:
     )
 
 
-def outcome_line(outcome: Outcome) -> str:
-    """One rule's outcome for one artifact, with the numbers."""
-    return f"{'met' if outcome.met else 'NOT MET'}  {outcome.variant}: {outcome.message}"
-
-
-def gate_sentence(report: Report) -> str | None:
-    """How many gate rules are met; None without rules."""
-    if not report.gate:
-        return None
-    unmet = sum(not outcome.met for outcome in report.gate)
-    total = len(report.gate)
-    if unmet:
-        if total == 1:
-            return "The gate check is not met."
-        return f"{unmet} of {total} gate checks {'is' if unmet == 1 else 'are'} not met."
-    return "The gate check is met." if total == 1 else f"All {total} gate checks are met."
-
-
 def verdict(report: Report) -> str:
     """The report in a few sentences, about its most important variant (`facts.headline`)."""
     variant = facts.headline(report)
@@ -323,7 +311,7 @@ def verdict(report: Report) -> str:
         *data_sentences(report),
         *refused,
         in_short(report, variant),
-        gate_sentence(report),
+        gate_text.gate_sentence(report),
     )
     return " ".join(filter(None, sentences))
 

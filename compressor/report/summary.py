@@ -7,10 +7,11 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from compressor.report import facts, numbers, sentences, unit_tables
+from compressor.report import facts, gate_text, numbers, sentences, unit_tables
+from compressor.report.rule_kinds import worst_of
 from compressor.report.schema import Report
 from compressor.report.text_table import render_table
-from compressor.results import Comparison, Throughput, Timing, Variant
+from compressor.results import Comparison, Record, Throughput, Timing, Variant
 
 WIDTH = 100
 _NAME_WIDTH = 24
@@ -23,7 +24,7 @@ def short_table(report: Report) -> str:
     """
     blocks = [_size_table(report), *_speed_tables(report)]
     verdict = textwrap.wrap(numbers.printable(sentences.verdict(report)), WIDTH)
-    unmet = [sentences.outcome_line(outcome) for outcome in report.gate if not outcome.met]
+    unmet = [gate_text.outcome_line(outcome) for outcome in report.gate if not outcome.met]
     for line in unmet:
         verdict += textwrap.wrap(numbers.printable(line), WIDTH, subsequent_indent=" " * 9)
     return "\n\n".join([*blocks, "\n".join(verdict)])
@@ -152,9 +153,30 @@ def summary(report: Report) -> dict[str, Any]:
         "metric": facts.primary_metric(report),
         "dense": _model_summary(report, report.dense),
         "variants": [_model_summary(report, variant) for variant in report.variants],
-        "gate": [outcome.model_dump() for outcome in report.gate],
-        "gate_met": all(outcome.met for outcome in report.gate) if report.gate else None,
+        **gate_summary(report),
         "verdict": sentences.verdict(report),
+    }
+
+
+def gate_summary(report: Report) -> dict[str, Any]:
+    """What became of the rules, for scripts."""
+    return {
+        "gate": [_plain(outcome) for outcome in report.gate],
+        "gate_met": all(outcome.met for outcome in report.gate) if report.gate else None,
+        "gate_verdict": worst_of(x.verdict for x in report.gate) if report.gate else None,
+        "changes": [_plain(change) for change in report.changes],
+    }
+
+
+def _plain(record: Record) -> dict[str, Any]:
+    """A result as JSON values."""
+    return {
+        name: _finite(value)
+        if isinstance(value, float)
+        else _finite_all(value)
+        if isinstance(value, tuple)
+        else value
+        for name, value in record
     }
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from compressor.report import facts, numbers
+from compressor.report import facts, gate_text, numbers
 from compressor.report.schema import Report
-from compressor.results import Scoring, Source, Timing, Variant
+from compressor.results import Change, Scoring, Source, Timing, Variant
 from compressor.tasks import get_task
 
 
@@ -207,13 +207,39 @@ def gate(report: Report) -> Table | None:
         return None
     return Table(
         key="gate",
-        caption="Gate: every rule for every variant.",
+        caption="Gate: every rule for every variant, by 95% confidence bounds.",
         columns=columns("Model, Rule, Result, Measured"),
         rows=tuple(
-            (outcome.variant, outcome.rule, "met" if outcome.met else "NOT met", outcome.message)
+            (outcome.variant, outcome.rule, gate_text.result(outcome), outcome.message)
             for outcome in report.gate
         ),
     )
+
+
+def baseline(report: Report) -> Table | None:
+    """What changed since an earlier run; None where none was compared with."""
+    if not report.changes:
+        return None
+    return Table(
+        key="baseline",
+        caption="Compared with the baseline: what each run measured against its own dense model. "
+        "Intervals are of the change, of speed-ups of the ratio.",
+        columns=(
+            *columns("Model, What", "Baseline", "Now", "95% interval"),
+            *columns("Result"),
+        ),
+        rows=tuple(_change_row(change) for change in report.changes),
+    )
+
+
+def _change_row(change: Change) -> tuple[str, ...]:
+    values = (
+        numbers.fixed(value, 0 if abs(value) >= 1e4 else 3)
+        for value in (change.before, change.after)
+    )
+    bounds = "" if change.interval is None else numbers.interval(change.interval, 3)
+    note = f" ({change.note})" if change.note else ""
+    return (change.variant, change.what, *values, bounds, gate_text.change_result(change) + note)
 
 
 def origin(report: Report, *, directories: bool = True) -> Pairs:
