@@ -14,6 +14,7 @@ import yaml
 
 import compressor
 from compressor.errors import InputError, UsageError
+from compressor.evaluation.bounds import score_bound
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.recipe import Recipe, ScoreRequest
 from compressor.pipeline.run import run
@@ -271,10 +272,14 @@ def test_the_gate_is_judged_on_the_runs_own_numbers(inputs, finished, tmp_path):
     report = run(short(**inputs, max_drop=["accuracy=0"], min_speedup=["100@2"]), out)
     drop = report.variants[0].comparisons[0]
     assert drop.metric == "accuracy"
-    outcomes = {outcome.rule: outcome.met for outcome in report.gate}
-    assert outcomes == {
-        "max-drop accuracy=0": drop.difference >= 0,
-        "min-speedup 100@2": False,
+    lost, won = drop.discordant
+    assert won - lost == round(drop.difference / 100 * report.test.rows)
+    low, high = (sign * score_bound(*pair, report.test.rows, 0.025)
+                 for sign, pair in ((-1, (lost, won)), (1, (won, lost))))  # fmt: skip
+    verdict = "passed" if low >= 0 else "failed" if high < 0 else "inconclusive"
+    assert {outcome.rule: outcome.verdict for outcome in report.gate} == {
+        "max-drop accuracy=0": verdict,
+        "min-speedup 100@2": "failed",
     }
 
 

@@ -352,7 +352,7 @@ def test_short_table_says_the_same_as_the_report():
     batches = [line.split("batch")[1:] for line in lines if line.startswith("sentences/s")]
     assert [int(size) for block in batches for size in block] == [1, 8, 32, 64]
     assert "3 of 6 gate checks are not met." in " ".join(lines)
-    assert sum(line.startswith("NOT MET  ") for line in lines) == 3
+    assert sum(line.startswith("FAILED  ") for line in lines) == 3
 
 
 def test_wide_characters_count_two_columns():

@@ -115,17 +115,18 @@ def test_a_general_and_a_particular_speedup_go_together():
     assert parse_rules([], ["1", "1.1@8"]) == [MinSpeedup(1.0), MinSpeedup(1.1, 8)]
 
 
-def test_drop_is_judged_on_the_point_estimate_of_every_variant():
-    # Drops of BLEU in the sample: 34.2134 less 34.1378, 33.9032 and 31.2049.
+def test_a_drop_is_judged_by_its_confidence_bounds():
+    # Differences of BLEU in the sample, with their intervals: -0.08 [-0.25, +0.10],
+    # -0.31 [-0.62, +0.01] and -3.01 [-3.60, -2.41].
     outcomes = check(translator_report(), parse_rules(["bleu=0.3"], []))
-    assert [(o.variant, o.met) for o in outcomes] == [
-        ("heads-75", True),
-        ("heads-50", False),
-        ("heads-25", False),
+    assert [(o.variant, o.verdict, o.met) for o in outcomes] == [
+        ("heads-75", "passed", True),
+        ("heads-50", "inconclusive", False),
+        ("heads-25", "failed", False),
     ]
-    assert outcomes[1].rule == "max-drop bleu=0.3"
-    assert outcomes[1].message == (
-        "BLEU 33.90 against 34.21 dense: a drop of 0.31, at most 0.3 allowed"
+    assert outcomes[2].rule == "max-drop bleu=0.3"
+    assert outcomes[2].message == (
+        "BLEU 31.20 against 34.21 dense: a drop of 3.01 [2.41, 3.60], at most 0.3 allowed"
     )
 
 
@@ -133,25 +134,27 @@ def test_a_gain_meets_a_drop_of_nothing():
     report = changed(("variants", 0, "quality", "metrics", "bleu"), 35.0)
     first = check(report, [MaxDrop("bleu", 0.0)])[0]
     assert first.met
-    assert "a drop of -0.79" in first.message
+    assert "a drop of -0.79 [-0.97, -0.61]" in first.message
 
 
 def test_exactly_the_allowed_drop_is_met_in_spite_of_binary_rounding():
-    report = changed(("variants", 0, "quality", "metrics", "bleu"), 33.6134)
-    assert 34.2134 - 33.6134 > 0.6  # by 1e-15
+    report = changed(("variants", 0, "comparisons", 0, "interval"), (-0.6000000000000014, 0.1))
     assert check(report, [MaxDrop("bleu", 0.6)])[0].met
-    report = changed(("variants", 0, "quality", "metrics", "bleu"), 33.6133)
+    report = changed(("variants", 0, "comparisons", 0, "interval"), (-0.6001, 0.1))
     assert not check(report, [MaxDrop("bleu", 0.6)])[0].met
 
 
 def test_speedup_at_one_batch_size_and_at_all():
-    # Speed-ups in the sample at batch 8: 1.021, 1.04, 1.112; heads-25 is above 1 everywhere.
+    # Speed-ups in the sample at batch 8, all -0.02 +0.0194: 1.021, 1.04, 1.112.
     report = translator_report()
     at_eight = check(report, [MinSpeedup(1.04, 8)])
-    assert [outcome.met for outcome in at_eight] == [False, True, True]
-    everywhere = check(report, [MinSpeedup(1.0)])
-    assert [outcome.met for outcome in everywhere] == [False, False, True]
-    assert everywhere[1].message == ("speed-up 0.99 [0.97, 1.01] at batch 1, at least 1 required")
+    assert [x.verdict for x in at_eight] == ["inconclusive", "inconclusive", "passed"]
+    assert [x.verdict for x in check(report, [MinSpeedup(1.09, 8)])] == ["failed"] * 2 + ["passed"]
+    everywhere = check(report, [MinSpeedup(1.0)])  # heads-25 is above 1 at every size
+    assert [outcome.verdict for outcome in everywhere] == ["inconclusive"] * 2 + ["passed"]
+    assert everywhere[1].message.startswith(
+        "speed-up 0.99 [0.97, 1.01] at batch 1, at least 1 required; about "
+    )
     assert everywhere[2].message.count("at batch") == 4
 
 

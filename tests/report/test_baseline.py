@@ -1,0 +1,148 @@
+"""A report beside that of an earlier run."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compressor.commands import invoke
+from compressor.errors import InputError
+from compressor.report import baseline
+from compressor.report.schema import Report, render_json
+from tests.helpers.errors import raises
+from tests.helpers.report_samples import classifier_report, mixed_report, translator_report
+
+
+def shifted(report: Report, by: float, number: int = 0) -> Report:
+    """The report with one model's BLEU moved."""
+    data = report.model_dump()
+    found = data["variants"][number]["comparisons"][0]
+    found |= {
+        "pruned": found["pruned"] + by,
+        "difference": found["difference"] + by,
+        "interval": tuple(end + by for end in found["interval"]),
+    }
+    data["variants"][number]["quality"]["metrics"]["bleu"] += by
+    return Report.model_validate(data)
+
+
+@pytest.mark.parametrize(
+    ("by", "judgment"), [(-0.2, "same"), (-0.3, "worse"), (0.2, "same"), (0.4, "better")]
+)
+def test_a_change_is_significant_when_its_interval_leaves_zero(by, judgment):
+    # The interval reaches 0.1763 below and 0.1791 above the difference, in both reports.
+    report = translator_report()
+    change = baseline.compare_reports(shifted(report, by), report)[0]
+    assert (change.variant, change.what) == ("heads-75", "BLEU against dense")
+    assert change.after - change.before == pytest.approx(by)
+    reach = math.hypot(0.1763, 0.1791)
+    assert change.interval == pytest.approx((by - reach, by + reach), abs=1e-4)
+    assert change.judgment == judgment
+    outcome = baseline.outcomes(shifted(report, by), report)[0]
+    assert outcome.verdict == ("failed" if judgment == "worse" else "passed")
+
+
+def test_the_interval_covers_the_difference_of_two_estimates():
+    """MOVER against trials: two independent normal estimates, each with its own interval."""
+    draw = np.random.default_rng(0)
+    spread, z = np.array([0.5, 1.5]), 1.959964
+    inside = 0
+    for _ in range(4000):
+        old, new = draw.normal([3.0, 5.0], spread)
+        low, high = baseline._difference(
+            (old, (old - z * spread[0], old + z * spread[0])),
+            (new, (new - z * spread[1], new + z * spread[1])),
+        )
+        inside += low <= 2.0 <= high
+    assert inside / 4000 == pytest.approx(0.95, abs=0.012)
+
+
+def test_the_same_report_is_no_change():
+    report = mixed_report()
+    changes = baseline.compare_reports(report, report)
+    assert {change.judgment for change in changes} == {"same"}
+    whats = {change.what for change in changes if change.variant == "heads-50"}
+    assert whats == {
+        "BLEU against dense", "chrF against dense", "ONNX MB", "parameters",
+        "multiply-adds, share of dense", *(f"speed-up at batch {n}" for n in (1, 8, 32, 64)),
+    }  # fmt: skip
+
+
+def test_sizes_are_told_without_a_test_and_fail_nothing():
+    report = translator_report()
+    data = report.model_dump()
+    data["variants"][0]["onnx_bytes"] += 5_000_000
+    changes = baseline.compare_reports(Report.model_validate(data), report)
+    (size,) = (x for x in changes if x.variant == "heads-75" and x.what == "ONNX MB")
+    assert (size.judgment, size.after - size.before) == ("worse", pytest.approx(5))
+    assert all(x.met for x in baseline.outcomes(Report.model_validate(data), report))
+
+
+def test_speed_is_compared_on_the_same_machine_alone():
+    report = translator_report()
+    data = report.model_dump()
+    for row in data["throughput"]["rows"]:
+        if row["variant"] == "heads-75":
+            row["speedup"] *= 0.9
+            row["speedup_interval"] = tuple(0.9 * end for end in row["speedup_interval"])
+
+    def speeds(now: Report) -> set[tuple[str, str]]:
+        return {
+            (x.judgment, x.note)
+            for x in baseline.compare_reports(now, report)
+            if x.what.startswith("speed-up") and x.variant == "heads-75"
+        }
+
+    assert speeds(Report.model_validate(data)) == {("worse", "")}
+    assert all(x.met for x in baseline.outcomes(Report.model_validate(data), report))
+    data["hardware"]["cpu"] = "Another CPU"
+    assert speeds(Report.model_validate(data)) == {("unknown", "on another machine")}
+
+
+def test_other_rows_and_another_dense_model_are_told():
+    report = translator_report()
+    data = report.model_dump()
+    data["test"]["sha256"] = "ef" * 32
+    notes = {x.note for x in baseline.compare_reports(Report.model_validate(data), report)}
+    assert "on other test rows" in notes
+    data = report.model_dump()
+    data["variants"][0]["comparisons"][0]["dense"] = 30.0
+    notes = {x.note for x in baseline.compare_reports(Report.model_validate(data), report)}
+    assert "the dense models differ" in notes
+
+
+def test_reports_that_have_nothing_in_common_are_refused():
+    report = translator_report()
+    with raises(InputError, "baseline-of-another-task"):
+        baseline.compare_reports(report, classifier_report())
+    data = report.model_dump()
+    data["throughput"] = None
+    for variant in data["variants"]:
+        variant["name"] = f"other {variant['name']}"
+    with raises(InputError, "baseline-without-counterpart"):
+        baseline.outcomes(report, Report.model_validate(data))
+    with raises(InputError, "baseline-not-measured"):
+        baseline.outcomes(classifier_report(), classifier_report())
+
+
+def written(report: Report, path: Path) -> Path:
+    path.write_text(render_json(report), "utf-8")
+    return path
+
+
+def test_the_command_compares_and_fails_on_a_significant_loss(tmp_path, capsys):
+    old = written(translator_report(), tmp_path / "old.json")
+    new = written(shifted(translator_report(), -0.5, 1), tmp_path / "new.json")
+    assert invoke(["gate", str(old), "--baseline", str(old)]) == 0
+    capsys.readouterr()
+    assert invoke(["gate", str(new), "--baseline", str(old), "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert [x["verdict"] for x in data["outcomes"]] == ["passed", "failed", "passed"]
+    assert {x["judgment"] for x in data["changes"]} == {"worse", "same"}
+    assert invoke(["gate", str(old), "--baseline", str(tmp_path / "none.json")]) == 4
+    assert invoke(["gate", str(new), "--baseline", str(old), "--max-size-mb", "1"]) == 1
+    assert "significantly worse than the baseline" in capsys.readouterr().out
