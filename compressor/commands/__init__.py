@@ -27,6 +27,7 @@ COMMANDS = (
     "bench",
     "report",
     "gate",
+    "cache-key",
     "verify",
     "translate",
     "classify",
@@ -66,7 +67,7 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     app.callback()(_common)
     called = [name for name in arguments[:1] if name in COMMANDS]
     for name in called or COMMANDS:
-        import_module(f"compressor.commands.{name}").register(app)
+        import_module(f"compressor.commands.{name.replace('-', '_')}").register(app)
     return app
 
 

@@ -37,26 +37,43 @@ def gate(
     junit: Annotated[
         Path | None, typer.Option("--junit", help="Also write the outcomes as JUnit XML.")
     ] = None,
+    ci: Annotated[
+        Path | None,
+        typer.Option(
+            "--ci",
+            help="Also write what CI shows to this directory: step summary, comment, JUnit, badge, "
+            "benchmarks, outputs.",
+        ),
+    ] = None,
 ) -> int:
     """Check a report against rules on quality, speed and size, and compare it with an earlier one.
 
     A rule on what is measured is passed or failed when its whole confidence interval says so.
     """
-    from compressor.files import require_file
+    from compressor.files import require_directory, require_file
     from compressor.manifest import require_unchanged_report
+    from compressor.report import CI_RENDERERS, write_reports
     from compressor.report.gate_text import change_line, outcome_line
     from compressor.report.junit import is_junit
-    from compressor.report.rules import exit_status
+    from compressor.report.ours import require_ours
+    from compressor.report.rules import exit_status, parse_rules
     from compressor.report.schema import load_report
     from compressor.report.summary import gate_summary
 
+    # First, because a bare number, which is a budget of a run, has no place in a gate.
+    parse_rules(flags.get("--max-drop") or (), flags.get("--min-speedup") or ())
     request = build_gate(flags, config)
     if junit is not None:
         require_file(junit, "a JUnit file", is_junit, "--junit")
+    if ci is not None:
+        require_directory(ci, "--ci")
+        require_ours(ci, CI_RENDERERS, "--ci")
     reports = [report] if baseline is None else [report, baseline]
     for path in reports if request.verify else ():
         require_unchanged_report(path)
     judged = _judged(request, *map(load_report, reports))
+    if ci is not None:
+        write_reports(judged, ci, CI_RENDERERS)
     if junit is not None:
         _write(judged, "junit", junit)
     outcomes = judged.gate

@@ -31,12 +31,25 @@ def resolve(model: str, revision: str | None = None, allow_pickle: bool = False)
         raise InputError(
             f"{model} is a file; give the checkpoint's directory", id="checkpoint-is-file"
         )
+    return _snapshot(model, revision, [*_HUB_FILES, _PICKLES] if allow_pickle else _HUB_FILES)
+
+
+def revision_of(model: str, revision: str | None = None) -> str:
+    """The commit that a branch, tag or commit of a hub model stands for now.
+
+    Raises:
+        InputError: as `resolve`.
+    """
+    return _snapshot(model, revision, ["config.json"]).name  # .../snapshots/COMMIT
+
+
+def _snapshot(model: str, revision: str | None, files: list[str]) -> Path:
+    """The directory of a downloaded commit."""
     if model.count("/") > 1 or model.startswith((".", "/", "~")):
         raise InputError(f"there is no directory {model}; check --model", id="checkpoint-missing")
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    files = [*_HUB_FILES, _PICKLES] if allow_pickle else _HUB_FILES
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=files))
     except LocalEntryNotFoundError as error:

@@ -30,8 +30,19 @@ RENDERERS: dict[str, Renderer] = {
     "markdown": Renderer("report.md", "compressor.report.markdown:render_markdown"),
     "html": Renderer("report.html", "compressor.report.page:render_html"),
     "junit": Renderer("junit.xml", "compressor.report.junit:render_junit"),
+    "summary": Renderer("summary.md", "compressor.report.step_summary:render_summary"),
+    "comment": Renderer("comment.md", "compressor.report.step_summary:render_comment"),
+    "badge": Renderer("badge.json", "compressor.report.ci_values:render_badge"),
+    "benchmark-bigger": Renderer(
+        "benchmark-bigger.json", "compressor.report.ci_values:render_bigger"
+    ),
+    "benchmark-smaller": Renderer(
+        "benchmark-smaller.json", "compressor.report.ci_values:render_smaller"
+    ),
+    "outputs": Renderer("outputs.txt", "compressor.report.ci_values:render_outputs"),
 }
 DEFAULT_RENDERERS = ("json", "markdown", "html")
+CI_RENDERERS = tuple(name for name in RENDERERS if name not in DEFAULT_RENDERERS)
 
 
 def render(report: Report, name: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from compressor.evaluation import confidence_bounds
 from compressor.model.sublayers import KINDS, kind_of
 from compressor.report.schema import Report, Run
 from compressor.results import Comparison, Scoring, Timing, Variant
@@ -264,6 +265,11 @@ def test_rows(report: Report, variant: Variant) -> int:
     if variant.quality is not None:
         return variant.quality.rows
     return 0 if report.test is None else report.test.rows
+
+
+def bounds(report: Report, variant: Variant, found: Comparison) -> tuple[float, float] | None:
+    """The 95 % confidence bounds of a difference; see `evaluation.confidence_bounds`."""
+    return confidence_bounds(found, test_rows(report, variant))
 
 
 def significant(p_value: float, interval: Sequence[float]) -> bool:

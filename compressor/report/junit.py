@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 from compressor.report import numbers
 from compressor.report.schema import Report
+from compressor.results import Outcome
 
 SUITE = "compress gate"
 
@@ -23,10 +24,17 @@ def is_junit(path: Path) -> bool:
 def render_junit(report: Report) -> str:
     """One test case per gate outcome; a rule that is not met is a failure.
 
-    A report without rules gives a suite without cases.
+    An inconclusive one that counts as passed is skipped. A report without rules gives a suite
+    without cases.
     """
     failures = sum(not outcome.met for outcome in report.gate)
-    counts = {"tests": str(len(report.gate)), "failures": str(failures), "errors": "0"}
+    skipped = sum(_is_skipped(outcome) for outcome in report.gate)
+    counts = {
+        "tests": str(len(report.gate)),
+        "failures": str(failures),
+        "errors": "0",
+        "skipped": str(skipped),
+    }
     root = ElementTree.Element("testsuites", counts)
     suite = ElementTree.SubElement(root, "testsuite", {"name": SUITE, **counts})
     suite.set("timestamp", numbers.printable(report.created))
@@ -37,11 +45,17 @@ def render_junit(report: Report) -> str:
         }
         case = ElementTree.SubElement(suite, "testcase", names)
         message = numbers.printable(outcome.message)
-        if outcome.met:
-            ElementTree.SubElement(case, "system-out").text = message
-        else:
-            failure = {"message": message, "type": "gate"}
+        if not outcome.met:
+            failure = {"message": message, "type": outcome.verdict}
             ElementTree.SubElement(case, "failure", failure).text = message
+        elif _is_skipped(outcome):
+            ElementTree.SubElement(case, "skipped", {"message": f"inconclusive: {message}"})
+        else:
+            ElementTree.SubElement(case, "system-out").text = message
     ElementTree.indent(root)
     text = ElementTree.tostring(root, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
+
+
+def _is_skipped(outcome: Outcome) -> bool:
+    return outcome.met and outcome.verdict == "inconclusive"

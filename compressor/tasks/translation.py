@@ -52,7 +52,7 @@ class Translation(Task):
                 "name both the source column and the target column, or neither",
                 id="column-of-a-pair-missing",
             )
-        parallel = _parallel_files(spec)
+        parallel = parallel_files(spec)
         if parallel is not None:
             if columns:
                 raise UsageError(
@@ -191,7 +191,7 @@ def require_target_language(tokenizer: Any) -> None:
         )
 
 
-def _parallel_files(spec: str) -> tuple[str, str] | None:
+def parallel_files(spec: str) -> tuple[str, str] | None:
     """The two files of `SOURCE,TARGET`; None if `spec` is one file."""
     if Path(spec).exists() or "," not in spec:
         return None

@@ -1,0 +1,24 @@
+"""`compress cache-key`: a hash of all that a run depends on, for caches of CI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+
+from compressor.commands import options as o
+from compressor.commands.console import console
+from compressor.pipeline.recipe import Recipe, build_recipe
+
+
+def register(app: typer.Typer) -> None:
+    o.add_command(app, "cache-key", cache_key, Recipe)
+
+
+def cache_key(flags: dict[str, Any], config: o.Config = None) -> int:
+    """Print a hash of what a run with these options depends on; the rules are not part of it."""
+    from compressor.pipeline import cache_key as pipeline
+
+    found = pipeline.cache_key(build_recipe(flags, config))
+    console.result(found, {"key": found})
+    return 0

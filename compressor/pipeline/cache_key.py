@@ -1,0 +1,71 @@
+"""One hash of everything that the results of a run depend on, for caches of CI.
+
+The model's revision, the data's contents, the recipe without its gate, the versions of packages and
+the source of this one. The machine is not among them: speed-ups are ratios of one run, and a cache
+that every machine missed would be none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import compressor
+from compressor.files import sha256_of, sha256_of_text
+from compressor.model.location import checkpoint_files, revision_of
+from compressor.pipeline.distill_text import text_path
+from compressor.pipeline.recipe import Recipe
+from compressor.tasks.translation import parallel_files
+from compressor.throughput.hardware import versions
+
+
+def cache_key(recipe: Recipe) -> str:
+    """64 hex digits.
+
+    Raises:
+        InputError: the model cannot be found.
+        OSError: a data file cannot be read.
+    """
+    options = recipe.model_dump(
+        mode="json", exclude={"gate": True, "model": {"verify", "path", "revision"}}
+    )
+    # The contents of files stand for their paths, which differ between machines.
+    for name in ("calibration", "test"):
+        options["data"].pop(name)
+    options["export"].pop("target_text")
+    facts = {
+        "recipe": options,
+        "model": _model(recipe),
+        "data": {name: list(map(sha256_of, files)) for name, files in _data_files(recipe)},
+        "versions": versions(),
+        "source": _source(),
+    }
+    return sha256_of_text(json.dumps(facts, sort_keys=True))
+
+
+def _model(recipe: Recipe) -> str:
+    path = Path(recipe.model.path).expanduser()
+    if not path.is_dir():
+        return revision_of(recipe.model.path, recipe.model.revision)
+    return " ".join(f"{file.name}:{sha256_of(file)}" for file in checkpoint_files(path))
+
+
+def _data_files(recipe: Recipe) -> Iterator[tuple[str, list[Path]]]:
+    """What each file is for, and where it is; parallel texts are two."""
+    for name in ("calibration", "test"):
+        spec = getattr(recipe.data, name)
+        if spec is not None:
+            yield name, [Path(path) for path in parallel_files(spec) or (spec,)]
+    texts = {"target": recipe.export.target_text, "distill": text_path(recipe.recovery)}
+    for name, path in texts.items():
+        if path is not None:
+            yield name, [Path(path)]
+
+
+def _source() -> str:
+    root = Path(compressor.__file__).parent
+    files = sorted(root.rglob("*.py"))
+    return sha256_of_text(
+        "\n".join(f"{path.relative_to(root).as_posix()}:{sha256_of(path)}" for path in files)
+    )

@@ -1,0 +1,82 @@
+"""Whether a file is one of the report's renderings, and may be replaced by a newer one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from compressor.errors import CompressError
+from compressor.files import require_file
+from compressor.input_files import read_json, read_text
+from compressor.report import RENDERERS
+from compressor.report.ci_values import is_badge, is_benchmark, is_outputs
+from compressor.report.junit import is_junit
+from compressor.report.schema import load_report
+from compressor.report.step_summary import is_ours
+
+TITLE_WITHIN = 1000  # characters from the start
+_TITLE = re.compile(r"\A# Compression report: |<title>Compression report: ")
+
+
+def require_ours(directory: Path, formats: Sequence[str], option: str = "--output") -> None:
+    """Refuse to replace files that are not reports, each by itself, before anything is made.
+
+    Raises:
+        InputError: one is something else, or cannot be written.
+    """
+    for name in formats:
+        if name in RENDERERS:  # others are refused later
+            require_file(directory / RENDERERS[name].file, "a report", _KINDS[name], option)
+
+
+def _is_report(path: Path) -> bool:
+    try:
+        load_report(path)
+    except CompressError:
+        return False
+    return True
+
+
+def _has_title(path: Path) -> bool:
+    """Whether a page or a Markdown file starts as a report does."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return bool(_TITLE.search(file.read(TITLE_WITHIN)))
+    except (OSError, ValueError):
+        return False
+
+
+def _text(is_of_kind: Callable[[str], bool]) -> Callable[[Path], bool]:
+    def holds(path: Path) -> bool:
+        try:
+            return is_of_kind(read_text(path))
+        except (OSError, ValueError):
+            return False
+
+    return holds
+
+
+def _json(is_of_kind: Callable[[Any], bool]) -> Callable[[Path], bool]:
+    def holds(path: Path) -> bool:
+        try:
+            return is_of_kind(read_json(path))
+        except (OSError, ValueError):
+            return False
+
+    return holds
+
+
+_KINDS: dict[str, Callable[[Path], bool]] = {
+    "json": _is_report,
+    "markdown": _has_title,
+    "html": _has_title,
+    "junit": is_junit,
+    "summary": _text(is_ours),
+    "comment": _text(is_ours),
+    "badge": _json(is_badge),
+    "benchmark-bigger": _json(is_benchmark),
+    "benchmark-smaller": _json(is_benchmark),
+    "outputs": _text(is_outputs),
+}

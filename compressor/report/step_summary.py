@@ -1,0 +1,148 @@
+"""A verdict on one screen for GitHub: the summary of a step, and the text of a comment.
+
+The verdict comes first, then one table; everything else is folded, and left out from the end where
+GitHub's limits would be exceeded. Texts from data are shown as they are, and notify nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Sequence
+
+from compressor.report import facts, gate_text, markdown, numbers, sentences, tables, unit_tables
+from compressor.report.rule_kinds import worst_of
+from compressor.report.schema import Report
+
+SUMMARY_BYTES = 1_000_000  # GitHub takes 1 MiB from a step
+COMMENT_BYTES = 60_000  # and 65,536 characters of a comment
+MARKER = "<!-- compress gate "
+_MOST_ROWS = 40  # of the table
+_MOST_TEXT = 300  # characters of a cell or a sentence
+# A mention of a user or a team, and a reference to an issue.
+_NOTIFIES = re.compile(r"(?<!\w)@(?=[\w-])|(?<![\w&])#(?=\d)")
+
+_SIGNS = {"passed": "✅ Passed", "failed": "❌ Failed", "inconclusive": "⚠️ Inconclusive"}
+
+
+def render_summary(report: Report) -> str:
+    """What goes to `$GITHUB_STEP_SUMMARY`, at most `SUMMARY_BYTES` long."""
+    return _fitted([*_opening(report), *_table(report)], _folded(report), SUMMARY_BYTES)
+
+
+def render_comment(report: Report) -> str:
+    """The text of a comment, at most `COMMENT_BYTES` long.
+
+    Its first line is a marker, the same for all reports about a model, by which the comment of an
+    earlier run is found and replaced.
+    """
+    opening = [marker(report), *_opening(report), *_table(report)]
+    return _fitted(opening, _folded(report)[:3], COMMENT_BYTES)
+
+
+def marker(report: Report) -> str:
+    """A line that Markdown does not show; no text from data is in it."""
+    return f"{MARKER}{hashlib.sha256(report.model.encode('utf-8', 'replace')).hexdigest()[:16]} -->"
+
+
+def is_ours(text: str) -> bool:
+    """Whether a text is a summary or a comment of these functions."""
+    return text.startswith(MARKER) or _TITLE.match(text) is not None
+
+
+_TITLE = re.compile(rf"## (?:{'|'.join(_SIGNS.values())}|No gate rule)\b.*: compress")
+
+
+def _opening(report: Report) -> list[str]:
+    title = "No gate rule"
+    if report.gate:
+        verdict = worst_of(outcome.verdict for outcome in report.gate)
+        title = _SIGNS[verdict]
+        if verdict == "inconclusive":
+            met = all(outcome.met for outcome in report.gate)
+            title += f", counts as {'passed' if met else 'failed'}"
+    lead = gate_text.gate_sentence(report) or "No rule was given."
+    return [
+        f"## {title}: compress {_inert(markdown.escape, report.model)}",
+        _inert(markdown.escape_line, f"{lead} {_short_verdict(report)}"),
+    ]
+
+
+def _short_verdict(report: Report) -> str:
+    variant = facts.headline(report)
+    if variant is None:
+        return "The report holds no pruned variant."
+    return sentences.in_short(report, variant) or ""
+
+
+def _table(report: Report) -> list[str]:
+    """The one table that is seen at once: the rules, or without rules the quality."""
+    found = tables.gate(report) or tables.quality(report) or unit_tables.size(report)
+    return _rendered(found)
+
+
+def _folded(report: Report) -> list[str]:
+    """What can be opened, the most important first."""
+    parts = [
+        ("Compared with the baseline", tables.baseline(report)),
+        ("Quality", tables.quality(report) if report.gate else None),
+        ("Throughput", tables.throughput(report)),
+        ("Size", unit_tables.size(report)),
+        ("Verification", tables.checks(report)),
+    ]
+    blocks = [_fold(title, _rendered(table)) for title, table in parts if table is not None]
+    for title, pairs in (
+        ("How it was made", tables.origin(report, directories=False)),
+        ("Environment", tables.environment(report)),
+    ):
+        lines = [
+            f"- **{_inert(markdown.escape, key)}**: {_inert(markdown.escape, value)}"
+            for key, value in pairs
+        ]
+        blocks.append(_fold(title, ["\n".join(lines)]))
+    return blocks
+
+
+def _fold(title: str, blocks: Sequence[str]) -> str:
+    body = "\n\n".join(blocks)
+    return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
+
+
+def _rendered(table: tables.Table | None) -> list[str]:
+    if table is None:
+        return []
+    rows = [[_inert(markdown.escape_cell, cell) for cell in row] for row in table.rows[:_MOST_ROWS]]
+    titles = [_inert(markdown.escape_cell, column.title) for column in table.columns]
+    rules = [" ---: " if column.numeric else " --- " for column in table.columns]
+    lines = [f"| {' | '.join(titles)} |", f"|{'|'.join(rules)}|"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    left = len(table.rows) - len(rows)
+    more = [f"{left:,} more rows are in the report."] if left else []
+    return ["\n".join(lines), *more]
+
+
+def _inert(escape: Callable[[str], str], text: str) -> str:
+    """A text from data: escaped, not without end, and without mentions and references."""
+    shown = numbers.printable(text)
+    shown = shown if len(shown) <= _MOST_TEXT else f"{shown[:_MOST_TEXT]} ..."
+    return _NOTIFIES.sub(lambda found: f"{found[0]}<!-- -->", escape(shown))
+
+
+def _fitted(opening: Sequence[str], folded: Sequence[str], most: int) -> str:
+    """As many blocks as fit; the rows of the table go last."""
+    note = "The rest is in the report: it is too long for this page."
+    kept = list(folded)
+    while kept and _size([*opening, *kept, note]) > most:
+        kept.pop()
+    shown = [*opening, *kept, *([note] if len(kept) < len(folded) else [])]
+    if _size(shown) > most:
+        *head, table = opening
+        lines = table.split("\n")
+        while len(lines) > 2 and _size([*head, "\n".join(lines), note]) > most:
+            lines.pop()
+        shown = [*head, "\n".join(lines), note]
+    return "\n\n".join(shown) + "\n"
+
+
+def _size(blocks: Sequence[str]) -> int:
+    return sum(len(block.encode("utf-8", "replace")) + 2 for block in blocks)

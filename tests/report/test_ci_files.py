@@ -1,0 +1,199 @@
+"""What CI shows of a report: summary, comment, JUnit, badge, benchmarks, outputs."""
+
+from __future__ import annotations
+
+import json
+import math
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+
+from compressor.commands import invoke
+from compressor.errors import InputError
+from compressor.report import CI_RENDERERS, RENDERERS, render, step_summary
+from compressor.report.baseline import compare_reports
+from compressor.report.rules import check, parse_rules
+from compressor.report.schema import Report, render_json
+from tests.helpers.command_line import invoke as invoked
+from tests.helpers.errors import raises
+from tests.helpers.report_samples import (
+    HOSTILE,
+    classifier_report,
+    hostile_report,
+    mixed_report,
+    translator_report,
+)
+
+
+def judged(*rules: str, inconclusive: str = "fail") -> Report:
+    report = translator_report()
+    return report.model_copy(
+        update={"gate": check(report, parse_rules(rules, ["1.03@8"]), inconclusive)}
+    )
+
+
+class Tags(HTMLParser):
+    """The tags that Markdown passes on."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.found.add(tag)
+
+
+def test_the_verdict_is_first_then_one_table_then_folds():
+    text = render(judged("bleu=0.3"), "summary")
+    title, lead, table, *folds = text.strip().split("\n\n")
+    assert title == "## ❌ Failed: compress acme/opus-en-de"
+    assert lead.startswith("4 of 6 gate checks are not met (3 inconclusive). In short: ")
+    assert len(table.splitlines()) == 2 + 6
+    assert folds[0] == "<details><summary>Quality</summary>"
+    outside = text
+    while "<details>" in outside:
+        before, _, rest = outside.partition("<details>")
+        outside = before + rest.partition("</details>")[2]
+    assert outside.count("\n| --- |") == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "inconclusive", "title"),
+    [
+        ("bleu=9", "pass", "⚠️ Inconclusive, counts as passed"),
+        ("bleu=9", "fail", "⚠️ Inconclusive, counts as failed"),
+        ("bleu=0.1", "pass", "❌ Failed"),
+    ],
+)
+def test_the_title_says_the_verdict(rule, inconclusive, title):
+    assert render(judged(rule, inconclusive=inconclusive), "summary").startswith(f"## {title}: ")
+
+
+def test_what_changed_since_the_baseline_is_folded_first():
+    report = judged("bleu=9")
+    report = report.model_copy(update={"changes": compare_reports(report, translator_report())})
+    for name in ("summary", "comment"):
+        folds = render(report, name).split("<summary>")[1:]
+        assert folds[0].startswith("Compared with the baseline</summary>")
+
+
+@pytest.mark.parametrize("name", ["summary", "comment"])
+def test_texts_from_data_are_shown_and_do_nothing(name):
+    text = render(hostile_report(), name)
+    assert Tags(text).found <= {"details", "summary"}
+    assert text.count("<details>") == text.count("</details>") > 2
+    rows = [line for line in text.splitlines() if line.startswith("| &#60;script")]
+    assert len({line.count("|") for line in rows[:6]}) == 1
+    data = translator_report().model_dump()
+    data["model"] = "@octocat @acme/team #17 user@example.invalid 1.1@16 a#1 &#17"
+    text = render(Report.model_validate(data), name)
+    assert "@<!-- -->octocat @<!-- -->acme/team #<!-- -->17 user@example.invalid 1.1@16 a#1" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("summary", 1 << 20), ("comment", 1 << 16)], ids=["summary", "comment"]
+)
+def test_no_report_exceeds_the_limits_of_github(name, most):
+    report = hostile_report()
+    failed = next(outcome for outcome in report.gate if not outcome.met)
+    outcome = failed.model_copy(update={"message": HOSTILE * 99, "rule": "語" * 9000})
+    versions = {f"{n} {HOSTILE * 20}": HOSTILE * 20 for n in range(600)}
+    report = report.model_copy(update={"gate": [outcome] * 900, "versions": versions})
+    text = render(report, name)
+    assert len(text.encode("utf-8")) < most
+    assert text.rstrip().endswith("it is too long for this page.")
+    assert text.count("<details>") == text.count("</details>")
+    assert "❌ Failed" in text
+
+
+def test_the_marker_of_a_comment_is_the_models():
+    first = render(judged("bleu=9"), "comment").splitlines()[0]
+    assert first == render(judged("bleu=0.1"), "comment").splitlines()[0]
+    assert first != render(classifier_report(), "comment").splitlines()[0]
+    hostile = render(hostile_report(), "comment").splitlines()[0]
+    assert hostile.removeprefix(step_summary.MARKER).removesuffix(" -->").isalnum()
+
+
+def test_junit_tells_open_rules_from_failed_ones():
+    root = ElementTree.fromstring(render(judged("bleu=0.3"), "junit").encode())
+    types = [failure.get("type") for failure in root.iter("failure")]
+    assert sorted(types) == ["failed", "inconclusive", "inconclusive", "inconclusive"]
+    root = ElementTree.fromstring(render(judged("bleu=0.3", inconclusive="pass"), "junit").encode())
+    counts = [len(list(root.iter(tag))) for tag in ("testcase", "failure", "skipped")]
+    assert counts == [6, 1, 3]
+    assert (root.get("failures"), root.get("skipped")) == ("1", "3")
+
+
+def test_the_badge_is_what_shields_asks_for():
+    badge = json.loads(render(judged("bleu=9", inconclusive="pass"), "badge"))
+    assert badge.keys() == {"schemaVersion", "label", "message", "color"}
+    assert (badge["schemaVersion"], badge["color"]) == (1, "orange")
+    assert badge["message"] == "inconclusive, 1.04x, BLEU -0.31"
+    assert json.loads(render(classifier_report(), "badge"))["message"] == "no rules"
+
+
+def test_benchmarks_are_what_github_action_benchmark_reads():
+    report = mixed_report()
+    bigger = json.loads(render(report, "benchmark-bigger"))
+    smaller = json.loads(render(report, "benchmark-smaller"))
+    for entries in (bigger, smaller):
+        names = [entry["name"] for entry in entries]
+        assert len(set(names)) == len(names)
+        for entry in entries:
+            assert {"name", "unit", "value"} <= entry.keys() <= {
+                "name", "unit", "value", "range", "extra"
+            }  # fmt: skip
+            assert math.isfinite(entry["value"])
+    values = {entry["name"]: entry["value"] for entry in bigger + smaller}
+    assert values["heads-50: speed-up at batch 8"] == 1.04
+    assert values["heads-50: BLEU"] == 33.9032
+    assert values["heads-50: multiply-adds"] == 0.521
+
+
+def test_outputs_are_words_and_numbers():
+    lines = render(hostile_report(), "outputs").splitlines()
+    assert len(lines) == 6
+    for line in lines:
+        name, _, value = line.partition("=")
+        assert name.replace("-", "").isalpha()
+        assert value in ("true", "false", "passed", "failed", "") or math.isfinite(float(value))
+    assert "speedup=\n" in render(classifier_report(), "outputs")
+
+
+def test_a_number_that_is_none_is_left_out():
+    data = translator_report().model_dump()
+    for variant in data["variants"]:
+        variant["quality"]["metrics"]["bleu"] = math.nan
+        variant["comparisons"][0]["difference"] = math.nan
+    for row in data["throughput"]["rows"]:
+        row["speedup"] = None if row["speedup"] is None else math.nan
+    report = Report.model_validate(data)
+    for name in CI_RENDERERS:
+        text = render(report, name)
+        if RENDERERS[name].file.endswith(".json"):
+            json.loads(text, parse_constant=pytest.fail)
+    assert "quality-delta=\n" in render(report, "outputs")
+
+
+def test_the_directory_of_the_gate_is_written_again_but_nobody_elses(tmp_path, capsys):
+    report, ci = tmp_path / "report.json", tmp_path / "ci"
+    report.write_text(render_json(translator_report()), "utf-8")
+    words = ["gate", report, "--max-size-mb", 1, "--ci", ci]
+    assert invoke(list(map(str, words))) == 1
+    files = {name: (ci / RENDERERS[name].file) for name in CI_RENDERERS}
+    assert {path.name for path in ci.iterdir()} == {path.name for path in files.values()}
+    first = files["summary"].read_text("utf-8")
+    assert invoke(list(map(str, [*words[:3], 1000, *words[4:]]))) == 0
+    assert first.startswith("## ❌ Failed")
+    assert files["summary"].read_text("utf-8").startswith("## ✅ Passed")
+    for path in files.values():
+        text = path.read_text("utf-8")
+        path.write_text("my own notes\n", "utf-8")
+        with raises(InputError, "output-not-ours"):
+            invoked(*words)
+        path.write_text(text, "utf-8")
+    (tmp_path / "file").touch()
+    with raises(InputError, "output-not-writable"):
+        invoked(*words[:-1], tmp_path / "file")
