@@ -14,7 +14,6 @@ from pathlib import Path
 import compressor
 from compressor.files import sha256_of, sha256_of_text
 from compressor.model.location import checkpoint_files, revision_of
-from compressor.pipeline.distill_text import text_path
 from compressor.pipeline.recipe import Recipe
 from compressor.tasks.translation import parallel_files
 from compressor.throughput.hardware import versions
@@ -57,10 +56,8 @@ def _data_files(recipe: Recipe) -> Iterator[tuple[str, list[Path]]]:
         spec = getattr(recipe.data, name)
         if spec is not None:
             yield name, [Path(path) for path in parallel_files(spec) or (spec,)]
-    texts = {"target": recipe.export.target_text, "distill": text_path(recipe.recovery)}
-    for name, path in texts.items():
-        if path is not None:
-            yield name, [Path(path)]
+    texts = [recipe.export.target_text, *(getattr(step, "text", None) for step in recipe.recovery)]
+    yield "texts", [Path(path) for path in texts if path is not None]
 
 
 def _source() -> str:

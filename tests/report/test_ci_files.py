@@ -99,7 +99,7 @@ def test_no_report_exceeds_the_limits_of_github(name, most):
     report = hostile_report()
     failed = next(outcome for outcome in report.gate if not outcome.met)
     outcome = failed.model_copy(update={"message": HOSTILE * 99, "rule": "語" * 9000})
-    versions = {f"{n} {HOSTILE * 20}": HOSTILE * 20 for n in range(600)}
+    versions = {f"{n} {HOSTILE * 20}": HOSTILE * 20 for n in range(1500)}
     report = report.model_copy(update={"gate": [outcome] * 900, "versions": versions})
     text = render(report, name)
     assert len(text.encode("utf-8")) < most
