@@ -30,7 +30,7 @@ def directory() -> Path:
 
 def model() -> Path:
     """The bundled translation checkpoint (a directory)."""
-    return directory() / "model"
+    return directory() / "tatoeba-en-de"
 
 
 def calibration() -> Path:

@@ -6,6 +6,7 @@ All renderers take these from here, so that tables, sentences and plots cannot d
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -25,6 +26,14 @@ RUN_FIELDS = (
     "command", "seed", "created", "tool_version", "calibration", "shared_rows", "target_text",
     "hardware", "versions", "search",
 )  # fmt: skip
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
+# An absolute path, or one below the home directory, up to its last part; spaces within quotes.
+_ROOT = r"(?:~|[A-Za-z]:)?[\\/]"
+_DIRECTORIES = re.compile(
+    rf"(?<=['\"]){_ROOT}(?:[^'\"\\/]+[\\/]+)*(?=[^\s'\"])"
+    rf"|(?<![^\s=,(]){_ROOT}(?:[^\s'\",\\/]+[\\/]+)*(?=[^\s'\",])"
+)
 
 Judgment = Literal["worse", "better", "same", "unknown"]
 JUDGMENT_WORDS: dict[Judgment, str] = {
@@ -340,3 +349,20 @@ def headline(report: Report) -> Variant | None:
         return variant.name in failed, False, size.share(variant)
 
     return min(delivered(report), key=rank, default=None)
+
+
+def hub_id(report: Report) -> str | None:
+    """The model's id on the hub; None if it came from a directory."""
+    # Only models of the hub have a revision.
+    found = report.revision is not None and _HUB_ID.fullmatch(report.model)
+    return report.model if found else None
+
+
+def model_name(report: Report) -> str:
+    """The hub id, or the name of the model's directory without where it lies."""
+    return hub_id(report) or re.split(r"[\\/]+", report.model.rstrip("\\/"))[-1] or report.model
+
+
+def without_directories(text: str) -> str:
+    """Text in which paths of the machine are cut to their last part."""
+    return _DIRECTORIES.sub("", text)

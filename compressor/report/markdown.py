@@ -38,7 +38,7 @@ def render_markdown(report: Report) -> str:
     """The whole report as Markdown, ending with a newline."""
     gate, signatures = tables.gate(report), tables.signatures(report)
     blocks = [
-        f"# Compression report: {escape(report.model)}",
+        f"# Compression report: {escape(facts.model_name(report))}",
         escape_line(sentences.verdict(report)),
         *(["## Gate", *render_table(gate)] if gate else []),
         "## Quality",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 
 from compressor.errors import InputError, did_you_mean
@@ -22,7 +21,6 @@ _RUNTIMES = {
 _AUTO_CLASSES = {"translation": TRANSLATOR, "classification": CLASSIFIER}
 _UNIT_NAMES = {"heads": "attention heads", "neurons": "feed-forward neurons"}
 _TAGS = {"heads": "attention-head-pruning", "neurons": "feed-forward-pruning"}
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 
 
 def render_card(
@@ -48,11 +46,11 @@ def render_card(
         )
     variant = report.variants[names.index(variant_name)]
     alone = only(report, variant)
-    if base_model is None and report.revision is not None and _HUB_ID.fullmatch(report.model):
-        base_model = report.model
+    base_model = base_model or facts.hub_id(report)
+    title = f"{variant.name}: {facts.model_name(report)} with fewer {_removed(variant)}"
     blocks = [
         _front_matter(report, variant, license, base_model),
-        f"# {escape(variant.name)}: {escape(report.model)} with fewer {_removed(variant)}",
+        f"# {escape(title)}",
         *_what(alone, variant),
         "## How to use it",
         _loading(report, variant),

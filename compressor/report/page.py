@@ -69,6 +69,7 @@ def render_html(report: Report) -> str:
         emptied_sentences=sentences.emptied_sentences(report),
         unit_maps=[_unit_maps(report, variant) for variant in facts.pruned(report)],
         scored=any(facts.scoring(report, variant) for variant in facts.pruned(report)),
+        model_name=facts.model_name(report),
         units_title=facts.units_title(report),
         legend=Markup(headmap.render_legend(report)),
         checks=tables.checks(report),

@@ -63,7 +63,7 @@ def _opening(report: Report) -> list[str]:
             title += f", counts as {'passed' if met else 'failed'}"
     lead = gate_text.gate_sentence(report) or "No rule was given."
     return [
-        f"## {title}: compress {_inert(markdown.escape, report.model)}",
+        f"## {title}: compress {_inert(markdown.escape, facts.model_name(report))}",
         _inert(markdown.escape_line, f"{lead} {_short_verdict(report)}"),
     ]
 

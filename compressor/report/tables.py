@@ -246,7 +246,7 @@ def origin(report: Report, *, directories: bool = True) -> Pairs:
     """The model, the method, the data and the runs.
 
     Args:
-        directories: also where the artifacts are.
+        directories: also where model, data and artifacts are; otherwise their names alone.
     """
     pairs = [
         ("Model", report.model),
@@ -273,7 +273,10 @@ def origin(report: Report, *, directories: bool = True) -> Pairs:
     pairs += _by_run(report, "Seed", [str(run.seed) for run in runs])
     pairs += _by_run(report, "Command", [run.command for run in runs])
     pairs += _by_run(report, "Created", [run.created for run in runs])
-    return pairs + _by_run(report, "compress", [run.tool_version for run in runs])
+    pairs += _by_run(report, "compress", [run.tool_version for run in runs])
+    if directories:
+        return pairs
+    return [(title, facts.without_directories(text)) for title, text in pairs]
 
 
 def _by_run(report: Report, title: str, texts: Sequence[str]) -> Pairs:

@@ -87,9 +87,9 @@ def test_texts_from_data_are_shown_and_do_nothing(name):
     rows = [line for line in text.splitlines() if line.startswith("| &#60;script")]
     assert len({line.count("|") for line in rows[:6]}) == 1
     data = translator_report().model_dump()
-    data["model"] = "@octocat @acme/team #17 user@example.invalid 1.1@16 a#1 &#17"
+    data["model"] = "x/@octocat @acme #17 user@example.invalid 1.1@16 a#1 &#17"
     text = render(Report.model_validate(data), name)
-    assert "@<!-- -->octocat @<!-- -->acme/team #<!-- -->17 user@example.invalid 1.1@16 a#1" in text
+    assert "@<!-- -->octocat @<!-- -->acme #<!-- -->17 user@example.invalid 1.1@16 a#1" in text
 
 
 @pytest.mark.parametrize(

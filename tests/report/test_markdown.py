@@ -11,6 +11,7 @@ from compressor.errors import InputError
 from compressor.report import facts, sentences, tables, unit_tables
 from compressor.report.markdown import render_markdown
 from compressor.report.model_card import render_card
+from compressor.report.page import render_html
 from compressor.report.schema import Report
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import (
@@ -132,6 +133,35 @@ def test_card_of_a_local_model_names_no_base_model():
     # A relative directory looks like a hub id, but has no revision.
     local = classifier_report().model_copy(update={"model": "models/mine"})
     assert "base_model" not in front_matter(render_card(local, "half"))
+
+
+def test_card_and_titles_name_the_model_and_no_directory_of_the_machine():
+    report = translator_report().model_copy(
+        update={
+            "model": "/home/me/models/en-de",
+            "revision": None,
+            "command": "compress run --model ~/models/en-de -o '/home/me/my out/small' "
+            "--config=/x/r.yaml",
+        }
+    )
+    card = render_card(report, "heads-50")
+    assert "# heads-50: en-de with fewer attention heads" in card
+    assert "compress run --model en-de -o 'small' --config=r.yaml" in card.replace("\\", "")
+    assert not any(place in card for place in ("/home", "~", "/x/", "my out"))
+    for text in (render_markdown(report), render_html(report)):
+        assert "Compression report: en-de" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("C:\\data\\a.tsv (451 rows)", "a.tsv (451 rows)"),
+        ("/a/b.en,/a/b.de", "b.en,b.de"),
+        ("data/a.tsv of acme/model, https://a.b/c", "data/a.tsv of acme/model, https://a.b/c"),
+    ],
+)
+def test_paths_are_cut_to_their_names(text, expected):
+    assert facts.without_directories(text) == expected
 
 
 def test_card_front_matter_survives_hostile_text():
