@@ -3,13 +3,16 @@
 #   make test   installs the test extras too and runs the whole suite
 #   make quick  the tests that are not marked slow, in about two minutes on two cores
 #   make attack  kills, damage and strange input, in at most 20 minutes on two cores
+#   make test-optimum  exports opened by optimum-onnx, in an environment .venv-optimum
+#   make test-node  the example in examples/node; needs node and npm
 
 PYTHON ?= python3
+OPTIMUM := .venv-optimum
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: demo test quick attack lint
+.PHONY: demo test quick attack test-optimum test-node lint
 
 demo: $(VENV)/.installed
 	$(BIN)/compress demo --output demo-out
@@ -23,6 +26,16 @@ quick: $(VENV)/.installed-test
 
 attack: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m attack -n 2 --dist worksteal
+
+test-optimum: $(OPTIMUM)/.installed
+	COMPRESS_OPTIMUM=$(CURDIR)/$(OPTIMUM)/bin/python OMP_NUM_THREADS=1 \
+	$(BIN)/python -m pytest tests/export/test_real_optimum.py
+
+test-node: $(VENV)/.installed-test
+	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	cp examples/node/classify.mjs examples/node/package.json "$$folder" && \
+	npm install --prefix "$$folder" --no-audit --no-fund --ignore-scripts && \
+	COMPRESS_NODE="$$folder" OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/runtime/test_node.py
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
@@ -40,3 +53,14 @@ $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
 $(VENV)/.installed-test: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) --editable '.[test]'
 	touch $@ $(VENV)/.installed
+
+# optimum needs transformers 4. PyTorch and all else come from $(VENV), which is on its path; what pip
+# says about compress-heads is about the package there.
+SITE := import sysconfig; print(sysconfig.get_paths()["purelib"])
+$(OPTIMUM)/.installed: $(VENV)/.installed-test Makefile
+	rm -rf $(OPTIMUM)
+	$(BIN)/python -m venv $(OPTIMUM)
+	$(BIN)/python -c '$(SITE)' > "$$($(OPTIMUM)/bin/python -c '$(SITE)')/shared.pth"
+	$(OPTIMUM)/bin/python -m pip --disable-pip-version-check install --quiet \
+	  optimum-onnx==0.1.0 transformers==4.57.6
+	touch $@

@@ -25,7 +25,6 @@ from compressor.results import Change, Outcome, Timing, Variant
 
 RULE = "baseline"
 _MACHINE = ("cpu", "instructions", "cores", "gpu")
-_MOST_LOG = 100.0  # of a ratio; anything beyond was not measured
 _Interval = tuple[float, float]
 _Pair = tuple[Variant, Variant]  # earlier, now
 
@@ -225,10 +224,7 @@ def _ratio(before: Timing, after: Timing) -> _Interval | None:
             return None
         ratio, low, high = map(math.log, values)
         logs.append((ratio, (low, high)))
-    ends = _difference(*logs)
-    if max(map(abs, ends)) > _MOST_LOG:
-        return None
-    low, high = ends
+    low, high = _difference(*logs)
     return math.exp(low), math.exp(high)
 
 

@@ -14,7 +14,6 @@ import pytest
 from compressor.commands import invoke
 from compressor.errors import InputError
 from compressor.report import RENDERERS, render
-from compressor.report.baseline import compare_reports
 from compressor.report.rules import check, parse_rules
 from compressor.report.schema import load_report, render_json
 from compressor.report.summary import short_table, summary
@@ -26,7 +25,7 @@ STRANGE: list[Any] = [
     None, 5, -1, 0, -1e308, 1e308, 10**12, 10**400, "x", "", [], {}, True, "NaN", "Infinity",
     float("inf"), float("-inf"), float("nan"), [None], {"a": 1}, "y" * 3000,
 ]  # fmt: skip
-RULES = parse_rules(["bleu=1"], ["0.5", "0.5@8"], max_size_mb=1, max_parameters=0.5)
+RULES = parse_rules(["bleu=1"], ["0.5", "0.5@8"])
 
 
 def places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -114,12 +113,9 @@ def test_values_of_other_types_end_as_input_errors_or_are_rendered(seed, tmp_pat
         file = written(changed(place, value), tmp_path / "report.json")
         try:
             report = load_report(file)
-            outcomes = check(report, RULES)
-            for before, after in ((report, translator_report()), (translator_report(), report)):
-                changes = compare_reports(after, before)
+            check(report, RULES)
         except InputError:
             continue
-        report = report.model_copy(update={"gate": outcomes, "changes": changes})
         for name in RENDERERS:
             if name != "html":  # the same sentences and tables, and slow plots
                 render(report, name)

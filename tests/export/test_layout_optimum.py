@@ -1,6 +1,7 @@
 """`compress export --layout optimum`: graphs run as optimum runs them, against PyTorch.
 
-optimum itself needs transformers 4, so what its loaders do with the graphs is written out here
+optimum itself needs transformers 4 (test_real_optimum.py has an environment for it), so what its
+loaders do with the graphs is written out here
 (optimum-onnx 0.1, `ORTDecoderForSeq2Seq.forward`): caches travel by position within the names that
 hold `.key` or `.value`, the first step runs `decoder_model.onnx`, all others
 `decoder_with_past_model.onnx`. What to expect comes from transformers' forward and `generate`.
@@ -24,38 +25,17 @@ import transformers
 from compressor.errors import InputError, UsageError, VerificationError
 from compressor.export import optimum
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
-from compressor.model.saving import save_checkpoint
-from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import prune
 from compressor.pipeline.recipe import ExportRequest
 from compressor.pipeline.single_steps import export_checkpoint
 from tests.helpers import toy
 from tests.helpers.command_line import compress
 from tests.helpers.errors import raises
+from tests.helpers.optimum_exports import save_pruned
 from tests.helpers.recipes import request
-from tests.helpers.tiny import TRANSLATORS, ragged_batch, uneven_mask
+from tests.helpers.tiny import ragged_batch
 
 pytestmark = pytest.mark.slow
-
-
-def cached_mask(layers: list[Sublayer]) -> Mask:
-    """The uneven mask, with caches in every decoder layer: 1 and 4 heads where it has none."""
-    keep = dict(uneven_mask(layers).keep)
-    last = max(layer.index for layer in layers if layer.kind == "cross")
-    keep[f"decoder_self.{last}"] = (False, True, False, False)
-    keep[f"cross.{last}"] = (True,) * 4
-    return Mask(keep)
-
-
-def save_pruned(name: str, root: Path, mask_name: str = "cached") -> Path:
-    """A checkpoint as `compress prune` writes it."""
-    build = toy.translator if name in TRANSLATORS else toy.classifier
-    dense = open_checkpoint(str(build(root / "dense", name)))
-    chosen = cached_mask if mask_name == "cached" and name in TRANSLATORS else uneven_mask
-    mask = chosen(dense.layers)
-    heads = {"kept": mask.to_json(), "units": {x.name: x.units for x in dense.layers}}
-    save_checkpoint(dense, prune(dense.model, dense.layers, mask), heads, root / "pruned")
-    return root / "pruned"
 
 
 @dataclass(frozen=True)

@@ -186,19 +186,6 @@ def test_an_option_for_rules_that_are_not_there_is_refused():
         invoked("gate", "none.json", "--max-size-mb", 5, "--inconclusive", "pass")
 
 
-def test_a_recipe_says_what_inconclusive_counts_as(tmp_path):
-    report, recipe = tmp_path / "report.json", tmp_path / "recipe.yaml"
-    report.write_text(render_json(mixed_report()), "utf-8")
-    recipe.write_text("gate: {min_speedup: 1.03@8, inconclusive: pass}\n", "utf-8")
-    assert invoke(["gate", str(report), "-c", str(recipe)]) == 0
-    assert invoke(["gate", str(report), "-c", str(recipe), "--inconclusive", "fail"]) == 1
-
-
-def test_a_budget_is_no_rule():
-    with raises(UsageError, "max-drop-malformed"):
-        invoked("gate", "none.json", "--max-drop", 0.3)
-
-
 def test_the_command_and_its_json(tmp_path, capsys):
     report = tmp_path / "report.json"
     report.write_text(render_json(translator_report()), "utf-8")
