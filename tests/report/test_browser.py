@@ -1,0 +1,155 @@
+"""report.html in a real browser: light, dark, narrow, printed, by keyboard and by screen reader."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from compressor.report.page import render_html
+from tests.helpers.report_samples import hostile_report, mixed_report, translator_report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+# Contrast of each text with what is behind it, by the formulas of WCAG 2.1 (1.4.3, relative
+# luminance); texts of drawings lie on the page's own background.
+CONTRASTS = """() => {
+  const number = color => color.match(/[\\d.]+/g).map(Number);
+  const luminance = color => {
+    const [r, g, b] = number(color).map(v => v / 255)
+      .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = element => {
+    for (let e = element; e; e = e.parentElement) {
+      const color = getComputedStyle(e).backgroundColor;
+      if (number(color).length === 3 || number(color)[3] === 1) return color;
+    }
+  };
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; node = walker.nextNode();) {
+    const element = node.parentElement;
+    const box = element.getBoundingClientRect();
+    if (!node.data.trim() || !box.width || element.closest("style, title, desc")) continue;
+    const style = getComputedStyle(element);
+    const [a, b] = [element.closest("svg") ? style.fill : style.color, behind(element)]
+      .map(luminance).sort((x, y) => y - x);
+    found.push([(a + 0.05) / (b + 0.05), node.data.trim().slice(0, 40)]);
+  }
+  return found;
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[playwright.Browser]:
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """`show(report, …)`: a tab with the report's page; what it asks of a network fails the test."""
+    asked: list[str] = []
+
+    def opened(report, **options) -> playwright.Page:
+        path: Path = tmp_path / "report.html"
+        path.write_text(render_html(report), encoding="utf-8")
+        page = browser.new_page(**options)
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(path.as_uri())
+        return page
+
+    yield opened
+    assert {url for url in asked if not url.startswith("file:")} == set()
+    for context in browser.contexts:
+        context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read(show, scheme):
+    page = show(mixed_report(), color_scheme=scheme)
+    found = page.evaluate(CONTRASTS)
+    assert len(found) > 100
+    assert [pair for pair in found if pair[0] < 4.5] == []
+    (red,) = {
+        int(re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).background"))[0])
+    }
+    assert (red > 200) is (scheme == "light")
+
+
+@pytest.mark.parametrize("make", [translator_report, mixed_report, hostile_report])
+def test_a_narrow_page_scrolls_its_tables_and_not_itself(show, make):
+    page = show(make(), viewport={"width": 360, "height": 800})
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    wide = page.evaluate(
+        "[...document.querySelectorAll('table')].filter(t => t.offsetParent && "
+        "t.scrollWidth > t.closest('.scroll').clientWidth).length"
+    )
+    assert wide > 0
+
+
+def test_print_has_everything_and_no_links_to_click(show):
+    page = show(translator_report())
+    table = page.locator("details table")
+    assert not table.is_visible()
+    page.emulate_media(media="print")
+    assert table.bounding_box()["height"] > 100
+    assert not page.locator("nav").is_visible()
+    clipped = page.evaluate(
+        "[...document.querySelectorAll('.scroll')].filter("
+        "e => getComputedStyle(e).overflowX !== 'visible').length"
+    )
+    assert clipped == 0
+    assert page.pdf().startswith(b"%PDF")
+
+
+def test_the_keyboard_reaches_sections_tables_and_details(show):
+    page = show(translator_report(), viewport={"width": 600, "height": 700})
+    seen: list[str] = []
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        name, outline = page.evaluate(
+            "[document.activeElement.getAttribute('href') || document.activeElement.tagName, "
+            "getComputedStyle(document.activeElement).outlineStyle]"
+        )
+        if name == "BODY":
+            break
+        assert outline != "none", name
+        seen.append(name)
+    sections = [f"#{e.get_attribute('id')}" for e in page.locator("section").all()]
+    assert seen[: len(sections)] == sections
+    assert seen.count("DIV") == page.locator(".scroll:visible").count()
+    assert "SUMMARY" in seen
+    page.locator("summary").focus()
+    page.keyboard.press("Enter")
+    assert page.locator("details table").is_visible()
+    page.locator("nav a[href='#size']").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("location.hash") == "#size"
+    assert page.locator("#size").bounding_box()["y"] < 700
+
+
+def test_a_screen_reader_finds_its_way(show):
+    """By the accessibility tree: landmarks, headings in order, names of tables and drawings."""
+    page = show(mixed_report())
+    tree = page.locator("body").aria_snapshot()
+    for landmark in ("- banner:", "- main:", "- contentinfo:", 'navigation "Sections"'):
+        assert landmark in tree
+    levels = [int(level) for level in re.findall(r"heading .*\[level=(\d)\]", tree)]
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+    assert not re.search(r"^\s*- '?(table|region|img)(:|$)", tree, re.MULTILINE)  # none unnamed
+    images = re.findall(r"- '?img \"", tree)
+    assert len(images) == page.locator("main svg:visible").count()
