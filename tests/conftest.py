@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -58,8 +60,22 @@ def once(_shared: Path) -> Callable[[str, Callable[[Path], object]], Path]:
 @pytest.fixture(scope="session", autouse=True)
 def _kept_exports(_shared: Path) -> Iterator[None]:
     """Export each graph once per run of the tests: see `helpers.exports`."""
+    import_module("torch.onnx._internal.exporter._core")  # what the first export would import
+    gc.collect()
+    gc.freeze()
     with kept_exports(_shared / "exports"):
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_collection() -> Iterator[None]:
+    """What is alive between files stays alive: a run collects garbage a dozen times.
+
+    With all that PyTorch, its exporter and pytest hold, each time takes a third of a second.
+    """
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
