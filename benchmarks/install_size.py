@@ -6,7 +6,8 @@ Makes two environments from the package index: of the runtime alone, and of CTra
 package, and transformers with PyTorch, are measured where they are installed already (--full, the
 Python of that environment), because PyTorch comes in builds of very different size. A size is that
 of the files of a package and of all it needs, as pip has noted them. Seconds are those of a new
-process until the bundled translator has translated a sentence, files in the disk's cache: median.
+process until the bundled translator has translated a sentence, files in the disk's cache: the
+fastest of several, since other programs only make it slower.
 
 Writes benchmarks/results/install-size.md.
 """
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -127,7 +127,7 @@ def environment(directory: Path, *packages: str) -> Path:
 
 
 def seconds(setting: Setting, work: Path, repeats: int) -> tuple[float, str]:
-    """Median time of new processes, the first of which is not counted, and what they answered."""
+    """Least time of several new processes, after one that fills the cache, and their answer."""
     checkpoint = example.model()
     arguments = ("-c", setting.script, setting.model, checkpoint, SENTENCE)
     # Only the full package may be found in the clone.
@@ -137,7 +137,7 @@ def seconds(setting: Setting, work: Path, repeats: int) -> tuple[float, str]:
         started = time.perf_counter()
         answer = call(setting.python, *arguments, cwd=cwd)
         times.append(time.perf_counter() - started)
-    return statistics.median(times[1:]), answer.strip()
+    return min(times[1:]), answer.strip()
 
 
 def prepare(full: Path, work: Path) -> list[Setting]:
@@ -191,8 +191,8 @@ def render(rows: list[tuple[str, int, float, float, str]], repeats: int) -> str:
     hardware = ", ".join(f"{key} {value}" for key, value in describe().items())
     note = (
         "Sizes are those of the packages with all that they need. Seconds are those of a new "
-        f"process that translates one sentence with the bundled translator, median of {repeats}, "
-        f"files in the disk's cache ({hardware})."
+        f"process that translates one sentence with the bundled translator, the fastest of "
+        f"{repeats}, files in the disk's cache ({hardware})."
     )
     return "\n".join([*lines, "", note]) + "\n"
 

@@ -1,7 +1,7 @@
 """Pruned models as classes of transformers, with fewer units in each sublayer as they say.
 
 This file stands beside the weights of a pruned checkpoint, so that transformers opens it where
-`compress` is not installed. It needs nothing but torch and transformers:
+`compress` is not installed. It needs nothing but torch and transformers 5:
 
     AutoModelForSeq2SeqLM.from_pretrained(directory, trust_remote_code=True)
 
@@ -19,6 +19,13 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
+
+if int(transformers.__version__.partition(".")[0]) < 5:
+    # Before, some attentions take the number of heads for the model's width over the heads' width.
+    raise ImportError(
+        f"pruned models need transformers 5, and transformers {transformers.__version__} is "
+        "installed; install transformers>=5"
+    )
 
 
 @dataclass(frozen=True)

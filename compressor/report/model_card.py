@@ -146,7 +146,7 @@ import compressor
 model = compressor.load(".")
 ```
 
-As a PyTorch module with transformers alone, which runs `modeling_pruned.py` from this directory:
+As a PyTorch module with transformers 5 alone, which runs `modeling_pruned.py` from this directory:
 
 ```python
 from transformers import {auto_class}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from safetensors.torch import load_file, save_file
 import compressor
 from compressor.errors import InputError
 from compressor.input_files import read_json
+from compressor.model import modeling_pruned
 from compressor.model.architectures import ARCHITECTURES
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.modeling_pruned import CLASSES
@@ -143,6 +145,12 @@ def test_more_units_than_there_were_are_an_error():
     ]  # fmt: skip
     with pytest.raises(ValueError, match=r"5 of 4 units for encoder_self\.0"):
         CLASSES["bert"](config)
+
+
+def test_an_earlier_transformers_is_an_error(monkeypatch):
+    monkeypatch.setattr(transformers, "__version__", "4.57.6")
+    with pytest.raises(ImportError, match=r"need transformers 5, and transformers 4\.57\.6"):
+        runpy.run_path(modeling_pruned.__file__)
 
 
 def test_this_package_does_not_run_the_file(tmp_path):
