@@ -1,7 +1,8 @@
 """Throughput of artifacts and of other programs that serve the same model, timed interleaved.
 
     python -m benchmarks.speed [NAME …] --work DIR [--tatoeba TEST.tsv]
-                               [--target-text TEXT] [--classifier FINE_TUNED --clinc DIR]
+                               [--target-text TEXT] [--parallel TRAIN.tsv]
+                               [--classifier FINE_TUNED --clinc DIR]
 
 Needs the extra `peers` (CTranslate2). Models with random weights are created here; train the
 classifier with benchmarks/finetune_minilm.py. Every program (peer) runs the same batches of rows of
@@ -27,7 +28,6 @@ from benchmarks.speed.tables import document, summary
 from compressor.commands.console import Console
 from compressor.evaluation import compare, score_answers
 from compressor.model.pruning_record import read_pruning_record
-from compressor.model.sublayers import units_of
 from compressor.progress import Progress
 from compressor.runtime import Classifier, Translator, collate
 from compressor.runtime.batching import by_length
@@ -102,7 +102,7 @@ def quality(setting: Setting, answered: dict[str, list[str]]) -> dict[str, Any]:
 def limits(
     setting: Setting, workloads: list[Workload], names: tuple[str, str], device: str, threads: int
 ) -> dict[tuple[str, int], Limit]:
-    """Theoretical limit of the speed-up of half the heads over dense, in the same precision."""
+    """Theoretical limit of the speed-up of the pruned model over dense, in the same precision."""
     config = json.loads((setting.checkpoint / "config.json").read_text(encoding="utf-8"))
     mask = read_pruning_record(setting.output).mask
     tokens = count_output_tokens(setting.output)
@@ -134,18 +134,18 @@ def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress
         answered = {name: answers(setting, run, runtime) for name, run in opened.items()}
         found = quality(setting, answered)
     low = "fp16" if args.device == "cuda" else "fp32"
-    pair = (f"compress, dense, {low}", f"compress, half the heads, {low}")
+    pair = (f"compress, dense, {low}", f"compress, pruned, {low}")
     timed = []
     for tokens in args.lengths or [None]:
         workloads = make_timed(setting, runtime, args.batches, tokens)
         limit = limits(setting, workloads, pair, args.device, threads)
         timed += _timed(setting, opened, workloads, limit, args.seconds, pair[0], progress)
         fresh = _fresh(chosen, workloads[-1], setting, args.device, threads, progress)
-    counts = read_pruning_record(setting.output).mask.counts()
     return {
         "name": setting.name, "title": setting.title, "task": setting.task,
-        "device": args.device, "threads": threads, "target_length": setting.target_length,
-        "heads": {name: n for name, n in counts.items() if units_of(name) == "heads"},
+        "device": args.device, "threads": threads, "macs": setting.macs,
+        "target_length": setting.target_length,
+        "kept": read_pruning_record(setting.output).mask.counts(),
         "peers": [
             peer.to_json() | {"directory": Path(peer.directory).name}
             | {"quality": found.get(peer.name), "fresh": fresh[peer.name]}
@@ -211,6 +211,10 @@ def main() -> None:
     parser.add_argument("--tatoeba", help="test.tsv for the translator; default: bundled rows")
     parser.add_argument(
         "--target-text", help="one sentence a line, for one more row of the translator"
+    )
+    parser.add_argument(
+        "--parallel",
+        help="TSV of sentence pairs for CTranslate2's vocabulary map of the translator",
     )
     parser.add_argument("--classifier", help="the fine-tuned classifier")
     parser.add_argument("--clinc", help="CLINC150: valid.tsv, test.tsv")

@@ -13,11 +13,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from compressor.tasks import get_task
 from compressor.throughput.workloads import Batch
 
 # Rows of token ids (translators), or an array of logits; the number of tokens to generate.
 Run = Callable[[Batch, int | None], Any]
+VOCABULARY_MAP = "vmap.txt"  # CTranslate2's name for it in a converted model
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,7 @@ def _ctranslate2(peer: Peer, device: str, threads: int) -> Run:
         inter_threads=workers,
         intra_threads=threads // workers,
     )
+    mapped = (Path(peer.directory) / VOCABULARY_MAP).exists()
     names = json.loads((Path(peer.directory) / "shared_vocabulary.json").read_text("utf-8"))
     ids = {name: i for i, name in enumerate(names)}
 
@@ -129,16 +133,65 @@ def _ctranslate2(peer: Peer, device: str, threads: int) -> Run:
         if length is not None:
             limits = {"min_decoding_length": length, "max_decoding_length": length}
         part = -(-len(rows) // workers)
-        found = translator.translate_batch(rows, beam_size=1, max_batch_size=part, **limits)
+        found = translator.translate_batch(rows, beam_size=1, max_batch_size=part, use_vmap=mapped,
+                                           **limits)  # fmt: skip
         return [[ids[name] for name in row.hypotheses[0]] for row in found]
 
     return run
 
 
-def convert(checkpoint: Path, directory: Path, precision: str) -> Path:
-    """Convert the checkpoint to CTranslate2's format, unless that was done before."""
+def convert(checkpoint: Path, directory: Path, precision: str, parallel: str | None = None) -> Path:
+    """Convert the checkpoint to CTranslate2's format, unless that was done before.
+
+    Args:
+        parallel: TSV of sentence pairs to make a vocabulary map from; None for no map.
+    """
     if not (directory / "model.bin").exists():
         from ctranslate2.converters import TransformersConverter
 
-        TransformersConverter(str(checkpoint)).convert(str(directory), quantization=precision)
+        given = None
+        if parallel is not None:
+            given = directory.with_suffix(".vmap")
+            given.write_text(vocabulary_map(checkpoint, Path(parallel)), encoding="utf-8")
+        TransformersConverter(str(checkpoint)).convert(
+            str(directory), quantization=precision, vmap=None if given is None else str(given)
+        )
     return directory
+
+
+def vocabulary_map(checkpoint: Path, parallel: Path, most: int = 100) -> str:
+    """CTranslate2's map from source pieces to the target pieces that are scored with them.
+
+    As in Marian's lexical shortlists: the `most` commonest target pieces always, and for each
+    source piece the `most` that occur with it most strongly, by the Dice coefficient
+    2 · together / (source + target), counted in sentences.
+    """
+    from scipy.sparse import csr_array
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    lines = parallel.read_text(encoding="utf-8").splitlines()[1:]
+    sources, targets = zip(*(line.split("\t")[:2] for line in lines), strict=True)
+
+    def occurrences(rows: list[list[int]]) -> csr_array:
+        """[sentences, pieces], 1 where the piece occurs."""
+        ids = [sorted(set(row)) for row in rows]
+        ends = np.cumsum([0, *map(len, ids)])
+        columns = np.concatenate([np.array(row, np.int64) for row in ids])
+        shape = (len(ids), len(tokenizer))
+        return csr_array((np.ones(len(columns), np.float32), columns, ends), shape=shape)
+
+    source = occurrences(tokenizer(list(sources)).input_ids)
+    target = occurrences(tokenizer(text_target=list(targets)).input_ids)
+    together = csr_array(source.T @ target)
+    counts = source.sum(axis=0), target.sum(axis=0)
+    names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    commonest = np.argsort(-counts[1])[:most]
+    found = ["\t" + " ".join(names[i] for i in commonest)]
+    for piece in np.flatnonzero(counts[0]):
+        start, end = together.indptr[piece : piece + 2]
+        others, shared = together.indices[start:end], together.data[start:end]
+        dice = 2 * shared / (counts[0][piece] + counts[1][others])
+        best = others[np.argsort(-dice)[:most]]
+        found.append(f"{names[piece]}\t" + " ".join(names[i] for i in best))
+    return "\n".join(found) + "\n"

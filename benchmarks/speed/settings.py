@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,6 @@ from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.tasks import Rows, get_task, read_rows
 
 NAMES = ("translator", "opus-size", "classifier", "bert-base-size")
-KEEP = "0.5"
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,13 @@ class Setting:
 
     Args:
         checkpoint: the dense checkpoint.
-        output: the artifact of `compress run` with half of the heads; the dense artifact to
-            compare with is in a subdirectory.
+        output: the artifact of `compress run` with `macs` of the multiply-adds; the dense artifact
+            to compare with is in a subdirectory.
+        macs: the share of the multiply-adds that the pruned model keeps.
         rows: the rows that are timed and, if the model is `trained`, whose quality is measured.
         restricted: an artifact with the same heads whose decoder scores only the tokens that occur
             in a target text.
+        parallel: sentence pairs to make CTranslate2's vocabulary map from.
         target_length: tokens that translators generate for every row while they are timed.
         batches: maximum number of timed batches per batch size.
         warmup: calls of every peer before it is timed.
@@ -50,7 +52,9 @@ class Setting:
     target_length: int | None
     batches: int
     warmup: int
+    macs: str
     restricted: Path | None = None
+    parallel: str | None = None
 
     @property
     def task(self) -> str:
@@ -66,16 +70,16 @@ class Setting:
 
 
 def prepare(name: str, args: argparse.Namespace, progress: Progress) -> Setting:
-    """Create the model if it does not exist, and compress it to half of its heads."""
+    """Create the model if it does not exist, and compress it."""
     work: Path = args.work / name
     work.mkdir(parents=True, exist_ok=True)
     found = _MAKE[name](args, work)
     other = "fp16" if args.device == "cuda" else "int8"
     recipe = make_recipe(
-        model=str(found["checkpoint"]), keep=[KEEP], precision=["fp32", other], bench=False,
+        model=str(found["checkpoint"]), macs=found["macs"], precision=["fp32", other], bench=False,
         device=args.device, **found["recipe"],
     )  # fmt: skip
-    progress.message(f"{name}: compressing {found['checkpoint']} to {KEEP} of its heads")
+    progress.message(f"{name}: {found['checkpoint']} to {found['macs']} of the multiply-adds")
     run(recipe, work / "out", f"python -m benchmarks.speed {name}", progress)
     rows = read_rows(found["task"], found["test"], limit=found.get("test_rows"), minimum=2)
     text, restricted = found.get("target_text"), None
@@ -93,7 +97,7 @@ def prepare(name: str, args: argparse.Namespace, progress: Progress) -> Setting:
         name=name, title=found["title"], checkpoint=Path(found["checkpoint"]),
         output=work / "out", rows=rows, trained=found["trained"],
         target_length=found.get("length"), batches=found["batches"], warmup=found["warmup"],
-        restricted=restricted,
+        macs=found["macs"], restricted=restricted, parallel=found.get("parallel"),
     )  # fmt: skip
 
 
@@ -102,7 +106,7 @@ def _translator(args: argparse.Namespace, _: Path) -> dict[str, Any]:
         "title": "the bundled translator (3 + 3 layers, width 256, 6,000 pieces)",
         "task": "translation", "checkpoint": example.model(), "trained": True,
         "test": args.tatoeba or str(example.test()), "test_rows": args.test_rows, "length": 12,
-        "target_text": args.target_text,
+        "target_text": args.target_text, "parallel": args.parallel, "macs": "0.8",
         "recipe": {"calibration": str(example.calibration())}, "batches": 8, "warmup": 10,
     }  # fmt: skip
 
@@ -115,7 +119,7 @@ def _opus(args: argparse.Namespace, work: Path) -> dict[str, Any]:
         "title": "a translator of OPUS-MT's size (6 + 6 layers, width 512, 58,101 pieces), random "
         "weights",
         "task": "translation", "checkpoint": checkpoint, "trained": False,
-        "test": str(example.test()), "length": 24,
+        "test": str(example.test()), "length": 24, "macs": "0.5",
         "recipe": _by_magnitude(str(example.calibration())), "batches": 2, "warmup": 3,
     }  # fmt: skip
 
@@ -128,7 +132,7 @@ def _classifier(args: argparse.Namespace, _: Path) -> dict[str, Any]:
         "task": "classification", "checkpoint": args.classifier, "trained": True,
         "test": f"{args.clinc}/test.tsv", "test_rows": args.test_rows,
         "recipe": {"calibration": f"{args.clinc}/valid.tsv", "calibration_rows": 1024},
-        "batches": 8, "warmup": 10,
+        "batches": 8, "warmup": 10, "macs": "0.4",
     }  # fmt: skip
 
 
@@ -140,7 +144,8 @@ def _bert(args: argparse.Namespace, work: Path) -> dict[str, Any]:
     return {
         "title": "an encoder of BERT-base's size (12 layers, width 768), random weights",
         "task": "classification", "checkpoint": checkpoint, "trained": False,
-        "test": str(test), "recipe": _by_magnitude(str(test)), "batches": 2, "warmup": 3,
+        "test": str(test), "macs": "0.4", "recipe": _by_magnitude(str(test)),
+        "batches": 2, "warmup": 3,
     }  # fmt: skip
 
 
@@ -172,22 +177,24 @@ def peers(setting: Setting, device: str, threads: int, programs: Sequence[str]) 
     ]
     if "ctranslate2" in programs and setting.generates:
         kinds = ("float16", "int8_float16") if device == "cuda" else ("float32", "int8")
-        for kind in kinds:
-            directory = setting.output.parent / f"ctranslate2-{kind}"
-            convert(setting.checkpoint, directory, kind)
+        maps = [None] if setting.parallel is None else [None, setting.parallel]
+        for kind, parallel in itertools.product(kinds, maps):
+            mapped = "" if parallel is None else ", vocabulary map"
+            directory = setting.output.parent / f"ctranslate2-{kind}{'-map' if mapped else ''}"
+            convert(setting.checkpoint, directory, kind, parallel)
             size = (directory / "model.bin").stat().st_size
-            title = f"CTranslate2, {kind}"
+            title = f"CTranslate2, {kind}{mapped}"
             found.append(Peer(title, "ctranslate2", str(directory), task, kind, size))
             if device == "cpu" and threads > 1:
                 title, program = f"{title}, {threads} workers", "ctranslate2-workers"
                 found.append(Peer(title, program, str(directory), task, kind, size))
-    for heads, directory in (("dense", setting.dense), ("half the heads", setting.output)):
+    for build, directory in (("dense", setting.dense), ("pruned", setting.output)):
         for precision in ("fp32", low):
             size = graph_bytes(directory, precision)
-            name = f"compress, {heads}, {precision}"
+            name = f"compress, {build}, {precision}"
             found.append(Peer(name, "compress", str(directory), task, precision, size))
     if setting.restricted is not None:
         size = graph_bytes(setting.restricted, low)
-        name = f"compress, half the heads, target text, {low}"
+        name = f"compress, pruned, target text, {low}"
         found.append(Peer(name, "compress", str(setting.restricted), task, low, size))
     return found

@@ -15,7 +15,7 @@ def document(result: dict[str, Any]) -> str:
     used = ", ".join(f"{n} {v}" for n, v in result["versions"].items() if n in kinds)
     length = result["target_length"]
     lengths = f"; {length} generated tokens for every row" if length else ""
-    parts = [f"## {result['title']}"]
+    parts = [f"## {result['title']}; pruned to {result['macs']} of the multiply-adds"]
     for tokens in dict.fromkeys(row["source_tokens"] for row in _of(result, _reference(result))):
         rows = [row for row in result["timings"] if _close(row["source_tokens"], tokens, result)]
         parts += [_speed(result, rows), _latency(result, rows)]
@@ -112,7 +112,7 @@ def _loading_and_quality(result: dict[str, Any]) -> str:
 def _speedups(result: dict[str, Any]) -> str:
     """Speed-ups of the low-precision artifacts over every other program, and their limits."""
     names = [peer["name"] for peer in result["peers"]]
-    best = [n for n in names if n.startswith("compress, half") and not n.endswith("fp32")]
+    best = [n for n in names if n.startswith("compress, pruned") and not n.endswith("fp32")]
     references = dict.fromkeys(row["reference"] for row in result["timings"])
     lines = []
     for name, reference in ((name, reference) for name in best for reference in references):
@@ -131,7 +131,7 @@ def _speedups(result: dict[str, Any]) -> str:
         for row in _of(result, dense)
         if row["limit"] is not None
     ]
-    lines.append(f"- What half the heads gain in the precision of the limit: {', '.join(shares)}.")
+    lines.append(f"- What pruning gains in the precision of the limit: {', '.join(shares)}.")
     return "\n".join(lines)
 
 

@@ -12,11 +12,12 @@ from benchmarks.scale import draw
 from benchmarks.scale import table as scale_table
 from benchmarks.speed import models
 from benchmarks.speed.__main__ import answers, compare_peers, quality
-from benchmarks.speed.peers import Peer, convert, open_peer
+from benchmarks.speed.peers import Peer, convert, open_peer, vocabulary_map
 from benchmarks.speed.settings import Setting
 from benchmarks.speed.tables import document, summary
 from compressor import example
 from compressor.model.checkpoint import open_checkpoint
+from compressor.model.pruning_record import read_pruning_record
 from compressor.pipeline.recipe import make_recipe
 from compressor.pipeline.run import run
 from compressor.progress import SILENT
@@ -32,14 +33,14 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     checkpoint = models.encoder(folder / "checkpoint", layers=2, width=128, pieces=400)
     rows = str(models.labelled_sentences(folder / "rows.tsv"))
     recipe = make_recipe(
-        model=str(checkpoint), keep=["0.5"], precision=["fp32", "int8"], bench=False,
+        model=str(checkpoint), macs="0.5", precision=["fp32", "int8"], bench=False,
         calibration=rows, calibration_rows=8, method="magnitude", recover="none",
     )  # fmt: skip
     run(recipe, folder / "out")
     return Setting(
         name="tiny", title="a tiny encoder", checkpoint=checkpoint, output=folder / "out",
         rows=read_rows("classification", rows, limit=12), trained=True, target_length=None,
-        batches=2, warmup=1,
+        batches=2, warmup=1, macs="0.5",
     )  # fmt: skip
 
 
@@ -51,9 +52,10 @@ def test_every_peer_is_timed_at_every_batch_size_and_length(setting: Setting):
     names = [peer["name"] for peer in result["peers"]]
     assert names == [
         "transformers, eager", "compress, dense, fp32", "compress, dense, int8",
-        "compress, half the heads, fp32", "compress, half the heads, int8",
+        "compress, pruned, fp32", "compress, pruned, int8",
     ]  # fmt: skip
-    assert sum(result["heads"].values()) == 2  # of 4
+    assert result["kept"] == read_pruning_record(setting.output).mask.counts()
+    assert "pruned to 0.5 of the multiply-adds" in document(result)
     fresh = [peer["fresh"] for peer in result["peers"]]
     assert all(f["peak_mib"] > 50 and f["load_seconds"] > 0 for f in fresh)
     # Two references, five peers, two batch sizes, two lengths.
@@ -61,7 +63,7 @@ def test_every_peer_is_timed_at_every_batch_size_and_length(setting: Setting):
     assert {row["source_tokens"] for row in result["timings"]} == {6, 9}
     limited = [row for row in result["timings"] if row["limit"] is not None]
     assert {(r["variant"], r["reference"]) for r in limited} == {
-        ("compress, half the heads, fp32", "compress, dense, fp32")
+        ("compress, pruned, fp32", "compress, dense, fp32")
     }
     accuracy = {p["name"]: p["quality"]["value"] for p in result["peers"]}
     # Dense in float32: both programs give the same accuracy, counted here from the labels.
@@ -76,7 +78,7 @@ def test_every_peer_is_timed_at_every_batch_size_and_length(setting: Setting):
     assert text.count("Sentences per second") == 2  # a table for each length
     one = summary([result]).splitlines()
     assert len(one) == 2 + 5
-    assert one[-1].startswith("| tiny | compress, half the heads, int8 | ")
+    assert one[-1].startswith("| tiny | compress, pruned, int8 | ")
 
 
 def test_peers_give_the_same_labels(setting: Setting):
@@ -160,3 +162,24 @@ def test_the_scale_table_and_plots_show_every_point(tmp_path: Path):
     assert "| 2 | 150.0 | 180.0 |" in text
     draw(result, tmp_path / "scale.png")
     assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_vocabulary_map_has_what_occurs_together(tmp_path: Path):
+    """Against counting by hand, on three pairs of which one word each is common to two."""
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("en\tde\nkettle warm\tKessel warm\nkettle\tKessel\nnight\tNacht\n", "utf-8")
+    checkpoint = Path(example.model())
+    lines = vocabulary_map(checkpoint, pairs, most=3).splitlines()
+    found = {key: values.split(" ") for key, _, values in (line.partition("\t") for line in lines)}
+    tokenizer = open_checkpoint(str(checkpoint)).tokenizer
+    names = [
+        [set(tokenizer.convert_ids_to_tokens(row)) for row in tokenizer(**texts).input_ids]
+        for texts in (
+            {"text": ["kettle warm", "kettle", "night"]},
+            {"text_target": ["Kessel warm", "Kessel", "Nacht"]},
+        )
+    ]
+    assert found.keys() - {""} == set().union(*names[0])
+    for piece in names[0][2] - names[0][0]:  # of "night" alone
+        assert set(found[piece]) <= names[1][2]
+    assert found[""][0] == "</s>"  # the commonest, in all three
