@@ -185,7 +185,7 @@ def vocabulary_map(checkpoint: Path, parallel: Path, most: int = 100) -> str:
     target = occurrences(tokenizer(text_target=list(targets)).input_ids)
     together = csr_array(source.T @ target)
     counts = source.sum(axis=0), target.sum(axis=0)
-    names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    names = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
     commonest = np.argsort(-counts[1])[:most]
     found = ["\t" + " ".join(names[i] for i in commonest)]
     for piece in np.flatnonzero(counts[0]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,9 @@ from compressor.errors import UsageError
 from compressor.pipeline.recipe import GateRequest, build_gate
 
 if TYPE_CHECKING:
+    from compressor.report.rule_kinds import Rule
     from compressor.report.schema import Report
+    from compressor.results import Inconclusive
 
 
 def register(app: typer.Typer) -> None:
@@ -50,12 +53,10 @@ def gate(
 
     A rule on what is measured is passed or failed when its whole confidence interval says so.
     """
-    from compressor.files import require_directory, require_file
     from compressor.manifest import require_unchanged_report
+    from compressor.pipeline.gate import gate_rules
     from compressor.report import CI_RENDERERS, write_reports
     from compressor.report.gate_text import change_line, outcome_line
-    from compressor.report.junit import is_junit
-    from compressor.report.ours import require_ours
     from compressor.report.rules import exit_status, parse_rules
     from compressor.report.schema import load_report
     from compressor.report.summary import gate_summary
@@ -63,15 +64,18 @@ def gate(
     # First, because a bare number, which is a budget of a run, has no place in a gate.
     parse_rules(flags.get("--max-drop") or (), flags.get("--min-speedup") or ())
     request = build_gate(flags, config)
-    if junit is not None:
-        require_file(junit, "a JUnit file", is_junit, "--junit")
-    if ci is not None:
-        require_directory(ci, "--ci")
-        require_ours(ci, CI_RENDERERS, "--ci")
+    rules = gate_rules(request.gate)
+    if not rules and baseline is None:
+        raise UsageError(
+            "give at least one rule: --max-drop bleu=0.5, --min-speedup 1.1@16, --max-size-mb 50, "
+            "or --baseline FILE",
+            id="rule-missing",
+        )
+    _require_outputs(junit, ci)
     reports = [report] if baseline is None else [report, baseline]
     for path in reports if request.verify else ():
         require_unchanged_report(path)
-    judged = _judged(request, *map(load_report, reports))
+    judged = _judged(rules, request.gate.inconclusive, *map(load_report, reports))
     if ci is not None:
         write_reports(judged, ci, CI_RENDERERS)
     if junit is not None:
@@ -85,20 +89,31 @@ def gate(
     return exit_status(outcomes)
 
 
-def _judged(request: GateRequest, report: Report, earlier: Report | None = None) -> Report:
+def _require_outputs(junit: Path | None, ci: Path | None) -> None:
+    """Refuse to replace what is not an output of this command."""
+    from compressor.files import require_directory, require_file
+    from compressor.report import CI_RENDERERS
+    from compressor.report.junit import is_junit
+    from compressor.report.ours import require_ours
+
+    if junit is not None:
+        require_file(junit, "a JUnit file", is_junit, "--junit")
+    if ci is not None:
+        require_directory(ci, "--ci")
+        require_ours(ci, CI_RENDERERS, "--ci")
+
+
+def _judged(
+    rules: Sequence[Rule],
+    inconclusive: Inconclusive,
+    report: Report,
+    earlier: Report | None = None,
+) -> Report:
     """The report with the outcomes of the rules, and with what changed since an earlier one."""
-    from compressor.pipeline.gate import gate_rules
     from compressor.report import baseline
     from compressor.report.rules import check
 
-    rules = gate_rules(request.gate)
-    if not rules and earlier is None:
-        raise UsageError(
-            "give at least one rule: --max-drop bleu=0.5, --min-speedup 1.1@16, --max-size-mb 50, "
-            "or --baseline FILE",
-            id="rule-missing",
-        )
-    outcomes = check(report, rules, request.gate.inconclusive)
+    outcomes = check(report, rules, inconclusive)
     if earlier is None:
         return report.model_copy(update={"gate": outcomes, "changes": []})
     outcomes += baseline.outcomes(report, earlier)
