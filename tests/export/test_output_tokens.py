@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -130,7 +131,7 @@ def test_settings_with_ids_become_settings_with_indices(made):
     with raises(InputError, "token-not-in-output"):
         tokens.indices(np.array([[3, 5]]))
     with raises(InputError, "token-not-in-output"):
-        tokens.settings(settings.model_copy(update={"forced_bos_token_id": 7}))
+        tokens.settings(replace(settings, forced_bos_token_id=7))
 
 
 @pytest.mark.parametrize("text", ["[3, 2]", "[]", '{"a": 1}', "[0, 200]", "[true]", "[0"])
