@@ -63,7 +63,8 @@ def _kept_exports(_shared: Path) -> Iterator[None]:
     import_module("torch.onnx._internal.exporter._core")  # what the first export would import
     gc.collect()
     gc.freeze()
-    with kept_exports(_shared / "exports"):
+    with kept_exports(_shared / "exports"), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KEPT_EXPORTS", str(_shared / "exports"))
         yield
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,17 +20,13 @@ from compressor.report.schema import load_report
 from compressor.runtime import Translator
 from compressor.runtime.vocabulary import count_output_tokens
 from tests.helpers import toy
+from tests.helpers.command_line import compress
 from tests.helpers.errors import raises
 from tests.helpers.recipes import recipe, request
 
 pytestmark = pytest.mark.slow
 
 FEW = ["w3 w4 w5", "", "  w7 w4.", "w11"]
-
-
-def compress(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "compressor", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 def text_file(path: Path, lines: list[str] = FEW) -> Path:

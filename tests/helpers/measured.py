@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 from compressor.model.checkpoint import open_checkpoint
@@ -15,6 +14,7 @@ from compressor.pipeline.select import score
 from compressor.progress import SILENT
 from compressor.results import Variant
 from compressor.tasks import get_task
+from tests.helpers.command_line import compress
 
 
 def first_layers(model: Path, directory: Path) -> Path:
@@ -35,8 +35,7 @@ def first_layers(model: Path, directory: Path) -> Path:
 
 def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
     """`compress run` as a user types it."""
-    command = [sys.executable, "-m", "compressor", "run", *map(str, arguments), "--device", "cpu"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=600)
+    return compress("run", *arguments, "--device", "cpu")
 
 
 def before_search(recipe: Recipe, out: Path, progress=SILENT) -> tuple[Context, Scores, Variant]:
