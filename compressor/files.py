@@ -136,6 +136,12 @@ def _own_directory(parent: Path) -> tuple[Path, Lock]:
             raise
 
 
+def remove_unfinished(root: Path) -> None:
+    """Remove what killed processes left of files that they wrote, anywhere below a directory."""
+    for parent in {left.parent for left in root.rglob(f"{_WRITING}*")}:
+        _remove_leftovers(parent)
+
+
 def _remove_leftovers(parent: Path) -> None:
     """Remove directories of `_own_directory` whose processes were killed."""
     for left in parent.glob(f"{_WRITING}*"):

@@ -11,7 +11,13 @@ from pathlib import Path
 from compressor import __version__
 from compressor.disk import disk_problems_told
 from compressor.errors import InputError
-from compressor.files import move_files, require_directory, sha256_of, write_json
+from compressor.files import (
+    move_files,
+    remove_unfinished,
+    require_directory,
+    sha256_of,
+    write_json,
+)
 from compressor.locks import Lock, lock_output
 from compressor.manifest import MANIFEST, is_manifest, update_manifest, write_manifest
 from compressor.runtime.artifact import GRAPHS_FILE
@@ -41,6 +47,7 @@ def remove_leftovers(output: Path) -> None:
     Raises:
         InputError: the process is still there.
     """
+    remove_unfinished(output)
     making = output / _MAKING
     if not making.is_dir():
         return

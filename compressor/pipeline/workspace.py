@@ -29,7 +29,7 @@ from pydantic import TypeAdapter
 
 from compressor import __version__
 from compressor.errors import InputError, UsageError
-from compressor.files import move_files, sha256_of, write_json
+from compressor.files import move_files, remove_unfinished, sha256_of, write_json
 from compressor.locks import lock_output
 from compressor.model.memory import trim_memory
 from compressor.progress import Progress
@@ -259,6 +259,7 @@ def _take_up(workspace: Workspace, wanted: Mapping[str, Any]) -> None:
     elif path.exists():
         workspace.progress.message(f"{path} cannot be read; the run starts again")
         workspace.drop(lambda record: True)
+    remove_unfinished(workspace.root)
     for left in state.glob(f"{_MAKING}*"):  # by a process that was killed
         shutil.rmtree(left)
     if before is None:

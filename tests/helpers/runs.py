@@ -58,4 +58,5 @@ def hashes(directory: Path) -> dict[str, str]:
         path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for name in names
         for path in directory.glob(name)
+        if path.is_file()
     }
