@@ -32,6 +32,8 @@ class Blocker:
         if name.partition(".")[0] not in ALLOWED:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
+# An editable installation of the full package would find its modules.
+sys.meta_path[:] = [x for x in sys.meta_path if "__editable__" not in getattr(x, "__module__", "")]
 sys.meta_path.insert(0, Blocker())
 import compressor
 assert compressor.__file__.startswith({site!r}), compressor.__file__
