@@ -30,7 +30,8 @@ from compressor.export.attention import (
     attend,
     graph_attention,
 )
-from compressor.export.graphs import BATCH, PAST, SOURCE, EncoderGraph, export_graph, export_graphs
+from compressor.export import graphs
+from compressor.export.graphs import BATCH, PAST, SOURCE, EncoderGraph, export_graphs
 from compressor.export.verify import logit_check, relative_difference, require_tie
 from compressor.files import write_json
 from compressor.model.checkpoint import Checkpoint
@@ -244,7 +245,7 @@ def _ids(length: int) -> Tensor:
 
 def _export_encoder(graph: EncoderGraph, names: list[str], path: Path) -> None:
     shapes = {name: {0: BATCH, 1: SOURCE} for name in names}
-    export_graph(graph, (_ids(5), _ids(5)), names, ["last_hidden_state"], shapes, path)
+    graphs.export_graph(graph, (_ids(5), _ids(5)), names, ["last_hidden_state"], shapes, path)
 
 
 def _export_first(graph: FirstDecoder, path: Path) -> None:
@@ -252,7 +253,7 @@ def _export_first(graph: FirstDecoder, path: Path) -> None:
     example = (_ids(5), _ids(3), torch.randn(2, 5, graph.head.in_features))
     shapes = {name: {0: BATCH, 1: SOURCE} for name in names} | {"input_ids": {0: BATCH, 1: _STEPS}}
     present = [f"present.{x.index}.{part}" for x in graph.cross.used for part in _PARTS]
-    export_graph(graph, example, names, ["logits", *present], shapes, path)
+    graphs.export_graph(graph, example, names, ["logits", *present], shapes, path)
 
 
 def _export_next(graph: NextDecoder, layers: Sequence[Sublayer], mask: Mask, path: Path) -> None:
@@ -273,7 +274,7 @@ def _export_next(graph: NextDecoder, layers: Sequence[Sublayer], mask: Mask, pat
     names = ["encoder_attention_mask", "input_ids"]
     names += [f"past_key_values.{x.index}.{part}" for x in decoder_self for part in _PARTS]
     present = [f"present.{x.index}.{part}" for x in decoder_self for part in _PARTS[:2]]
-    export_graph(graph, (_ids(5), _ids(3), past), names, ["logits", *present], shapes, path)
+    graphs.export_graph(graph, (_ids(5), _ids(3), past), names, ["logits", *present], shapes, path)
 
 
 @torch.no_grad()
