@@ -67,8 +67,9 @@ def first_table() -> str:
     assert first.throughput is not None
     return "\n".join([
         *lines, "",
-        "The fastest builds at batch 64 that lose at most a point; times as fast as dense fp32, in "
-        f"turns in one run, {first.throughput.threads} threads, {first.hardware.get('cpu', '')}.",
+        "The fastest builds at batch 64 that lose at most a point; times as fast as dense fp32, "
+        f"timed in turns with it, {first.throughput.threads} threads, "
+        f"{first.hardware.get('cpu', '')}.",
     ])  # fmt: skip
 
 

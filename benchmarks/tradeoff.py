@@ -73,7 +73,8 @@ def table(reports: Sequence[Report], name: str) -> str:
     lines = [
         f"{name}: {first.dense.parameters:,} parameters; {metric} on "
         f"{first.test.rows if first.test else 0:,} rows; {first.throughput.threads} threads, "
-        f"{first.hardware.get('cpu', '')}. Speed-ups over dense fp32, timed in turns in one run.",
+        f"{first.hardware.get('cpu', '')}. Speed-ups over dense fp32, timed in turns with it; "
+        "a run for each repair.",
         "",
         f"| repair | model | {metric} | difference [95 %] | {_batches()} | limit | ONNX, MB |",
         "| --- | --- | ---: | ---: |" + " ---: |" * len(BATCHES) + " ---: | ---: |",
