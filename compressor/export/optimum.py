@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from compressor.errors import InputError
+from compressor.export import graphs
 from compressor.export.attention import (
     FORMS,
     MASKED,
@@ -30,7 +31,6 @@ from compressor.export.attention import (
     attend,
     graph_attention,
 )
-from compressor.export import graphs
 from compressor.export.graphs import BATCH, PAST, SOURCE, EncoderGraph, export_graphs
 from compressor.export.verify import logit_check, relative_difference, require_tie
 from compressor.files import write_json

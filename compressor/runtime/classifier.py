@@ -28,14 +28,8 @@ from compressor.runtime.consistency import (
     require_inside,
 )
 from compressor.runtime.processors import log_softmax
-from compressor.runtime.session import open_session, run_errors
+from compressor.runtime.session import open_session, run_errors, slower_optimizations
 from compressor.runtime.text import Encoded, TextTokenizer
-
-# The one kernel for residual addition and layer normalization is slower in float32 on the CPU than
-# the two that it replaces: MiniLM runs 1.0 to 1.2 times as fast without it, pruned to 40 % of its
-# multiply-adds 1.04 to 1.12 times (batch 1 to 64, 12 and 128 tokens, two threads). In int8 it is
-# the faster one.
-SLOWER = ("SkipLayerNormFusion",)
 
 
 class Classifier:
@@ -81,7 +75,7 @@ class Classifier:
         self._device = device
         self.precision = artifact.precision(precision, device)
         file = graphs / artifact.file("model", self.precision)
-        without = SLOWER if (device, self.precision) == ("cpu", "fp32") else ()
+        without = slower_optimizations(device, self.precision)
         self._session = open_session(file, device, threads, without=without)
         require_classifier(artifact, self._session, self._directory)
         self._tokenizer = TextTokenizer(graphs / artifact.tokenizer, artifact.max_source_tokens)

@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 Device = Literal["cpu", "cuda"]
 PROVIDERS: dict[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 _ERRORS_ONLY = 3
+# (device, precision) -> optimizations of onnxruntime that make our graphs slower there. Its one
+# kernel for residual addition and layer normalization is slower in float32 on the CPU than the two
+# that it replaces: without it encoders run 1.06 to 1.25 times as fast, decoders 1.03 times
+# (benchmarks/results/optimizers.md). All its other optimizations gain, or change nothing.
+_SLOWER = {("cpu", "fp32"): ("SkipLayerNormFusion",)}
+
+
+def slower_optimizations(device: str, precision: str) -> tuple[str, ...]:
+    """What `open_session` is to leave out for graphs of a precision on a device."""
+    return _SLOWER.get((device, precision), ())
 
 
 def open_session(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +37,12 @@ from compressor.runtime.decoder import (
     run_bound,
 )
 from compressor.runtime.search import beam_search, greedy
-from compressor.runtime.session import open_session, run_errors
+from compressor.runtime.session import open_session, run_errors, slower_optimizations
 from compressor.runtime.text import Encoded, TextTokenizer
 from compressor.runtime.vocabulary import AllTokens, OutputTokens, read_output_tokens
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
 
 
 class Translator:
@@ -72,10 +76,15 @@ class Translator:
         self.artifact = artifact
         precision = self.precision = artifact.precision(precision, device)
         self._device = device
-        self._encoder = open_session(graphs / artifact.file("encoder", precision), device, threads)
-        decoder = open_session(graphs / artifact.file("decoder", precision), device, threads)
+        without = slower_optimizations(device, precision)
+
+        def opened(role: str) -> InferenceSession:
+            file = graphs / artifact.file(role, precision)
+            return open_session(file, device, threads, without=without)
+
+        self._encoder, decoder = opened("encoder"), opened("decoder")
         select = [
-            open_session(graphs / artifact.file(role, precision), device, threads)
+            opened(role)
             for role in (SELECT_PAST, SELECT_CACHES)
             if role in artifact.precisions[precision]  # not in artifacts of earlier versions
         ]
