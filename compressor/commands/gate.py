@@ -55,7 +55,6 @@ def gate(
     """
     from compressor.manifest import require_unchanged_report
     from compressor.pipeline.gate import gate_rules
-    from compressor.report import CI_RENDERERS, write_reports
     from compressor.report.gate_text import change_line, outcome_line
     from compressor.report.rules import exit_status, parse_rules
     from compressor.report.schema import load_report
@@ -76,17 +75,12 @@ def gate(
     for path in reports if request.verify else ():
         require_unchanged_report(path)
     judged = _judged(rules, request.gate.inconclusive, *map(load_report, reports))
-    if ci is not None:
-        write_reports(judged, ci, CI_RENDERERS)
-    if junit is not None:
-        _write(judged, "junit", junit)
-    outcomes = judged.gate
-    lines = [*map(outcome_line, outcomes), *map(change_line, judged.changes)]
-    found = gate_summary(judged)
-    told = {"met": found["gate_met"], "outcomes": found["gate"]}
-    more = {"verdict": found["gate_verdict"], "changes": found["changes"]}
-    console.result("\n".join(lines), told | more)
-    return exit_status(outcomes)
+    _write(judged, junit, ci)
+    lines = [*map(outcome_line, judged.gate), *map(change_line, judged.changes)]
+    told = gate_summary(judged)
+    names = {"met": "gate_met", "outcomes": "gate", "verdict": "gate_verdict", "changes": "changes"}
+    console.result("\n".join(lines), {name: told[key] for name, key in names.items()})
+    return exit_status(judged.gate)
 
 
 def _require_outputs(junit: Path | None, ci: Path | None) -> None:
@@ -121,9 +115,13 @@ def _judged(
     return report.model_copy(update={"gate": outcomes, "changes": changes})
 
 
-def _write(judged: Report, name: str, path: Path) -> None:
+def _write(judged: Report, junit: Path | None, ci: Path | None) -> None:
     from compressor.files import write_at_once
     from compressor.manifest import update_manifest
-    from compressor.report import render
+    from compressor.report import CI_RENDERERS, render, write_reports
 
-    update_manifest(path.parent, {path.name: write_at_once(path, render(judged, name))})
+    if ci is not None:
+        write_reports(judged, ci, CI_RENDERERS)
+    if junit is not None:
+        digest = write_at_once(junit, render(judged, "junit"))
+        update_manifest(junit.parent, {junit.name: digest})

@@ -33,6 +33,8 @@ def cache_key(recipe: Recipe) -> str:
     for name in ("calibration", "test"):
         options["data"].pop(name)
     options["export"].pop("target_text")
+    for step in options["recovery"]:
+        step.pop("text", None)
     facts = {
         "recipe": options,
         "model": _model(recipe),
@@ -56,8 +58,10 @@ def _data_files(recipe: Recipe) -> Iterator[tuple[str, list[Path]]]:
         spec = getattr(recipe.data, name)
         if spec is not None:
             yield name, [Path(path) for path in parallel_files(spec) or (spec,)]
-    texts = [recipe.export.target_text, *(getattr(step, "text", None) for step in recipe.recovery)]
-    yield "texts", [Path(path) for path in texts if path is not None]
+    if recipe.export.target_text is not None:
+        yield "target text", [Path(recipe.export.target_text)]
+    texts = [getattr(step, "text", None) for step in recipe.recovery]
+    yield "text to distill from", [Path(path) for path in texts if path is not None]
 
 
 def _source() -> str:

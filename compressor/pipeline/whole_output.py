@@ -47,11 +47,11 @@ def remove_leftovers(output: Path) -> None:
     Raises:
         InputError: the process is still there.
     """
-    remove_unfinished(output)
     making = output / _MAKING
     if not making.is_dir():
-        return
+        return  # so that nobody's own directory is searched
     lock = lock_output(making / _LOCK, output)
+    remove_unfinished(output)
     try:
         moving = json.loads((making / _MOVING).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -48,20 +48,14 @@ def _has_title(path: Path) -> bool:
         return False
 
 
-def _text(is_of_kind: Callable[[str], bool]) -> Callable[[Path], bool]:
+def _holds(
+    read: Callable[[Path], Any], is_of_kind: Callable[[Any], bool]
+) -> Callable[[Path], bool]:
+    """Whether what is read from a file is of a kind."""
+
     def holds(path: Path) -> bool:
         try:
-            return is_of_kind(read_text(path))
-        except (OSError, ValueError):
-            return False
-
-    return holds
-
-
-def _json(is_of_kind: Callable[[Any], bool]) -> Callable[[Path], bool]:
-    def holds(path: Path) -> bool:
-        try:
-            return is_of_kind(read_json(path))
+            return is_of_kind(read(path))
         except (OSError, ValueError):
             return False
 
@@ -73,10 +67,10 @@ _KINDS: dict[str, Callable[[Path], bool]] = {
     "markdown": _has_title,
     "html": _has_title,
     "junit": is_junit,
-    "summary": _text(is_ours),
-    "comment": _text(is_ours),
-    "badge": _json(is_badge),
-    "benchmark-bigger": _json(is_benchmark),
-    "benchmark-smaller": _json(is_benchmark),
-    "outputs": _text(is_outputs),
+    "summary": _holds(read_text, is_ours),
+    "comment": _holds(read_text, is_ours),
+    "badge": _holds(read_json, is_badge),
+    "benchmark-bigger": _holds(read_json, is_benchmark),
+    "benchmark-smaller": _holds(read_json, is_benchmark),
+    "outputs": _holds(read_text, is_outputs),
 }

@@ -33,7 +33,7 @@ from compressor.runtime.text import Encoded, TextTokenizer
 
 
 class Classifier:
-    """An exported classifier; needs numpy, onnxruntime, tokenizers and pydantic only.
+    """An exported classifier; needs numpy, onnxruntime and tokenizers only.
 
     Args:
         directory: what `compress run` or `compress export` wrote, with `onnx/` in it.

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class Translator:
-    """An exported translator; needs numpy, onnxruntime, tokenizers and pydantic only.
+    """An exported translator; needs numpy, onnxruntime and tokenizers only.
 
     Decodes as `generate` of transformers does with the model's generation settings and
     `do_sample=False`. Arguments and errors are those of `Classifier`.
