@@ -67,3 +67,14 @@ def test_of_a_hub_model_it_is_the_commit(project, monkeypatch):
     hub = {"model": "acme/bert"}
     assert key(project, **hub) == key(project, **hub, revision="main")
     assert key(project, **hub) != key(project, **hub, revision="v2")
+
+
+def test_texts_count_by_content_and_by_what_they_are_for(project, tmp_path):
+    texts = [tmp_path / name for name in ("a.txt", "b.txt", "other.txt")]
+    for path, text in zip(texts, ("w5\n", "w5\n", "w6\n"), strict=True):
+        path.write_text(text, encoding="utf-8")
+    one, same, other = (
+        key(project, recover="distill", distill_text=str(path), target_text=None) for path in texts
+    )
+    assert one == same != other
+    assert key(project, recover="distill", target_text=str(texts[0])) not in (one, other)
