@@ -4,7 +4,9 @@
 
 Both are exported from the dense model (the bundled translator, and the classifier if it is given;
 DIR holds valid.tsv and test.tsv), evaluated on the test rows, and timed interleaved with fp32. The
-last column counts the answers to the first rows that are others in batches of 1, 7 or 64.
+last column counts the answers to the first rows that are others in batches of 1, 7 or 64. Results
+are added to benchmarks/results/int8-scales.json, a section for each processor, and drawn into
+int8-scales.md.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from __future__ import annotations
 import argparse
 import tempfile
 from pathlib import Path
+from typing import Any
 
+from benchmarks.sections import title_of, write_section
 from compressor import example
 from compressor.commands.console import Console
 from compressor.pipeline.assemble import assemble
@@ -22,9 +26,9 @@ from compressor.pipeline.single_steps import export_checkpoint
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import read_artifact
 from compressor.tasks import read_rows
-from compressor.throughput.hardware import describe
 
 RESULTS = Path(__file__).parent / "results"
+Row = dict[str, Any]
 BATCHES = (1, 7, 64)
 KINDS = {"a range, from calibration rows": True, "one per token": False}
 
@@ -42,7 +46,7 @@ def changed_answers(artifact: Path, texts: list[str]) -> int:
 
 def measure(
     name: str, model: str, calibration: str, test: str, args: argparse.Namespace
-) -> list[list[str]]:
+) -> list[Row]:
     """Rows of the table, for one model."""
     progress = Console()
     with tempfile.TemporaryDirectory() as directory:
@@ -64,18 +68,46 @@ def measure(
         )  # fmt: skip
         compared_rows = read_rows(read_artifact(artifacts[0]).task, test, limit=args.changed)
         changed = [changed_answers(artifact, compared_rows.sources) for artifact in artifacts]
-    lines = []
+    found = []
     for number, kind in enumerate(KINDS):
-        int8 = quality[2 * number + 1]
-        compared = int8.comparisons[0]
+        compared = quality[2 * number + 1].comparisons[0]
         timed = [row for row in times.rows if row.variant.endswith(f"{number}-int8")]
-        speeds = [(row.speedup or 0, row.speedup_interval or (0, 0)) for row in timed]
-        lines.append([
-            name, kind, f"{compared.pruned:.2f}", f"{compared.difference:+.2f}",
-            *(f"{speedup:.2f} [{low:.2f}, {high:.2f}]" for speedup, (low, high) in speeds),
-            f"{changed[number]} of {len(compared_rows.sources)}",
-        ])  # fmt: skip
-    return lines
+        found.append({
+            "model": name, "scales": kind, "quality": compared.pruned,
+            "difference": compared.difference, "interval": list(compared.interval),
+            "speedups": {
+                str(row.batch_size): [row.speedup or 0, *(row.speedup_interval or (0, 0))]
+                for row in timed
+            },
+            "changed": changed[number], "compared": len(compared_rows.sources),
+        })  # fmt: skip
+    return found
+
+
+def draw(found: dict[str, list[Row]]) -> str:
+    """Markdown: a table for each processor."""
+    lines = []
+    for title, rows in found.items():
+        sizes = [f"batch {size}" for size in rows[0]["speedups"]]
+        head = ["model", "scales of activations", "quality", "against fp32", *sizes, "changed"]
+        lines += [
+            f"{title}: dense models, BLEU or accuracy, how many times as fast as fp32 with 95 % "
+            "intervals, and answers that change with the batch.",
+            "",
+            "| " + " | ".join(head) + " |",
+            "| --- | --- |" + " ---: |" * (len(head) - 2),
+        ]
+        for row in rows:
+            low, high = row["interval"]
+            cells = [
+                row["model"], row["scales"], f"{row['quality']:.2f}",
+                f"{row['difference']:+.2f} [{low:+.2f}, {high:+.2f}]",
+                *(f"{x:.2f} [{low:.2f}, {high:.2f}]" for x, low, high in row["speedups"].values()),
+                f"{row['changed']} of {row['compared']}",
+            ]  # fmt: skip
+            lines.append("| " + " | ".join(cells) + " |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -92,15 +124,8 @@ def main() -> None:
     if args.classifier and args.clinc:
         rows = [f"{args.clinc}/{name}.tsv" for name in ("valid", "test")]
         lines += measure("classifier", args.classifier, rows[0], rows[1], args)
-    speeds = [f"Speed-up at batch {size}" for size in args.batch_size]
-    head = ["Model", "Scales of activations", "Quality", "Against fp32", *speeds, "Changed"]
-    table = [head, ["---"] * len(head), *lines]
-    hardware = describe()
-    text = (
-        "\n".join("| " + " | ".join(line) + " |" for line in table)
-        + f"\n\n{hardware['cpu']} ({hardware.get('instructions', '')}), "
-    )
-    text += f"{args.threads} thread; dense models, quality is BLEU or accuracy.\n"
+    title = title_of(args.threads)
+    text = draw(write_section(RESULTS / "int8-scales.json", title, lines))
     (RESULTS / "int8-scales.md").write_text(text, encoding="utf-8")
     print(text)
 

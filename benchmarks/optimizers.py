@@ -12,7 +12,6 @@ optimizers.md.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from collections import Counter
@@ -24,9 +23,9 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from benchmarks.sections import title_of, write_section
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
 from compressor.runtime.session import PROVIDERS, open_session
-from compressor.throughput.hardware import describe
 
 RESULTS = Path(__file__).parent / "results"
 # Names of graph transformers in onnxruntime 1.31 that could concern a transformer model.
@@ -153,16 +152,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args()
-    hardware = describe()
-    title = f"{hardware['cpu']}, {hardware['instructions']}, {args.threads} threads, {args.device}"
-    kept = RESULTS / "optimizers.json"
-    found = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     rows = []
     for directory in args.artifacts:
         rows += measure(directory, args.device, args.threads)
-        found[title] = rows
-        kept.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    text = draw(found)
+    title = title_of(args.threads, args.device)
+    text = draw(write_section(RESULTS / "optimizers.json", title, rows))
     (RESULTS / "optimizers.md").write_text(text, encoding="utf-8")
     print(text)
 
