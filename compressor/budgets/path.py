@@ -27,14 +27,23 @@ class UnitCosts:
     Args:
         dense: of the whole dense model.
         units: kind of sublayer -> of one of its units.
+        tokens: how many tokens a translator's dense decoder scores; 0 for a classifier.
+        token: of one of them.
     """
 
     dense: float
     units: Mapping[str, float]
+    tokens: int = 0
+    token: float = 0.0
 
-    def share(self, mask: Mask) -> float:
-        """What a mask leaves of the dense model's multiply-adds."""
-        saved = sum(
+    def share(self, mask: Mask, tokens: int | None = None) -> float:
+        """What a mask leaves of the dense model's multiply-adds.
+
+        Args:
+            tokens: how many the pruned model's decoder scores; None for as many as the dense one's.
+        """
+        saved = 0.0 if tokens is None else self.token * (self.tokens - tokens)
+        saved += sum(
             self.units[kind_of(name)] * (total - kept)
             for (name, total), kept in zip(
                 mask.totals().items(), mask.counts().values(), strict=True

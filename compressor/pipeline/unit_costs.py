@@ -27,7 +27,7 @@ def unit_costs(checkpoint: Checkpoint, task: Task, examples: Sequence[Example]) 
     scored = None if tokens is None else len(tokens)
     full = Mask.full(checkpoint.layers)
 
-    def count(counts: Mapping[str, int]) -> float:
+    def count(counts: Mapping[str, int], scored: int | None = scored) -> float:
         shape = shape_of(config, counts, scored)
         return sum_quadratic(
             lambda source, target: total_macs(operations(shape, WorkSize(1, source, target))),
@@ -39,7 +39,12 @@ def unit_costs(checkpoint: Checkpoint, task: Task, examples: Sequence[Example]) 
     for kind in full.kinds():
         first = next(name for name in full.keep if name.startswith(f"{kind}."))
         of_units[kind] = dense - count(full.without([(first, 0)]).counts())
-    return UnitCosts(dense, of_units)
+    if not generates:
+        return UnitCosts(dense, of_units)
+    vocabulary = shape_of(config, full.counts(), scored).vocabulary
+    return UnitCosts(
+        dense, of_units, vocabulary, dense - count(full.counts(), scored=vocabulary - 1)
+    )
 
 
 def sum_quadratic(

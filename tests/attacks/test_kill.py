@@ -6,6 +6,7 @@ The run is killed at its n-th write to the file system, in a process of its own,
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sys
 import traceback
@@ -15,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from compressor.manifest import find_change, read_manifest
+from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.run import run
+from compressor.training import loop
 from tests.helpers import toy
 from tests.helpers.runs import hashes, recipe_for
 
@@ -63,15 +66,43 @@ def in_process(function: Callable[[], object], kill: signal.Signals | None, at: 
         os._exit(status)
 
 
+Job = tuple[Callable[[Path], object], Path]
+
+
+def job_of(recipe: Recipe, made: Path) -> Job:
+    """A run to start anywhere, and what it makes."""
+
+    def start(output: Path) -> None:
+        # In a process of its own. Training saves after every step.
+        loop.SAVE_SECONDS, loop._MOST_SAVING = -1.0, 1e9
+        run(recipe, output)
+
+    assert in_process(lambda: start(made), None, 0) == 0
+    return start, made
+
+
 @pytest.fixture(scope="module")
-def job(once, tmp_path_factory) -> tuple[Callable[[Path], object], Path]:
-    """A short run, and what it makes."""
+def job(tmp_path_factory) -> Job:
+    """A short run without training."""
     inputs = tmp_path_factory.mktemp("inputs")
     options = {"bench": False, "precision": ["fp32,int8"]}
     recipe = recipe_for(toy.classifier(inputs / "bert"), inputs, **options)
-    made = inputs / "out"
-    assert in_process(lambda: run(recipe, made), None, 0) == 0
-    return lambda output: run(recipe, output), made
+    return job_of(recipe, inputs / "out")
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory) -> Job:
+    """A short run that learns a mask, translates text and learns from the translations."""
+    inputs = tmp_path_factory.mktemp("training")
+    rng = random.Random(5)
+    text = inputs / "text.txt"
+    text.write_text("".join(f"{toy.sentence(rng)}\n" for _ in range(40)), encoding="utf-8")
+    options = {
+        "method": "hard-concrete", "gate_epochs": 2, "recover": "distill", "distill_epochs": 2,
+        "distill_text": str(text), "floor": "0", "bench": False,
+    }  # fmt: skip
+    recipe = recipe_for(toy.translator(inputs / "marian"), inputs, **options)
+    return job_of(recipe, inputs / "out")
 
 
 def remains(output: Path) -> list[str]:
@@ -80,7 +111,7 @@ def remains(output: Path) -> list[str]:
     return [path.relative_to(output).as_posix() for path in found]
 
 
-def check_killed(job: tuple[Callable[[Path], object], Path], output: Path, kill, at) -> bool:
+def check_killed(job: Job, output: Path, kill, at) -> bool:
     """Kill a run, look at what it left, and finish it; False if it had fewer writes."""
     start, expected = job
     status = in_process(lambda: start(output), kill, at)
@@ -115,3 +146,12 @@ def test_a_run_may_be_killed_at_any_write(job, tmp_path, kill, step):
     while check_killed(job, tmp_path / f"{at}" / "out", kill, at):
         at += step
     assert at > 100
+
+
+@pytest.mark.attack
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_training_run_may_be_killed_at_any_write(training, tmp_path, kill):
+    at = 2
+    while check_killed(training, tmp_path / f"{at}" / "out", kill, at):
+        at += 23
+    assert at > 150

@@ -162,6 +162,10 @@ def test_a_run_restricts_what_it_delivers_and_not_what_it_compares_with(tmp_path
     assert kept < 60
     assert (report.dense.output_tokens, report.variants[0].output_tokens) == (60, kept)
     assert count_output_tokens(out / ".compress/dense") == 60
+    run(recipe(**flags | {"target_text": None}), tmp_path / "whole")
+    whole = load_report(tmp_path / "whole" / "report.json").variants[0]
+    assert report.variants[0].kept == whole.kept
+    assert 0 < report.variants[0].macs_share < whole.macs_share
     assert (report.target_text.rows, report.target_text.files) == (3, [str(text)])
     assert load_report(out / "report.json") == report
     for name in ("report.md", "report.html", "README.md"):

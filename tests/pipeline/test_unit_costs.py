@@ -27,8 +27,8 @@ def test_all_rows_are_counted_and_a_mask_leaves_what_its_shape_costs(tmp_path, n
     ]
     costs = unit_costs(checkpoint, task, examples)
 
-    def counted(mask: Mask) -> float:
-        shape = shape_of(checkpoint.model.config.to_dict(), mask.counts())
+    def counted(mask: Mask, tokens: int | None = None) -> float:
+        shape = shape_of(checkpoint.model.config.to_dict(), mask.counts(), tokens)
         return sum(
             total_macs(operations(shape, WorkSize(1, source, target if task.generates else 0)))
             for source, target in LENGTHS
@@ -38,3 +38,7 @@ def test_all_rows_are_counted_and_a_mask_leaves_what_its_shape_costs(tmp_path, n
     assert costs.dense == counted(full)
     assert costs.share(full) == 1
     assert costs.share(mask) == pytest.approx(counted(mask) / counted(full), rel=1e-12)
+    if task.generates:
+        fewer = counted(mask, tokens=17) / counted(full)
+        assert costs.share(mask, tokens=17) == pytest.approx(fewer, rel=1e-12)
+        assert fewer < costs.share(mask)
