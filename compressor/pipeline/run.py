@@ -172,7 +172,8 @@ def build_artifact(
         checkpoint, model, mask, probe.batches, probe.texts, directory, tokens.tokens
     )
     stored = (directory / "model.safetensors").stat().st_size
-    share = context.costs.share(mask, tokens.tokens and len(tokens.tokens))
+    scored = None if tokens.tokens is None else len(tokens.tokens)
+    share = context.costs.share(mask, scored)
     found = describe(
         plan.name, model, mask, share, plan.budget.text, directory, stored, checks, choice.text,
         recovery,

@@ -174,20 +174,7 @@ def export_checkpoint(
         )
     if layout == "optimum":
         return _export_optimum(request, output)
-    # Nothing is timed here, so every precision that is named can be made on every machine.
-    names = request.export.precision
-    precisions = precisions_to_export(
-        names, choose_device(request.device) if names == [AUTO] else "cpu"
-    )
-    require_rows(None, [], request.data)
-    if request.data.calibration is not None and "int8" not in precisions:
-        raise _rows_without_use(request)
-    require_directory(output)
-    remove_leftovers(output)
-    if (output / "onnx").exists():
-        raise InputError(
-            f"{output / 'onnx'} is there already; choose another --output", id="output-not-empty"
-        )
+    precisions = _check_export(request, output)
     checkpoint = load(request.model, dense=False)
     task = get_task(checkpoint.entry.task)
     if output.resolve() != checkpoint.directory.resolve():
@@ -212,6 +199,25 @@ def export_checkpoint(
             require_within(found, precision)
             checks += found
     return checks
+
+
+def _check_export(request: ExportRequest, output: Path) -> tuple[str, ...]:
+    """The precisions to export; raises if the request contradicts itself or would overwrite."""
+    # Nothing is timed here, so every precision that is named can be made on every machine.
+    names = request.export.precision
+    precisions = precisions_to_export(
+        names, choose_device(request.device) if names == [AUTO] else "cpu"
+    )
+    require_rows(None, [], request.data)
+    if request.data.calibration is not None and "int8" not in precisions:
+        raise _rows_without_use(request)
+    require_directory(output)
+    remove_leftovers(output)
+    if (output / "onnx").exists():
+        raise InputError(
+            f"{output / 'onnx'} is there already; choose another --output", id="output-not-empty"
+        )
+    return precisions
 
 
 def _rows_to_compare(
