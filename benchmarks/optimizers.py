@@ -63,10 +63,12 @@ def nodes(graph: Path, without: list[str], device: str) -> Counter[str]:
     return Counter(node.op_type for node in model.graph.node)
 
 
-def feeds_of(session: onnxruntime.InferenceSession, tokens: int) -> dict[str, np.ndarray[Any, Any]]:
+def feeds_of(
+    session: onnxruntime.InferenceSession, vocabulary: int, rows: int = ROWS, tokens: int = TOKENS
+) -> dict[str, np.ndarray[Any, Any]]:
     """A random batch; sizes follow from the names of the dynamic dimensions."""
     rng = np.random.default_rng(0)
-    sizes = {"batch": ROWS, "source": TOKENS, "past": PAST}
+    sizes = {"batch": rows, "source": tokens, "past": PAST}
     found = {}
     for value in session.get_inputs():
         shape = [x if isinstance(x, int) else sizes[x] for x in value.shape]
@@ -75,7 +77,7 @@ def feeds_of(session: onnxruntime.InferenceSession, tokens: int) -> dict[str, np
         elif value.name == "attention_mask":
             found[value.name] = np.ones(shape, np.int64)
         elif value.type == "tensor(int64)":
-            top = 2 if value.name == "token_type_ids" else tokens
+            top = 2 if value.name == "token_type_ids" else vocabulary
             found[value.name] = rng.integers(0, top, shape)
         else:
             kind = np.float16 if value.type == "tensor(float16)" else np.float32
@@ -84,10 +86,10 @@ def feeds_of(session: onnxruntime.InferenceSession, tokens: int) -> dict[str, np
 
 
 def compare(
-    sessions: dict[str, onnxruntime.InferenceSession], tokens: int
+    sessions: dict[str, onnxruntime.InferenceSession], vocabulary: int
 ) -> dict[str, tuple[float, float, float]]:
     """Name -> times as fast as `all`: median and quartiles over rounds that run every session."""
-    feeds = feeds_of(sessions["all"], tokens)
+    feeds = feeds_of(sessions["all"], vocabulary)
     spent: dict[str, list[float]] = {name: [] for name in sessions}
     names = list(sessions)
     for turn in range(ROUNDS + 5):
@@ -106,7 +108,7 @@ def compare(
 
 def measure(directory: Path, device: str, threads: int) -> list[dict[str, Any]]:
     artifact = read_artifact(directory)
-    tokens = getattr(artifact, "vocab_size", None) or 1000
+    vocabulary = getattr(artifact, "vocab_size", None) or 1000
     rows = []
     for precision, files in artifact.precisions.items():
         for role in files.keys() & {"model", "encoder", "decoder"}:
@@ -116,7 +118,7 @@ def measure(directory: Path, device: str, threads: int) -> list[dict[str, Any]]:
             sessions = {"all": open_session(graph, device, threads)}
             for name in changing:
                 sessions[name] = open_session(graph, device, threads, without=[name])
-            for name, ratio in compare(sessions, tokens).items():
+            for name, ratio in compare(sessions, vocabulary).items():
                 rows.append({
                     "artifact": directory.name, "precision": precision, "graph": role,
                     "without": name, "ratio": [round(x, 3) for x in ratio],
