@@ -24,7 +24,7 @@ from compressor.export.half_range import LargestValue, range_check
 from compressor.export.int8 import products, to_int8
 from compressor.export.metadata import GRAPHS
 from compressor.export.precision_names import BASE
-from compressor.export.verify import relative_difference
+from compressor.export.verify import greedy_tokens, relative_difference
 from compressor.export.vocabulary import restricted
 from compressor.files import write_json
 from compressor.model.memory import trim_memory
@@ -234,7 +234,7 @@ def _compare_translator(
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         arrays = {name: value.numpy() for name, value in inputs.items()}
         with restricted(model, runtime.tokens.ids.tolist()):
-            tokens = model.generate(**inputs, num_beams=1, do_sample=False)[:, :-1]  # type: ignore[operator]
+            tokens = greedy_tokens(model, inputs, runtime)[:, :-1]
         expected = model(**inputs, decoder_input_ids=tokens).logits.numpy()[..., runtime.tokens.ids]
         actual = runtime.teacher_forced(arrays, tokens.numpy())
         differences.append(relative_difference(actual, expected))

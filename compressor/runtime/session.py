@@ -219,6 +219,7 @@ def _graph_errors(state: Any) -> tuple[type[Exception], ...]:
     return (
         state.Fail, state.InvalidProtobuf, state.InvalidGraph, state.NotImplemented,
         state.InvalidArgument, state.NoSuchFile, state.NoModel,
+        UnicodeDecodeError,  # its message quotes a name from the graph that is no text
     )  # fmt: skip
 
 

@@ -106,6 +106,15 @@ def test_checks_can_be_left_out_and_are_missed_without_a_manifest(classifier):
     assert Classifier(classifier, verify=False).classify(["w3"])
 
 
+def test_a_graph_whose_names_are_no_text_is_told(translator):
+    """onnxruntime quotes the name in its message, which Python then cannot read."""
+    path = translator / "onnx" / "select_past.onnx"
+    path.write_bytes(path.read_bytes().replace(b"Gather", b"\xc7ather", 1))
+    update_manifest(translator, {"onnx/select_past.onnx": sha256_of(path)})
+    with raises(InputError, "graph-invalid"):
+        Translator(translator)
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"tool": "compress 1"}', "[" * 100_000, "\x00", '{"tool": "compress 1", '
              '"files": {"a": 3}}'],

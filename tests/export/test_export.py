@@ -238,3 +238,21 @@ def test_a_real_marian_directory_with_pieces(tmp_path):
     graphs = json.loads((tmp_path / "out" / "onnx" / "graphs.json").read_text())
     assert graphs["generation"]["suppress_tokens"] == [59]
     assert graphs["max_source_tokens"] == 32
+
+
+@pytest.mark.parametrize("setting", ["max_length", "max_new_tokens"])
+def test_a_checkpoint_may_ask_for_more_tokens_than_it_has_positions_for(setting, tmp_path):
+    """Both stop at the 40th position, where PyTorch alone would fail."""
+    directory = toy.translator(tmp_path / "dense")
+    path = directory / "generation_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8")) | {"max_length": None, setting: 1000}
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    checkpoint = open_checkpoint(str(directory))
+    checkpoint.model.generation_config.eos_token_id = None  # it never ends by itself
+    full = Mask.full(checkpoint.layers)
+    batches = synthetic_probe(checkpoint, get_task("translation")).batches
+    checks = export_model(
+        checkpoint, checkpoint.model, full, batches, ["w3"], tmp_path / "out", None
+    )
+    rows = sum(len(batch.inputs()["input_ids"]) for batch in batches)
+    assert f"{40 * rows} greedy tokens of {rows} sentences" in [check.detail for check in checks]
