@@ -56,7 +56,7 @@ class Worker:
         self, seed: int, material: Path, kinds: Sequence[str], seconds: float = SECONDS
     ) -> None:
         self._seconds = seconds
-        self._words = [sys.executable, "-m", "tests.attacks.fuzz_cases", str(seed), str(material)]
+        self._words = [sys.executable, "-m", "tests.attacks.fuzz_process", str(seed), str(material)]
         self._words += kinds
         self._process: subprocess.Popen[str] | None = None
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.fuzz import Worker, failures, fuzz
-from tests.attacks.fuzz_cases import KINDS, Fuzzer
+from tests.attacks.fuzz_cases import KINDS
 from tests.attacks.fuzz_material import make_material
+from tests.attacks.fuzz_process import Fuzzer
 
 pytestmark = pytest.mark.slow
 QUICK = [name for name in KINDS if name != "records"]  # which make a whole run each
