@@ -1,0 +1,37 @@
+"""Checkpoints that several files of tests damage."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.saving import save_checkpoint
+from compressor.model.surgery import prune
+from tests.helpers import toy
+from tests.helpers.tiny import facts, uneven_mask
+
+
+@pytest.fixture(scope="session")
+def intact(once) -> Callable[[str], Path]:
+    """Checkpoints to take copies of: `bert`, `marian` with pieces, and a `pruned` one."""
+
+    def make(directory: Path) -> None:
+        toy.classifier(directory / "bert")
+        toy.marian_with_pieces(directory / "marian")
+        dense = open_checkpoint(str(directory / "marian"))
+        mask = uneven_mask(dense.layers)
+        pruned = prune(dense.model, dense.layers, mask)
+        save_checkpoint(dense, pruned, facts(dense.layers, mask), directory / "pruned")
+
+    directory = once("attacked-checkpoints", make)
+    return lambda name: directory / name
+
+
+@pytest.fixture
+def copy(intact, tmp_path) -> Callable[[str], Path]:
+    """Copies of them that a test may change."""
+    return lambda name: Path(shutil.copytree(intact(name), tmp_path / name))
