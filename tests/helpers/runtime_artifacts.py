@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from compressor.export.graphs import export_graphs
@@ -99,6 +100,11 @@ def classifier(name: str) -> Exported:
     directory = new_directory()
     dense = toy.classifier(directory / "dense", name)
     return export(dense, uneven_mask, directory / "out", balance)
+
+
+def largest(values: np.ndarray) -> float:
+    """The largest absolute value, by which tolerances are measured."""
+    return float(np.abs(values).max())
 
 
 def new_directory() -> Path:
