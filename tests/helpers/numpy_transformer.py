@@ -13,6 +13,7 @@ import torch
 from scipy.special import erf, expit
 
 from compressor.model.architectures import find_sublayers
+from compressor.model.sublayers import Mask
 
 _ACTIVATIONS = {
     "gelu": lambda x: x * 0.5 * (1 + erf(x / np.sqrt(2))),
@@ -185,3 +186,17 @@ class NumpyTransformer:
         side = "encoder" if layer.kind == "encoder_self" else "decoder"
         neurons = self._feed_forward(f"{side}_ffn.{layer.index}", f"{root}.fc1", f"{root}.fc2")
         return self._sub_layer(f"{root}.final_layer_norm", x, neurons)
+
+
+def mask_arrays(mask: Mask) -> dict[str, np.ndarray]:
+    """A mask as gates of `NumpyTransformer.logits`."""
+    return {name: np.array(flags, dtype=float) for name, flags in mask.keep.items()}
+
+
+def with_gate(
+    gates: dict[str, np.ndarray], name: str, head: int, value: float
+) -> dict[str, np.ndarray]:
+    """The gates with another value for one unit."""
+    changed = gates[name].copy()
+    changed[head] = value
+    return gates | {name: changed}

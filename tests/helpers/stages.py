@@ -7,8 +7,8 @@ from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask, belongs
 from compressor.model.surgery import prune
 from compressor.recovery import Recovery
-from compressor.tasks import get_task
-from tests.helpers.batches import examples, labelled_batch
+from compressor.tasks import Batch, get_task
+from tests.helpers.batches import examples, labelled_batch, one_row
 from tests.helpers.tiny import TRANSLATORS, tiny_model, uneven_mask
 
 
@@ -39,3 +39,14 @@ def job(name: str, **options) -> Recovery:
         examples=examples(name),
         **options,
     )
+
+
+def rows_of(setup: Scoring) -> list[Batch]:
+    """The rows of the first batch, each alone and without padding."""
+    batch = setup.batches[0]
+    return [one_row(batch, row) for row in range(len(batch["input_ids"]))]
+
+
+def masks(setup: Scoring) -> list[Mask]:
+    """With all units, and with a different number in every sublayer."""
+    return [Mask.full(setup.layers), uneven_mask(setup.layers)]

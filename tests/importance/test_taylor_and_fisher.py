@@ -11,9 +11,11 @@ import torch
 from compressor.errors import InputError, UsageError
 from compressor.importance import METHODS, score_heads
 from compressor.model.surgery import gated
+from compressor.tasks import Batch
 from tests.helpers.batches import labelled_batch, one_row
 from tests.helpers.errors import raises
-from tests.helpers.stages import scoring
+from tests.helpers.numpy_transformer import NumpyTransformer, mask_arrays, with_gate
+from tests.helpers.stages import rows_of, scoring
 from tests.helpers.tiny import BUILDERS, tiny_model, uneven_mask
 
 
@@ -81,6 +83,34 @@ def test_taylor_per_token_against_autograd_row_by_row(name: str):
         np.testing.assert_allclose(
             found.values[layer.name], sums[layer.name] / tokens[layer.name], rtol=1e-3, atol=1e-6
         )
+
+
+def negative_log_likelihood(logits: np.ndarray, row: Batch) -> float:
+    shifted = logits - logits.max(-1, keepdims=True)
+    log_probabilities = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return -log_probabilities[np.arange(len(logits)), row["labels"].numpy().reshape(-1)].sum()
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_fisher_is_the_mean_square_of_the_gates_derivative(name: str):
+    """Central differences of the gates of the NumPy model, row by row."""
+    setup = scoring(name)
+    found = score_heads("fisher", setup, normalize="none")
+    models = [(NumpyTransformer(setup.model, row), row) for row in rows_of(setup)]
+    ones, step = mask_arrays(setup.mask), 1e-5
+    for layer in setup.layers:
+        for head in (0, layer.units - 1):
+            slopes = [
+                negative_log_likelihood(
+                    model.logits(with_gate(ones, layer.name, head, 1 + step)), row
+                )
+                - negative_log_likelihood(
+                    model.logits(with_gate(ones, layer.name, head, 1 - step)), row
+                )
+                for model, row in models
+            ]
+            expected = np.mean((np.array(slopes) / (2 * step)) ** 2)
+            assert found.values[layer.name][head] == pytest.approx(expected, rel=1e-3, abs=1e-7)
 
 
 def test_batching_does_not_change_scores():

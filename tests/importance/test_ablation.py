@@ -1,0 +1,127 @@
+"""Ablation against models that are really pruned, and what it costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import sacrebleu
+import torch
+
+from compressor.errors import UsageError
+from compressor.importance import score_heads
+from compressor.model.sublayers import Mask, Sublayer
+from compressor.model.surgery import prune
+from tests.helpers.batches import labelled_batch
+from tests.helpers.errors import raises
+from tests.helpers.stages import masks, rows_of, scoring
+from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model, uneven_mask, word_tokenizer
+
+
+def ablated_with(mask: Mask, layer: Sublayer, unit: int) -> list[int]:
+    """What is ablated together with a unit that is there: heads alone, 32 neurons side by side."""
+    if layer.is_attention:
+        return [unit]
+    there = [neuron for neuron, kept in enumerate(mask.keep[layer.name]) if kept]
+    first = there.index(unit) // 32 * 32
+    return there[first : first + 32]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUILDERS)
+def test_ablation_is_the_loss_of_the_physically_pruned_model(name: str):
+    setup = scoring(name)
+    rows = rows_of(setup)
+    terms = sum(int((row["labels"] != -100).sum()) for row in rows)
+
+    def mean_loss(mask: Mask) -> float:
+        model = prune(setup.model, setup.layers, mask)
+        with torch.no_grad():
+            return sum(float(setup.task.loss(model, row)) for row in rows) / terms
+
+    for mask in masks(setup):
+        found = score_heads("ablation", scoring(name, mask=mask))
+        whole = mean_loss(mask)
+        for layer in setup.layers:
+            kept = mask.kept(layer.name)
+            for unit in kept if layer.is_attention else kept[::32]:
+                block = ablated_with(mask, layer, unit)
+                expected = mean_loss(mask.without((layer.name, one) for one in block)) - whole
+                for one in block:
+                    assert found.values[layer.name][one] == pytest.approx(
+                        expected / len(block), abs=2e-5 / len(block)
+                    )
+
+
+def short_answers(setup):
+    if setup.model.config.is_encoder_decoder:
+        setup.model.generation_config.max_length = 8
+    return setup
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUILDERS)
+def test_ablation_of_the_metric_is_what_physical_removal_costs(name: str):
+    """BLEU by sacreBLEU of `generate`, accuracy by counting, of models without the head."""
+    tokenizer = word_tokenizer()
+    for make_mask in (Mask.full, uneven_mask) if name in ("marian", "bert") else (uneven_mask,):
+        setup = scoring(name)
+        mask, batch = make_mask(setup.layers), setup.batches[0]
+        short_answers(setup)
+        inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
+
+        def answers(model, inputs=inputs) -> list[str]:
+            if name in TRANSLATORS:
+                tokens = model.generate(**inputs, num_beams=1, do_sample=False)
+                return tokenizer.batch_decode(tokens, skip_special_tokens=True)
+            return [f"LABEL_{i}" for i in model(**inputs).logits.argmax(-1).tolist()]
+
+        # What a model with one head less says is partly right and partly wrong.
+        other = mask.without([("encoder_self.0", mask.kept("encoder_self.0")[0])])
+        references = answers(prune(setup.model, setup.layers, other))
+
+        def metric(found, references=references) -> tuple[float, str]:
+            if name in TRANSLATORS:
+                value = sacrebleu.corpus_bleu(found, [references]).score
+            else:
+                value = 100 * np.mean([a == b for a, b in zip(found, references, strict=True)])
+            return value, "the metric's signature"
+
+        def value(mask: Mask, setup=setup, metric=metric) -> float:
+            return metric(answers(prune(setup.model, setup.layers, mask)))[0]
+
+        setup = short_answers(scoring(name, mask=mask, tokenizer=tokenizer, metric=metric))
+        found = score_heads("ablation", setup, ablate="metric")
+        whole = value(mask)
+        for layer in setup.layers:
+            for unit in range(layer.units)[:2]:
+                there = mask.keep[layer.name][unit]
+                block = ablated_with(mask, layer, unit) if there else []
+                drop = whole - value(mask.without((layer.name, one) for one in block))
+                share = drop / len(block) if block else 0
+                assert found.values[layer.name][unit] == pytest.approx(share, abs=1e-9)
+        assert any(any(values) for values in found.values.values()) or name not in TRANSLATORS
+        assert found.signature == "ablation|decrease:the metric's signature|normalize:none"
+
+
+def test_ablation_of_the_metric_needs_references():
+    with raises(UsageError, "references-missing"):
+        score_heads("ablation", scoring("bert"), ablate="metric")
+
+
+def test_ablation_states_its_cost_and_computes_no_layer_below_the_heads_again():
+    batches = [labelled_batch(tiny_model("marian"), seed=seed) for seed in (0, 1)]
+    steps = []
+    setup = scoring("marian", batches, progress=lambda done, total: steps.append((done, total)))
+    runs = {"": 0, "encoder.layers.0": 0, "encoder.layers.1": 0, "decoder.layers.2": 0}
+    for name in runs:
+        module = setup.model.get_submodule(f"model.{name}.fc1" if name else "")
+        module.register_forward_hook(lambda *_, name=name: runs.update({name: runs[name] + 1}))
+    cost = score_heads("ablation", setup).cost
+    own = 4 + 2  # heads of an encoder layer, and blocks of its 48 neurons
+    removed = 4 * (2 + 3 + 3) + 2 * (2 + 3)
+    assert runs[""] == cost["forward_passes"] == 2 * (1 + removed)
+    assert cost["backward_passes"] == 0
+    assert runs["encoder.layers.0"] == 2 * (1 + own)  # with everything, and without its own
+    assert runs["encoder.layers.1"] == 2 * (1 + own + own)  # and without the layer's below
+    assert runs["decoder.layers.2"] == 2 * (1 + removed)  # everything is below it
+    assert steps == [(n, 2 * (1 + removed)) for n in range(1, 2 * (1 + removed) + 1)]

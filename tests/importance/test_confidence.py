@@ -1,0 +1,94 @@
+"""Confidence against the attention weights of NumPy models, one row at a time."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from compressor.errors import InputError, UsageError
+from compressor.importance import score_heads
+from compressor.importance.confidence import boundary_ids
+from tests.helpers.batches import labelled_batch, one_row
+from tests.helpers.errors import raises
+from tests.helpers.numpy_transformer import NumpyTransformer, mask_arrays
+from tests.helpers.stages import masks, rows_of, scoring
+from tests.helpers.tiny import BUILDERS, tiny_model
+
+
+def tokenizer_with(boundaries: set[int]) -> SimpleNamespace:
+    """A tokenizer that ends and begins texts with these tokens, up to four."""
+    names = ("cls_token_id", "sep_token_id", "bos_token_id", "eos_token_id")
+    return SimpleNamespace(**dict(zip(names, boundaries, strict=False)))
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_confidence_is_the_mean_largest_attention_weight(name: str):
+    """softmax(q k^T / sqrt(d)) in NumPy; two tokens of the source, one of the target excluded."""
+    setup = scoring(name, units="heads")
+    ids = setup.batches[0]["input_ids"]
+    special = {int(ids[0, 0]), int(ids[2, 4])}
+    if "decoder_input_ids" in setup.batches[0]:
+        special.add(int(setup.batches[0]["decoder_input_ids"][0, 2]))
+    for mask in masks(setup):
+        options = {"tokenizer": tokenizer_with(special), "mask": mask, "units": "heads"}
+        found = score_heads("confidence", scoring(name, **options), normalize="none")
+        expected = {layer.name: [] for layer in setup.layers}
+        for row in rows_of(setup):
+            model = NumpyTransformer(setup.model, row)
+            model.logits(mask_arrays(mask))
+            words = {
+                part: ~np.isin(row[part][0].numpy(), list(special))
+                for part in ("input_ids", "decoder_input_ids")
+                if part in row
+            }
+            for layer in setup.layers:
+                queries = "input_ids" if layer.kind == "encoder_self" else "decoder_input_ids"
+                keys = "decoder_input_ids" if layer.kind == "decoder_self" else "input_ids"
+                for query in np.flatnonzero(words[queries]):
+                    weights = model.probabilities[layer.name][:, query, words[keys]]
+                    if weights.shape[1]:
+                        expected[layer.name].append(weights.max(-1))
+        for layer in setup.layers:
+            kept = np.array(mask.keep[layer.name])
+            np.testing.assert_allclose(
+                found.values[layer.name], np.mean(expected[layer.name], 0) * kept, rtol=1e-4
+            )
+
+
+def test_a_cross_attention_query_without_a_word_to_look_at_does_not_count():
+    batch = labelled_batch(tiny_model("marian"), rows=2)
+    batch["input_ids"][1, :2] = 3  # the second row has but two tokens
+    both, first = (
+        score_heads(
+            "confidence",
+            scoring("marian", batches, "heads", tokenizer=tokenizer_with({3})),
+            normalize="none",
+        )
+        for batches in ([batch], [one_row(batch, 0)])
+    )
+    np.testing.assert_allclose(both.values["cross.0"], first.values["cross.0"], rtol=1e-4)
+
+
+def test_confidence_of_rows_without_words_is_refused():
+    setup = scoring("bert")
+    setup.batches[0]["input_ids"][:] = 3
+    with raises(InputError, "calibration-without-words"):
+        score_heads(
+            "confidence", scoring("bert", setup.batches, "heads", tokenizer=tokenizer_with({3}))
+        )
+
+
+@pytest.mark.parametrize("units", ["neurons", None])
+def test_confidence_of_neurons_is_refused(units: str | None):
+    with raises(UsageError, "method-for-heads-alone"):
+        score_heads("confidence", scoring("bert", units=units))
+
+
+def test_boundary_ids_are_the_tokenizers_begin_and_end():
+    class Tokenizer:
+        cls_token_id, sep_token_id, bos_token_id = 101, 102, None
+        pad_token_id, unk_token_id, mask_token_id = 0, 100, 103
+
+    assert boundary_ids(Tokenizer()) == {101, 102}

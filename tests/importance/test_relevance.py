@@ -1,0 +1,97 @@
+"""Relevance against the linear part of NumPy models, one row at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers.activations import ACT2FN
+
+from compressor.importance import score_heads
+from compressor.importance.relevance import linearized
+from compressor.model.sublayers import Mask
+from tests.helpers.batches import labelled_batch
+from tests.helpers.numpy_transformer import NumpyTransformer, mask_arrays, with_gate
+from tests.helpers.stages import masks, rows_of, scoring
+from tests.helpers.tiny import BUILDERS, tiny_model
+
+
+def relevances(model: NumpyTransformer, layers, mask: Mask) -> dict[str, np.ndarray]:
+    """Relevance per sublayer, [positions, units].
+
+    With probabilities, deviations and activation ratios fixed, logits are affine in one unit's
+    gate: the derivative is the difference that closing the gate makes.
+    """
+    gates = mask_arrays(mask)
+    logits = model.logits(gates)
+    positions, top = np.arange(len(logits)), logits.argmax(-1)
+
+    def without(name: str, unit: int) -> np.ndarray:
+        return model.logits(with_gate(gates, name, unit, 0), frozen=True)[positions, top]
+
+    whole = logits[positions, top]
+    return {
+        x.name: np.stack([whole - without(x.name, unit) for unit in range(x.units)], 1)
+        for x in layers
+    }
+
+
+def shares(relevance: np.ndarray) -> np.ndarray:
+    """Of the absolute values in each row."""
+    total = np.abs(relevance).sum(-1, keepdims=True)
+    return np.abs(relevance) / np.where(total > 0, total, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUILDERS)
+def test_relevance_is_the_contribution_in_the_linear_part_of_the_model(name: str):
+    setup = scoring(name)
+    for mask in masks(setup):
+        by_row = [
+            relevances(NumpyTransformer(setup.model, row), setup.layers, mask)
+            for row in rows_of(setup)
+        ]
+        for per in ("token", "example"):
+            found = score_heads("relevance", scoring(name, mask=mask), per=per, normalize="none")
+            for layer in setup.layers:
+                rows = [row[layer.name] for row in by_row]
+                if per == "example":
+                    rows = [row.sum(0, keepdims=True) for row in rows]
+                expected = np.concatenate([shares(row) for row in rows]).mean(0)
+                np.testing.assert_allclose(found.values[layer.name], expected, rtol=2e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("activation", ["gelu_new", "swish", "relu"])
+def test_relevance_passes_through_every_activation(activation: str):
+    """gelu_new is made of elementary functions, swish is a module, relu is zero in places."""
+    setup = scoring("marian", units="heads")
+    for module in setup.model.modules():
+        if hasattr(module, "activation_fn"):
+            module.activation_fn = ACT2FN[activation]
+    found = score_heads("relevance", setup, normalize="none")
+    by_row = [
+        relevances(NumpyTransformer(setup.model, row, activation), setup.layers, setup.mask)
+        for row in rows_of(setup)
+    ]
+    for layer in setup.layers:
+        expected = np.concatenate([shares(row[layer.name]) for row in by_row]).mean(0)
+        np.testing.assert_allclose(found.values[layer.name], expected, rtol=2e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_the_linearized_model_answers_as_the_model(name: str):
+    setup = scoring(name)
+    with torch.no_grad():
+        expected = setup.task.logits(setup.model, setup.batches[0])
+        with linearized(setup):
+            actual = setup.task.logits(setup.model, setup.batches[0])
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_relevance_states_its_cost():
+    batches = [labelled_batch(tiny_model("marian"), seed=seed) for seed in (0, 1)]
+    assert batches[0]["labels"].shape[1] == 6
+    by_position = score_heads("relevance", scoring("marian", batches)).cost
+    at_once = score_heads("relevance", scoring("marian", batches), per="example").cost
+    assert (by_position["forward_passes"], by_position["backward_passes"]) == (2, 12)
+    assert (at_once["forward_passes"], at_once["backward_passes"]) == (2, 2)
