@@ -1,0 +1,44 @@
+"""What masks are learned from in tests: tiny models and random rows."""
+
+from __future__ import annotations
+
+import random
+
+from compressor.learned_masks import Learning
+from compressor.model.architectures import find_sublayers
+from compressor.model.sublayers import Mask, units_of
+from compressor.tasks import Example, get_task
+from tests.helpers.tiny import LABELS, TRANSLATORS, tiny_model
+
+MAKERS = ("hard-concrete", "subset")
+
+
+def examples(name: str, rows: int = 40, seed: int = 0) -> list[Example]:
+    """Random rows of 2 to 8 tokens."""
+    rng = random.Random(seed)
+
+    def tokens() -> tuple[int, ...]:
+        return tuple(rng.randrange(6, 60) for _ in range(rng.choice([2, 3, 5, 8])))
+
+    translation = name in TRANSLATORS
+    return [
+        Example(row, tokens(), tokens() if translation else (rng.randrange(LABELS),))
+        for row in range(rows)
+    ]
+
+
+def learning(name: str, **options) -> Learning:
+    """A short training that keeps 5 heads, but for what `options` say."""
+    model = options.pop("model", None) or tiny_model(name)
+    keep = options.setdefault("keep", {"heads": 5})
+    units = {"heads"} if keep is None else {units_of(pool) for pool in keep}
+    layers = [layer for layer in find_sublayers(model) if units_of(layer.kind) in units]
+    defaults = {
+        "model": model,
+        "layers": layers,
+        "examples": options.pop("examples", None) or examples(name),
+        "task": get_task("translation" if name in TRANSLATORS else "classification"),
+        "floors": dict.fromkeys(Mask.full(layers).kinds(), 0),
+        "epochs": 2,
+    }
+    return Learning(**defaults | options)

@@ -1,0 +1,76 @@
+"""The same mask again: from the same seed, after a stop, and instead of a damaged state."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from compressor.learned_masks import learn
+from tests.helpers.learning import MAKERS, learning
+
+pytestmark = pytest.mark.slow
+
+
+def facts(learned) -> tuple:
+    weights = {name: value.clone() for name, value in learned.model.state_dict().items()}
+    return learned.mask, learned.scores.values, weights, learned.text
+
+
+def same(one: tuple, other: tuple) -> bool:
+    weights = all(torch.equal(one[2][name], other[2][name]) for name in one[2])
+    return weights and (one[0], one[1], one[3]) == (other[0], other[1], other[3])
+
+
+@pytest.mark.parametrize("weights", ["none", "all"])
+@pytest.mark.parametrize("method", MAKERS)
+def test_the_seed_decides(method: str, weights):
+    job = learning("electra", weights=weights, learning_rate=1e-3, batch_size=8)
+    first = facts(learn(method, job))
+    torch.manual_seed(99)  # what is random elsewhere must not matter
+    assert same(first, facts(learn(method, job)))
+    other = learn(method, dataclasses.replace(job, seed=1))
+    assert other.scores.values != first[1]
+
+
+class Stopped(Exception):
+    """What interrupts a training in the next test."""
+
+
+@pytest.mark.parametrize("stop_at", [5, 14])
+@pytest.mark.parametrize("method", MAKERS)
+def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(
+    method: str, stop_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """3 epochs of 4 steps for the gates, 1 for the weights; stopped within each."""
+    monkeypatch.setattr("compressor.training.loop.SAVE_SECONDS", 0.0)
+    job = learning("bert", weights="all", learning_rate=1e-3, batch_size=8, epochs=4)
+    job = dataclasses.replace(job, patience=99)
+    whole = facts(learn(method, job))
+    calls = 0
+
+    def stop(done: int, total: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == stop_at:
+            raise Stopped
+
+    job = dataclasses.replace(job, state=tmp_path / "gates.safetensors")
+    with pytest.raises(Stopped):
+        learn(method, dataclasses.replace(job, progress=stop))
+    assert same(whole, facts(learn(method, job)))
+    assert same(whole, facts(learn(method, job)))  # once more, when all is done
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a training", None])
+def test_a_damaged_state_is_made_again_with_a_message(tmp_path: Path, damage: bytes | None):
+    """None: the file of a finished training, cut in half."""
+    state, lines = tmp_path / "gates.safetensors", []
+    job = dataclasses.replace(learning("bert"), state=state)
+    whole = facts(learn("subset", job))
+    state.write_bytes(state.read_bytes()[: state.stat().st_size // 2] if damage is None else damage)
+    again = learn("subset", dataclasses.replace(job, report=lines.append))
+    assert same(whole, facts(again))
+    assert str(state) in lines[0]
