@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,33 @@ def recipe_for(model: Path, tmp_path: Path, **options: Any) -> Recipe:
     return short(**values | options)
 
 
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
 def hashes(directory: Path) -> dict[str, str]:
     """The files that decide what is served: weights, heads, graphs, tokenizer."""
     names = ("*.safetensors", "units.json", "onnx/*", "recipe.yaml")
     return {
-        path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        path.relative_to(directory).as_posix(): sha256(path)
         for name in names
         for path in directory.glob(name)
         if path.is_file()
     }
+
+
+def check_manifest(out: Path) -> None:
+    """The manifest lists the files of an artifact, all of them, with their hashes."""
+    manifest = json.loads((out / "manifest.json").read_text(encoding="utf-8"))
+    listed = manifest["files"]
+    on_disk = {
+        path.relative_to(out).as_posix()
+        for path in out.rglob("*")
+        if path.is_file() and ".compress" not in path.parts and path.name != "manifest.json"
+    }
+    assert set(listed) == on_disk
+    for name, facts in listed.items():
+        assert sha256(out / name) == facts["sha256"]
+    needed = {"config.json", "units.json", "recipe.yaml", "report.html", "README.md"}
+    needed |= {"modeling_pruned.py"}
+    assert needed <= on_disk
