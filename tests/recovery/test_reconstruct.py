@@ -13,49 +13,26 @@ import torch
 from torch import nn
 
 from compressor import example
-from compressor.errors import InputError, UsageError
 from compressor.model.architectures import find_sublayers
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.modeling_pruned import OutputBias
-from compressor.model.restore_shape import restore_shape
-from compressor.model.sublayers import Mask, Sublayer
-from compressor.model.surgery import prune, verify_surgery
-from compressor.recovery import RECOVERIES, Recovered, Recovery, reconstruct, recover
-from compressor.recovery.layerwise_forward import LayerwiseForward, blocks_in_order
-from compressor.tasks import Batch, get_task, read_rows
-from tests.helpers.batches import examples
-from tests.helpers.errors import raises
-from tests.helpers.tiny import BUILDERS, TRANSLATORS, empty_first_mask, tiny_model, uneven_mask
+from compressor.model.sublayers import Mask
+from compressor.model.surgery import prune
+from compressor.recovery import Recovery, reconstruct, recover
+from compressor.recovery.layerwise_forward import blocks_in_order
+from compressor.tasks import get_task, read_rows
+from tests.helpers.reconstruction import (
+    MANY,
+    batches_of,
+    difference,
+    job,
+    one_head,
+    reconstructed,
+    rows_of,
+)
+from tests.helpers.tiny import BUILDERS, empty_first_mask, tiny_model, uneven_mask
 
 pytestmark = pytest.mark.slow
-
-MANY = 1500  # enough that every repair helps on the rows held out, too
-
-
-def job(name: str, mask=uneven_mask, rows: int = 60, model: nn.Module | None = None) -> Recovery:
-    """A tiny pruned model and random rows; `mask` makes the mask from the layers."""
-    model = model or tiny_model(name)
-    layers = find_sublayers(model)
-    return Recovery(
-        dense=model,
-        pruned=prune(model, layers, mask(layers)),
-        layers=layers,
-        task=get_task("translation" if name in TRANSLATORS else "classification"),
-        examples=examples(name, rows),
-    )
-
-
-def batches_of(setup: Recovery) -> list[Batch]:
-    return setup.task.batches(setup.examples, setup.dense)
-
-
-def reconstructed(setup: Recovery) -> nn.Module:
-    return recover({"reconstruct": {}}, setup).model
-
-
-def one_head(layer: int, head: int):
-    """A mask that removes a single head."""
-    return lambda layers: Mask.full(layers).without([(layers[layer].name, head)])
 
 
 def without_neurons(count: int | None):
@@ -82,38 +59,6 @@ def ridge_solution(
         np.concatenate([centered, ridge]), np.concatenate([target, ridge @ old.T]), rcond=None
     )[0].T
     return solution, wanted.mean(0) - solution @ x.mean(0)
-
-
-@torch.no_grad()
-def difference(setup: Recovery, pruned: nn.Module) -> float:
-    """Mean squared difference of the logits to the dense model's, over real tokens."""
-    total, count = 0.0, 0
-    for batch in batches_of(setup):
-        expected = setup.task.logits(setup.dense, batch)
-        actual = setup.task.logits(pruned, batch)
-        if expected.dim() == 3:
-            real = batch["labels"] != -100
-            expected, actual = expected[real], actual[real]
-        total += float((actual - expected).pow(2).sum())
-        count += expected.numel()
-    return total / count
-
-
-@torch.no_grad()
-def rows_of(model: nn.Module, path: str, setup: Recovery, kind: str):
-    """Inputs and outputs of a module over all real tokens, as NumPy [tokens, features]."""
-    seen: list[tuple[np.ndarray, np.ndarray]] = []
-    for batch in batches_of(setup):
-        real = setup.task.token_mask(batch, kind)
-
-        def record(module, inputs, output, real=real):
-            seen.append((inputs[0][real].double().numpy(), output[real].double().numpy()))
-
-        handle = model.get_submodule(path).register_forward_hook(record)
-        setup.task.logits(model, batch)
-        handle.remove()
-    inputs, outputs = zip(*seen, strict=True)
-    return np.concatenate(inputs), np.concatenate(outputs)
 
 
 @pytest.mark.parametrize("mask", [uneven_mask, empty_first_mask, without_neurons(2)])
@@ -309,76 +254,6 @@ def test_redundant_neurons_are_made_up_for(name: str, kind: str, monkeypatch):
     torch.testing.assert_close(new[:, :20], old[:, :20] + old[:, 20:40], rtol=0, atol=0.02)
 
 
-@pytest.mark.parametrize("name", ["marian", "bert"])
-def test_only_projections_into_the_stream_change_and_only_after_the_first_cut(name: str):
-    setup = job(name, one_head(1, 0), rows=MANY + 500)
-    wanted = [p.requires_grad for p in setup.pruned.parameters()]
-    model = reconstructed(setup)
-    # The decoder's first self-attention comes before anything it hears from the encoder, and the
-    # first block before the cut.
-    first = "model.encoder.layers.0." if name == "marian" else "bert.encoder.layer.0."
-    later = [
-        x.output
-        for x in setup.layers
-        if x.name != "decoder_self.0" and not x.output.startswith(first)
-    ]
-    before = setup.pruned.state_dict()
-    changed = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
-    possible = {f"{path}.{part}" for path in later for part in ("weight", "bias")}
-    assert changed <= possible
-    # A repair that does not help on held-out rows is dropped: one at most, weight and bias.
-    assert len(possible - changed) <= 2
-    assert [p.requires_grad for p in model.parameters()] == wanted
-    for one in (setup.dense, setup.pruned, model):
-        assert not any(m._forward_hooks or m._forward_pre_hooks for m in one.modules())
-        assert not any("forward" in m.__dict__ for m in one.modules())
-
-
-@pytest.mark.parametrize("methods", [("reconstruct",), ("distill",), ("reconstruct", "distill")])
-def test_the_models_handed_in_stay_as_they_are(methods: tuple[str, ...]):
-    setup = job("marian", rows=48)
-    setup.pruned.train()
-    before = [copy.deepcopy(model.state_dict()) for model in (setup.dense, setup.pruned)]
-    flags = [p.requires_grad for p in setup.pruned.parameters()]
-    options = {"reconstruct": {}, "distill": {"epochs": 1, "learning_rate": 1e-3}}
-    recovered = recover({method: options[method] for method in methods}, setup).model
-    for model, state in zip((setup.dense, setup.pruned), before, strict=True):
-        assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
-    assert all(module.training for module in setup.pruned.modules())
-    assert [p.requires_grad for p in setup.pruned.parameters()] == flags
-    assert any(not torch.equal(v, before[1][k]) for k, v in recovered.state_dict().items())
-    assert recovered.lm_head.weight is recovered.model.shared.weight  # tied, as in the pruned one
-
-
-def test_a_reconstructed_model_shares_what_was_not_solved_for():
-    """A translator's embeddings are most of its weights; a second copy would double its memory."""
-    setup = job("marian")
-    model = reconstructed(setup)
-    assert model.model.shared.weight is setup.pruned.model.shared.weight
-    path = setup.layers[-2].output
-    assert model.get_submodule(path) is not setup.pruned.get_submodule(path)
-
-
-def test_the_same_job_gives_the_same_weights():
-    first, second = (reconstructed(job("marian")).state_dict() for _ in range(2))
-    assert all(torch.equal(value, second[key]) for key, value in first.items())
-
-
-def test_nothing_is_touched_where_nothing_is_missing():
-    """The removed units' columns of the output projections are zero: the cut changes nothing."""
-    model = tiny_model("bert")
-    with torch.no_grad():
-        for layer in find_sublayers(model):
-            unit = slice(layer.unit_width, 2 * layer.unit_width)
-            model.get_submodule(layer.output).weight[:, unit] = 0
-    setup = job("bert", lambda x: Mask.full(x).without((y.name, 1) for y in x), model=model)
-    setup = dataclasses.replace(setup, dense=copy.deepcopy(setup.pruned))
-    recovered = recover({"reconstruct": {}}, setup)
-    assert recovered.text == "reconstruct: nothing to repair in 6 projections"
-    before = setup.pruned.state_dict()
-    assert all(torch.equal(v, before[k]) for k, v in recovered.model.state_dict().items())
-
-
 def test_padding_is_not_looked_at():
     """Wider padding of the same rows, filled with other tokens, changes no weight noticeably."""
     setup = job("bert")
@@ -412,84 +287,3 @@ def test_half_precision_weights_hold_the_repair():
     model = reconstructed(setup)
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
     assert difference(setup, model) < difference(setup, setup.pruned)
-
-
-@pytest.mark.parametrize("name", ["mbart", "distilbert"])
-def test_layerwise_forward_sees_what_a_whole_forward_pass_sees(name: str):
-    """Piece by piece with finished blocks skipped, against hooks in one ordinary pass."""
-    setup = job(name, rows=8)
-    batches = batches_of(setup)
-    forward = LayerwiseForward(setup.pruned, batches, setup.task)
-    order = []
-    for block, sublayers in blocks_in_order(setup.layers):
-        for sublayer in sublayers:
-            pieces = []
-            for number, batch in enumerate(batches):
-                inputs, stream = forward.observe(sublayer, number)
-                assert stream.shape[-1] == 32
-                pieces.append(inputs[setup.task.token_mask(batch, sublayer.kind)].numpy())
-            expected, _ = rows_of(setup.pruned, sublayer.output, setup, sublayer.kind)
-            np.testing.assert_array_equal(np.concatenate(pieces), expected.astype(np.float32))
-            order.append(sublayer.name)
-        forward.finish(block)
-    assert sorted(order) == sorted(layer.name for layer in setup.layers)
-    if name == "mbart":
-        assert order[-3:] == ["decoder_self.2", "cross.2", "decoder_ffn.2"]
-
-
-@pytest.mark.parametrize("name", BUILDERS)
-def test_the_observed_stream_holds_the_projections_output(name: str):
-    """Its derivative by the output bias is one: the bias moves the stream by just as much."""
-    setup = job(name, rows=5)
-    forward = LayerwiseForward(setup.dense, batches_of(setup), setup.task)
-    last: dict[str, Sublayer] = {layer.kind: layer for layer in setup.layers}
-    for layer in last.values():
-        _, before = forward.observe(layer, 0)
-        with torch.no_grad():
-            setup.dense.get_submodule(layer.output).bias += 0.25
-        _, after = forward.observe(layer, 0)
-        torch.testing.assert_close(after - before, torch.full_like(before, 0.25))
-
-
-@pytest.mark.parametrize("mask", [uneven_mask, empty_first_mask])
-@pytest.mark.parametrize("name", BUILDERS)
-def test_a_pruned_model_in_the_dense_shape_is_its_equal_when_gated(name: str, mask):
-    setup = job(name, mask, rows=5)
-    kept = mask(setup.layers)
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for parameter in setup.pruned.parameters():
-            parameter.add_(0.1 * torch.randn_like(parameter))
-    twin = restore_shape(setup.dense, setup.pruned, setup.layers, kept)
-    inputs = [batch.inputs() for batch in batches_of(setup)]
-    verify_surgery(twin, setup.pruned, setup.layers, kept, inputs)
-    assert find_sublayers(twin) == setup.layers
-    again = prune(twin, setup.layers, kept).state_dict()
-    assert set(again) == set(setup.pruned.state_dict())
-    assert all(torch.equal(v, again[k]) for k, v in setup.pruned.state_dict().items())
-
-
-def test_progress_counts_projections():
-    seen = []
-    setup = dataclasses.replace(job("bert", rows=5), progress=lambda *step: seen.append(step))
-    reconstructed(setup)
-    assert seen == [(done, 6) for done in range(1, 7)]
-
-
-def test_no_recovery_gives_the_pruned_model():
-    setup = dataclasses.replace(job("bert"), examples=[])
-    assert recover({}, setup) == Recovered(setup.pruned, "")
-
-
-def test_unknown_methods_missing_rows_and_broken_models_are_errors():
-    setup = job("bert", rows=5)
-    with raises(UsageError, "recovery-unknown") as caught:
-        recover({"distil": {}}, setup)
-    assert all(method in str(caught.value) for method in RECOVERIES)
-    with raises(UsageError, "calibration-missing"):
-        recover({"reconstruct": {}}, dataclasses.replace(setup, examples=[]))
-    with torch.no_grad():
-        setup.pruned.get_submodule(setup.layers[1].inputs["value"]).weight.fill_(float("nan"))
-    with raises(InputError, "activations-not-finite") as caught:
-        recover({"reconstruct": {}}, setup)
-    assert "encoder_self.1" in str(caught.value)

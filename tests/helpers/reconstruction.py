@@ -1,0 +1,75 @@
+"""Tiny pruned models to reconstruct, and what came of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from compressor.model.architectures import find_sublayers
+from compressor.model.sublayers import Mask
+from compressor.model.surgery import prune
+from compressor.recovery import Recovery, recover
+from compressor.tasks import Batch, get_task
+from tests.helpers.batches import examples
+from tests.helpers.tiny import TRANSLATORS, tiny_model, uneven_mask
+
+MANY = 1500  # enough that every repair helps on the rows held out, too
+
+
+def job(name: str, mask=uneven_mask, rows: int = 60, model: nn.Module | None = None) -> Recovery:
+    """A tiny pruned model and random rows; `mask` makes the mask from the layers."""
+    model = model or tiny_model(name)
+    layers = find_sublayers(model)
+    return Recovery(
+        dense=model,
+        pruned=prune(model, layers, mask(layers)),
+        layers=layers,
+        task=get_task("translation" if name in TRANSLATORS else "classification"),
+        examples=examples(name, rows),
+    )
+
+
+def batches_of(setup: Recovery) -> list[Batch]:
+    return setup.task.batches(setup.examples, setup.dense)
+
+
+def reconstructed(setup: Recovery) -> nn.Module:
+    return recover({"reconstruct": {}}, setup).model
+
+
+def one_head(layer: int, head: int):
+    """A mask that removes a single head."""
+    return lambda layers: Mask.full(layers).without([(layers[layer].name, head)])
+
+
+@torch.no_grad()
+def difference(setup: Recovery, pruned: nn.Module) -> float:
+    """Mean squared difference of the logits to the dense model's, over real tokens."""
+    total, count = 0.0, 0
+    for batch in batches_of(setup):
+        expected = setup.task.logits(setup.dense, batch)
+        actual = setup.task.logits(pruned, batch)
+        if expected.dim() == 3:
+            real = batch["labels"] != -100
+            expected, actual = expected[real], actual[real]
+        total += float((actual - expected).pow(2).sum())
+        count += expected.numel()
+    return total / count
+
+
+@torch.no_grad()
+def rows_of(model: nn.Module, path: str, setup: Recovery, kind: str):
+    """Inputs and outputs of a module over all real tokens, as NumPy [tokens, features]."""
+    seen: list[tuple[np.ndarray, np.ndarray]] = []
+    for batch in batches_of(setup):
+        real = setup.task.token_mask(batch, kind)
+
+        def record(module, inputs, output, real=real):
+            seen.append((inputs[0][real].double().numpy(), output[real].double().numpy()))
+
+        handle = model.get_submodule(path).register_forward_hook(record)
+        setup.task.logits(model, batch)
+        handle.remove()
+    inputs, outputs = zip(*seen, strict=True)
+    return np.concatenate(inputs), np.concatenate(outputs)

@@ -1,0 +1,115 @@
+"""What a recovery changes and what it leaves alone, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+
+from compressor.errors import InputError, UsageError
+from compressor.model.architectures import find_sublayers
+from compressor.model.sublayers import Mask
+from compressor.recovery import RECOVERIES, Recovered, recover
+from tests.helpers.errors import raises
+from tests.helpers.reconstruction import MANY, job, one_head, reconstructed
+from tests.helpers.tiny import tiny_model
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", ["marian", "bert"])
+def test_only_projections_into_the_stream_change_and_only_after_the_first_cut(name: str):
+    setup = job(name, one_head(1, 0), rows=MANY + 500)
+    wanted = [p.requires_grad for p in setup.pruned.parameters()]
+    model = reconstructed(setup)
+    # The decoder's first self-attention comes before anything it hears from the encoder, and the
+    # first block before the cut.
+    first = "model.encoder.layers.0." if name == "marian" else "bert.encoder.layer.0."
+    later = [
+        x.output
+        for x in setup.layers
+        if x.name != "decoder_self.0" and not x.output.startswith(first)
+    ]
+    before = setup.pruned.state_dict()
+    changed = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
+    possible = {f"{path}.{part}" for path in later for part in ("weight", "bias")}
+    assert changed <= possible
+    # A repair that does not help on held-out rows is dropped: one at most, weight and bias.
+    assert len(possible - changed) <= 2
+    assert [p.requires_grad for p in model.parameters()] == wanted
+    for one in (setup.dense, setup.pruned, model):
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in one.modules())
+        assert not any("forward" in m.__dict__ for m in one.modules())
+
+
+@pytest.mark.parametrize("methods", [("reconstruct",), ("distill",), ("reconstruct", "distill")])
+def test_the_models_handed_in_stay_as_they_are(methods: tuple[str, ...]):
+    setup = job("marian", rows=48)
+    setup.pruned.train()
+    before = [copy.deepcopy(model.state_dict()) for model in (setup.dense, setup.pruned)]
+    flags = [p.requires_grad for p in setup.pruned.parameters()]
+    options = {"reconstruct": {}, "distill": {"epochs": 1, "learning_rate": 1e-3}}
+    recovered = recover({method: options[method] for method in methods}, setup).model
+    for model, state in zip((setup.dense, setup.pruned), before, strict=True):
+        assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+    assert all(module.training for module in setup.pruned.modules())
+    assert [p.requires_grad for p in setup.pruned.parameters()] == flags
+    assert any(not torch.equal(v, before[1][k]) for k, v in recovered.state_dict().items())
+    assert recovered.lm_head.weight is recovered.model.shared.weight  # tied, as in the pruned one
+
+
+def test_a_reconstructed_model_shares_what_was_not_solved_for():
+    """A translator's embeddings are most of its weights; a second copy would double its memory."""
+    setup = job("marian")
+    model = reconstructed(setup)
+    assert model.model.shared.weight is setup.pruned.model.shared.weight
+    path = setup.layers[-2].output
+    assert model.get_submodule(path) is not setup.pruned.get_submodule(path)
+
+
+def test_the_same_job_gives_the_same_weights():
+    first, second = (reconstructed(job("marian")).state_dict() for _ in range(2))
+    assert all(torch.equal(value, second[key]) for key, value in first.items())
+
+
+def test_nothing_is_touched_where_nothing_is_missing():
+    """The removed units' columns of the output projections are zero: the cut changes nothing."""
+    model = tiny_model("bert")
+    with torch.no_grad():
+        for layer in find_sublayers(model):
+            unit = slice(layer.unit_width, 2 * layer.unit_width)
+            model.get_submodule(layer.output).weight[:, unit] = 0
+    setup = job("bert", lambda x: Mask.full(x).without((y.name, 1) for y in x), model=model)
+    setup = dataclasses.replace(setup, dense=copy.deepcopy(setup.pruned))
+    recovered = recover({"reconstruct": {}}, setup)
+    assert recovered.text == "reconstruct: nothing to repair in 6 projections"
+    before = setup.pruned.state_dict()
+    assert all(torch.equal(v, before[k]) for k, v in recovered.model.state_dict().items())
+
+
+def test_progress_counts_projections():
+    seen = []
+    setup = dataclasses.replace(job("bert", rows=5), progress=lambda *step: seen.append(step))
+    reconstructed(setup)
+    assert seen == [(done, 6) for done in range(1, 7)]
+
+
+def test_no_recovery_gives_the_pruned_model():
+    setup = dataclasses.replace(job("bert"), examples=[])
+    assert recover({}, setup) == Recovered(setup.pruned, "")
+
+
+def test_unknown_methods_missing_rows_and_broken_models_are_errors():
+    setup = job("bert", rows=5)
+    with raises(UsageError, "recovery-unknown") as caught:
+        recover({"distil": {}}, setup)
+    assert all(method in str(caught.value) for method in RECOVERIES)
+    with raises(UsageError, "calibration-missing"):
+        recover({"reconstruct": {}}, dataclasses.replace(setup, examples=[]))
+    with torch.no_grad():
+        setup.pruned.get_submodule(setup.layers[1].inputs["value"]).weight.fill_(float("nan"))
+    with raises(InputError, "activations-not-finite") as caught:
+        recover({"reconstruct": {}}, setup)
+    assert "encoder_self.1" in str(caught.value)
