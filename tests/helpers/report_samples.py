@@ -293,6 +293,9 @@ def hostile_report() -> Report:
     return Report.model_validate(data)
 
 
+MAKERS = [translator_report, classifier_report, hostile_report, mixed_report]
+
+
 def lossy(name: str, base: Variant, p_value: float, **changes: object) -> Variant:
     """A precision of `base` that loses two points of BLEU against it."""
     found = Comparison(
@@ -320,3 +323,12 @@ def int8_report(p_value: float) -> Report:
     return Report.model_validate(
         report.model_copy(update={"variants": variants, "throughput": timed}).model_dump()
     )
+
+
+def with_timing(report: Report, name: str, batch: int, **changes: object) -> Report:
+    """The report with one timing changed."""
+    data = report.model_dump()
+    for row in data["throughput"]["rows"]:
+        if (row["variant"], row["batch_size"]) == (name, batch):
+            row.update(changes)
+    return Report.model_validate(data)

@@ -16,13 +16,11 @@ from compressor.report.schema import Report
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import (
     HOSTILE,
+    MAKERS,
     classifier_report,
     hostile_report,
-    mixed_report,
     translator_report,
 )
-
-MAKERS = [translator_report, classifier_report, hostile_report, mixed_report]
 
 
 class MarkdownTables(HTMLParser):

@@ -14,15 +14,14 @@ from compressor.report.page import render_html
 from compressor.report.schema import Report
 from tests.helpers.report_samples import (
     HOSTILE,
+    MAKERS,
     classifier_report,
     hostile_report,
-    mixed_report,
     translator_report,
 )
 
 SECTIONS = ["gate", "quality", "throughput", "heads", "size", "verification", "origin",
             "environment"]  # fmt: skip
-MAKERS = [translator_report, classifier_report, hostile_report, mixed_report]
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 
 
