@@ -1,115 +1,22 @@
-"""`compress study`: what it finds against models that are really pruned, and as a user meets it."""
+"""What `compress study` finds, against models that are really pruned."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
-import sacrebleu
 import torch
 
-from compressor.errors import InputError, UsageError
 from compressor.evaluation import compare
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.study import STUDIES, agreement, run_study
-from compressor.study.output import PREFIX, SUFFIXES, render_text
+from compressor.study import agreement
 from compressor.tasks import read_rows
-from tests.helpers import toy
-from tests.helpers.command_line import compress
-from tests.helpers.conllu import conllu
-from tests.helpers.errors import raises
-from tests.helpers.recipes import request
+from tests.helpers.studies import RESAMPLES, run
 from tests.helpers.tiny import facts, uneven_mask
 
 pytestmark = pytest.mark.slow
-
-RESAMPLES = 200
-
-
-@dataclass(frozen=True)
-class Toy:
-    """A toy checkpoint with data it knows."""
-
-    model: Path
-    calibration: Path
-    test: Path
-    task: str
-
-    def answers(self, without: list[tuple[str, int]]) -> list[str]:
-        """What the physically pruned model says to each test row alone, by transformers."""
-        checkpoint = open_checkpoint(str(self.model))
-        mask = Mask.full(checkpoint.layers).without(without)
-        model = prune(checkpoint.model, checkpoint.layers, mask)
-        found = []
-        for text in read_rows(self.task, self.test).sources:
-            inputs = checkpoint.tokenizer(text, return_tensors="pt", return_token_type_ids=False)
-            if self.task == "translation":
-                ids = model.generate(**inputs, num_beams=1, do_sample=False)[0]
-                found.append(checkpoint.tokenizer.decode(ids, skip_special_tokens=True))
-            else:
-                found.append(f"LABEL_{int(model(**inputs).logits.argmax())}")
-        return found
-
-    def value(self, answers: list[str]) -> float:
-        """BLEU or accuracy of answers to the test rows."""
-        references = read_rows(self.task, self.test).targets
-        if self.task == "translation":
-            return sacrebleu.corpus_bleu(answers, [references]).score
-        return 100 * float(np.mean([a == b for a, b in zip(answers, references, strict=True)]))
-
-
-def short_answers(directory: Path) -> Path:
-    """The checkpoint with translations of at most 7 tokens, so that tests are quick."""
-    path = directory / "generation_config.json"
-    if path.exists():
-        settings = json.loads(path.read_text(encoding="utf-8")) | {"max_length": 8}
-        path.write_text(json.dumps(settings), encoding="utf-8")
-    return directory
-
-
-@pytest.fixture(scope="module")
-def toys(tmp_path_factory) -> dict[str, Toy]:
-    root = tmp_path_factory.mktemp("toys")
-    made: dict[str, Toy] = {}
-    builders: list[tuple[str, Callable, Callable]] = [
-        ("translation", toy.translator, toy.pairs_file),
-        ("classification", toy.classifier, toy.labels_file),
-    ]
-    for task, build, rows in builders:
-        made[task] = Toy(
-            short_answers(build(root / task)),
-            rows(root / f"{task}-calibration.tsv", rows=16),
-            rows(root / f"{task}-test.tsv", rows=12, seed=1),
-            task,
-        )
-    return made
-
-
-def run(name: str, output: Path, **given: Any) -> dict[str, Any]:
-    """Run a study in this process; its data, after checking what is always so."""
-    options = {"device": "cpu"}
-    options |= {k: v if isinstance(v, list) else str(v) for k, v in given.items()}
-    if "test" in given:
-        options |= {"resamples": RESAMPLES}
-    result = run_study(request(STUDIES[name], **options), output)
-    written = {path.name for path in output.iterdir() if path.is_file()}
-    assert {f"{PREFIX}{name}{suffix}" for suffix in SUFFIXES} <= written
-    data = json.loads((output / f"{PREFIX}{name}.json").read_text(encoding="utf-8"))
-    assert data == json.loads(json.dumps(result.data))
-    page = (output / f"{PREFIX}{name}.md").read_text(encoding="utf-8")
-    assert page.startswith("# ")
-    assert f"{PREFIX}{name}.png" in page
-    assert all(sentence in render_text(result) for sentence in result.sentences)
-    return data
 
 
 @pytest.mark.parametrize("task", ["translation", "classification"])
@@ -204,15 +111,6 @@ def test_a_repaired_curve_is_another_one(toys, tmp_path):
     assert data["recover"] == "reconstruct"
 
 
-def test_calibrating_on_test_rows_is_told(toys, tmp_path):
-    model = toys["classification"]
-    rows = {"test": model.test, "calibration": model.test}
-    data = run("curve", tmp_path / "out", model=model.model, points="0", **rows)
-    assert data["shared_rows"] == 12
-    page = (tmp_path / "out" / "study-curve.md").read_text(encoding="utf-8")
-    assert "12 of 12 test rows are calibration rows too" in page
-
-
 def test_agreement_compares_data_sets_and_their_halves(toys, tmp_path):
     model = toys["translation"]
     data = run(
@@ -264,39 +162,6 @@ def test_training_follows_the_ranking_to_the_last_checkpoint(toys, tmp_path):
     assert last["points"][1]["value"] == pytest.approx(model.value(model.answers(everything)))
 
 
-def test_a_wrong_checkpoint_is_an_error_before_anything_is_computed(toys, tmp_path):
-    """And the command can then be corrected in the same directory."""
-    model, other = toys["classification"], toys["translation"]
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    for wrong in (other.model, empty):
-        with pytest.raises(InputError, match=re.escape(str(wrong))):
-            run(
-                "training", tmp_path / "out",
-                checkpoint=[str(model.model), str(wrong), str(model.model)],
-                test=model.test, calibration=model.calibration,
-            )  # fmt: skip
-        output = tmp_path / "out"  # a computed stage would leave a file
-        assert not output.exists() or not list(output.iterdir())
-
-
-@pytest.fixture(scope="module")
-def trees(tmp_path_factory) -> Path:
-    """Sentences of the words that the toys know; each word hangs on the one before it."""
-    path = tmp_path_factory.mktemp("trees") / "trees.conllu"
-    sentences = []
-    for number in range(40):
-        words = [f"w{3 + (number * 5 + 7 * place) % 57}" for place in range(3 + number % 4)]
-        sentences.append(
-            conllu(*(
-                f"{place} {word} {place - 1} {'root' if place == 1 else 'obj'}"
-                for place, word in enumerate(words, 1)
-            ))
-        )  # fmt: skip
-    path.write_text("\n".join(sentences), encoding="utf-8")
-    return path
-
-
 @pytest.mark.parametrize("task", ["translation", "classification"])
 def test_roles_before_and_after_pruning(task: str, toys, trees, tmp_path):
     model = toys[task]
@@ -337,79 +202,3 @@ def test_roles_of_the_encoder_alone_without_rows(toys, trees, tmp_path):
     page = (tmp_path / "few" / "study-roles.md").read_text(encoding="utf-8")
     assert f"below 100 arcs, and left out: obj ({few['too_rare']['obj']})" in page
     assert not any("syntactic" in found for heads in few["heads_roles"].values() for found in heads)
-
-
-def test_roles_without_text_or_without_pruning_are_errors(toys, trees, tmp_path):
-    with raises(UsageError, "rows-missing"):
-        run("roles", tmp_path / "none", model=toys["translation"].model)
-    with raises(InputError, "checkpoint-not-pruned"):
-        run(
-            "roles", tmp_path / "dense", model=toys["translation"].model, conllu=trees,
-            pruned=toys["translation"].model,
-        )  # fmt: skip
-
-
-def test_methods_without_rows_or_data_are_refused(toys, tmp_path):
-    model = toys["classification"]
-    for name, given, id in [
-        ("curve", {"test": model.test}, "calibration-missing"),
-        ("layers", {"test": model.test}, "calibration-missing"),
-        (
-            "curve",
-            {"test": model.test, "calibration": model.calibration, "recover": "distill"},
-            "name-unknown",
-        ),
-        (
-            "agreement",
-            {"calibration": model.test, "other": model.test, "method": "random"},
-            "method-without-data",
-        ),
-    ]:
-        with raises(UsageError, id):
-            run(name, tmp_path / name, model=model.model, **given)
-        output = tmp_path / name  # empty, so that the options can be corrected
-        assert not output.exists() or not list(output.iterdir())
-
-
-def test_a_study_from_the_shell(toys, tmp_path):
-    """Done stages are not done again, nor with other options; one directory for two studies."""
-    model, out = toys["classification"], tmp_path / "out"
-    arguments = [
-        "study", "heads", "-m", model.model, "--test", model.test, "-o", out, "--resamples", 200,
-        "--device", "cpu",
-    ]  # fmt: skip
-    first = compress(*arguments)
-    assert first.returncode == 0, first.stderr
-    assert "Corrected for 12 tests" in first.stdout
-    assert "removing each of 4 heads of encoder_self.2 …" in first.stderr
-    again = compress(*arguments, "--json")
-    assert again.stderr.count("done before") == 4
-    data = json.loads(again.stdout)
-    assert (data["ok"], data["study"], data["output"]) == (True, "heads", str(out))
-    again = compress(*arguments[:-3], 300, "--device", "cpu")
-    assert again.returncode == 2
-    assert "200" in again.stderr
-    assert "300" in again.stderr
-    run("layers", out, model=model.model, test=model.test, method="magnitude")
-    assert {path.stem for path in out.glob("*.md")} == {"study-heads", "study-layers"}
-
-
-@pytest.mark.parametrize("damage", [lambda text: text[: len(text) // 2], lambda text: "[1]"])
-def test_damaged_results_of_a_stage_are_computed_again(damage, toys, tmp_path):
-    model, out = toys["classification"], tmp_path / "out"
-    options = {"model": model.model, "test": model.test, "method": "magnitude"}
-    first = run("layers", out, **options)
-    state = out / ".compress" / f"{PREFIX}layers" / ".compress"
-    stages = [path for path in state.glob("*.json") if path.name != "run.json"]
-    assert stages
-    for path in stages:
-        path.write_text(damage(path.read_text(encoding="utf-8")), encoding="utf-8")
-    assert run("layers", out, **options) == first
-
-
-def test_a_directory_with_other_things_is_left_alone(toys, tmp_path):
-    model = toys["classification"]
-    (tmp_path / "report.json").write_text("{}", encoding="utf-8")
-    with raises(InputError, "output-not-empty"):
-        run("heads", tmp_path, model=model.model, test=model.test)
-    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
