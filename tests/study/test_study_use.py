@@ -1,4 +1,4 @@
-"""`compress study` as a user meets it: shell, warnings, refusals, results that are there before."""
+"""`compress study` as a user meets it: shell, warnings, refusals, and earlier results."""
 
 from __future__ import annotations
 
