@@ -1,11 +1,12 @@
-"""Where the time of a graph goes: by operator, in a dense and in a pruned encoder.
+"""Where the time of graphs goes: by operator, in a dense and in a pruned model.
 
     python -m benchmarks.operators DENSE PRUNED [--rows N] [--tokens N] [--threads N]
 
-Both graphs run the same random batch with onnxruntime's profiler on, in turns. What a pruned model
-gains on products it cannot gain on additions and normalization, whose width stays as it is: that is
-what keeps a measured speed-up below the limit, which counts products alone. Results are added to
-benchmarks/results/operators.json, a section for each machine, and drawn into operators.md.
+Graphs of both run the same random batch with onnxruntime's profiler on, in turns; a decoder runs
+one step, with 8 tokens in its cache. What a pruned model gains on products it cannot gain on
+additions and normalization, whose width stays as it is: that is what keeps a measured speed-up
+below the limit, which counts products alone. Results go to benchmarks/results/operators.json,
+a section for each machine, and drawn into operators.md.
 """
 
 from __future__ import annotations
@@ -71,17 +72,24 @@ def profile(graph: Path, precision: str, args: argparse.Namespace) -> dict[str, 
 def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each kind of operator: median milliseconds of the dense and the pruned graph."""
     rows = []
-    for precision in args.precision:
+    files = read_artifact(args.dense).precisions
+    graphs = [
+        (precision, role)
+        for precision in args.precision
+        for role in ("model", "encoder", "decoder")
+        if role in files[precision]
+    ]
+    for precision, role in graphs:
         spent: dict[Path, dict[str, list[float]]] = {args.dense: {}, args.pruned: {}}
         for turn in range(TURNS):
             for directory in list(spent)[:: 1 if turn % 2 else -1]:
-                files = read_artifact(directory).precisions[precision]
-                graph = directory / GRAPH_DIRECTORY / files.get("model", files.get("encoder", ""))
+                name = read_artifact(directory).precisions[precision][role]
+                graph = directory / GRAPH_DIRECTORY / name
                 for kind, times in profile(graph, precision, args).items():
                     spent[directory].setdefault(kind, []).extend(times)
         rows += [
             {
-                "precision": precision, "kind": kind,
+                "precision": precision, "graph": role, "kind": kind,
                 "dense": median(spent[args.dense][kind]),
                 "pruned": median(spent[args.pruned].get(kind, [0.0])),
             }
@@ -97,17 +105,17 @@ def draw(found: dict[str, list[dict[str, Any]]]) -> str:
         lines += [
             f"{title}.",
             "",
-            "| precision | operators | dense, ms | pruned, ms | times |",
-            "| --- | --- | ---: | ---: | ---: |",
+            "| precision | graph | operators | dense, ms | pruned, ms | times |",
+            "| --- | --- | --- | ---: | ---: | ---: |",
         ]
-        for precision in dict.fromkeys(row["precision"] for row in rows):
-            chosen = [row for row in rows if row["precision"] == precision]
+        for precision, graph in dict.fromkeys((row["precision"], row["graph"]) for row in rows):
+            chosen = [row for row in rows if (row["precision"], row["graph"]) == (precision, graph)]
             total = {"kind": "all"} | {k: sum(r[k] for r in chosen) for k in ("dense", "pruned")}
             for row in (*chosen, total):
                 ratio = f"{row['dense'] / row['pruned']:.2f}" if row["pruned"] else "–"
                 lines.append(
-                    f"| {precision} | {row['kind']} | {row['dense']:.2f} | {row['pruned']:.2f} | "
-                    f"{ratio} |"
+                    f"| {precision} | {graph} | {row['kind']} | {row['dense']:.2f} | "
+                    f"{row['pruned']:.2f} | {ratio} |"
                 )
         lines.append("")
     return "\n".join(lines)
