@@ -130,7 +130,10 @@ def fuzz(
         worker = Worker(seed, material, kinds)
         try:
             while not errors:
-                found.append(worker.run(waiting.get_nowait()))
+                one = worker.run(waiting.get_nowait())
+                found.append(one)
+                for line in failures([one], seed):  # now: who stops it has seen them
+                    print(line, file=sys.stderr, flush=True)
                 if len(found) % 500 == 0:
                     print(f"{len(found)} cases", file=sys.stderr, flush=True)
         except queue.Empty:
