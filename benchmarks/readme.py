@@ -28,7 +28,7 @@ PAGES = {
         "scoring": "scoring.md",
     },
     "docs/precision.md": {"int8-scales": "int8-scales.md"},
-    "docs/speed.md": {"speed": "speed-1-threads-summary.md"},
+    "docs/speed.md": {"speed": "speed-1-threads-summary.md", "operators": "operators.md"},
 }
 MOST_LOST = 1.0  # points, of what the README's table shows
 NAMES = {
