@@ -24,6 +24,25 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 WRITER_SECONDS = 5.0  # to wait for somebody to write into a named pipe
 
 
+class Panic(ValueError):
+    """A library in Rust gave up, as `tokenizers` does over some damaged files."""
+
+
+@contextmanager
+def panics_raised() -> Iterator[None]:
+    """Turn a panic of a library in Rust, which Python does not count as an Exception, into one.
+
+    Raises:
+        Panic: the library panicked.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise Panic(f"it cannot be used: {error}") from error
+
+
 def require_regular(path: Path) -> None:
     """Check that opening a file neither waits for a writer nor reads a device.
 

@@ -8,6 +8,7 @@ from typing import Any
 import transformers
 
 from compressor.errors import InputError
+from compressor.input_files import panics_raised
 from compressor.model.configuration import first_line
 from compressor.model.quiet import quiet_transformers
 
@@ -29,7 +30,7 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
         InputError: it is missing, damaged, without the tokens that are needed, or of another model.
     """
     try:
-        with quiet_transformers():
+        with quiet_transformers(), panics_raised():
             tokenizer = transformers.AutoTokenizer.from_pretrained(
                 directory, local_files_only=True, trust_remote_code=trust_remote_code
             )

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import EnvironmentProblem, InputError, UsageError
-from compressor.input_files import MIB, read_text
+from compressor.input_files import MIB, Panic, panics_raised, read_text
 from compressor.runtime.sentencepiece_normalizer import SentencePieceNormalizer
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class TextTokenizer:
             ) from error
         except UnicodeDecodeError as error:
             raise _invalid(path, error) from error
+        self._path = path
         self._tokenizer, self._normalizer = _load(text, path)
         if max_tokens is not None:
             added = self._tokenizer.num_special_tokens_to_add(False)
@@ -98,6 +99,7 @@ class TextTokenizer:
 
         Raises:
             UsageError: not as many pairs as texts.
+            InputError: the file is damaged in a way that only shows now.
         """
         rows: list[Any] = self._normalized(texts)
         if pairs is not None:
@@ -107,7 +109,11 @@ class TextTokenizer:
                     id="pairs-do-not-match-texts",
                 )
             rows = list(zip(rows, self._normalized(pairs), strict=True))
-        encodings = self._tokenizer.encode_batch(rows)
+        try:
+            with panics_raised():
+                encodings = self._tokenizer.encode_batch(rows)
+        except Panic as error:
+            raise _invalid(self._path, error) from error
         return [Encoded(self._known(e.ids), e.type_ids, bool(e.overflowing)) for e in encodings]
 
     def warn_of_cut(self, cut: int, texts: int, stacklevel: int = 3) -> None:
@@ -124,8 +130,16 @@ class TextTokenizer:
             )
 
     def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
-        """The text of each row of ids, special tokens left out."""
-        return list(self._tokenizer.decode_batch([list(row) for row in rows]))
+        """The text of each row of ids, special tokens left out.
+
+        Raises:
+            InputError: the file is damaged in a way that only shows now.
+        """
+        try:
+            with panics_raised():
+                return list(self._tokenizer.decode_batch([list(row) for row in rows]))
+        except Panic as error:
+            raise _invalid(self._path, error) from error
 
     def _normalized(self, texts: Sequence[str]) -> list[str]:
         return list(texts) if self._normalizer is None else list(map(self._normalizer, texts))
@@ -147,17 +161,16 @@ def _load(text: str, path: Path) -> tuple[Tokenizer, SentencePieceNormalizer | N
             id="tokenizers-not-installed",
         ) from error
     try:
-        tokenizer = Tokenizer.from_str(text)
-        if tokenizer.token_to_id(FIRST_WITHOUT_ID) is None:
-            return tokenizer, None
-        return tokenizer, _take_normalizer(tokenizer)
-    except BaseException as error:  # the library raises nothing more specific, and may panic
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise
+        with panics_raised():
+            tokenizer = Tokenizer.from_str(text)
+            if tokenizer.token_to_id(FIRST_WITHOUT_ID) is None:
+                return tokenizer, None
+            return tokenizer, _take_normalizer(tokenizer)
+    except Exception as error:  # the library raises nothing more specific
         raise _invalid(path, error) from error
 
 
-def _invalid(path: Path, error: BaseException) -> InputError:
+def _invalid(path: Path, error: Exception) -> InputError:
     reason = " ".join(str(error).split())
     return InputError(
         f"{path} is not a tokenizer file ({reason:.300}); export the model again",

@@ -235,6 +235,21 @@ def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(translator):
         Translator(translator)
 
 
+def test_a_tokenizer_that_the_library_panics_over_is_told(classifier):
+    """A rule names a special token that is not there; that only shows when a text is encoded."""
+    path = classifier / "onnx" / "tokenizer.json"
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data["post_processor"] = {
+        "type": "TemplateProcessing", "pair": [], "special_tokens": {},
+        "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}],
+    }  # fmt: skip
+    path.write_text(json.dumps(data), encoding="utf-8")
+    reseal(classifier, "onnx/tokenizer.json")
+    with raises(InputError, "tokenizer-invalid"):
+        Classifier(classifier).classify(["w3"])
+    assert status_of(["classify", str(classifier), str(path)]) == 4
+
+
 def test_ids_beyond_the_embeddings_of_a_classifier_are_told(classifier):
     path = classifier / "onnx" / "tokenizer.json"
     data = json.loads(path.read_text(encoding="utf-8"))

@@ -103,6 +103,13 @@ def test_a_configuration_that_is_none_is_told(data, id, copy):
     refused(directory, id, str(directory))
 
 
+# Names a special token that is not there: the tokenizers library panics when it encodes.
+PANICS = {
+    "type": "TemplateProcessing", "pair": [], "special_tokens": {},
+    "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}],
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "file", ["source.spm", "target.spm", "vocab.json", "tokenizer_config.json"]
 )
@@ -128,6 +135,7 @@ def test_damaged_files_of_a_tokenizer_are_told(file, damage, copy):
         ("bert", without("tokenizer.json", "tokenizer_config.json"), "tokenizer-missing"),
         ("bert", without("tokenizer.json"), "tokenizer-unreadable"),
         ("bert", contents("tokenizer.json", b"{}"), "tokenizer-unreadable"),
+        ("bert", configure("tokenizer.json", post_processor=PANICS), "tokenizer-unreadable"),
         ("marian", without("source.spm"), "tokenizer-unreadable"),
         ("marian", without("vocab.json"), "tokenizer-unreadable"),
         ("marian", configure("vocab.json", **{"unused50": None}), "tokenizer-unreadable"),
