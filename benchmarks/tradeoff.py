@@ -143,7 +143,7 @@ def figure(reports: Sequence[Report], path: Path) -> None:
             panel.set_title(f"batch {batch}", loc="left")
             panel.set_xlabel("times as fast as dense fp32, measured")
         panels[0].set_ylabel(UNIT[reports[0].task])
-        panels[0].legend()
+        panels[0].legend(loc="lower left")
         drawn.savefig(path, dpi=150, facecolor="white")
 
 

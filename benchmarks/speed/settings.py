@@ -92,6 +92,8 @@ def prepare(name: str, args: argparse.Namespace, progress: Progress) -> Setting:
                 "precision": ["fp32", other],
                 "target_text": text,
             }
+            if other == "int8":
+                options["calibration"] = found["recipe"]["calibration"]
             export_checkpoint(assemble(ExportRequest, as_flags(options)), restricted)
     return Setting(
         name=name, title=found["title"], checkpoint=Path(found["checkpoint"]),
