@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +18,11 @@ from tests.helpers.tiny import BUILDERS
 
 # Of tests that are repeated for every architecture, `make quick` runs one per kind of model.
 QUICK_ARCHITECTURES = {"marian", "bert"}
+
+# A shell ignores Ctrl-C for what it starts in the background, and processes inherit that; those
+# that tests interrupt must not.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
