@@ -10,7 +10,7 @@ files, where a manifest lists the file that was changed. A failure names its see
 second line above repeats it alone.
 
 Cases run one after another in worker processes that are started again after a case that failed.
-20,000 cases take about an hour and a half on one core, and a minute more to make the models that
+20,000 cases take about forty minutes on one core, and a minute more to make the models that
 they start from.
 """
 
