@@ -6,7 +6,7 @@ Graphs of both run the same random batch with onnxruntime's profiler on, in turn
 one step, with 8 tokens in its cache. What a pruned model gains on products it cannot gain on
 additions and normalization, whose width stays as it is: that is what keeps a measured speed-up
 below the limit, which counts products alone. Results go to benchmarks/results/operators.json,
-a section for each machine, and drawn into operators.md.
+a section for each machine, and as tables to operators.md.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ PROVIDERS: dict[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecuti
 _ERRORS_ONLY = 3
 # (device, precision) -> optimizations of onnxruntime that make our graphs slower there. Its one
 # kernel for residual addition and layer normalization is slower in float32 on the CPU than the two
-# that it replaces: without it encoders run 1.06 to 1.25 times as fast, decoders 1.03 times
+# that it replaces: without it encoders run 1.05 to 1.25 times as fast, decoders up to 1.03 times
 # (benchmarks/results/optimizers.md). All its other optimizations gain, or change nothing.
 _SLOWER = {("cpu", "fp32"): ("SkipLayerNormFusion",)}
 
