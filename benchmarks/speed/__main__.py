@@ -143,7 +143,8 @@ def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress
         fresh = _fresh(chosen, workloads[-1], setting, args.device, threads, progress)
     return {
         "name": setting.name, "title": setting.title, "task": setting.task,
-        "device": args.device, "threads": threads, "macs": setting.macs,
+        "device": args.device, "threads": threads, "budget": setting.budget,
+        "macs_share": setting.macs_share,
         "target_length": setting.target_length,
         "kept": read_pruning_record(setting.output).mask.counts(),
         "peers": [

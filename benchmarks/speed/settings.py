@@ -19,9 +19,13 @@ from compressor.pipeline.recipe import ExportRequest, as_flags, make_recipe
 from compressor.pipeline.run import run
 from compressor.pipeline.single_steps import export_checkpoint
 from compressor.progress import Progress
+from compressor.report.schema import load_report
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.tasks import Rows, get_task, read_rows
 
+# For random weights: a share of the multiply-adds would be taken from the attention alone, whose
+# random heads are the smallest. Trained models lose some of both kinds.
+_EVEN_HALF = {"keep": "heads=0.5,neurons=0.5"}
 NAMES = ("translator", "opus-size", "classifier", "bert-base-size")
 
 
@@ -31,9 +35,10 @@ class Setting:
 
     Args:
         checkpoint: the dense checkpoint.
-        output: the artifact of `compress run` with `macs` of the multiply-adds; the dense artifact
-            to compare with is in a subdirectory.
-        macs: the share of the multiply-adds that the pruned model keeps.
+        output: the artifact of `compress run`; the dense artifact to compare with is in a
+            subdirectory.
+        budget: what the pruned model keeps, as `compress run` is told: `macs` or `keep`.
+        macs_share: the share of the multiply-adds that this is, from the run's report.
         rows: the rows that are timed and, if the model is `trained`, whose quality is measured.
         restricted: an artifact with the same heads whose decoder scores only the tokens that occur
             in a target text.
@@ -52,7 +57,8 @@ class Setting:
     target_length: int | None
     batches: int
     warmup: int
-    macs: str
+    budget: dict[str, str]
+    macs_share: float | None
     restricted: Path | None = None
     parallel: str | None = None
 
@@ -76,10 +82,11 @@ def prepare(name: str, args: argparse.Namespace, progress: Progress) -> Setting:
     found = _MAKE[name](args, work)
     other = "fp16" if args.device == "cuda" else "int8"
     recipe = make_recipe(
-        model=str(found["checkpoint"]), macs=found["macs"], precision=["fp32", other], bench=False,
-        device=args.device, **found["recipe"],
+        model=str(found["checkpoint"]), precision=["fp32", other], bench=False,
+        device=args.device, **found["budget"], **found["recipe"],
     )  # fmt: skip
-    progress.message(f"{name}: {found['checkpoint']} to {found['macs']} of the multiply-adds")
+    budget = " ".join(f"--{option} {value}" for option, value in found["budget"].items())
+    progress.message(f"{name}: {found['checkpoint']} with {budget}")
     run(recipe, work / "out", f"python -m benchmarks.speed {name}", progress)
     rows = read_rows(found["task"], found["test"], limit=found.get("test_rows"), minimum=2)
     text, restricted = found.get("target_text"), None
@@ -99,7 +106,9 @@ def prepare(name: str, args: argparse.Namespace, progress: Progress) -> Setting:
         name=name, title=found["title"], checkpoint=Path(found["checkpoint"]),
         output=work / "out", rows=rows, trained=found["trained"],
         target_length=found.get("length"), batches=found["batches"], warmup=found["warmup"],
-        macs=found["macs"], restricted=restricted, parallel=found.get("parallel"),
+        budget=found["budget"],
+        macs_share=load_report(work / "out").variants[-1].macs_share, restricted=restricted,
+        parallel=found.get("parallel"),
     )  # fmt: skip
 
 
@@ -108,8 +117,9 @@ def _translator(args: argparse.Namespace, _: Path) -> dict[str, Any]:
         "title": "the bundled translator (3 + 3 layers, width 256, 6,000 pieces)",
         "task": "translation", "checkpoint": example.model(), "trained": True,
         "test": args.tatoeba or str(example.test()), "test_rows": args.test_rows, "length": 12,
-        "target_text": args.target_text, "parallel": args.parallel, "macs": "0.8",
-        "recipe": {"calibration": str(example.calibration())}, "batches": 8, "warmup": 10,
+        "target_text": args.target_text, "parallel": args.parallel,
+        "budget": {"macs": "0.8"}, "recipe": {"calibration": str(example.calibration())},
+        "batches": 8, "warmup": 10,
     }  # fmt: skip
 
 
@@ -121,7 +131,7 @@ def _opus(args: argparse.Namespace, work: Path) -> dict[str, Any]:
         "title": "a translator of OPUS-MT's size (6 + 6 layers, width 512, 58,101 pieces), random "
         "weights",
         "task": "translation", "checkpoint": checkpoint, "trained": False,
-        "test": str(example.test()), "length": 24, "macs": "0.5",
+        "test": str(example.test()), "length": 24, "budget": _EVEN_HALF,
         "recipe": _by_magnitude(str(example.calibration())), "batches": 2, "warmup": 3,
     }  # fmt: skip
 
@@ -134,7 +144,7 @@ def _classifier(args: argparse.Namespace, _: Path) -> dict[str, Any]:
         "task": "classification", "checkpoint": args.classifier, "trained": True,
         "test": f"{args.clinc}/test.tsv", "test_rows": args.test_rows,
         "recipe": {"calibration": f"{args.clinc}/valid.tsv", "calibration_rows": 1024},
-        "batches": 8, "warmup": 10, "macs": "0.4",
+        "batches": 8, "warmup": 10, "budget": {"macs": "0.4"},
     }  # fmt: skip
 
 
@@ -146,7 +156,7 @@ def _bert(args: argparse.Namespace, work: Path) -> dict[str, Any]:
     return {
         "title": "an encoder of BERT-base's size (12 layers, width 768), random weights",
         "task": "classification", "checkpoint": checkpoint, "trained": False,
-        "test": str(test), "macs": "0.4", "recipe": _by_magnitude(str(test)),
+        "test": str(test), "budget": _EVEN_HALF, "recipe": _by_magnitude(str(test)),
         "batches": 2, "warmup": 3,
     }  # fmt: skip
 

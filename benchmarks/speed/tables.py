@@ -15,9 +15,9 @@ def document(result: dict[str, Any]) -> str:
     used = ", ".join(f"{n} {v}" for n, v in result["versions"].items() if n in kinds)
     length = result["target_length"]
     lengths = f"; {length} generated tokens for every row" if length else ""
-    # Results of versions that removed heads alone have no share of the multiply-adds.
-    share = f"{result['macs']} of the multiply-adds" if "macs" in result else "half the heads"
-    parts = [f"## {result['title']}; pruned to {share}"]
+    options = " ".join(f"--{option} {value}" for option, value in result["budget"].items())
+    share = f"{result['macs_share']:.0%} of the multiply-adds"
+    parts = [f"## {result['title']}; pruned with `{options}`: {share}"]
     for tokens in dict.fromkeys(row["source_tokens"] for row in _of(result, _reference(result))):
         rows = [row for row in result["timings"] if _close(row["source_tokens"], tokens, result)]
         parts += [_speed(result, rows), _latency(result, rows)]

@@ -48,7 +48,13 @@ def assemble(
         UsageError: an unknown option, a wrong value, or a flag that nothing chosen has a use for.
     """
     flags = flags_of(request)
-    typed = {name: value for name, value in given.items() if value not in (None, [], ())}
+    for name in (name for name in given if name not in flags):
+        raise UsageError(f"there is no {name}{did_you_mean(name, flags)}", id="option-unknown")
+    typed = {
+        name: [value] if flags[name].is_list and not isinstance(value, list | tuple) else value
+        for name, value in given.items()
+        if value not in (None, [], ())
+    }
     values = {name: _copied(value) for name, value in (file or {}).items()}
     for name, info in request.model_fields.items():
         members = variants(info.annotation)

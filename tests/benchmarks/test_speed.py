@@ -40,7 +40,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     return Setting(
         name="tiny", title="a tiny encoder", checkpoint=checkpoint, output=folder / "out",
         rows=read_rows("classification", rows, limit=12), trained=True, target_length=None,
-        batches=2, warmup=1, macs="0.5",
+        batches=2, warmup=1, budget={"macs": "0.5"}, macs_share=0.5,
     )  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def test_every_peer_is_timed_at_every_batch_size_and_length(setting: Setting):
         "compress, pruned, fp32", "compress, pruned, int8",
     ]  # fmt: skip
     assert result["kept"] == read_pruning_record(setting.output).mask.counts()
-    assert "pruned to 0.5 of the multiply-adds" in document(result)
+    assert "pruned with `--macs 0.5`: 50% of the multiply-adds" in document(result)
     fresh = [peer["fresh"] for peer in result["peers"]]
     assert all(f["peak_mib"] > 50 and f["load_seconds"] > 0 for f in fresh)
     # Two references, five peers, two batch sizes, two lengths.

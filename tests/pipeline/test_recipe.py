@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from compressor.errors import InputError, UsageError
-from compressor.pipeline.recipe import PruneRequest, Recipe, ScoreRequest
+from compressor.pipeline.recipe import PruneRequest, Recipe, ScoreRequest, make_recipe
 from tests.helpers.errors import raises
 from tests.helpers.recipes import recipe, request
 
@@ -96,6 +96,16 @@ def test_a_budget_without_a_number_of_units_is_refused(tmp_path):
 def test_a_drop_is_a_number_from_zero_up(drop):
     with raises(UsageError, "option-invalid"):
         recipe(model="a", max_drop=[drop])
+
+
+def test_options_in_python_are_named_like_their_flags():
+    both = make_recipe(model="a", calibration="c", keep="heads=0.5,neurons=0.5", precision="int8")
+    assert both == make_recipe(
+        model="a", calibration="c", keep=["heads=0.5,neurons=0.5"], precision=["int8"]
+    )
+    with raises(UsageError, "option-unknown") as caught:
+        make_recipe(model="a", calibratoin="c")
+    assert "--calibration" in str(caught.value)
 
 
 def test_a_run_has_one_budget():
