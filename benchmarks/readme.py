@@ -27,6 +27,7 @@ PAGES = {
         "quality-classifier-summary": "quality-classifier-summary.md",
         "scoring": "scoring.md",
     },
+    "docs/serving.md": {"batch-tokens": "batch-tokens.md"},
     "docs/precision.md": {"int8-scales": "int8-scales.md"},
     "docs/speed.md": {"speed": "speed-1-threads-summary.md", "operators": "operators.md"},
 }

@@ -107,8 +107,8 @@ def prepare(name: str, args: argparse.Namespace, progress: Progress) -> Setting:
         output=work / "out", rows=rows, trained=found["trained"],
         target_length=found.get("length"), batches=found["batches"], warmup=found["warmup"],
         budget=found["budget"],
-        macs_share=load_report(work / "out").variants[-1].macs_share, restricted=restricted,
-        parallel=found.get("parallel"),
+        macs_share=load_report(work / "out" / "report.json").variants[-1].macs_share,
+        restricted=restricted, parallel=found.get("parallel"),
     )  # fmt: skip
 
 

@@ -148,12 +148,19 @@ def summary(results: Sequence[dict[str, Any]]) -> str:
         for peer in result["peers"]:
             cells = [result["name"], peer["name"]]
             for size in sizes:
-                row = found.get((peer["name"], size))
-                ratio = "" if row is None or row["speedup"] is None else f" ({row['speedup']:.1f}x)"
-                cells.append("–" if row is None else f"{row['sentences_per_second']:.3g}{ratio}")
+                cells.append(_rate(found.get((peer["name"], size))))
             quality = peer["quality"]
             cells.append(f"{peer['bytes'] / 1e6:.0f}")
             cells.append("–" if quality is None else f"{quality['value']:.2f}")
             lines.append(cells)
     rows = ["| " + " | ".join(head) + " |", "| --- | --- |" + " ---: |" * (len(head) - 2)]
     return "\n".join([*rows, *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
+
+
+def _rate(row: Row | None) -> str:
+    """Sentences per second to three digits, and the ratio."""
+    if row is None:
+        return "–"
+    rate = row["sentences_per_second"]
+    ratio = "" if row["speedup"] is None else f" ({row['speedup']:.1f}x)"
+    return f"{rate:.0f}{ratio}" if rate >= 100 else f"{rate:.3g}{ratio}"

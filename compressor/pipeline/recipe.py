@@ -190,8 +190,8 @@ class StreamRequest(Section):
         None,
         ge=1,
         le=MOST_BATCH_TOKENS,
-        help="Rows x longest row of a batch at most, in tokens. Default without -b: 1024 on CPU, "
-        "4096 on CUDA.",
+        help="Rows x longest row of a batch at most, in tokens. Default without -b: 1024 for "
+        "translators and 512 for classifiers on CPU, 4096 on CUDA.",
     )
     chunk_lines: int | None = option(
         None,

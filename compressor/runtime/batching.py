@@ -13,13 +13,13 @@ from compressor.errors import UsageError
 
 Batch = dict[str, NDArray[np.int64]]
 
-# Default of rows x longest row of a batch, by device. CPU: greedy search with the
-# bundled translator (454 lines, median 13 tokens, one thread) took 2.75 CPU seconds at 256, 2.2 at
-# 512, 1.9 at 1024 and 2048, 2.0 at 4096; batches of 32, 64 and 128 rows took 2.25, 2.1 and 1.95.
-# With four beams larger batches are slightly faster still (7.1 at 1024, 6.6 at 4096), for four
-# times the memory. CUDA: not measured; a GPU runs more rows at once, and 4096 are 32 rows of 128
-# tokens.
-BATCH_TOKENS = {"cpu": 1024, "cuda": 4096}
+# Default of rows x longest row of a batch, by task and device. docs/serving.md, "How batches are
+# made", has the measurements on CPUs. CUDA is not measured: a GPU runs more rows at once, and 4096
+# are 32 rows of 128 tokens.
+BATCH_TOKENS = {
+    "classification": {"cpu": 512, "cuda": 4096},
+    "translation": {"cpu": 1024, "cuda": 4096},
+}
 # Rows that a stream reads ahead, to sort them by length.
 CHUNK_ROWS = 2048
 
@@ -59,7 +59,7 @@ def by_length(
     rows: Sequence[Sequence[int]],
     batch_size: int | None = None,
     batch_tokens: int | None = None,
-    device: str = "cpu",
+    default_tokens: int = BATCH_TOKENS["translation"]["cpu"],
 ) -> list[list[int]]:
     """Numbers of the rows of each batch: rows of similar length, longest first, ties in order.
 
@@ -69,15 +69,14 @@ def by_length(
         rows: token ids.
         batch_size: rows per batch at most.
         batch_tokens: rows x longest row of a batch at most (a longer row gets a batch of its own).
-            If neither is given it is `BATCH_TOKENS` of the device; if both are, both hold.
-        device: `cpu` or `cuda`.
+            If neither is given it is `default_tokens`; if both are, both hold.
 
     Raises:
         UsageError: one of them is below 1.
     """
     check_limits(batch_size=batch_size, batch_tokens=batch_tokens)
     if batch_size is None and batch_tokens is None:
-        batch_tokens = BATCH_TOKENS[device]
+        batch_tokens = default_tokens
     batches: list[list[int]] = []
     room = 0  # rows that still fit into the last batch
     for row in sorted(range(len(rows)), key=lambda row: -len(rows[row])):

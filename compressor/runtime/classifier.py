@@ -16,6 +16,7 @@ from compressor.runtime.artifact import (
     read_artifact,
 )
 from compressor.runtime.batching import (
+    BATCH_TOKENS,
     CHUNK_ROWS,
     by_length,
     check_limits,
@@ -72,11 +73,11 @@ class Classifier:
                 id="artifact-of-another-task",
             )
         self.artifact = artifact
-        self._device = device
         self.precision = artifact.precision(precision, device)
         file = graphs / artifact.file("model", self.precision)
         without = slower_optimizations(device, self.precision)
         self._session = open_session(file, device, threads, without=without)
+        self._batch_tokens = BATCH_TOKENS["classification"][device]
         require_classifier(artifact, self._session, self._directory)
         self._tokenizer = TextTokenizer(graphs / artifact.tokenizer, artifact.max_source_tokens)
         self.labels = list(artifact.labels)
@@ -176,7 +177,7 @@ class Classifier:
         self, rows: Sequence[Encoded], batch_size: int | None, batch_tokens: int | None
     ) -> NDArray[np.float32]:
         logits = np.zeros((len(rows), len(self.labels)), dtype=np.float32)
-        for numbers in by_length(rows, batch_size, batch_tokens, self._device):
+        for numbers in by_length(rows, batch_size, batch_tokens, self._batch_tokens):
             batch = [rows[number] for number in numbers]
             logits[numbers] = self.run(
                 collate(batch, self.artifact.pad_token_id, self.artifact.inputs)

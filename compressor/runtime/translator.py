@@ -17,6 +17,7 @@ from compressor.runtime.artifact import (
     read_artifact,
 )
 from compressor.runtime.batching import (
+    BATCH_TOKENS,
     CHUNK_ROWS,
     by_length,
     check_limits,
@@ -83,6 +84,7 @@ class Translator:
             return open_session(file, device, threads, without=without)
 
         self._encoder, decoder = opened("encoder"), opened("decoder")
+        self._batch_tokens = BATCH_TOKENS["translation"][device]
         select = [
             opened(role)
             for role in (SELECT_PAST, SELECT_CACHES)
@@ -242,7 +244,7 @@ class Translator:
     ) -> list[str]:
         """Translations of `texts`, of which the ones that are not blank are encoded in `rows`."""
         translations = [""] * len(rows)
-        for numbers in by_length(rows, batch_size, batch_tokens, self._device):
+        for numbers in by_length(rows, batch_size, batch_tokens, self._batch_tokens):
             batch = [rows[number] for number in numbers]
             padded = collate(batch, self.artifact.pad_token_id, self.artifact.inputs)
             decoded = self.decode(self._search(padded, settings))

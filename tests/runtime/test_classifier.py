@@ -126,13 +126,13 @@ def test_batches_hold_their_limits() -> None:
         assert sorted(place for batch in batches for place in batch) == list(range(300))
         lengths = [[len(rows[place]) for place in batch] for batch in batches]
         assert list(chain(*lengths)) == sorted(map(len, rows), reverse=True)
-        budget = tokens or (BATCH_TOKENS["cpu"] if size is None else 10**9)
+        budget = tokens or (BATCH_TOKENS["translation"]["cpu"] if size is None else 10**9)
         for number, batch in enumerate(lengths):
             assert len(batch) == 1 or len(batch) * batch[0] <= budget
             assert len(batch) <= (size or 300)
             if number + 1 < len(lengths):  # full: not a row more would have fitted
                 assert len(batch) == size or (len(batch) + 1) * batch[0] > budget
-    assert len(by_length(rows, device="cuda")) < len(by_length(rows, device="cpu"))
+    assert by_length(rows, default_tokens=90) == by_length(rows, None, 90)
     with raises(UsageError, "number-below-one"):
         by_length(rows, None, 0)
 
