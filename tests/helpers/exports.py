@@ -7,6 +7,7 @@ test_export.py tests that the same model always gives the same bytes.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import pickle
@@ -18,10 +19,14 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.onnx._internal.exporter import _registration
 
 from compressor.export import graphs
 
 _EXPORT = graphs.export_graph
+# Every export asks for these, and making the list takes a fifth of a toy model's export.
+_LIBRARY = _registration.onnxscript_apis
+_operators = functools.cache(_LIBRARY.get_torchlib_ops)
 
 
 class _ByValue(pickle.Pickler):
@@ -52,7 +57,10 @@ def kept_exports(exports: Path) -> Iterator[None]:
         for file in kept.iterdir():
             shutil.copy(file, path.parent)
 
-    with mock.patch.object(graphs, "export_graph", export_or_copy):
+    with (
+        mock.patch.object(graphs, "export_graph", export_or_copy),
+        mock.patch.object(_LIBRARY, "get_torchlib_ops", _operators),
+    ):
         yield
 
 
