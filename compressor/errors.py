@@ -10,18 +10,23 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+MOST_CHARACTERS = 4_000  # of a message
+
 
 class CompressError(Exception):
     """Base of all expected errors; never raised itself.
 
     Args:
-        message: one sentence for the user.
+        message: one sentence for the user; where an input put more than MOST_CHARACTERS into it,
+            its middle is left out.
         id: what is wrong, in kebab-case, for example `tokenizer-unreadable`.
     """
 
     exit_code = 70
 
     def __init__(self, message: str, *, id: str) -> None:
+        if len(message) > MOST_CHARACTERS:
+            message = f"{message[: MOST_CHARACTERS // 2]} … {message[-MOST_CHARACTERS // 2 :]}"
         super().__init__(message)
         self.id = id
 

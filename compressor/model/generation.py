@@ -38,14 +38,15 @@ def read_generation(directory: Path) -> Any | None:
 
 
 def require_generation(settings: Any, rows: int, directory: Path) -> None:
-    """Check what a model generates by.
+    """Check what a model generates by, and set the token that it starts with.
 
     Args:
         settings: the model's generation configuration, from whichever file it came.
         rows: of its embeddings.
 
     Raises:
-        InputError: a number is none, or out of bounds; a token is not in the vocabulary.
+        InputError: a number is none, or out of bounds; a token is not in the vocabulary, or there
+            is none to start with.
     """
     path = directory / GENERATION_FILE
     path = path if path.exists() else directory / "config.json"
@@ -91,6 +92,10 @@ def require_generation(settings: Any, rows: int, directory: Path) -> None:
         value = getattr(settings, name, None)
         if value is not None and not holds(value):
             raise _malformed(path, f"{name} is {repr(value)[:40]}, not {wanted}")
+    if settings.decoder_start_token_id is None:
+        if settings.bos_token_id is None:
+            raise _malformed(path, "it has no decoder_start_token_id")
+        settings.decoder_start_token_id = settings.bos_token_id  # as `generate` does
 
 
 def _malformed(path: Path, reason: str) -> InputError:

@@ -70,7 +70,7 @@ def read_pruning_record(directory: Path) -> PruningRecord:
         contents = read_json(path)
         key = "units" if path.name == PRUNING_RECORD else "heads"
         kept, totals = contents["kept"], contents[key]
-        if set(kept) != set(totals):
+        if not (isinstance(kept, dict) and isinstance(totals, dict)) or set(kept) != set(totals):
             raise ValueError(f"`kept` and `{key}` must name the same sublayers")
         for name, total in totals.items():
             _require_units(name, kept[name], total)

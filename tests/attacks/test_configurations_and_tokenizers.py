@@ -201,6 +201,7 @@ def test_a_tokenizer_of_a_much_larger_or_smaller_model_is_refused(tmp_path, copy
         contents(GENERATION, HTML),
         contents(GENERATION, lambda data: data[: len(data) // 2]),
         contents(GENERATION, DEEP),
+        contents(GENERATION, b"{}"),
         configure(GENERATION, num_beams="four"),
         configure(GENERATION, num_beams=0),
         configure(GENERATION, num_beams=10**9),

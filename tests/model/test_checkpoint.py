@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import compressor
 from compressor.errors import InputError
+from compressor.export.metadata import generation_settings
 from compressor.model.architectures import find_sublayers
 from compressor.model.checkpoint import open_checkpoint, open_dense
 from compressor.model.location import checkpoint_files
@@ -155,6 +156,18 @@ def test_forms_of_calling_that_a_configuration_asks_for_change_nothing(name: str
     batch = ragged_batch(model)
     assert torch.equal(loaded(**batch).logits, model(**batch).logits)
     assert loaded.config.chunk_size_feed_forward == 0
+
+
+def test_the_begin_of_sequence_token_starts_where_no_other_is_named(tmp_path):
+    model = save_dense("bart", tmp_path)
+    for file in ("config.json", "generation_config.json"):
+        path = tmp_path / file
+        values = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps(values | {"decoder_start_token_id": None}), encoding="utf-8")
+    opened = open_checkpoint(str(tmp_path)).model
+    assert generation_settings(opened)["decoder_start_token_id"] == model.config.bos_token_id == 0
+    source = {name: ragged_batch(model)[name] for name in ("input_ids", "attention_mask")}
+    assert (opened.generate(**source)[:, 0] == 0).all()
 
 
 def test_pickles_are_loaded_only_when_asked_for(tmp_path):

@@ -98,6 +98,18 @@ def test_a_drop_is_a_number_from_zero_up(drop):
         recipe(model="a", max_drop=[drop])
 
 
+def test_a_value_of_any_length_is_told_in_a_message_that_can_be_read(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"seed: {'a' * 100_000}\nmodel: {{path: a}}\n", encoding="utf-8")
+    with raises(UsageError, "option-invalid") as caught:
+        recipe(path, calibration="c", keep=["0.5"])
+    told = str(caught.value)
+    assert len(told) < 5000
+    assert str(path) in told
+    assert "aaa … aaa" in told
+    assert "should be a valid integer" in told
+
+
 def test_options_in_python_are_named_like_their_flags():
     both = make_recipe(model="a", calibration="c", keep="heads=0.5,neurons=0.5", precision="int8")
     assert both == make_recipe(
