@@ -23,7 +23,7 @@ fi
 # Ends here, with the reason, where nothing could be measured.
 "$python" -c "from compressor.runtime.session import try_device; try_device('$device')"
 
-# BERT-base size, dense against half of the heads, at every batch and length.
+# BERT-base size, dense against half of the heads and neurons, at every batch and length.
 # shellcheck disable=SC2086
 "$python" -m benchmarks.speed bert-base-size --work "$work" --device "$device" \
   --programs eager --batches $batches --lengths $lengths --seconds "$seconds"
@@ -32,3 +32,9 @@ fi
 "$python" -m benchmarks.speed translator opus-size --work "$work" --device "$device" \
   --programs eager --batches $batches --seconds "$seconds"
 "$python" -m benchmarks.scale --work "$work/scale" --device "$device" --seconds "$seconds"
+# What onnxruntime's optimizations gain, each left out in turn; the tables name the links.
+for name in translator bert-base-size; do
+  ln -sfn "$name/out" "$work/$name-pruned"
+done
+"$python" -m benchmarks.optimizers "$work/translator-pruned" "$work/bert-base-size-pruned" \
+  --device "$device"
