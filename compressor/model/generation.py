@@ -94,7 +94,7 @@ def require_generation(settings: Any, rows: int, directory: Path) -> None:
             raise _malformed(path, f"{name} is {repr(value)[:40]}, not {wanted}")
     if settings.decoder_start_token_id is None:
         if settings.bos_token_id is None:
-            raise _malformed(path, "it has no decoder_start_token_id")
+            raise _malformed(path, "it has neither decoder_start_token_id nor bos_token_id")
         settings.decoder_start_token_id = settings.bos_token_id  # as `generate` does
 
 

@@ -48,8 +48,9 @@ def assemble(
         UsageError: an unknown option, a wrong value, or a flag that nothing chosen has a use for.
     """
     flags = flags_of(request)
-    for name in (name for name in given if name not in flags):
-        raise UsageError(f"there is no {name}{did_you_mean(name, flags)}", id="option-unknown")
+    for name in given:
+        if name not in flags:
+            raise UsageError(f"there is no {name}{did_you_mean(name, flags)}", id="option-unknown")
     typed = {
         name: [value] if flags[name].is_list and not isinstance(value, list | tuple) else value
         for name, value in given.items()

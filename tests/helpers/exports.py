@@ -24,7 +24,7 @@ from torch.onnx._internal.exporter import _registration
 from compressor.export import graphs
 
 _EXPORT = graphs.export_graph
-# Every export asks for these, and making the list takes a fifth of a toy model's export.
+# Every export asks for these, and making the list takes a quarter of a toy model's export.
 _LIBRARY = _registration.onnxscript_apis
 _operators = functools.cache(_LIBRARY.get_torchlib_ops)
 
