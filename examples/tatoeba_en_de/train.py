@@ -1,7 +1,7 @@
 """Train the bundled English-German translator from tab-separated sentence pairs.
 
-Three stages in one resumable command: a joint SentencePiece vocabulary, a 3+3-layer Marian model
-trained with label smoothing, and the export of its weight average as an OPUS-MT style directory.
+Three stages in one resumable command: a joint SentencePiece vocabulary, a Marian model trained
+with label smoothing, and the export of its weight average as an OPUS-MT style directory.
 
     python examples/tatoeba_en_de/train.py --data DIR_WITH_TRAIN_VALID_TEST --output OUT
 
@@ -350,10 +350,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="train.tsv, valid.tsv, test.tsv")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--layers", type=int, default=Recipe.layers, help="of each stack")
     parser.add_argument("--save-seconds", type=float, default=300)
     args = parser.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
-    recipe = Recipe()
+    recipe = Recipe(layers=args.layers)
     build_vocabulary(args.data, args.output, recipe)
     train(args, recipe)
 
