@@ -17,9 +17,9 @@ from typing import Any
 
 from compressor import example
 from compressor.commands.console import Console
-from compressor.pipeline.recipe import make_recipe
 from compressor.pipeline.run import run
 from compressor.report.schema import Report
+from compressor.request.recipe import make_recipe
 
 RESULTS = Path(__file__).parent / "results"
 KEEP = "encoder_self=5"

@@ -19,10 +19,10 @@ from typing import Any
 from benchmarks.sections import title_of, write_section
 from compressor import example
 from compressor.commands.console import Console
-from compressor.pipeline.assemble import assemble
+from compressor.options.assemble import assemble
 from compressor.pipeline.compare_artifacts import bench_artifacts, evaluate_artifacts
-from compressor.pipeline.recipe import ExportRequest, as_flags
 from compressor.pipeline.single_steps import export_checkpoint
+from compressor.request.recipe import ExportRequest, as_flags
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import read_artifact
 from compressor.tasks import read_rows

@@ -22,9 +22,9 @@ from compressor import example
 from compressor.commands.console import Console
 from compressor.model.architectures import architecture
 from compressor.model.pruning_record import read_pruning_record
-from compressor.pipeline.recipe import make_recipe
 from compressor.pipeline.run import run
 from compressor.progress import Progress
+from compressor.request.recipe import make_recipe
 from compressor.tasks import read_rows
 from compressor.throughput import Subject, benchmark
 from compressor.throughput.hardware import cores, describe

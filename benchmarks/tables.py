@@ -14,10 +14,10 @@ from pathlib import Path
 
 from compressor import example
 from compressor.commands.console import Console
-from compressor.pipeline.recipe import Recipe, make_recipe
 from compressor.pipeline.run import run
 from compressor.report.plots import save_plots
 from compressor.report.schema import Report
+from compressor.request.recipe import Recipe, make_recipe
 from compressor.results import Variant
 from compressor.tasks import get_task
 

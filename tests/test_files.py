@@ -12,9 +12,9 @@ import pytest
 
 from compressor.commands import invoke as run
 from compressor.errors import InputError, UsageError
-from compressor.files import write_at_once
 from compressor.pipeline.scores_file import write_scores
-from compressor.pipeline.sections import ModelSection
+from compressor.request.sections import ModelSection
+from compressor.storage.files import write_at_once
 from compressor.study.compare_scores import comparison_plot
 from tests.helpers import toy
 from tests.helpers.command_line import invoke

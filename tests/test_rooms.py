@@ -12,9 +12,8 @@ ROOT = Path(__file__).parents[1] / "compressor"
 # From the bottom up. A room imports from itself and from the lines above its own.
 ORDER = (
     ("errors",),
-    ("progress", "locks", "input_files", "disk"),
-    ("files",),
-    ("manifest",),
+    ("progress", "options"),
+    ("storage",),
     ("results",),
     ("model",),
     ("tasks",),
@@ -25,6 +24,7 @@ ORDER = (
     ("export",),
     ("evaluation", "throughput"),
     ("report",),
+    ("request",),
     ("pipeline",),
     ("study",),
     ("commands",),
@@ -33,7 +33,7 @@ RANK = {room: rank for rank, rooms in enumerate(ORDER) for room in rooms}
 # Outside this order: the room, what it imports, and which rooms import it.
 APART = {
     "runtime": (
-        {"errors", "input_files", "files", "manifest"},
+        {"errors", "storage"},
         {"export", "evaluation", "throughput", "pipeline", "commands"},
     ),
     "example": ({"errors"}, {"pipeline", "study", "commands"}),

@@ -24,7 +24,7 @@ from benchmarks.quality.cells import RANDOM, Cell, Experiment, fill, read
 from benchmarks.quality.draw import figure, summary, table
 from compressor import example
 from compressor.commands.console import Console
-from compressor.pipeline.sections import Data
+from compressor.request.sections import Data
 
 RESULTS = Path(__file__).parent.parent / "results"
 CALIBRATION_ROWS = 1000

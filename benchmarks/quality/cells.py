@@ -16,17 +16,18 @@ from compressor.budgets.counts import parse_floors
 from compressor.budgets.counts import select as select_units
 from compressor.budgets.path import removal_path
 from compressor.evaluation import compare
-from compressor.files import write_json
 from compressor.importance import METHODS
 from compressor.learned_masks import LEARNED, Learning, learn
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask, Scores, Sublayer, units_of
 from compressor.model.surgery import prune
-from compressor.pipeline import load, methods, sections, select
+from compressor.pipeline import load, select
 from compressor.pipeline.unit_costs import unit_costs
 from compressor.progress import Progress
 from compressor.recovery import Recovered
+from compressor.request import methods, sections
+from compressor.storage.files import write_json
 from compressor.tasks import Batch, get_task
 
 SHARES = (90, 80, 70, 60, 50, 40, 30, 20)  # percent of heads kept

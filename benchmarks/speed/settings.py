@@ -13,14 +13,14 @@ from benchmarks.speed import models
 from benchmarks.speed.peers import Peer, convert
 from compressor import example
 from compressor.export import graph_bytes
-from compressor.files import sha256_of
-from compressor.pipeline.assemble import assemble
-from compressor.pipeline.recipe import ExportRequest, as_flags, make_recipe
+from compressor.options.assemble import assemble
 from compressor.pipeline.run import run
 from compressor.pipeline.single_steps import export_checkpoint
 from compressor.progress import Progress
 from compressor.report.schema import load_report
+from compressor.request.recipe import ExportRequest, as_flags, make_recipe
 from compressor.runtime.artifact import GRAPH_DIRECTORY
+from compressor.storage.files import sha256_of
 from compressor.tasks import Rows, get_task, read_rows
 
 # For random weights: a share of the multiply-adds would be taken from the attention alone, whose

@@ -12,8 +12,8 @@ import typer
 
 from compressor import __version__
 from compressor.commands.console import console, leave_stdout
-from compressor.disk import disk_problem
 from compressor.errors import CompressError, InputError, UsageError
+from compressor.storage.disk import disk_problem
 
 COMMANDS = (
     "run",

@@ -8,7 +8,7 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
-from compressor.pipeline.recipe import Recipe, build_recipe
+from compressor.request.recipe import Recipe, build_recipe
 
 
 def register(app: typer.Typer) -> None:
@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 
 def cache_key(flags: dict[str, Any], config: o.Config = None) -> int:
     """Print a hash of what a run with these options depends on; the rules are not part of it."""
-    from compressor.pipeline import cache_key as pipeline
+    from compressor.request import cache_key as pipeline
 
     found = pipeline.cache_key(build_recipe(flags, config))
     console.result(found, {"key": found})

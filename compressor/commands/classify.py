@@ -12,7 +12,7 @@ from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.commands.lines import Artifact, Files, LinesOutput
 from compressor.errors import InputError, UsageError
-from compressor.pipeline.recipe import ClassifyRequest
+from compressor.request.recipe import ClassifyRequest
 
 if TYPE_CHECKING:
     from compressor.pipeline.stream_lines import Lines

@@ -9,7 +9,7 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.run import execute
-from compressor.pipeline.recipe import Recipe, build_recipe
+from compressor.request.recipe import Recipe, build_recipe
 
 # The smallest share, in tenths, at which the bundled sentences show no significant loss.
 MACS = "0.9"

@@ -8,7 +8,7 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
-from compressor.pipeline.recipe import ExportRequest
+from compressor.request.recipe import ExportRequest
 
 Layout = Annotated[
     str,

@@ -11,7 +11,7 @@ import typer
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import UsageError
-from compressor.pipeline.recipe import GateRequest, build_gate
+from compressor.request.recipe import GateRequest, build_gate
 
 if TYPE_CHECKING:
     from compressor.report.rule_kinds import Rule
@@ -53,12 +53,12 @@ def gate(
 
     A rule on what is measured is passed or failed when its whole confidence interval says so.
     """
-    from compressor.manifest import require_unchanged_report
     from compressor.pipeline.gate import gate_rules
     from compressor.report.gate_text import change_line, outcome_line
     from compressor.report.rules import exit_status, parse_rules
     from compressor.report.schema import load_report
     from compressor.report.summary import gate_summary
+    from compressor.storage.manifest import require_unchanged_report
 
     # First, because a bare number, which is a budget of a run, has no place in a gate.
     parse_rules(flags.get("--max-drop") or (), flags.get("--min-speedup") or ())
@@ -85,10 +85,10 @@ def gate(
 
 def _require_outputs(junit: Path | None, ci: Path | None) -> None:
     """Refuse to replace what is not an output of this command."""
-    from compressor.files import require_directory, require_file
     from compressor.report import CI_RENDERERS
     from compressor.report.junit import is_junit
     from compressor.report.ours import require_ours
+    from compressor.storage.files import require_directory, require_file
 
     if junit is not None:
         require_file(junit, "a JUnit file", is_junit, "--junit")
@@ -116,9 +116,9 @@ def _judged(
 
 
 def _write(judged: Report, junit: Path | None, ci: Path | None) -> None:
-    from compressor.files import write_at_once
-    from compressor.manifest import update_manifest
     from compressor.report import CI_RENDERERS, render, write_reports
+    from compressor.storage.files import write_at_once
+    from compressor.storage.manifest import update_manifest
 
     if ci is not None:
         write_reports(judged, ci, CI_RENDERERS)

@@ -9,7 +9,7 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
-from compressor.pipeline.recipe import InspectRequest
+from compressor.request.recipe import InspectRequest
 
 if TYPE_CHECKING:
     from compressor.pipeline.inspection import Inspection, PartFacts

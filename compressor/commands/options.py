@@ -14,8 +14,8 @@ import typer
 
 from compressor.commands.console import console
 from compressor.errors import CompressWarning
-from compressor.pipeline.assemble import assemble
-from compressor.pipeline.options import Flag, Section, flags_of
+from compressor.options.assemble import assemble
+from compressor.options.declare import Flag, Section, flags_of
 
 
 def _set(name: str) -> Callable[[bool], bool]:

@@ -9,7 +9,7 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
-from compressor.pipeline.recipe import PruneRequest
+from compressor.request.recipe import PruneRequest
 
 
 def register(app: typer.Typer) -> None:

@@ -31,13 +31,13 @@ def report(
     ] = False,
 ) -> int:
     """Write report files (Markdown, HTML, JUnit, plots) from one or several report.json."""
-    from compressor.files import require_directory
     from compressor.report import DEFAULT_RENDERERS, write_reports
     from compressor.report.combine import combine
     from compressor.report.ours import require_ours
     from compressor.report.plots import save_plots
     from compressor.report.schema import load_report
     from compressor.report.summary import short_table, summary
+    from compressor.storage.files import require_directory
 
     require_directory(output)
     require_ours(output, formats or DEFAULT_RENDERERS)
@@ -56,8 +56,8 @@ def report(
 
 def _require_plots(directory: Path) -> None:
     """Refuse to replace files that are not plots of ours, before anything is made."""
-    from compressor.files import require_file
     from compressor.report.plots import FIGURES, is_plot
+    from compressor.storage.files import require_file
 
     for figure in FIGURES:
         for suffix in ("png", "svg"):

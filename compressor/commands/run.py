@@ -10,7 +10,7 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
-from compressor.pipeline.recipe import Recipe, build_recipe
+from compressor.request.recipe import Recipe, build_recipe
 
 if TYPE_CHECKING:
     from pathlib import Path

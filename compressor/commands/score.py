@@ -10,7 +10,7 @@ import typer
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import InputError, UsageError
-from compressor.pipeline.recipe import ScoreRequest
+from compressor.request.recipe import ScoreRequest
 
 if TYPE_CHECKING:
     from compressor.model.sublayers import Scores
@@ -31,7 +31,7 @@ def score(
     """Score every unit and write the scores, for `compress prune`; maybe compare methods."""
     from compressor.pipeline.scores_file import write_scores
     from compressor.pipeline.single_steps import score_checkpoint
-    from compressor.pipeline.validate import score_requests
+    from compressor.request.validate import score_requests
     from compressor.study.compare_scores import compare_scores, comparison_plot, comparison_table
 
     request, *others = score_requests(flags, compare or [])
@@ -76,8 +76,8 @@ def _shown(scores: Scores) -> list[str]:
 
 def _require_outputs(output: Path, plot: Path | None) -> None:
     """Refuse, before anything is computed, to write where another file is."""
-    from compressor.files import require_file
     from compressor.pipeline.scores_file import read_scores
+    from compressor.storage.files import require_file
     from compressor.study.compare_scores import is_comparison_plot
 
     def is_scores(path: Path) -> bool:

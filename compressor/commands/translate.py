@@ -10,7 +10,7 @@ import typer
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.commands.lines import Artifact, Files, LinesOutput
-from compressor.pipeline.recipe import TranslateRequest
+from compressor.request.recipe import TranslateRequest
 
 
 def register(app: typer.Typer) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from torch import nn
 
 from compressor.errors import InputError
-from compressor.files import write_at_once, write_json
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask
+from compressor.storage.files import write_at_once, write_json
 from compressor.tasks import get_task
 
 GRAPHS = "graphs.json"

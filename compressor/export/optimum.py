@@ -33,13 +33,13 @@ from compressor.export.attention import (
 )
 from compressor.export.graphs import BATCH, PAST, SOURCE, EncoderGraph, export_graphs
 from compressor.export.verify import logit_check, relative_difference, require_tie
-from compressor.files import write_json
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.pruned_config import without_code
 from compressor.model.saving import save_settings
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.results import Check
 from compressor.runtime.session import open_session
+from compressor.storage.files import write_json
 from compressor.tasks import get_task
 
 if TYPE_CHECKING:

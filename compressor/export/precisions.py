@@ -26,11 +26,11 @@ from compressor.export.metadata import GRAPHS
 from compressor.export.precision_names import BASE
 from compressor.export.verify import greedy_tokens, relative_difference
 from compressor.export.vocabulary import restricted
-from compressor.files import write_json
 from compressor.model.memory import trim_memory
 from compressor.results import HALF_RANGE, Check
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
+from compressor.storage.files import write_json
 from compressor.tasks import Example, get_task
 
 # Of the largest logit. Rounding to 11 bits moves logits by about 1e-3 and rounding to 8 bits by a

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from compressor.errors import InputError
-from compressor.input_files import require_regular
+from compressor.storage.input_files import require_regular
 from compressor.tasks.translation import require_target_language
 
 CHUNK = 2000  # lines that are tokenized at once

@@ -17,7 +17,6 @@ import transformers
 from torch import nn
 
 from compressor.errors import InputError
-from compressor.manifest import require_checkpoint_unchanged
 from compressor.model.architectures import TRANSLATOR, Architecture, architecture, find_sublayers
 from compressor.model.configuration import first_line, read_configuration, require_layers
 from compressor.model.generation import read_generation, require_generation
@@ -50,6 +49,7 @@ from compressor.model.weights import (
     require_usable,
     shape,
 )
+from compressor.storage.manifest import require_checkpoint_unchanged
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Any
 import transformers
 
 from compressor.errors import InputError
-from compressor.input_files import read_json
 from compressor.model.architectures import CLASSIFIER, architecture
 from compressor.model.bounds import BOUNDS, COMPUTED_POSITIONS, LABELS
+from compressor.storage.input_files import read_json
 
 _MAY_BE_NULL = ("decoder_vocab_size", "num_labels", "_num_labels")
 _LAYER_COUNTS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "n_layers")

@@ -10,8 +10,8 @@ from typing import Any
 import transformers
 
 from compressor.errors import InputError
-from compressor.input_files import read_json
 from compressor.model.configuration import first_line
+from compressor.storage.input_files import read_json
 
 GENERATION_FILE = "generation_config.json"
 MOST_BEAMS = 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from compressor.errors import InputError
-from compressor.input_files import require_regular
+from compressor.storage.input_files import require_regular
 
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.spm", "*.safetensors"]
 _PICKLES = "pytorch_model*.bin"

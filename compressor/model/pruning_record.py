@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from compressor.errors import InputError
-from compressor.input_files import read_json
 from compressor.model.bounds import NEURONS
 from compressor.model.sublayers import Mask
+from compressor.storage.input_files import read_json
 
 PRUNING_RECORD = "units.json"
 _FORMER_RECORD = "heads.json"

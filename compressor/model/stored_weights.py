@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from compressor.errors import InputError
-from compressor.input_files import MIB, read_json
+from compressor.storage.input_files import MIB, read_json
 
 WEIGHTS = "model.safetensors"
 PICKLE = "pytorch_model.bin"

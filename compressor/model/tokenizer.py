@@ -8,9 +8,9 @@ from typing import Any
 import transformers
 
 from compressor.errors import InputError
-from compressor.input_files import panics_raised
 from compressor.model.configuration import first_line
 from compressor.model.quiet import quiet_transformers
+from compressor.storage.input_files import panics_raised
 
 # Vocabularies are often padded to a round number of rows; no model has more rows than this without
 # a token.

@@ -12,7 +12,6 @@ from pydantic import BaseModel
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import compare, score_answers
 from compressor.evaluation.answers import answers
-from compressor.manifest import read_manifest, require_unchanged
 from compressor.model.configuration import read_configuration
 from compressor.model.pruning_record import PRUNING_RECORD, read_pruning_record, record_of
 from compressor.progress import SILENT, Progress
@@ -20,6 +19,7 @@ from compressor.results import Comparison, Quality, Throughput
 from compressor.runtime.artifact import Artifact, ClassificationArtifact, read_artifact
 from compressor.runtime.consistency import read_unchanged
 from compressor.runtime.session import choose_device
+from compressor.storage.manifest import read_manifest, require_unchanged
 from compressor.tasks import Rows, read_rows
 from compressor.throughput import Subject, benchmark
 

@@ -14,18 +14,18 @@ from tempfile import TemporaryDirectory
 from compressor.errors import UsageError
 from compressor.export.metadata import max_source_tokens
 from compressor.export.precision_names import BASE
-from compressor.files import fingerprint, sha256_of
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files
 from compressor.model.modes import evaluating
 from compressor.pipeline.context import Context
-from compressor.pipeline.methods import RecoverySection
 from compressor.pipeline.stages import stage, weights_file
 from compressor.progress import Progress
 from compressor.recovery.text import Text, TextLines
 from compressor.recovery.translations import translate_lines
+from compressor.request.methods import RecoverySection
 from compressor.results import Source, Variant
 from compressor.runtime import Translator
+from compressor.storage.files import fingerprint, sha256_of
 from compressor.tasks import Rows, Task
 
 

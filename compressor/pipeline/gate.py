@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from compressor.pipeline.sections import Gate
 from compressor.report.rules import Rule, parse_rules
+from compressor.request.sections import Gate
 
 
 def gate_rules(gate: Gate) -> list[Rule]:

@@ -15,7 +15,6 @@ from compressor.export.metadata import max_source_tokens
 from compressor.export.precision_names import precisions_to_export
 from compressor.export.target_text import count_lines, tokens_of_text
 from compressor.export.vocabulary import output_tokens
-from compressor.files import fingerprint, sha256_of
 from compressor.importance import check_units
 from compressor.learned_masks import check_size
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, open_dense
@@ -23,17 +22,18 @@ from compressor.model.location import checkpoint_files
 from compressor.model.sublayers import Mask
 from compressor.pipeline.context import Context, DataRows, Probe
 from compressor.pipeline.distill_text import open_text, text_sha256
-from compressor.pipeline.methods import RecoverySection
-from compressor.pipeline.plan import floors_of, multiples_of, plan_budgets, units_to_prune
-from compressor.pipeline.recipe import Recipe
-from compressor.pipeline.sections import MINIMUM_ROWS, CalibrationData, Data, MaxDrop, ModelSection
 from compressor.pipeline.stages import stage
 from compressor.pipeline.workspace import open_workspace
 from compressor.progress import Progress
 from compressor.recovery import RECOVERIES
 from compressor.report import sentences
+from compressor.request.methods import RecoverySection
+from compressor.request.plan import floors_of, multiples_of, plan_budgets, units_to_prune
+from compressor.request.recipe import Recipe
+from compressor.request.sections import MINIMUM_ROWS, CalibrationData, Data, MaxDrop, ModelSection
 from compressor.results import Source
 from compressor.runtime.session import choose_device
+from compressor.storage.files import fingerprint, sha256_of
 from compressor.tasks import (
     Example,
     Rows,

@@ -27,10 +27,10 @@ from compressor.evaluation.answers import answers
 from compressor.model.sublayers import Mask, Scores
 from compressor.pipeline.context import Context, source_of
 from compressor.pipeline.evaluate import answer_rows, answer_search_rows
-from compressor.pipeline.plan import Plan
 from compressor.pipeline.select import Choice
 from compressor.pipeline.stages import stage
 from compressor.report.max_drop import unproven
+from compressor.request.plan import Plan
 from compressor.results import QualityProbe, QualitySearch, Record, Variant
 from compressor.tasks import Rows
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from compressor.errors import InputError
-from compressor.files import sha256_of, sha256_of_text, write_at_once, write_json
-from compressor.manifest import MANIFEST, Listed, is_manifest, read_manifest
+from compressor.storage.files import sha256_of, sha256_of_text, write_at_once, write_json
+from compressor.storage.manifest import MANIFEST, Listed, is_manifest, read_manifest
 
 _WRITTEN = "outputs.list"
 _KEPT = 50  # hashes of a file

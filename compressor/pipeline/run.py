@@ -17,13 +17,10 @@ from typing import Any
 from compressor import __version__
 from compressor.budgets.counts import QualityBudget, SpeedBudget
 from compressor.budgets.path import removal_path
-from compressor.disk import disk_problems_told
 from compressor.errors import InputError
 from compressor.export import export_model
 from compressor.export.precision_names import BASE
 from compressor.export.precisions import set_default
-from compressor.files import require_directory, sha256_of
-from compressor.manifest import MANIFEST, manifest_of, write_manifest
 from compressor.model.memory import release, trim_memory
 from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.sublayers import Scores, units_of
@@ -44,20 +41,23 @@ from compressor.pipeline.gate import gate_rules
 from compressor.pipeline.load import TargetTokens, load, prepare, read, target_tokens
 from compressor.pipeline.max_drop import search_quality
 from compressor.pipeline.outputs import require_ours, write_outputs
-from compressor.pipeline.plan import Plan, own_recipe
-from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.search import search_speed
 from compressor.pipeline.select import Choice, choose, chosen_model, learn, recover, score
 from compressor.pipeline.stages import stage
-from compressor.pipeline.validate import check_model, check_recipe
 from compressor.pipeline.workspace import STATE
 from compressor.progress import SILENT, Progress
 from compressor.report import DEFAULT_RENDERERS, RENDERERS, facts, render_reports, rules
 from compressor.report.combine import only, share_scoring
 from compressor.report.model_card import render_card
 from compressor.report.schema import Report
+from compressor.request.plan import Plan, own_recipe
+from compressor.request.recipe import Recipe
+from compressor.request.validate import check_model, check_recipe
 from compressor.results import Scoring, Throughput, Variant
 from compressor.runtime.artifact import GRAPH_DIRECTORY, GRAPHS_FILE
+from compressor.storage.disk import disk_problems_told
+from compressor.storage.files import require_directory, sha256_of
+from compressor.storage.manifest import MANIFEST, manifest_of, write_manifest
 from compressor.tasks import get_task
 from compressor.throughput.hardware import describe as describe_hardware
 from compressor.throughput.hardware import versions

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from compressor.errors import InputError, UsageError
-from compressor.files import fingerprint, write_json
-from compressor.input_files import read_json
 from compressor.model.location import resolve
 from compressor.model.stored_weights import weight_files
 from compressor.model.sublayers import SCORES_SCHEMA, UNITS_OF, Scores
-from compressor.pipeline.sections import ModelSection
+from compressor.request.sections import ModelSection
+from compressor.storage.files import fingerprint, write_json
+from compressor.storage.input_files import read_json
 
 MOST_SCORE = 1e300
 _FIELDS = {"scores": dict, "method": str, "signature": str, "cost": dict, "weights": str}

@@ -30,14 +30,14 @@ from compressor.model.sublayers import Mask, Scores, Sublayer
 from compressor.model.surgery import prune
 from compressor.pipeline.context import Context
 from compressor.pipeline.distill_text import text_of_run
-from compressor.pipeline.methods import MethodSection, RecoverySection
-from compressor.pipeline.plan import Plan
-from compressor.pipeline.sections import Macs, Penalty, SteppedCounts
 from compressor.pipeline.stages import stage, weights_file
 from compressor.progress import Progress
 from compressor.recovery import Recovered, Recovery
 from compressor.recovery import recover as recover_model
 from compressor.recovery.text import Text
+from compressor.request.methods import MethodSection, RecoverySection
+from compressor.request.plan import Plan
+from compressor.request.sections import Macs, Penalty, SteppedCounts
 from compressor.results import QualitySearch, SpeedSearch
 from compressor.tasks import Example, Task
 

@@ -15,7 +15,6 @@ from compressor.export.precision_names import AUTO, BASE, precisions_to_export
 from compressor.export.precisions import add_precision, require_within
 from compressor.export.target_text import tokens_of_text
 from compressor.export.vocabulary import output_tokens
-from compressor.files import require_directory
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.sublayers import Mask, Scores, units_of
@@ -33,15 +32,16 @@ from compressor.pipeline.load import (
     require_rows_to_train,
     synthetic_probe,
 )
-from compressor.pipeline.plan import budgets_of, floors_of, multiples_of
-from compressor.pipeline.recipe import ExportRequest, PruneRequest, ScoreRequest
 from compressor.pipeline.scores_file import require_weights, weights_of
 from compressor.pipeline.select import repair, score_model
-from compressor.pipeline.validate import check_columns, require_rows, require_target
 from compressor.pipeline.whole_output import made_whole, remove_leftovers, require_new
 from compressor.progress import SILENT, Progress
+from compressor.request.plan import budgets_of, floors_of, multiples_of
+from compressor.request.recipe import ExportRequest, PruneRequest, ScoreRequest
+from compressor.request.validate import check_columns, require_rows, require_target
 from compressor.results import Check
 from compressor.runtime.session import choose_device
+from compressor.storage.files import require_directory
 from compressor.tasks import Example, Task, get_task
 
 if TYPE_CHECKING:

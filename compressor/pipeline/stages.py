@@ -18,10 +18,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter
 
-from compressor.files import sha256_of
 from compressor.pipeline.context import Context
 from compressor.pipeline.workspace import Record, Workspace
 from compressor.results import Variant
+from compressor.storage.files import sha256_of
 
 Rest = ParamSpec("Rest")
 Result = TypeVar("Result")

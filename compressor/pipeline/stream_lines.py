@@ -15,10 +15,10 @@ from types import FrameType, TracebackType
 from typing import BinaryIO, Self, TypeVar
 
 from compressor.errors import InputError
-from compressor.files import require_directory, written_at_once
-from compressor.input_files import open_file
 from compressor.progress import Progress
 from compressor.runtime.batching import CHUNK_ROWS
+from compressor.storage.files import require_directory, written_at_once
+from compressor.storage.input_files import open_file
 
 STANDARD_INPUT = Path("-")
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from compressor.errors import InputError
 from compressor.export.verify import verify_classifier, verify_translator
-from compressor.manifest import MANIFEST, Listed, find_change, read_manifest
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.pipeline.load import synthetic_probe
 from compressor.pipeline.workspace import STATE
@@ -22,6 +21,7 @@ from compressor.runtime.artifact import (
     TranslationArtifact,
     read_artifact,
 )
+from compressor.storage.manifest import MANIFEST, Listed, find_change, read_manifest
 from compressor.tasks import get_task
 
 # Files that loading a checkpoint or its graphs may read: one more of them changes what is loaded.

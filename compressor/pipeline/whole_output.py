@@ -9,18 +9,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from compressor import __version__
-from compressor.disk import disk_problems_told
 from compressor.errors import InputError
-from compressor.files import (
+from compressor.runtime.artifact import GRAPHS_FILE
+from compressor.storage.disk import disk_problems_told
+from compressor.storage.files import (
     move_files,
     remove_unfinished,
     require_directory,
     sha256_of,
     write_json,
 )
-from compressor.locks import Lock, lock_output
-from compressor.manifest import MANIFEST, is_manifest, update_manifest, write_manifest
-from compressor.runtime.artifact import GRAPHS_FILE
+from compressor.storage.locks import Lock, lock_output
+from compressor.storage.manifest import MANIFEST, is_manifest, update_manifest, write_manifest
 
 _MAKING = ".making"
 _LOCK = "lock"

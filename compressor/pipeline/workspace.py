@@ -29,11 +29,11 @@ from pydantic import TypeAdapter
 
 from compressor import __version__
 from compressor.errors import InputError, UsageError
-from compressor.files import move_files, remove_unfinished, sha256_of, write_json
-from compressor.locks import lock_output
 from compressor.model.memory import trim_memory
 from compressor.progress import Progress
 from compressor.runtime.artifact import GRAPHS_FILE
+from compressor.storage.files import move_files, remove_unfinished, sha256_of, write_json
+from compressor.storage.locks import lock_output
 
 STATE = ".compress"
 _RUN = "run.json"

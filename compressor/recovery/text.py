@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from compressor.errors import InputError
-from compressor.input_files import require_regular
+from compressor.storage.input_files import require_regular
 from compressor.tasks import Example, Rows, Task
 
 BLOCK_ROWS = 32

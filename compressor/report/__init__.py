@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from compressor.errors import UsageError, did_you_mean
-from compressor.files import write_at_once
-from compressor.manifest import update_manifest
+from compressor.storage.files import write_at_once
+from compressor.storage.manifest import update_manifest
 
 if TYPE_CHECKING:
     from compressor.report.schema import Report

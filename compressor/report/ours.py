@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from compressor.errors import CompressError
-from compressor.files import require_file
-from compressor.input_files import read_json, read_text
 from compressor.report import RENDERERS
 from compressor.report.ci_values import is_badge, is_benchmark, is_outputs
 from compressor.report.junit import is_junit
 from compressor.report.schema import load_report
 from compressor.report.step_summary import is_ours
+from compressor.storage.files import require_file
+from compressor.storage.input_files import read_json, read_text
 
 TITLE_WITHIN = 1000  # characters from the start
 _TITLE = re.compile(r"\A# Compression report: |<title>Compression report: ")

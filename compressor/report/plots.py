@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compressor.files import sha256_of, written_at_once
-from compressor.manifest import update_manifest
 from compressor.report import facts, numbers
 from compressor.report.schema import Report
 from compressor.results import Timing, Variant
+from compressor.storage.files import sha256_of, written_at_once
+from compressor.storage.manifest import update_manifest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,6 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from compressor.errors import InputError
-from compressor.input_files import read_json
 from compressor.results import (
     FROM_FILE,
     Change,
@@ -29,6 +28,7 @@ from compressor.results import (
     Variant,
     Whole,
 )
+from compressor.storage.input_files import read_json
 from compressor.tasks import TASKS
 
 SCHEMA_VERSION = "2.1"

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from compressor.errors import InputError, UsageError
-from compressor.input_files import parse_json, read_text
 from compressor.runtime.fields import (
     checked,
     either,
@@ -23,6 +22,7 @@ from compressor.runtime.fields import (
     text,
     whole,
 )
+from compressor.storage.input_files import parse_json, read_text
 
 GRAPH_DIRECTORY = "onnx"
 GRAPHS_FILE = "graphs.json"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compressor.errors import InputError
-from compressor.manifest import require_unchanged
 from compressor.runtime.artifact import (
     GRAPH_DIRECTORY,
     GRAPHS_FILE,
@@ -22,6 +21,7 @@ from compressor.runtime.artifact import (
 )
 from compressor.runtime.decoder import BEST
 from compressor.runtime.text import TextTokenizer
+from compressor.storage.manifest import require_unchanged
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import EnvironmentProblem, InputError, UsageError
-from compressor.input_files import MIB, Panic, panics_raised, read_text
 from compressor.runtime.sentencepiece_normalizer import SentencePieceNormalizer
+from compressor.storage.input_files import MIB, Panic, panics_raised, read_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

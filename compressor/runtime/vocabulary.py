@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import InputError
-from compressor.input_files import read_json
 from compressor.runtime.artifact import (
     GRAPH_DIRECTORY,
     Generation,
     TranslationArtifact,
     read_artifact,
 )
+from compressor.storage.input_files import read_json
 
 Tokens = NDArray[np.int64]
 

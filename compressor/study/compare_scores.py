@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import UsageError
-from compressor.files import written_at_once
 from compressor.model.sublayers import KINDS, Scores, kind_of, units_of
 from compressor.report import numbers
 from compressor.report.facts import kind_label
+from compressor.storage.files import written_at_once
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,10 +16,10 @@ from compressor.budgets.counts import HEADS, select
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
 from compressor.pipeline.load import encode
-from compressor.pipeline.methods import RecoverySection
 from compressor.pipeline.select import repair
 from compressor.report import numbers
 from compressor.report.facts import kind_label, metric_style, significant
+from compressor.request.methods import RecoverySection
 from compressor.study.job import (
     Job,
     answer,

@@ -11,19 +11,19 @@ from torch import nn
 
 from compressor import __version__
 from compressor.evaluation import compare, main_metric
-from compressor.files import fingerprint
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files, resolve
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import gated, mask_gates
 from compressor.pipeline.context import DataRows
 from compressor.pipeline.load import encode, load, pick_device, warn_of_shared_rows
-from compressor.pipeline.methods import MethodSection
-from compressor.pipeline.sections import MINIMUM_ROWS, CalibrationData, Columns, ModelSection
 from compressor.pipeline.select import score_model
-from compressor.pipeline.validate import check_columns, require_rows
 from compressor.pipeline.workspace import STATE, Workspace, open_workspace
 from compressor.progress import Progress
+from compressor.request.methods import MethodSection
+from compressor.request.sections import MINIMUM_ROWS, CalibrationData, Columns, ModelSection
+from compressor.request.validate import check_columns, require_rows
+from compressor.storage.files import fingerprint
 from compressor.study.options import StudyRequest, Testing
 from compressor.study.output import PREFIX, require_output
 from compressor.tasks import Batch, Rows, Task, count_shared, count_truncated, get_task, read_rows

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from compressor.errors import UsageError
-from compressor.pipeline.methods import REPAIRS, MethodSection, RecoverySection, ScoringMethod
-from compressor.pipeline.options import Section, option
-from compressor.pipeline.recipe import DEFAULT_METHOD
-from compressor.pipeline.sections import (
+from compressor.options.declare import Section, option
+from compressor.request.methods import REPAIRS, MethodSection, RecoverySection, ScoringMethod
+from compressor.request.recipe import DEFAULT_METHOD
+from compressor.request.sections import (
     DEVICE,
     MINIMUM_ROWS,
     MOST_BEAMS,

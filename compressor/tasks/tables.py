@@ -24,7 +24,7 @@ from itertools import chain
 from pathlib import Path
 
 from compressor.errors import InputError, UsageError
-from compressor.input_files import parse_json, read_bytes
+from compressor.storage.input_files import parse_json, read_bytes
 
 
 @dataclass(frozen=True)

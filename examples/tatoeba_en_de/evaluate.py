@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 
 from compressor.pipeline.compare_artifacts import evaluate_artifacts
-from compressor.pipeline.recipe import ExportRequest
-from compressor.pipeline.sections import ModelSection
 from compressor.pipeline.single_steps import export_checkpoint
+from compressor.request.recipe import ExportRequest
+from compressor.request.sections import ModelSection
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ import typer
 import yaml
 
 from compressor.commands import COMMANDS, application
-from compressor.files import sha256_of
-from compressor.manifest import update_manifest
+from compressor.storage.files import sha256_of
+from compressor.storage.manifest import update_manifest
 from tests.attacks.fuzz_changes import (
     WORDS,
     change_bytes,

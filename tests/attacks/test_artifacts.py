@@ -14,9 +14,9 @@ import pytest
 
 from compressor.commands import invoke as status_of
 from compressor.errors import CompressError, InputError
-from compressor.files import sha256_of
-from compressor.manifest import update_manifest
 from compressor.runtime import Classifier, Translator
+from compressor.storage.files import sha256_of
+from compressor.storage.manifest import update_manifest
 from tests.helpers import runtime_artifacts
 from tests.helpers.errors import raises
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from compressor.manifest import find_change, read_manifest
-from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.run import run
+from compressor.request.recipe import Recipe
+from compressor.storage.manifest import find_change, read_manifest
 from compressor.training import loop
 from tests.helpers import toy
 from tests.helpers.runs import hashes, recipe_for

@@ -14,8 +14,8 @@ import yaml
 
 from compressor.commands import invoke
 from compressor.errors import UsageError
-from compressor.pipeline.recipe import build_recipe
 from compressor.pipeline.stream_lines import Lines
+from compressor.request.recipe import build_recipe
 from compressor.tasks.labels import Labels
 from tests.helpers.errors import raises
 
@@ -157,7 +157,7 @@ def test_a_recipe_that_has_a_repair_twice_is_refused(tmp_path):
     ],
 )
 def test_a_pipe_without_a_writer_ends_with_status_4(words, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("compressor.input_files.WRITER_SECONDS", 0.2)
+    monkeypatch.setattr("compressor.storage.input_files.WRITER_SECONDS", 0.2)
     monkeypatch.chdir(tmp_path)
     os.mkfifo("PIPE")
     began = time.monotonic()

@@ -14,11 +14,11 @@ import pytest
 
 from compressor.commands import invoke as status_of
 from compressor.errors import CompressWarning, InputError, UsageError
-from compressor.files import written_at_once
-from compressor.locks import Lock
-from compressor.manifest import read_manifest
 from compressor.pipeline.stream_lines import LineWriter
 from compressor.pipeline.whole_output import made_whole, require_new
+from compressor.storage.files import written_at_once
+from compressor.storage.locks import Lock
+from compressor.storage.manifest import read_manifest
 from compressor.tasks import read_rows
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
@@ -56,7 +56,7 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path):
 HALF = """
 import os, sys, time
 from pathlib import Path
-from compressor.files import written_at_once
+from compressor.storage.files import written_at_once
 with written_at_once(Path(sys.argv[1])) as temporary:
     temporary.write_text("half")
     print("writing", flush=True)
@@ -100,7 +100,7 @@ def test_an_error_keeps_the_file_that_was_there(tmp_path):
 HOLD = """
 import sys, time
 from pathlib import Path
-from compressor.locks import Lock
+from compressor.storage.locks import Lock
 lock = Lock(Path(sys.argv[1]))
 assert lock.acquire()
 print("locked", flush=True)

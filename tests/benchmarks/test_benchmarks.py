@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.quality.cells import Cell, Experiment, all_cells, fill, read
 from benchmarks.quality.draw import figure, summary, table
-from compressor.pipeline.sections import Data
 from compressor.progress import SILENT
+from compressor.request.sections import Data
 from tests.helpers import toy
 
 

@@ -18,9 +18,9 @@ from benchmarks.speed.tables import document, summary
 from compressor import example
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.pruning_record import read_pruning_record
-from compressor.pipeline.recipe import make_recipe
 from compressor.pipeline.run import run
 from compressor.progress import SILENT
+from compressor.request.recipe import make_recipe
 from compressor.runtime import Classifier
 from compressor.tasks import read_rows
 

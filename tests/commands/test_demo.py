@@ -6,7 +6,7 @@ from pathlib import Path
 
 from compressor import example
 from compressor.commands.demo import demo_recipe
-from compressor.pipeline.sections import Macs
+from compressor.request.sections import Macs
 
 
 def test_the_demo_is_a_run_of_the_bundled_model_on_bundled_sentences():

@@ -8,7 +8,7 @@ import pytest
 
 from compressor.errors import UsageError
 from compressor.pipeline.scores_file import write_scores
-from compressor.pipeline.sections import ModelSection
+from compressor.request.sections import ModelSection
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises

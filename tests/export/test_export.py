@@ -22,8 +22,8 @@ from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask, units_of
 from compressor.model.surgery import prune
 from compressor.pipeline.load import synthetic_probe
-from compressor.pipeline.recipe import ExportRequest
 from compressor.pipeline.single_steps import export_checkpoint
+from compressor.request.recipe import ExportRequest
 from compressor.results import Check
 from compressor.tasks import get_task
 from tests.helpers import toy

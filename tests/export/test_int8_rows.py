@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 from compressor.errors import UsageError
-from compressor.pipeline.recipe import ExportRequest
 from compressor.pipeline.single_steps import export_checkpoint
+from compressor.request.recipe import ExportRequest
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises

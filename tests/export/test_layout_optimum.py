@@ -26,8 +26,8 @@ from compressor.errors import InputError, UsageError, VerificationError
 from compressor.export import optimum
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.surgery import prune
-from compressor.pipeline.recipe import ExportRequest
 from compressor.pipeline.single_steps import export_checkpoint
+from compressor.request.recipe import ExportRequest
 from tests.helpers import toy
 from tests.helpers.command_line import compress
 from tests.helpers.errors import raises

@@ -16,8 +16,8 @@ import torch
 
 from compressor.model.architectures import ARCHITECTURES
 from compressor.model.checkpoint import open_checkpoint
-from compressor.pipeline.recipe import ExportRequest
 from compressor.pipeline.single_steps import export_checkpoint
+from compressor.request.recipe import ExportRequest
 from tests.helpers.optimum_exports import save_pruned
 from tests.helpers.recipes import request
 from tests.helpers.tiny import TRANSLATORS, ragged_batch, word_tokenizer

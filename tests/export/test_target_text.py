@@ -15,11 +15,11 @@ from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.pruning_record import read_pruning_record
 from compressor.pipeline.load import encode
-from compressor.pipeline.recipe import ExportRequest
 from compressor.pipeline.run import run
 from compressor.pipeline.single_steps import export_checkpoint
 from compressor.pipeline.unit_costs import unit_costs
 from compressor.report.schema import load_report
+from compressor.request.recipe import ExportRequest
 from compressor.runtime import Translator
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.tasks import get_task, read_rows

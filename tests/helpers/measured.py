@@ -9,9 +9,9 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Scores
 from compressor.pipeline.context import Context
 from compressor.pipeline.load import load, prepare, read
-from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.select import score
 from compressor.progress import SILENT
+from compressor.request.recipe import Recipe
 from compressor.results import Variant
 from compressor.tasks import get_task
 from tests.helpers.command_line import compress

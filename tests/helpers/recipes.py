@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
-from compressor.pipeline.assemble import assemble
-from compressor.pipeline.options import Section
-from compressor.pipeline.recipe import Recipe, as_flags, build_recipe
+from compressor.options.assemble import assemble
+from compressor.options.declare import Section
+from compressor.request.recipe import Recipe, as_flags, build_recipe
 
 Request = TypeVar("Request", bound=Section)
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from compressor.pipeline.recipe import Recipe
+from compressor.request.recipe import Recipe
 from tests.helpers import toy
 from tests.helpers.recipes import recipe
 

@@ -17,11 +17,11 @@ import torch
 from compressor.export.graphs import export_graphs
 from compressor.export.metadata import write_metadata
 from compressor.export.tokenizer import write_tokenizer
-from compressor.files import sha256_of
-from compressor.manifest import write_manifest
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import prune
+from compressor.storage.files import sha256_of
+from compressor.storage.manifest import write_manifest
 from tests.helpers import toy
 from tests.helpers.tiny import ragged_batch, uneven_mask
 

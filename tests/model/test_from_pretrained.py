@@ -15,13 +15,13 @@ from safetensors.torch import load_file, save_file
 
 import compressor
 from compressor.errors import InputError
-from compressor.input_files import read_json
 from compressor.model import modeling_pruned
 from compressor.model.architectures import ARCHITECTURES
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.modeling_pruned import CLASSES
 from compressor.model.saving import save_checkpoint
 from compressor.model.surgery import prune
+from compressor.storage.input_files import read_json
 from tests.helpers import tiny
 from tests.helpers.errors import raises
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, facts, ragged_batch, tiny_model

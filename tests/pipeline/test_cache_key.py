@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from compressor.pipeline import cache_key as module
-from compressor.pipeline.cache_key import cache_key
-from compressor.pipeline.recipe import make_recipe
+from compressor.request import cache_key as module
+from compressor.request.cache_key import cache_key
+from compressor.request.recipe import make_recipe
 from tests.helpers import toy
 
 

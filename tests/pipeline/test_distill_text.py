@@ -11,9 +11,9 @@ import pytest
 
 from compressor.errors import InputError, UsageError
 from compressor.pipeline import select
-from compressor.pipeline.methods import REPAIRS
 from compressor.pipeline.run import run
 from compressor.recovery import translations
+from compressor.request.methods import REPAIRS
 from compressor.runtime import Translator
 from tests.helpers import toy
 from tests.helpers.command_line import compress, invoke

@@ -20,12 +20,12 @@ from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline import max_drop
 from compressor.pipeline.load import load, read
-from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.run import run
 from compressor.pipeline.select import Choice
 from compressor.progress import SILENT
 from compressor.report import sentences
 from compressor.report.schema import load_report
+from compressor.request.recipe import Recipe
 from compressor.results import QualitySearch
 from compressor.tasks import Rows, get_task, split_rows
 from tests.helpers import toy

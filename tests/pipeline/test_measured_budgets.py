@@ -17,12 +17,12 @@ from compressor.errors import UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.pipeline import time_masks as timing_masks
-from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.run import run
 from compressor.pipeline.search import search_speed
 from compressor.pipeline.select import Choice
 from compressor.progress import SILENT
 from compressor.report.schema import load_report
+from compressor.request.recipe import Recipe
 from compressor.results import Throughput
 from compressor.runtime import Classifier
 from compressor.throughput import Subject

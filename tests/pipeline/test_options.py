@@ -8,9 +8,9 @@ import pytest
 from pydantic import Field
 
 from compressor.errors import UsageError
-from compressor.pipeline.assemble import assemble
-from compressor.pipeline.options import Section, flags_of, option
-from compressor.pipeline.recipe import Recipe
+from compressor.options.assemble import assemble
+from compressor.options.declare import Section, flags_of, option
+from compressor.request.recipe import Recipe
 from tests.helpers.errors import raises
 
 

@@ -15,10 +15,10 @@ from compressor.evaluation import compare
 from compressor.export import int8
 from compressor.pipeline.compare_artifacts import bench_artifacts, evaluate_artifacts
 from compressor.pipeline.default_precision import choose_default
-from compressor.pipeline.recipe import Recipe
 from compressor.pipeline.run import run
 from compressor.report.schema import load_report
 from compressor.report.summary import short_table
+from compressor.request.recipe import Recipe
 from compressor.results import Comparison
 from compressor.runtime import Classifier
 from tests.helpers import toy

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from compressor.errors import InputError, UsageError
-from compressor.pipeline.recipe import PruneRequest, Recipe, ScoreRequest, make_recipe
+from compressor.request.recipe import PruneRequest, Recipe, ScoreRequest, make_recipe
 from tests.helpers.errors import raises
 from tests.helpers.recipes import recipe, request
 

@@ -15,10 +15,10 @@ import compressor
 from compressor.errors import InputError, UsageError
 from compressor.evaluation.bounds import score_bound
 from compressor.model.checkpoint import open_checkpoint
-from compressor.pipeline.recipe import Recipe, ScoreRequest
 from compressor.pipeline.run import run
 from compressor.pipeline.single_steps import score_checkpoint
 from compressor.report.schema import load_report
+from compressor.request.recipe import Recipe, ScoreRequest
 from compressor.runtime import Classifier, Translator
 from tests.helpers import toy
 from tests.helpers.errors import raises

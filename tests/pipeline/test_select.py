@@ -17,12 +17,12 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask, belongs
 from compressor.model.surgery import gated, mask_gates, prune
 from compressor.pipeline.load import read_calibration
-from compressor.pipeline.recipe import Recipe, ScoreRequest
 from compressor.pipeline.run import run
 from compressor.pipeline.select import repair
 from compressor.pipeline.single_steps import score_checkpoint
-from compressor.pipeline.validate import check_model, check_recipe
 from compressor.progress import SILENT
+from compressor.request.recipe import Recipe, ScoreRequest
+from compressor.request.validate import check_model, check_recipe
 from compressor.tasks import get_task, read_rows
 from tests.helpers import toy
 from tests.helpers.errors import raises

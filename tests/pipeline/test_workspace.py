@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from compressor.errors import InputError, UsageError
-from compressor.files import sha256_of, write_json
-from compressor.manifest import find_change, read_manifest, write_manifest
 from compressor.pipeline.workspace import Record, Workspace, open_workspace
 from compressor.progress import SILENT
+from compressor.storage.files import sha256_of, write_json
+from compressor.storage.manifest import find_change, read_manifest, write_manifest
 from tests.helpers.errors import raises
 from tests.helpers.runs import Progress
 

@@ -8,7 +8,7 @@ import pytest
 
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
-from compressor.pipeline.options import flags_of
+from compressor.options.declare import flags_of
 from compressor.study import STUDIES, agreement, curve, training
 from tests.helpers.errors import raises
 from tests.helpers.recipes import request

@@ -1,6 +1,6 @@
 """Every option of a run, each declared once: a section for each stage of the journey.
 
-`compressor.pipeline.recipe` composes the sections to recipes and to what single commands take.
+`compressor.request.recipe` composes the sections to recipes and to what single commands take.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from compressor.budgets.counts import Proof, is_number
 from compressor.errors import UsageError
 from compressor.export.precision_names import BASE, split_precisions
-from compressor.pipeline.options import Section, option
+from compressor.options.declare import Section, option
 from compressor.results import Inconclusive
 
 MINIMUM_ROWS = 8  # of calibration and of test data

@@ -14,9 +14,9 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from compressor.errors import InputError, UsageError
-from compressor.input_files import read_text
-from compressor.pipeline.assemble import assemble
-from compressor.pipeline.methods import (
+from compressor.options.assemble import assemble
+from compressor.options.declare import Section, flags_of, option
+from compressor.request.methods import (
     LEARNING,
     METHOD_HELP,
     METHOD_OR_MASK_HELP,
@@ -26,8 +26,7 @@ from compressor.pipeline.methods import (
     Repair,
     ScoringMethod,
 )
-from compressor.pipeline.options import Section, flags_of, option
-from compressor.pipeline.sections import (
+from compressor.request.sections import (
     DEVICE,
     MOST_BATCH,
     MOST_BEAMS,
@@ -50,6 +49,7 @@ from compressor.pipeline.sections import (
     RunModelSection,
     TestData,
 )
+from compressor.storage.input_files import read_text
 
 MOST_RECIPE = 256 << 10  # bytes; PyYAML takes seconds for more, and recipes have about one KiB
 MOST_DEPTH = 50

@@ -14,7 +14,7 @@ from tempfile import TemporaryFile, mkdtemp
 from typing import Any
 
 from compressor.errors import InputError
-from compressor.locks import Lock
+from compressor.storage.locks import Lock
 
 _WRITING = ".writing-"  # prefix of directories in which files are written
 _LOCK = ".lock"

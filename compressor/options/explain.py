@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from compressor.errors import UsageError, did_you_mean
-from compressor.pipeline.options import (
+from compressor.options.declare import (
     Flag,
     Section,
     extra_of,

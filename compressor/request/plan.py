@@ -19,8 +19,8 @@ from compressor.budgets.counts import (
 )
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Units, units_of
-from compressor.pipeline.recipe import Recipe
-from compressor.pipeline.sections import Counts, Macs, MaxDrop, Penalty, Speedup
+from compressor.request.recipe import Recipe
+from compressor.request.sections import Counts, Macs, MaxDrop, Penalty, Speedup
 
 
 @dataclass(frozen=True)

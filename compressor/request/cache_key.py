@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import compressor
-from compressor.files import sha256_of, sha256_of_text
 from compressor.model.location import checkpoint_files, revision_of
-from compressor.pipeline.recipe import Recipe
+from compressor.request.recipe import Recipe
+from compressor.storage.files import sha256_of, sha256_of_text
 from compressor.tasks.translation import parallel_files
 from compressor.throughput.hardware import versions
 

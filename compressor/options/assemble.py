@@ -13,8 +13,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from compressor.errors import UsageError, did_you_mean
-from compressor.pipeline.explain import COMMAND_LINE, explained, without_use
-from compressor.pipeline.options import (
+from compressor.options.declare import (
     Flag,
     Place,
     Section,
@@ -27,6 +26,7 @@ from compressor.pipeline.options import (
     tag_of,
     variants,
 )
+from compressor.options.explain import COMMAND_LINE, explained, without_use
 
 Request = TypeVar("Request", bound=Section)
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from compressor.errors import CompressWarning, InputError
-from compressor.files import sha256_of, write_json
-from compressor.input_files import read_json
+from compressor.storage.files import sha256_of, write_json
+from compressor.storage.input_files import read_json
 
 MANIFEST = "manifest.json"
 _CHECKPOINT = (".json", ".safetensors", ".bin", ".spm", ".model", ".txt", ".jinja", ".py")

@@ -13,11 +13,13 @@ from compressor.errors import UsageError
 from compressor.export.target_text import count_lines
 from compressor.importance import METHODS
 from compressor.model.checkpoint import Checkpoint
-from compressor.pipeline.assemble import assemble
-from compressor.pipeline.methods import SCORED, RecoverySection
-from compressor.pipeline.options import flag_name
-from compressor.pipeline.recipe import Recipe, ScoreRequest
-from compressor.pipeline.sections import (
+from compressor.options.assemble import assemble
+from compressor.options.declare import flag_name
+from compressor.report.rules import MaxDrop as MaxDropRule
+from compressor.report.rules import MinSpeedup, Rule, require_metrics
+from compressor.request.methods import SCORED, RecoverySection
+from compressor.request.recipe import Recipe, ScoreRequest
+from compressor.request.sections import (
     Benchmark,
     CalibrationData,
     Columns,
@@ -27,8 +29,6 @@ from compressor.pipeline.sections import (
     Speedup,
     SteppedCounts,
 )
-from compressor.report.rules import MaxDrop as MaxDropRule
-from compressor.report.rules import MinSpeedup, Rule, require_metrics
 from compressor.tasks import Task
 
 

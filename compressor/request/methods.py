@@ -13,9 +13,9 @@ from pydantic import Field, create_model, model_validator
 from compressor.errors import UsageError
 from compressor.importance import METHODS
 from compressor.learned_masks import LEARNED
-from compressor.pipeline.options import Section, option
-from compressor.pipeline.sections import MOST_BEAMS
+from compressor.options.declare import Section, option
 from compressor.recovery import RECOVERIES
+from compressor.request.sections import MOST_BEAMS
 
 MOST_COUNT = 1_000_000_000  # of epochs, of steps
 Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]

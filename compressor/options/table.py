@@ -1,0 +1,58 @@
+"""Named members of one kind (tasks, methods, report formats …), imported when they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any, Generic, TypeVar, cast
+
+from compressor.errors import UsageError, did_you_mean
+
+Member = TypeVar("Member")
+
+
+class Table(Mapping[str, Member], Generic[Member]):
+    """Name -> member. Listing names imports nothing.
+
+    Args:
+        noun: what the members are, for messages: `task`.
+        rows: name -> the member itself, or where it is: `package.module:attribute`.
+        id: of the error about an unknown name.
+    """
+
+    def __init__(
+        self, noun: str, rows: Mapping[str, Member | str], id: str = "name-unknown"
+    ) -> None:
+        self.noun, self.id = noun, id
+        self._rows: dict[str, Any] = dict(rows)
+
+    def register(self, name: str, member: Member | str) -> None:
+        """Add a member from outside this package; arguments are as in `rows`."""
+        self._rows[name] = member
+
+    def __getitem__(self, name: str) -> Member:
+        """The member of this name.
+
+        Raises:
+            UsageError: an unknown name; the message lists the known ones.
+        """
+        if name not in self._rows:
+            raise UsageError(
+                f"there is no {self.noun} {name!r}; choose from {', '.join(self._rows)}"
+                f"{did_you_mean(name, self._rows)}",
+                id=self.id,
+            )
+        row = self._rows[name]
+        if isinstance(row, str):
+            module, _, attribute = row.partition(":")
+            self._rows[name] = row = getattr(import_module(module), attribute)
+        return cast(Member, row)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
