@@ -1,4 +1,4 @@
-"""Named members of one kind (tasks, methods, report formats …), imported when they are asked for."""
+"""Members of one kind by name (tasks, methods, report formats …), imported on first use."""
 
 from __future__ import annotations
 
