@@ -20,6 +20,7 @@ from compressor.learned_masks import check_size
 from compressor.model.checkpoint import Checkpoint, open_checkpoint, open_dense
 from compressor.model.location import checkpoint_files
 from compressor.model.sublayers import Mask
+from compressor.options.bounds import MINIMUM_ROWS
 from compressor.pipeline.context import Context, DataRows, Probe
 from compressor.pipeline.distill_text import open_text, text_sha256
 from compressor.pipeline.stages import stage
@@ -30,7 +31,7 @@ from compressor.report import sentences
 from compressor.request.methods import RecoverySection
 from compressor.request.plan import floors_of, multiples_of, plan_budgets, units_to_prune
 from compressor.request.recipe import Recipe
-from compressor.request.sections import MINIMUM_ROWS, CalibrationData, Data, MaxDrop, ModelSection
+from compressor.request.sections import CalibrationData, Data, MaxDrop, ModelSection
 from compressor.results import Source
 from compressor.runtime.session import choose_device
 from compressor.storage.files import fingerprint, sha256_of

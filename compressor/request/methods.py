@@ -6,19 +6,16 @@ that these tables name for it; each option is declared here once.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Any, Literal, Union
 
-from pydantic import Field, create_model, model_validator
+from pydantic import create_model, model_validator
 
 from compressor.errors import UsageError
 from compressor.importance import METHODS
 from compressor.learned_masks import LEARNED
+from compressor.options.bounds import MOST_BEAMS, Count
 from compressor.options.declare import Section, option
 from compressor.recovery import RECOVERIES
-from compressor.request.sections import MOST_BEAMS
-
-MOST_COUNT = 1_000_000_000  # of epochs, of steps
-Count = Annotated[int, Field(ge=1, le=MOST_COUNT)]
 
 
 class MethodSection(Section):

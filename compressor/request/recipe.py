@@ -15,6 +15,14 @@ from pydantic import Field, field_validator, model_validator
 
 from compressor.errors import InputError, UsageError
 from compressor.options.assemble import assemble
+from compressor.options.bounds import (
+    MOST_BATCH,
+    MOST_BATCH_TOKENS,
+    MOST_BEAMS,
+    MOST_CHUNK_LINES,
+    MOST_THREADS,
+    MOST_TOKENS,
+)  # fmt: skip
 from compressor.options.declare import Section, flags_of, option
 from compressor.request.methods import (
     LEARNING,
@@ -28,10 +36,6 @@ from compressor.request.methods import (
 )
 from compressor.request.sections import (
     DEVICE,
-    MOST_BATCH,
-    MOST_BEAMS,
-    MOST_THREADS,
-    MOST_TOKENS,
     SEED,
     VERIFY,
     Access,
@@ -53,8 +57,6 @@ from compressor.storage.input_files import read_text
 
 MOST_RECIPE = 256 << 10  # bytes; PyYAML takes seconds for more, and recipes have about one KiB
 MOST_DEPTH = 50
-MOST_BATCH_TOKENS = 1 << 24
-MOST_CHUNK_LINES = 1 << 20
 DEFAULT_METHOD = SCORED["second-order"]()
 _NAMED = Field(discriminator="name")
 

@@ -13,20 +13,20 @@ from pydantic import Field, field_validator, model_validator
 from compressor.budgets.counts import Proof, is_number
 from compressor.errors import UsageError
 from compressor.export.precision_names import BASE, split_precisions
+from compressor.options.bounds import (
+    MINIMUM_ROWS,
+    MOST_BEAMS,
+    MOST_CHARACTERS,
+    MOST_RESAMPLES,
+    MOST_SECONDS,
+    MOST_STEPS,
+    MOST_THREADS,
+    MOST_TOKENS,
+    BatchSize,
+)  # fmt: skip
 from compressor.options.declare import Section, option
 from compressor.results import Inconclusive
 
-MINIMUM_ROWS = 8  # of calibration and of test data
-# Bounds of options, far beyond use; docs/checkpoints.md lists them.
-MOST_BATCH = 65_536  # rows
-MOST_BEAMS = 1024
-MOST_CHARACTERS = 1000  # of a budget or a rule
-MOST_RESAMPLES = 100_000
-MOST_SECONDS = 3600
-MOST_STEPS = 1000  # of pruning
-MOST_THREADS = 1024
-MOST_TOKENS = 65_536  # of a row
-BatchSize = Annotated[int, Field(ge=1, le=MOST_BATCH)]
 Lengths = Literal["data"] | Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 VERIFY = option(True, help="Check the files against manifest.json first.")
 

@@ -15,13 +15,14 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files, resolve
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import gated, mask_gates
+from compressor.options.bounds import MINIMUM_ROWS
 from compressor.pipeline.context import DataRows
 from compressor.pipeline.load import encode, load, pick_device, warn_of_shared_rows
 from compressor.pipeline.select import score_model
 from compressor.pipeline.workspace import STATE, Workspace, open_workspace
 from compressor.progress import Progress
 from compressor.request.methods import MethodSection
-from compressor.request.sections import MINIMUM_ROWS, CalibrationData, Columns, ModelSection
+from compressor.request.sections import CalibrationData, Columns, ModelSection
 from compressor.request.validate import check_columns, require_rows
 from compressor.storage.files import fingerprint
 from compressor.study.options import StudyRequest, Testing

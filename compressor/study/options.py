@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from compressor.errors import UsageError
+from compressor.options.bounds import MINIMUM_ROWS, MOST_BEAMS, MOST_RESAMPLES
 from compressor.options.declare import Section, option
 from compressor.request.methods import REPAIRS, MethodSection, RecoverySection, ScoringMethod
 from compressor.request.recipe import DEFAULT_METHOD
 from compressor.request.sections import (
     DEVICE,
-    MINIMUM_ROWS,
-    MOST_BEAMS,
-    MOST_RESAMPLES,
     SEED,
     Access,
     CalibrationData,
