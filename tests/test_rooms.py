@@ -1,13 +1,10 @@
-"""Which package may import which, read from the sources; lazy imports count like all others."""
+"""Which package may import which, and how large it may be; lazy imports count like all others."""
 
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1] / "compressor"
+from tests.structure import LIMITS, Package, room_of
 
 # From the bottom up. A room imports from itself and from the lines above its own.
 ORDER = (
@@ -39,51 +36,8 @@ APART = {
     "example": ({"errors"}, {"pipeline", "study", "commands"}),
 }
 
-MODULES = {
-    ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__"): path
-    for path in sorted(ROOT.rglob("*.py"))
-}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
-
-
-def room_of(module: str) -> str:
-    """`model` for `compressor.model.surgery`; empty for `compressor` itself."""
-    return ".".join(module.split(".")[1:2])
-
-
-def module_of(name: str) -> str:
-    """The module of a dotted name, which may go on with a name in that module."""
-    while name not in MODULES:
-        name = name.rpartition(".")[0]
-    return name
-
-
-def imports(module: str) -> Iterator[str]:
-    """The modules of the package that a module imports, wherever in the file.
-
-    A string that names a module counts too, unless it names one of the same room: that is how a
-    table lists the members of its room.
-    """
-    is_package = MODULES[module].name == "__init__.py"
-    parents = module.split(".") if is_package else module.split(".")[:-1]
-    for node in ast.walk(TREES[module]):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = ".".join(parents[: len(parents) - node.level + 1]) if node.level else ""
-            start = ".".join(filter(None, (base, node.module)))
-            names = [f"{start}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Constant) and re.fullmatch(
-            r"compressor(\.\w+)+(:\w+)?\.?", str(node.value)
-        ):
-            names = [str(node.value).replace(":", ".").rstrip(".")]
-            names = [name for name in names if room_of(name) != room_of(module)]
-        else:
-            continue
-        yield from (module_of(name) for name in names if name.split(".")[0] == "compressor")
-
-
-IMPORTS = {module: set(imports(module)) - {module} for module in MODULES}
+PACKAGE = Package()
+IMPORTS = PACKAGE.imports
 
 
 def is_allowed(importer: str, imported: str) -> bool:
@@ -97,7 +51,7 @@ def is_allowed(importer: str, imported: str) -> bool:
 
 
 def test_every_room_has_its_place_in_the_order():
-    rooms = {room_of(module) for module in MODULES}
+    rooms = {room_of(module) for module in PACKAGE.modules}
     assert rooms - {"", "__main__"} == RANK.keys() | APART.keys()
 
 
@@ -122,7 +76,7 @@ def test_no_module_imports_itself_through_others():
             seen |= new
         return seen
 
-    assert not {module for module in MODULES if module in reachable(module)}
+    assert not {module for module in PACKAGE.modules if module in reachable(module)}
 
 
 def test_only_tasks_compares_names_of_tasks():
@@ -130,10 +84,15 @@ def test_only_tasks_compares_names_of_tasks():
     names = {"translation", "classification"}
     comparing = {
         module
-        for module, tree in TREES.items()
+        for module, tree in PACKAGE.trees.items()
         if room_of(module) not in ("tasks", "runtime")
         for compare in ast.walk(tree)
         if isinstance(compare, ast.Compare)
         and names & {x.value for x in ast.walk(compare) if isinstance(x, ast.Constant)}
     }
     assert not comparing
+
+
+def test_the_package_stays_simple():
+    counts = PACKAGE.counts()
+    assert {name: counts[name] for name, most in LIMITS.items() if counts[name] > most} == {}
