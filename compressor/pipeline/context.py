@@ -11,12 +11,12 @@ from compressor.budgets.path import UnitCosts
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask, Sublayer, Units, units_of
 from compressor.pipeline.unit_costs import unit_costs
-from compressor.pipeline.workspace import Workspace
 from compressor.progress import Progress
 from compressor.recovery.text import Text
 from compressor.request.plan import Plan
 from compressor.request.recipe import Recipe
 from compressor.results import Source
+from compressor.storage.workspace import Workspace
 from compressor.tasks import Batch, Example, Rows, Task
 
 

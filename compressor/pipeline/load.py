@@ -24,7 +24,6 @@ from compressor.options.bounds import MINIMUM_ROWS
 from compressor.pipeline.context import Context, DataRows, Probe
 from compressor.pipeline.distill_text import open_text, text_sha256
 from compressor.pipeline.stages import stage
-from compressor.pipeline.workspace import open_workspace
 from compressor.progress import Progress
 from compressor.recovery import RECOVERIES
 from compressor.report import sentences
@@ -35,6 +34,7 @@ from compressor.request.sections import CalibrationData, Data, MaxDrop, ModelSec
 from compressor.results import Source
 from compressor.runtime.session import choose_device
 from compressor.storage.files import fingerprint, sha256_of
+from compressor.storage.workspace import open_workspace
 from compressor.tasks import (
     Example,
     Rows,

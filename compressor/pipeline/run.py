@@ -40,11 +40,9 @@ from compressor.pipeline.evaluate import benchmark, choose_defaults, evaluate
 from compressor.pipeline.gate import gate_rules
 from compressor.pipeline.load import TargetTokens, load, prepare, read, target_tokens
 from compressor.pipeline.max_drop import search_quality
-from compressor.pipeline.outputs import require_ours, write_outputs
 from compressor.pipeline.search import search_speed
 from compressor.pipeline.select import Choice, choose, chosen_model, learn, recover, score
 from compressor.pipeline.stages import stage
-from compressor.pipeline.workspace import STATE
 from compressor.progress import SILENT, Progress
 from compressor.report import DEFAULT_RENDERERS, RENDERERS, facts, render_reports, rules
 from compressor.report.combine import only, share_scoring
@@ -54,10 +52,12 @@ from compressor.request.plan import Plan, own_recipe
 from compressor.request.recipe import Recipe
 from compressor.request.validate import check_model, check_recipe
 from compressor.results import Scoring, Throughput, Variant
-from compressor.runtime.artifact import GRAPH_DIRECTORY, GRAPHS_FILE
-from compressor.storage.disk import disk_problems_told
+from compressor.runtime.artifact import GRAPH_DIRECTORY
+from compressor.storage.disk import translate_disk_errors
 from compressor.storage.files import require_directory, sha256_of
-from compressor.storage.manifest import MANIFEST, manifest_of, write_manifest
+from compressor.storage.manifest import GRAPHS_FILE, MANIFEST, manifest_of, write_manifest
+from compressor.storage.outputs import require_written_by_run, write_outputs
+from compressor.storage.workspace import STATE
 from compressor.tasks import get_task
 from compressor.throughput.hardware import describe as describe_hardware
 from compressor.throughput.hardware import versions
@@ -82,11 +82,11 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
     check_model(recipe, checkpoint, task, gate)
     data = read(recipe.data, checkpoint, task)
     least = partial(export_bytes, checkpoint.model, [BASE])
-    with disk_problems_told(output, least, lambda: "beginning"):
+    with translate_disk_errors(output, least, lambda: "beginning"):
         context = prepare(recipe, checkpoint, task, data, output, progress)
     workspace = context.workspace
     with (
-        disk_problems_told(output, lambda: written_bytes(context), lambda: workspace.doing),
+        translate_disk_errors(output, lambda: written_bytes(context), lambda: workspace.doing),
         workspace,
     ):
         return _compress(context, gate, output, command)
@@ -262,7 +262,7 @@ def _require_own_outputs(context: Context, output: Path) -> None:
     """Check, before anything is computed, that the last step will not meet files of the user's."""
     names = (RECIPE, CARD, MANIFEST, *(RENDERERS[name].file for name in DEFAULT_RENDERERS))
     paths = [directory / name for directory in _directories(context, output) for name in names]
-    require_ours(output, context.workspace.state, paths)
+    require_written_by_run(output, context.workspace.state, paths)
 
 
 def _write(context: Context, report: Report, output: Path) -> None:

@@ -34,7 +34,6 @@ from compressor.pipeline.load import (
 )
 from compressor.pipeline.scores_file import require_weights, weights_of
 from compressor.pipeline.select import repair, score_model
-from compressor.pipeline.whole_output import made_whole, remove_leftovers, require_new
 from compressor.progress import SILENT, Progress
 from compressor.request.plan import budgets_of, floors_of, multiples_of
 from compressor.request.recipe import ExportRequest, PruneRequest, ScoreRequest
@@ -42,6 +41,7 @@ from compressor.request.validate import check_columns, require_rows, require_tar
 from compressor.results import Check
 from compressor.runtime.session import choose_device
 from compressor.storage.files import require_directory
+from compressor.storage.whole_output import made_whole, remove_leftovers, require_new
 from compressor.tasks import Example, Task, get_task
 
 if TYPE_CHECKING:

@@ -18,10 +18,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter
 
+from compressor.model.memory import trim_memory
 from compressor.pipeline.context import Context
-from compressor.pipeline.workspace import Record, Workspace
 from compressor.results import Variant
 from compressor.storage.files import sha256_of
+from compressor.storage.workspace import StageRecord, Workspace
 
 Rest = ParamSpec("Rest")
 Result = TypeVar("Result")
@@ -151,7 +152,8 @@ def stage(
                     weights.unlink(missing_ok=True)
                 workspace.made()  # by a stage that failed
                 found = function(context, *args, **kwargs)
-                record = Record(name, keys, encode(found), _written(workspace, weights))
+                record = StageRecord(name, keys, encode(found), _written(workspace, weights))
+                trim_memory()
                 workspace.finish(label, record, began)
             elif row.writes and isinstance(found, Variant):
                 # The output directory may have been moved since.
@@ -212,7 +214,7 @@ def _drop_dependents(workspace: Workspace, name: str, keys: dict[str, Any]) -> N
     if name == DENSE:
         keys = {"plan": DENSE}
 
-    def stale(record: Record) -> bool:
+    def stale(record: StageRecord) -> bool:
         if record.keys.get("plan") == DENSE != keys.get("plan"):
             return False  # what was found about the dense model needs nothing of the pruned ones
         shared = keys.keys() & record.keys.keys()

@@ -10,18 +10,17 @@ from compressor.errors import InputError
 from compressor.export.verify import verify_classifier, verify_translator
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.pipeline.load import synthetic_probe
-from compressor.pipeline.workspace import STATE
 from compressor.progress import SILENT, Progress
 from compressor.results import Check
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import (
     GRAPH_DIRECTORY,
-    GRAPHS_FILE,
     Artifact,
     TranslationArtifact,
     read_artifact,
 )
-from compressor.storage.manifest import MANIFEST, Listed, find_change, read_manifest
+from compressor.storage.manifest import GRAPHS_FILE, MANIFEST, Listed, find_change, read_manifest
+from compressor.storage.workspace import STATE
 from compressor.tasks import get_task
 
 # Files that loading a checkpoint or its graphs may read: one more of them changes what is loaded.

@@ -23,9 +23,9 @@ from compressor.runtime.fields import (
     whole,
 )
 from compressor.storage.input_files import parse_json, read_text
+from compressor.storage.manifest import GRAPHS_FILE
 
 GRAPH_DIRECTORY = "onnx"
-GRAPHS_FILE = "graphs.json"
 
 MOST_BEAMS = 1024
 CPU_ONLY = ("int8",)  # onnxruntime has no CUDA kernels for products of unsigned bytes

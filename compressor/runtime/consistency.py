@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from compressor.errors import InputError
 from compressor.runtime.artifact import (
     GRAPH_DIRECTORY,
-    GRAPHS_FILE,
     Artifact,
     ClassificationArtifact,
     TranslationArtifact,
@@ -21,7 +20,7 @@ from compressor.runtime.artifact import (
 )
 from compressor.runtime.decoder import BEST
 from compressor.runtime.text import TextTokenizer
-from compressor.storage.manifest import require_unchanged
+from compressor.storage.manifest import GRAPHS_FILE, require_unchanged
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

@@ -39,7 +39,7 @@ def disk_problem(error: BaseException) -> str:
 
 
 @contextmanager
-def disk_problems_told(
+def translate_disk_errors(
     output: Path, needed: Callable[[], int], doing: Callable[[], str]
 ) -> Iterator[None]:
     """Turn what a disk refuses while the block runs into an error that says what to do.

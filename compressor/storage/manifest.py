@@ -17,6 +17,7 @@ from compressor.storage.files import sha256_of, write_json
 from compressor.storage.input_files import read_json
 
 MANIFEST = "manifest.json"
+GRAPHS_FILE = "graphs.json"  # which graphs there are; names the others, so it is written last
 _CHECKPOINT = (".json", ".safetensors", ".bin", ".spm", ".model", ".txt", ".jinja", ".py")
 _NOT_READ = {MANIFEST, "report.json"}  # when a checkpoint is loaded
 _TOOL = "compress "  # what `tool` starts with, in manifests of ours

@@ -19,12 +19,12 @@ from compressor.options.bounds import MINIMUM_ROWS
 from compressor.pipeline.context import DataRows
 from compressor.pipeline.load import encode, load, pick_device, warn_of_shared_rows
 from compressor.pipeline.select import score_model
-from compressor.pipeline.workspace import STATE, Workspace, open_workspace
 from compressor.progress import Progress
 from compressor.request.methods import MethodSection
 from compressor.request.sections import CalibrationData, Columns, ModelSection
 from compressor.request.validate import check_columns, require_rows
 from compressor.storage.files import fingerprint
+from compressor.storage.workspace import STATE, Workspace, open_workspace
 from compressor.study.options import StudyRequest, Testing
 from compressor.study.output import PREFIX, require_output
 from compressor.tasks import Batch, Rows, Task, count_shared, count_truncated, get_task, read_rows

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
-from compressor.pipeline.workspace import STATE
 from compressor.report import sentences, text_table
 from compressor.report.markdown import bullets, escape, render_table
 from compressor.report.tables import Column, Table
 from compressor.storage.files import require_directory, write_at_once, write_json, written_at_once
+from compressor.storage.workspace import STATE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

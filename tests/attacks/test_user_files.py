@@ -15,10 +15,10 @@ import pytest
 from compressor.commands import invoke as status_of
 from compressor.errors import CompressWarning, InputError, UsageError
 from compressor.pipeline.stream_lines import LineWriter
-from compressor.pipeline.whole_output import made_whole, require_new
 from compressor.storage.files import written_at_once
 from compressor.storage.locks import Lock
 from compressor.storage.manifest import read_manifest
+from compressor.storage.whole_output import made_whole, require_new
 from compressor.tasks import read_rows
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from compressor.errors import InputError, UsageError
-from compressor.pipeline.workspace import Record, Workspace, open_workspace
 from compressor.progress import SILENT
 from compressor.storage.files import sha256_of, write_json
 from compressor.storage.manifest import find_change, read_manifest, write_manifest
+from compressor.storage.workspace import StageRecord, Workspace, open_workspace
 from tests.helpers.errors import raises
 from tests.helpers.runs import Progress
 
@@ -32,7 +32,7 @@ def build(workspace: Workspace, result: int = 1) -> None:
     with workspace.making(workspace.root) as making:
         (making / "weights").write_bytes(b"12345")
         write_json(making / "graphs.json", GRAPHS)
-    workspace.finish("build", Record("build", {"plan": "a"}, result, workspace.made()), 0.0)
+    workspace.finish("build", StageRecord("build", {"plan": "a"}, result, workspace.made()), 0.0)
 
 
 def read(workspace: Workspace) -> int | None:
@@ -179,7 +179,7 @@ def test_a_value_of_another_type_is_computed_again(tmp_path):
 
 def test_records_can_be_dropped_and_unreadable_ones_go_too(workspace):
     build(workspace)
-    workspace.finish("other", Record("other", {"plan": "b"}, 2), 0.0)
+    workspace.finish("other", StageRecord("other", {"plan": "b"}, 2), 0.0)
     (workspace.state / "bad.json").write_text("{", encoding="utf-8")
     workspace.drop(lambda record: record.keys["plan"] == "a")
     assert {path.stem for path in workspace.state.glob("*.json")} == {"other", "run"}

@@ -29,11 +29,10 @@ from pydantic import TypeAdapter
 
 from compressor import __version__
 from compressor.errors import InputError, UsageError
-from compressor.model.memory import trim_memory
 from compressor.progress import Progress
-from compressor.runtime.artifact import GRAPHS_FILE
 from compressor.storage.files import move_files, remove_unfinished, sha256_of, write_json
 from compressor.storage.locks import lock_output
+from compressor.storage.manifest import GRAPHS_FILE
 
 STATE = ".compress"
 _RUN = "run.json"
@@ -44,7 +43,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Record:
+class StageRecord:
     """What is kept of a finished stage.
 
     Args:
@@ -62,7 +61,7 @@ class Record:
     version: str = __version__
 
 
-_RECORD = TypeAdapter(Record)
+_RECORD = TypeAdapter(StageRecord)
 
 
 class Workspace:
@@ -150,9 +149,8 @@ class Workspace:
         self.progress.message(f"{title} …")
         return time.perf_counter()
 
-    def finish(self, name: str, record: Record, began: float) -> None:
+    def finish(self, name: str, record: StageRecord, began: float) -> None:
         """Write the record of a stage that is complete."""
-        trim_memory()
         self.files |= record.files
         write_json(self.state / f"{name}.json", _RECORD.dump_python(record, mode="json"))
         self.progress.detail(f"  {name}: {time.perf_counter() - began:.1f} s")
@@ -168,10 +166,10 @@ class Workspace:
             return found
         began = self.begin(name, title)
         value = compute()
-        self.finish(name, Record(name, {}, value), began)
+        self.finish(name, StageRecord(name, {}, value), began)
         return value
 
-    def drop(self, wanted: Callable[[Record], bool]) -> None:
+    def drop(self, wanted: Callable[[StageRecord], bool]) -> None:
         """Remove the records of finished stages that `wanted` says; unreadable ones too."""
         for path in sorted(self.state.glob("*.json")):
             if path.name == _RUN:

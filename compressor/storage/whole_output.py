@@ -10,8 +10,7 @@ from pathlib import Path
 
 from compressor import __version__
 from compressor.errors import InputError
-from compressor.runtime.artifact import GRAPHS_FILE
-from compressor.storage.disk import disk_problems_told
+from compressor.storage.disk import translate_disk_errors
 from compressor.storage.files import (
     move_files,
     remove_unfinished,
@@ -20,7 +19,13 @@ from compressor.storage.files import (
     write_json,
 )
 from compressor.storage.locks import Lock, lock_output
-from compressor.storage.manifest import MANIFEST, is_manifest, update_manifest, write_manifest
+from compressor.storage.manifest import (
+    GRAPHS_FILE,
+    MANIFEST,
+    is_manifest,
+    update_manifest,
+    write_manifest,
+)
 
 _MAKING = ".making"
 _LOCK = "lock"
@@ -76,7 +81,10 @@ def made_whole(output: Path, needed: int, doing: str) -> Iterator[Path]:
     Raises:
         InputError: the disk is full, read-only or gone.
     """
-    with disk_problems_told(output, lambda: needed, lambda: doing), _made_whole(output) as making:
+    with (
+        translate_disk_errors(output, lambda: needed, lambda: doing),
+        _made_whole(output) as making,
+    ):
         yield making
 
 

@@ -18,7 +18,7 @@ _WRITTEN = "outputs.list"
 _KEPT = 50  # hashes of a file
 
 
-def require_ours(root: Path, state: Path, paths: Iterable[Path]) -> None:
+def require_written_by_run(root: Path, state: Path, paths: Iterable[Path]) -> None:
     """Check that files are not there, or are what this run wrote.
 
     Args:
@@ -47,9 +47,9 @@ def write_outputs(root: Path, state: Path, texts: Mapping[Path, str]) -> dict[Pa
     """Write texts, unless a file is in the way that this run did not write; their hashes.
 
     Raises:
-        InputError: see `require_ours`.
+        InputError: see `require_written_by_run`.
     """
-    require_ours(root, state, texts)
+    require_written_by_run(root, state, texts)
     noted = _noted(state)
     hashes = {path: sha256_of_text(text) for path, text in texts.items()}
     for path, digest in hashes.items():
