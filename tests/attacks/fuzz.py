@@ -1,48 +1,59 @@
 """A fuzzer: damaged files, strange options, recipes and rows, each with the promises of the README.
 
-    python -m tests.attacks.fuzz --cases 20000 --workers 2
-    python -m tests.attacks.fuzz --seed 7 --case 123
+    python -m tests.attacks.fuzz --cases 20000 --workers 2 --seed 7
+    python -m tests.attacks.fuzz --kind artifact --case AXicY2...
 
-A case is a number; with the seed it decides what is changed and which command sees it. A case fails
-if the command ends with status 70 or a traceback, takes more than 30 seconds, needs more memory
-than a bound, kills its process, or answers with status 0 something else than it answers for intact
-files, where a manifest lists the file that was changed. A failure names its seed and case, and the
-second line above repeats it alone.
+A case fails if the command ends with status 70 or a traceback, takes more than 30 seconds, needs
+more memory than a bound, kills its process, or answers with status 0 something else than it answers
+for intact files, where a manifest lists the file that was changed.
 
-Cases run one after another in worker processes that are started again after a case that failed.
-20,000 cases take about forty minutes on one core, and a minute more to make the models that
-they start from.
+Hypothesis draws the cases of a kind in batches, each with a seed of its own, and makes a case that
+fails simpler before it is reported with the line that repeats it alone; a batch ends there. Cases
+run one after another in worker processes that are started again after a case that failed. 20,000
+cases take about forty minutes on one core, and a minute more to make the models that they start
+from.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import queue
+import re
 import selectors
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
+from hypothesis import HealthCheck, Phase, Verbosity, assume, given, reproduce_failure, settings
+
+from tests.attacks.fuzz_cases import KINDS, Case
+
 SECONDS = 30.0
 START_SECONDS = 300.0  # importing, on a machine that is busy
+BATCH = 100  # cases at most
+DRAWN = settings(
+    database=None,
+    deadline=None,
+    print_blob=True,
+    report_multiple_bugs=False,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+    verbosity=Verbosity.quiet,
+)
 
 
-@dataclass(frozen=True)
-class Found:
-    """What came of a case; `failure` is empty if it kept the promises."""
-
-    case: int
-    failure: str
-    told: str
-    seconds: float
+class CaseFailed(AssertionError):
+    """A case broke a promise; says what was changed, the words, and the answer."""
 
 
 class Worker:
@@ -52,38 +63,25 @@ class Worker:
         seconds: that a case may take.
     """
 
-    def __init__(
-        self, seed: int, material: Path, kinds: Sequence[str], seconds: float = SECONDS
-    ) -> None:
+    def __init__(self, material: Path, seconds: float = SECONDS) -> None:
         self._seconds = seconds
-        self._words = [sys.executable, "-m", "tests.attacks.fuzz_process", str(seed), str(material)]
-        self._words += kinds
+        self._words = [sys.executable, "-m", "tests.attacks.fuzz_process", str(material)]
         self._process: subprocess.Popen[str] | None = None
+        self.cases = 0
 
-    def run(self, case: int) -> Found:
-        """Run a case; whatever happens to the process is what came of it."""
-        if self._process is None:
-            environment = os.environ | {"OMP_NUM_THREADS": "1", "COMPRESS_DEBUG": "1"}
-            pipe = subprocess.PIPE
-            self._process = subprocess.Popen(
-                self._words, stdin=pipe, stdout=pipe, text=True, env=environment
-            )
-            if self._answer(START_SECONDS) != {"ready": True}:
-                raise RuntimeError("the worker of the fuzzer does not start")
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{case}\n")
-        self._process.stdin.flush()
-        answer = self._answer(self._seconds)
-        if answer is None and self._process.poll() is None:
-            self.stop()
-            return Found(case, f"took more than {self._seconds:.0f} s", "", self._seconds)
-        if answer is None:
-            status = self._process.returncode
-            self.stop()
-            return Found(case, f"killed its process (status {status})", "", 0)
-        if answer["failure"]:
+    def run(self, case: Case) -> None:
+        """Run a case.
+
+        Raises:
+            CaseFailed: it broke a promise, or something happened to the process.
+        """
+        self.cases += 1
+        with tempfile.TemporaryDirectory(prefix="compress-tests-") as scratch:
+            failure, said = self._judged(case.lay_out(Path(scratch)))
+        if failure:
             self.stop()  # the next case starts from a clean process
-        return Found(case, answer["failure"], answer["told"], answer["seconds"])
+            words = " ".join(map(str, case.words))
+            raise CaseFailed(f"{failure}; {f'{case.told}: {words}'[:600]}\n{said}")
 
     def stop(self) -> None:
         if self._process is not None:
@@ -91,25 +89,87 @@ class Worker:
             self._process.wait()
             self._process = None
 
-    def _answer(self, seconds: float) -> Any:
-        """The next line of JSON; None if there is none in time, or the process has ended."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            if not selector.select(seconds):
-                return None
-        line = self._process.stdout.readline()
-        if not line:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(10)
+    def _judged(self, job: dict[str, Any]) -> tuple[str, str]:
+        process = self._process = self._process or self._started()
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(job) + "\n")
+        process.stdin.flush()
+        answer = _answer(process, self._seconds)
+        if answer is not None:
+            return answer["failure"], answer["said"]
+        if process.poll() is None:
+            return f"took more than {self._seconds:.0f} s", ""
+        return f"killed its process (status {process.returncode})", ""
+
+    def _started(self) -> subprocess.Popen[str]:
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "COMPRESS_DEBUG": "1"}
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(self._words, stdin=pipe, stdout=pipe, text=True, env=environment)
+        if _answer(process, START_SECONDS) != {"ready": True}:
+            raise RuntimeError("the worker of the fuzzer does not start")
+        return process
+
+
+def _answer(process: subprocess.Popen[str], seconds: float) -> Any:
+    """The next line of JSON; None if there is none in time, or the process has ended."""
+    assert process.stdout is not None
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        if not selector.select(seconds):
             return None
-        return json.loads(line)
+    line = process.stdout.readline()
+    if not line:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        return None
+    return json.loads(line)
+
+
+def run_batch(
+    run: Callable[[Case], object], material: Path, kind: str, size: int, seed: int
+) -> str:
+    """Draw different cases of a kind and run them.
+
+    Returns:
+        If one failed, the options that repeat the simplest that does, and why; else nothing.
+    """
+    kept: set[bytes] = set()
+
+    def run_new(case: Case) -> None:
+        digest = hashlib.sha256(f"{case}{case.files}".encode()).digest()
+        assume(digest not in kept)
+        run(case)
+        kept.add(digest)
+
+    test = given(KINDS[kind][1](material))(run_new)
+    return _failure(hypothesis.seed(seed)(settings(DRAWN, max_examples=size)(test)), kind)
+
+
+def repeat(run: Callable[[Case], object], material: Path, kind: str, blob: str) -> str:
+    """Run the case that `run_batch` named with `--case BLOB`; returns the same."""
+    test = DRAWN(given(KINDS[kind][1](material))(lambda case: run(case)))
+    again = reproduce_failure(hypothesis.__version__, blob.encode())(test)
+    return _failure(again, kind, blob)
+
+
+def _failure(test: Callable[[], object], kind: str, blob: str = "") -> str:
+    try:
+        test()
+    except (CaseFailed, BaseExceptionGroup) as error:  # a group, if it did not fail again
+        notes = "\n".join(getattr(error, "__notes__", ()))
+        found = re.search(r"@reproduce_failure\('[^']*', b'([^']*)'\)", notes)
+        return f"--kind {kind} --case {found[1] if found else blob}: {_text(error)}"
+    return ""
+
+
+def _text(error: BaseException) -> str:
+    parts = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return "\n".join([str(error), *map(_text, parts)])
 
 
 def fuzz(
-    cases: Iterable[int], seed: int, material: Path, kinds: Sequence[str] = (), workers: int = 1
-) -> list[Found]:
+    cases: int, seed: int, material: Path, kinds: Sequence[str] = (), workers: int = 1
+) -> list[str]:
     """Run cases.
 
     Args:
@@ -118,74 +178,69 @@ def fuzz(
         workers: processes to run them in.
 
     Returns:
-        What came of every case, in the order of their numbers.
+        A text for every batch in which a case failed.
     """
-    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for case in cases:
-        waiting.put(case)
-    found: list[Found] = []
-    errors: list[BaseException] = []
+    idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+    everyone = [Worker(material) for _ in range(workers)]
+    for worker in everyone:
+        idle.put(worker)
 
-    def work() -> None:
-        worker = Worker(seed, material, kinds)
-        try:
-            while not errors:
-                one = worker.run(waiting.get_nowait())
-                found.append(one)
-                for line in failures([one], seed):  # now: who stops it has seen them
-                    print(line, file=sys.stderr, flush=True)
-                if len(found) % 500 == 0:
-                    print(f"{len(found)} cases", file=sys.stderr, flush=True)
-        except queue.Empty:
-            pass
-        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
-            errors.append(error)
-        finally:
+    def batch(place: tuple[str, int, int]) -> str:
+        kind, number, size = place
+        worker = idle.get()
+        own_seed = zlib.crc32(f"{seed}/{kind}/{number}".encode())
+        failure = run_batch(worker.run, material, kind, size, own_seed)
+        idle.put(worker)
+        if failure:
+            print(failure, file=sys.stderr, flush=True)  # now: who stops it has seen them
+        return failure
+
+    try:
+        with ThreadPoolExecutor(workers) as pool:
+            found = list(pool.map(batch, batches(cases, kinds)))
+    finally:
+        for worker in everyone:
             worker.stop()
-
-    threads = [threading.Thread(target=work) for _ in range(workers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return sorted(found, key=lambda one: one.case)
+    print(f"{sum(worker.cases for worker in everyone)} cases", file=sys.stderr, flush=True)
+    return [failure for failure in found if failure]
 
 
-def failures(found: Iterable[Found], seed: int) -> list[str]:
-    """A line with seed, case and reason for every case that failed."""
-    failed = [one for one in found if one.failure]
-    return [f"--seed {seed} --case {one.case}: {one.failure}; {one.told}" for one in failed]
+def batches(cases: int, kinds: Sequence[str] = ()) -> list[tuple[str, int, int]]:
+    """Kind, number and size of each; the kinds have their shares of the cases."""
+    chosen = {kind: share for kind, (share, _) in KINDS.items() if not kinds or kind in kinds}
+    found = []
+    for kind, share in chosen.items():
+        total = max(1, round(cases * share / sum(chosen.values())))
+        sizes = [min(BATCH, total - first) for first in range(0, total, BATCH)]
+        found += [(kind, number, size) for number, size in enumerate(sizes)]
+    return sorted(found, key=lambda batch: batch[1])  # of all kinds, if it is stopped
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Damaged and strange input for every command.")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--cases", type=int, default=20_000, help="how many, from the first")
-    parser.add_argument("--case", type=int, help="this one alone, with what it did")
-    parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--kind", action="append", default=[], help="draw from these alone")
+    parser.add_argument("--cases", type=int, default=20_000)
+    parser.add_argument("--kind", action="append", default=[], choices=KINDS)
+    parser.add_argument("--case", help="this one alone, of one kind, as the report names it")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--material", type=Path, help="directory to make models in, and to keep")
-    given = parser.parse_args()
+    asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        material = given.material or Path(temporary) / "material"
+        material = (asked.material or Path(temporary) / "material").resolve()
         if not (material / "done").exists():
             from tests.attacks.fuzz_material import make_material
 
             make_material(material)
             (material / "done").touch()
-        cases = range(given.first, given.first + given.cases)
-        if given.case is not None:
-            cases = range(given.case, given.case + 1)
-        found = fuzz(cases, given.seed, material, given.kind, given.workers)
-    if given.case is not None:
-        print(found[0].told)
-    lines = failures(found, given.seed)
-    print("\n".join(lines))
-    print(f"{len(found)} cases, {len(lines)} failed, {sum(one.seconds for one in found):.0f} s")
-    return bool(lines)
+        if asked.case:
+            worker = Worker(material)
+            found = [repeat(worker.run, material, *asked.kind, asked.case)]
+            worker.stop()
+            print(found[0])
+        else:
+            found = fuzz(asked.cases, asked.seed, material, asked.kind, asked.workers)
+            print("\n".join([*found, f"{len(found)} failed"]))
+    return any(found)
 
 
 if __name__ == "__main__":
