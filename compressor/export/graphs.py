@@ -28,7 +28,7 @@ from compressor.export.attention import (
 from compressor.export.cache_rows import export_cache_rows
 from compressor.export.tracing import TRANSLATIONS, traced_once
 from compressor.export.vocabulary import OutputLayer, embedding_only, largest
-from compressor.model.architectures import architecture
+from compressor.model.architectures import architecture_of
 from compressor.model.memory import release
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.tasks import get_task
@@ -135,11 +135,11 @@ def export_graphs(
         Role of each graph (`model`, or `encoder` and `decoder`) -> file name.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    entry = architecture(model.config.model_type)  # type: ignore[union-attr,arg-type]
+    entry = architecture_of(model)
     model.eval()
     if not get_task(entry.task).generates:
         with graph_attention(model, layers, mask):
-            _export_classifier(model, entry.token_type_ids, directory / "model.onnx")
+            _export_classifier(model, list(entry.inputs), directory / "model.onnx")
         return {"model": "model.onnx"}
     files = {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
     # Made before the attention is replaced, since it reads the cross-attention's projections.
@@ -162,8 +162,7 @@ SOURCE = torch.export.Dim("source", min=1)
 PAST = torch.export.Dim("past", min=0)
 
 
-def _export_classifier(model: nn.Module, token_types: bool, path: Path) -> None:
-    names = ["input_ids", "attention_mask", *(["token_type_ids"] if token_types else [])]
+def _export_classifier(model: nn.Module, names: list[str], path: Path) -> None:
     example = [torch.ones(2, 5, dtype=torch.long) for _ in names]
     shapes = {name: {0: BATCH, 1: SOURCE} for name in names}
     export_graph(ClassifierGraph(model), tuple(example), names, ["logits"], shapes, path)

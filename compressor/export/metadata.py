@@ -38,11 +38,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 
 def max_source_tokens(checkpoint: Checkpoint) -> int:
     """The longest input the model has positions for, special tokens included."""
-    config = checkpoint.model.config
-    positions = int(config.max_position_embeddings)  # type: ignore[union-attr,arg-type]
-    if config.model_type == "roberta":  # type: ignore[union-attr]
-        # RoBERTa counts positions from the one behind the padding token's id on.
-        positions -= int(config.pad_token_id) + 1  # type: ignore[union-attr,arg-type]
+    positions = checkpoint.entry.positions(checkpoint.model.config)
     return min(positions, int(checkpoint.tokenizer.model_max_length))
 
 
@@ -70,13 +66,11 @@ def write_metadata(
         "tokenizer": "tokenizer.json",
         "max_source_tokens": max_source_tokens(checkpoint),
         "pad_token_id": int(checkpoint.tokenizer.pad_token_id),
-        "inputs": ["input_ids", "attention_mask"],
+        "inputs": list(checkpoint.entry.inputs),
     }
     config = model.config
     task = get_task(checkpoint.entry.task)
     if not task.generates:
-        if checkpoint.entry.token_type_ids:
-            data["inputs"].append("token_type_ids")
         data["labels"] = task.label_names(config)
     else:
         counts = mask.counts()
@@ -88,7 +82,7 @@ def write_metadata(
         if tokens is not None:
             data["output_tokens"] = OUTPUT_TOKENS
             write_at_once(directory / OUTPUT_TOKENS, f"{json.dumps(tokens)}\n")
-        positions = int(config.max_position_embeddings)  # type: ignore[union-attr,arg-type]
+        positions = checkpoint.entry.positions(config)
         data["generation"] = generation_settings(model) | {"positions": positions}
     write_json(directory / GRAPHS, data)
 

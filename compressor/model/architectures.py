@@ -1,7 +1,9 @@
-"""Where each supported architecture keeps the projections of its sublayers: one literal table.
+"""The supported architectures: one entry each, with all that the project must know about one.
 
-To add an architecture, add a line to `ARCHITECTURES` and a tiny configuration of it to
-`tests/helpers/tiny.py`; every surgery, export and scoring test then runs on it.
+An entry is data about a `config.model_type` of transformers; a relative of an architecture is its
+entry with a few fields replaced. To add one, add an entry to `ARCHITECTURES` and a tiny
+configuration to `tests/helpers/tiny.py`: every test of scoring, surgery, saving, export and
+generation then runs on it.
 
 To add a kind of sublayer, add its name to `Kind` and its `SublayerPaths` to the architectures that
 have it. Which rows of an input projection belong to a unit is `modeling_pruned.unit_columns`.
@@ -10,9 +12,9 @@ have it. Which rows of an input projection belong to a unit is `modeling_pruned.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
 from compressor.model.sublayers import Kind, Sublayer
@@ -30,7 +32,8 @@ class SublayerPaths:
     """Paths of one kind of sublayer; `{i}` stands for the layer number.
 
     Args:
-        layer: the module that holds the sublayer; all other paths are relative to it.
+        layer: the module that holds the sublayer, from the architecture's `base` on; all other
+            paths are relative to it.
         block: the module that is replaced when no unit is left; an attention's splits its input
             into heads.
         inputs: role -> path of each projection whose rows belong to units.
@@ -52,23 +55,87 @@ class SublayerPaths:
 
 
 @dataclass(frozen=True)
+class Stack:
+    """The names in `config.json` of an encoder's or decoder's sizes; the defaults are BERT's."""
+
+    layers: str = "num_hidden_layers"
+    heads: str = "num_attention_heads"
+    neurons: str = "intermediate_size"
+
+
+@dataclass(frozen=True)
+class Head:
+    """How a classifier gets logits from the first token: a linear layer, an activation, another.
+
+    Args:
+        dense, output: paths of the linear layers, from the model's root.
+        activation: `tanh`, `gelu` or `relu`.
+    """
+
+    dense: str
+    activation: str
+    output: str
+
+
+@dataclass(frozen=True)
 class Architecture:
     """What the project must know about one `config.model_type`.
 
     Args:
         task: name of the task that its models are for.
         auto_class: the class of transformers that loads them.
+        base: path of the module that holds the stacks.
         sublayers: paths of every kind of sublayer, in the canonical order.
-        token_type_ids: whether the model takes them as an input.
+        encoder, decoder: names of their sizes in the configuration; None if there is no decoder.
+        width: name in the configuration of the hidden states' size.
+        embedding: name of the embedding tables' width, where they have one of their own.
+        positions_after_padding: positions are counted from the one behind the padding token's id.
+        computed_positions: positions are computed instead of learned; or the name in the
+            configuration of what says so.
+        inputs: names of what the encoder reads.
+        head: of a classifier.
+        logits_bias: name of the buffer that is added to the logits of a decoder, if there is one.
         unused: patterns of weights that checkpoints may hold beside those of the class: heads of
             other tasks, which change nothing that the model says. All others must be used.
     """
 
     task: str
     auto_class: str
+    base: str
     sublayers: tuple[SublayerPaths, ...]
-    token_type_ids: bool = False
+    encoder: Stack = Stack()
+    decoder: Stack | None = None
+    width: str = "hidden_size"
+    embedding: str | None = None
+    positions_after_padding: bool = False
+    computed_positions: bool | str = False
+    inputs: tuple[str, ...] = ("input_ids", "attention_mask")
+    head: Head | None = None
+    logits_bias: str | None = None
     unused: tuple[str, ...] = ()
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """The encoder, and the decoder if there is one."""
+        return (self.encoder,) if self.decoder is None else (self.encoder, self.decoder)
+
+    def layer(self, paths: SublayerPaths) -> str:
+        """Path of the module that holds a sublayer, from the model's root, with `{i}`."""
+        return f"{self.base}.{paths.layer}"
+
+    def positions(self, config: Any) -> int:
+        """The most tokens that the model has positions for.
+
+        Args:
+            config: of the model.
+        """
+        behind = int(config.pad_token_id) + 1 if self.positions_after_padding else 0
+        return int(config.max_position_embeddings) - behind
+
+    def computes_positions(self, config: Any) -> bool:
+        """Whether the table of positions is computed, so that no checkpoint stores it."""
+        name = self.computed_positions
+        return bool(getattr(config, name, False)) if isinstance(name, str) else name
 
 
 def _feed_forward(kind: Kind, layer: str, up: str, down: str, block: str = "") -> SublayerPaths:
@@ -83,34 +150,10 @@ def _feed_forward(kind: Kind, layer: str, up: str, down: str, block: str = "") -
     )
 
 
-def _encoder(prefix: str, token_type_ids: bool, unused: tuple[str, ...]) -> Architecture:
-    """BERT and its descendants that kept its module names."""
-    layer = f"{prefix}.encoder.layer.{{i}}"
-    attention = SublayerPaths(
-        kind="encoder_self",
-        layer=f"{layer}.attention",
-        block="self",
-        inputs={"query": "self.query", "key": "self.key", "value": "self.value"},
-        output="output.dense",
-        unit_count="num_attention_heads",
-        width="all_head_size",
-    )
-    neurons = _feed_forward(
-        "encoder_ffn", layer, "intermediate.dense", "output.dense", block="intermediate"
-    )
-    return Architecture(
-        task="classification",
-        auto_class=CLASSIFIER,
-        sublayers=(attention, neurons),
-        token_type_ids=token_type_ids,
-        unused=unused,
-    )
-
-
-def _bart_paths(kind: Kind, stack: str, block: str) -> SublayerPaths:
+def _bart_attention(kind: Kind, layer: str, block: str) -> SublayerPaths:
     return SublayerPaths(
         kind=kind,
-        layer=f"model.{stack}.layers.{{i}}",
+        layer=layer,
         block=block,
         inputs={"query": f"{block}.q_proj", "key": f"{block}.k_proj", "value": f"{block}.v_proj"},
         output=f"{block}.out_proj",
@@ -118,25 +161,58 @@ def _bart_paths(kind: Kind, stack: str, block: str) -> SublayerPaths:
     )
 
 
-_BART = Architecture(
-    task="translation",
-    auto_class=TRANSLATOR,
-    sublayers=(
-        _bart_paths("encoder_self", "encoder", "self_attn"),
-        _bart_paths("decoder_self", "decoder", "self_attn"),
-        _bart_paths("cross", "decoder", "encoder_attn"),
-        _feed_forward("encoder_ffn", "model.encoder.layers.{i}", "fc1", "fc2"),
-        _feed_forward("decoder_ffn", "model.decoder.layers.{i}", "fc1", "fc2"),
-    ),
-)
-
-_DISTILBERT = Architecture(
+BERT = Architecture(
     task="classification",
     auto_class=CLASSIFIER,
+    base="bert",
     sublayers=(
         SublayerPaths(
             kind="encoder_self",
-            layer="distilbert.transformer.layer.{i}",
+            layer="encoder.layer.{i}.attention",
+            block="self",
+            inputs={"query": "self.query", "key": "self.key", "value": "self.value"},
+            output="output.dense",
+            unit_count="num_attention_heads",
+            width="all_head_size",
+        ),
+        _feed_forward(
+            "encoder_ffn",
+            "encoder.layer.{i}",
+            "intermediate.dense",
+            "output.dense",
+            block="intermediate",
+        ),
+    ),
+    inputs=("input_ids", "attention_mask", "token_type_ids"),
+    head=Head("bert.pooler.dense", "tanh", "classifier"),
+    unused=(r"^cls\.",),
+)
+
+ROBERTA = replace(
+    BERT,
+    base="roberta",
+    positions_after_padding=True,
+    inputs=("input_ids", "attention_mask"),
+    head=Head("classifier.dense", "tanh", "classifier.out_proj"),
+    unused=(r"^lm_head\.", r"^(roberta\.)?pooler\.dense\."),
+)
+
+ELECTRA = replace(
+    BERT,
+    base="electra",
+    embedding="embedding_size",
+    head=Head("classifier.dense", "gelu", "classifier.out_proj"),
+    unused=(r"^(discriminator_predictions|generator_predictions|generator_lm_head)\.",),
+)
+
+DISTILBERT = Architecture(
+    task="classification",
+    auto_class=CLASSIFIER,
+    base="distilbert",
+    sublayers=(
+        SublayerPaths(
+            kind="encoder_self",
+            layer="transformer.layer.{i}",
             block="attention",
             inputs={
                 "query": "attention.q_lin",
@@ -146,30 +222,45 @@ _DISTILBERT = Architecture(
             output="attention.out_lin",
             unit_count="n_heads",
         ),
-        _feed_forward("encoder_ffn", "distilbert.transformer.layer.{i}", "ffn.lin1", "ffn.lin2"),
+        _feed_forward("encoder_ffn", "transformer.layer.{i}", "ffn.lin1", "ffn.lin2"),
     ),
+    encoder=Stack("n_layers", "n_heads", "hidden_dim"),
+    width="dim",
+    computed_positions="sinusoidal_pos_embds",
+    head=Head("pre_classifier", "relu", "classifier"),
     unused=(r"^vocab_(transform|layer_norm|projector)\.",),
 )
 
+BART = Architecture(
+    task="translation",
+    auto_class=TRANSLATOR,
+    base="model",
+    sublayers=(
+        _bart_attention("encoder_self", "encoder.layers.{i}", "self_attn"),
+        _bart_attention("decoder_self", "decoder.layers.{i}", "self_attn"),
+        _bart_attention("cross", "decoder.layers.{i}", "encoder_attn"),
+        _feed_forward("encoder_ffn", "encoder.layers.{i}", "fc1", "fc2"),
+        _feed_forward("decoder_ffn", "decoder.layers.{i}", "fc1", "fc2"),
+    ),
+    encoder=Stack("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
+    decoder=Stack("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
+    width="d_model",
+    logits_bias="final_logits_bias",
+)
+
 ARCHITECTURES: dict[str, Architecture] = {
-    "marian": _BART,
-    "bart": _BART,
-    "mbart": _BART,
-    "bert": _encoder("bert", token_type_ids=True, unused=(r"^cls\.",)),
-    "roberta": _encoder(
-        "roberta", token_type_ids=False, unused=(r"^lm_head\.", r"^(roberta\.)?pooler\.dense\.")
-    ),
-    "distilbert": _DISTILBERT,
-    "electra": _encoder(
-        "electra",
-        token_type_ids=True,
-        unused=(r"^(discriminator_predictions|generator_predictions|generator_lm_head)\.",),
-    ),
+    "marian": replace(BART, computed_positions=True),
+    "bart": BART,
+    "mbart": BART,
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "distilbert": DISTILBERT,
+    "electra": ELECTRA,
 }
 
 
 def architecture(model_type: str, where: str = "the checkpoint") -> Architecture:
-    """The table's entry for `config.model_type`.
+    """The entry for `config.model_type`.
 
     Raises:
         InputError: the architecture is not supported; the message lists those that are.
@@ -183,6 +274,11 @@ def architecture(model_type: str, where: str = "the checkpoint") -> Architecture
     return ARCHITECTURES[model_type]
 
 
+def architecture_of(model: Any) -> Architecture:
+    """The entry for a model of transformers."""
+    return architecture(model.config.model_type)
+
+
 def find_sublayers(model: nn.Module) -> list[Sublayer]:
     """All sublayers of a dense model whose units can be removed, by kind, then by layer number.
 
@@ -192,12 +288,12 @@ def find_sublayers(model: nn.Module) -> list[Sublayer]:
     Raises:
         InputError: none are found, because the model was loaded with another class.
     """
-    entry = architecture(model.config.model_type)  # type: ignore[union-attr,arg-type]
+    entry = architecture_of(model)
     modules = dict(model.named_modules())
     sublayers = []
     for paths in entry.sublayers:
         for index in count():
-            root = paths.layer.format(i=index)
+            root = entry.layer(paths).format(i=index)
             if f"{root}.{paths.output}" not in modules:
                 break
             block = f"{root}.{paths.block}"

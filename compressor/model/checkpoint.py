@@ -1,8 +1,8 @@
 """Loading checkpoints: dense or pruned, from a local directory or a hub id.
 
-A pruned checkpoint is an ordinary one plus `units.json`, which says which units are left.
-transformers 5 cannot load it (unit counts differ from layer to layer); `load` can, strictly:
-every weight comes from the file and every weight of the file is used.
+A pruned checkpoint is an ordinary one plus `units.json`, which says which units of each sublayer
+are left. Both are loaded strictly: every weight comes from the file, and every weight of the file
+is used.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import transformers
 from torch import nn
 
 from compressor.errors import InputError
-from compressor.model.architectures import TRANSLATOR, Architecture, architecture, find_sublayers
+from compressor.model.architectures import (
+    Architecture,
+    architecture,
+    architecture_of,
+    find_sublayers,
+)
 from compressor.model.configuration import first_line, read_configuration, require_layers
 from compressor.model.generation import read_generation, require_generation
 from compressor.model.location import require_own_files, resolve
 from compressor.model.pruned_config import KEPT_UNITS, pruned_class, pruned_config, without_code
-from compressor.model.pruning_record import (
-    PRUNING_RECORD,
-    PruningRecord,
-    read_pruning_record,
-    record_of,
-)
+from compressor.model.pruning_record import PRUNING_RECORD, PruningRecord, read_pruning_record
 from compressor.model.quiet import quiet_transformers
 from compressor.model.stored_weights import (
     WEIGHTS,
@@ -84,7 +84,7 @@ class Checkpoint:
     @property
     def entry(self) -> Architecture:
         """Its architecture's entry in the table."""
-        return architecture(self.model.config.model_type)  # type: ignore[union-attr,arg-type]
+        return architecture_of(self.model)
 
 
 def open_checkpoint(
@@ -94,15 +94,18 @@ def open_checkpoint(
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
     verify: bool = True,
+    dense: bool = False,
 ) -> Checkpoint:
     """Load model and tokenizer in float32 on the CPU, in evaluation mode.
 
     Args:
         model: a directory, or a hub id.
         verify: check the files of a checkpoint that this tool wrote against its manifest first.
+        dense: refuse a checkpoint that has lost units already.
 
     Raises:
-        InputError: nothing there, unsupported architecture, unsafe or incomplete weights.
+        InputError: nothing there, unsupported architecture, unsafe or incomplete weights, or a
+            pruned checkpoint where a dense one is wanted.
     """
     directory = resolve(model, revision, allow_pickle)
     require_own_files(directory)
@@ -112,65 +115,27 @@ def open_checkpoint(
     entry = architecture(config.model_type, model)
     stored = stored_tensors(weight_files(directory, allow_pickle))
     require_layers(config, len(stored), directory / "config.json")
-    pruning = None
-    if getattr(config, KEPT_UNITS, None) and record_of(directory) is None:
-        raise InputError(
-            f"{directory} has a pruned model, and no {PRUNING_RECORD} that says which units are "
-            f"kept; copy {PRUNING_RECORD} from the artifact that it was made from",
-            id="units-file-missing",
-        )
+    pruning = _read_pruning(directory, config, model, dense)
     without_code(config)
-    if record_of(directory) is not None:
-        pruning = read_pruning_record(directory)
-        network, sublayers, mask = _load_pruned(directory, config, entry, pruning.mask, stored)
+    if pruning is not None:
+        network, sublayers = _load_pruned(directory, config, entry, pruning.mask, stored)
     else:
         network, sublayers = _load_dense(directory, config, entry, stored)
-        mask = Mask.full(sublayers)
     require_usable(network, stored)
-    if entry.auto_class == TRANSLATOR:
+    if entry.decoder:
         require_generation(network.generation_config, config.vocab_size, directory)
     commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(
         model=network.eval(),
         tokenizer=load_tokenizer(directory, config, trust_remote_code),
         layers=sublayers,
-        mask=mask,
+        mask=Mask.full(sublayers) if pruning is None else pruning.mask,
         directory=directory,
         name=model,
         revision=commit,
         dtype=stored_dtype(stored),
         pruning=pruning,
     )
-
-
-def open_dense(
-    model: str,
-    *,
-    revision: str | None = None,
-    allow_pickle: bool = False,
-    trust_remote_code: bool = False,
-    verify: bool = True,
-) -> Checkpoint:
-    """`open_checkpoint` for what is to be pruned.
-
-    Raises:
-        InputError: as for `open_checkpoint`, or units were removed already.
-    """
-    checkpoint = open_checkpoint(
-        model,
-        revision=revision,
-        allow_pickle=allow_pickle,
-        trust_remote_code=trust_remote_code,
-        verify=verify,
-    )
-    if checkpoint.pruning is not None:
-        dense = checkpoint.pruning.dense_model
-        origin = "" if dense is None else f" ({dense})"
-        raise InputError(
-            f"{model} has lost units already; give the dense checkpoint it was made from{origin}",
-            id="checkpoint-already-pruned",
-        )
-    return checkpoint
 
 
 def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
@@ -183,6 +148,31 @@ def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
     one is left over (but for heads of other tasks, which `architectures.ARCHITECTURES` lists).
     """
     return open_checkpoint(str(directory), verify=verify).model
+
+
+def _read_pruning(directory: Path, config: Any, name: str, dense: bool) -> PruningRecord | None:
+    """What `units.json` says; None of a dense checkpoint.
+
+    Args:
+        name: of the checkpoint, for the message.
+        dense: refuse a pruned one.
+    """
+    if not (directory / PRUNING_RECORD).exists():
+        if getattr(config, KEPT_UNITS, None):
+            raise InputError(
+                f"{directory} has a pruned model, and no {PRUNING_RECORD} that says which units "
+                f"are kept; copy {PRUNING_RECORD} from the artifact that it was made from",
+                id="units-file-missing",
+            )
+        return None
+    pruning = read_pruning_record(directory)
+    if dense:
+        origin = "" if pruning.dense_model is None else f" ({pruning.dense_model})"
+        raise InputError(
+            f"{name} has lost units already; give the dense checkpoint it was made from{origin}",
+            id="checkpoint-already-pruned",
+        )
+    return pruning
 
 
 def _built(directory: Path, config: Any, build: Callable[..., nn.Module], device: str) -> nn.Module:
@@ -240,7 +230,7 @@ def _load_dense(
             f"{shape(wanted)}; get the checkpoint again",
             id="weights-do-not-fit",
         )
-    unknown = left_over(info["unexpected_keys"], config.model_type)
+    unknown = left_over(info["unexpected_keys"], entry)
     if unknown:
         raise InputError(
             f"{directory} has {len(unknown)} weights that {what} does not know (first: "
@@ -255,18 +245,14 @@ def _load_pruned(
     directory: Path,
     config: Any,
     entry: Architecture,
-    recorded: Mask,
+    mask: Mask,
     stored: Mapping[str, StoredTensor],
-) -> tuple[nn.Module, list[Sublayer], Mask]:
+) -> tuple[nn.Module, list[Sublayer]]:
     outline = _built(directory, config, getattr(transformers, entry.auto_class).from_config, "meta")
     sublayers = find_sublayers(outline)
-    full = Mask.full(sublayers)
-    attention = {sublayer.name for sublayer in sublayers if sublayer.is_attention}
-    # A record from before neurons could be removed names the attention sublayers alone.
-    mask = Mask({**full.keep, **recorded.keep})
-    if mask.totals() != full.totals() or not set(recorded.keep) >= attention:
+    if mask.totals() != Mask.full(sublayers).totals():
         raise InputError(
-            f"{record_of(directory)} and config.json disagree about the dense model's units; "
+            f"{directory / PRUNING_RECORD} and config.json disagree about the dense model's units; "
             "prune the dense checkpoint again",
             id="units-file-of-another-model",
         )
@@ -274,10 +260,10 @@ def _load_pruned(
     require_not_larger(outline, stored, directory / "config.json", MOST_TIMES_STORED)
     remove_units(outline, sublayers, mask)
     require_fit(outline, {n: x.shape for n, x in stored.items()}, directory / WEIGHTS)
-    build = pruned_class(config.model_type)._from_config
-    model = _built(directory, pruned_config(config, mask), build, "cpu")
+    build = pruned_class(outline)._from_config
+    model = _built(directory, pruned_config(outline, mask), build, "cpu")
     generation = read_generation(directory)
     if generation is not None:
         model.generation_config = generation
     load_strictly(model, directory / WEIGHTS)
-    return model, sublayers, mask
+    return model, sublayers

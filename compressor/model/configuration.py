@@ -14,12 +14,11 @@ from typing import Any
 import transformers
 
 from compressor.errors import InputError
-from compressor.model.architectures import CLASSIFIER, architecture
-from compressor.model.bounds import BOUNDS, COMPUTED_POSITIONS, LABELS
+from compressor.model.architectures import CLASSIFIER, Architecture, architecture
+from compressor.model.bounds import COMPUTED_POSITIONS, LABELS, size_bounds
 from compressor.storage.input_files import read_json
 
 _MAY_BE_NULL = ("decoder_vocab_size", "num_labels", "_num_labels")
-_LAYER_COUNTS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "n_layers")
 _DTYPES = ("float32", "float16", "bfloat16", "float64", "auto", None)
 _TOKENS = (
     "pad_token_id",
@@ -67,14 +66,14 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
             "transformers library no longer knows; give a checkpoint with absolute positions",
             id="positions-unsupported",
         )
-    _require_bounds(values, path)
+    _require_bounds(values, entry, path)
     try:
         config = transformers.AutoConfig.from_pretrained(
             directory, local_files_only=True, trust_remote_code=trust_remote_code
         )
     except Exception as error:  # whatever the library trips over is in the files
         raise _malformed(path, first_line(error)) from error
-    _require_whole(config, path)
+    _require_whole(config, entry, path)
     if entry.auto_class == CLASSIFIER:
         _require_one_of_several_classes(directory, config)
     # These change how the model is called, not what it computes; scoring and recovery rely on the
@@ -94,10 +93,12 @@ def require_layers(config: Any, tensors: int, path: Path) -> None:
     Raises:
         InputError: there are fewer tensors than layers.
     """
-    for name in _LAYER_COUNTS:
-        layers = getattr(config, name, None)
-        if isinstance(layers, int) and layers > tensors:
-            raise _malformed(path, f"{name} is {layers:,}, and only {tensors:,} tensors are stored")
+    for stack in architecture(config.model_type).stacks:
+        layers = getattr(config, stack.layers)
+        if layers > tensors:
+            raise _malformed(
+                path, f"{stack.layers} is {layers:,}, and only {tensors:,} tensors are stored"
+            )
 
 
 def first_line(error: BaseException) -> str:
@@ -126,8 +127,8 @@ def _read(path: Path) -> Mapping[str, Any]:
     return values
 
 
-def _require_bounds(values: Mapping[str, Any], path: Path) -> None:
-    for name, (least, most) in BOUNDS.items():
+def _require_bounds(values: Mapping[str, Any], entry: Architecture, path: Path) -> None:
+    for name, (least, most) in size_bounds(entry).items():
         value = values.get(name, least)
         if value is None and name in _MAY_BE_NULL:
             continue
@@ -152,17 +153,19 @@ def _shortened(value: Any) -> str:
     return text if len(text) <= 40 else text[:40] + "…"
 
 
-def _require_whole(config: Any, path: Path) -> None:
+def _require_whole(config: Any, entry: Architecture, path: Path) -> None:
     """What numbers of a configuration must agree about, whatever their names are."""
-    _require_bounds({n: v for n in BOUNDS if (v := getattr(config, n, None)) is not None}, path)
-    width = int(config.hidden_size)
-    for name in ("encoder_attention_heads", "decoder_attention_heads", "num_attention_heads"):
-        heads = int(getattr(config, name, 1))
+    sizes = {name: getattr(config, name, None) for name in size_bounds(entry)}
+    _require_bounds({n: v for n, v in sizes.items() if v is not None}, entry, path)
+    width = int(getattr(config, entry.width))
+    for stack in entry.stacks:
+        heads = int(getattr(config, stack.heads))
         if width % heads:
-            raise _malformed(path, f"{name} is {heads}, which does not divide the width {width}")
+            raise _malformed(
+                path, f"{stack.heads} is {heads}, which does not divide the width {width}"
+            )
     rows = int(config.vocab_size)
-    translates = architecture(config.model_type).auto_class != CLASSIFIER
-    for name in _TOKENS if translates else ("pad_token_id",):
+    for name in _TOKENS if entry.decoder else ("pad_token_id",):
         ids = getattr(config, name, None)
         for value in ids if isinstance(ids, list) else [ids]:
             if value is None:
@@ -173,11 +176,9 @@ def _require_whole(config: Any, path: Path) -> None:
     for name, value in vars(config).items():
         if isinstance(value, float) and not math.isfinite(value):
             raise _malformed(path, f"{name} is {value}, not a finite number")
-    computed = config.model_type == "marian" or getattr(config, "sinusoidal_pos_embds", False)
-    if computed and config.max_position_embeddings * width > COMPUTED_POSITIONS:
-        raise _malformed(
-            path, f"{config.max_position_embeddings:,} positions of width {width:,} are too many"
-        )
+    positions = config.max_position_embeddings
+    if entry.computes_positions(config) and positions * width > COMPUTED_POSITIONS:
+        raise _malformed(path, f"{positions:,} positions of width {width:,} are too many")
 
 
 def _require_one_of_several_classes(directory: Path, config: Any) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -182,6 +183,8 @@ class _Pruned(transformers.PreTrainedModel):
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
         if getattr(config, "kept_units", None):
+            for auto_class in getattr(config, "auto_map", None) or ():
+                self.register_for_auto_class(auto_class)  # `save_pretrained` then copies this file
             # `from_pretrained` below is to hear of every weight that does not fit.
             self._keys_to_ignore_on_load_missing = set()
             self._keys_to_ignore_on_load_unexpected = set()
@@ -226,46 +229,16 @@ class _Pruned(transformers.PreTrainedModel):
         return (model, info) if told else model
 
 
-class PrunedMarianMTModel(_Pruned, transformers.MarianMTModel):
-    _auto_class = "AutoModelForSeq2SeqLM"
+@cache
+def pruned_class(name: str) -> type[_Pruned]:
+    """The class of pruned models for a class of transformers, by the name of either."""
+    dense = name.removeprefix("Pruned")
+    bases = (_Pruned, getattr(transformers, dense))
+    return type(f"Pruned{dense}", bases, {"__module__": __name__})
 
 
-class PrunedBartForConditionalGeneration(_Pruned, transformers.BartForConditionalGeneration):
-    _auto_class = "AutoModelForSeq2SeqLM"
-
-
-class PrunedMBartForConditionalGeneration(_Pruned, transformers.MBartForConditionalGeneration):
-    _auto_class = "AutoModelForSeq2SeqLM"
-
-
-class PrunedBertForSequenceClassification(_Pruned, transformers.BertForSequenceClassification):
-    _auto_class = "AutoModelForSequenceClassification"
-
-
-class PrunedRobertaForSequenceClassification(
-    _Pruned, transformers.RobertaForSequenceClassification
-):
-    _auto_class = "AutoModelForSequenceClassification"
-
-
-class PrunedDistilBertForSequenceClassification(
-    _Pruned, transformers.DistilBertForSequenceClassification
-):
-    _auto_class = "AutoModelForSequenceClassification"
-
-
-class PrunedElectraForSequenceClassification(
-    _Pruned, transformers.ElectraForSequenceClassification
-):
-    _auto_class = "AutoModelForSequenceClassification"
-
-
-CLASSES = {
-    "marian": PrunedMarianMTModel,
-    "bart": PrunedBartForConditionalGeneration,
-    "mbart": PrunedMBartForConditionalGeneration,
-    "bert": PrunedBertForSequenceClassification,
-    "roberta": PrunedRobertaForSequenceClassification,
-    "distilbert": PrunedDistilBertForSequenceClassification,
-    "electra": PrunedElectraForSequenceClassification,
-}
+def __getattr__(name: str) -> type[_Pruned]:
+    """`PrunedX` for every class `X` of transformers: `config.json` names one of them."""
+    if name.startswith("Pruned") and hasattr(transformers, name.removeprefix("Pruned")):
+        return pruned_class(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

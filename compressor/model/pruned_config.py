@@ -12,25 +12,25 @@ from pathlib import Path
 from typing import Any
 
 from compressor.model import modeling_pruned
-from compressor.model.architectures import SublayerPaths, architecture
+from compressor.model.architectures import Architecture, SublayerPaths, architecture_of
 from compressor.model.sublayers import Mask, kind_of
 
 MODELING = Path(modeling_pruned.__file__)
 KEPT_UNITS = "kept_units"
 
 
-def pruned_class(model_type: str) -> Any:
-    """The class of pruned models of an architecture."""
-    return modeling_pruned.CLASSES[model_type]
+def pruned_class(model: Any) -> Any:
+    """The class of pruned models with the architecture of `model`, dense or pruned itself."""
+    return modeling_pruned.pruned_class(type(model).__name__)
 
 
-def pruned_config(config: Any, mask: Mask) -> Any:
-    """A copy of a dense model's configuration, for the model with the units that `mask` keeps."""
-    entry, pruned = architecture(config.model_type), copy.deepcopy(config)
-    name = pruned_class(config.model_type).__name__
+def pruned_config(model: Any, mask: Mask) -> Any:
+    """A copy of a model's configuration, for the model with the units that `mask` keeps."""
+    entry, pruned = architecture_of(model), copy.deepcopy(model.config)
+    name = pruned_class(model).__name__
     pruned.architectures = [name]
     pruned.auto_map = {entry.auto_class: f"{MODELING.stem}.{name}"}
-    pruned.kept_units = [_kept(paths, mask) for paths in entry.sublayers]
+    pruned.kept_units = [_kept(entry, paths, mask) for paths in entry.sublayers]
     return pruned
 
 
@@ -40,8 +40,10 @@ def without_code(config: Any) -> None:
         vars(config).pop(name, None)
 
 
-def _kept(paths: SublayerPaths, mask: Mask) -> dict[str, Any]:
-    of_kind = {name: n for name, n in mask.counts().items() if kind_of(name) == paths.kind}
-    counts = {int(name.rpartition(".")[2]): n for name, n in of_kind.items()}
-    kept = [counts[index] for index in sorted(counts)]
-    return asdict(paths) | {"inputs": list(paths.inputs.values()), "kept": kept}
+def _kept(entry: Architecture, paths: SublayerPaths, mask: Mask) -> dict[str, Any]:
+    counts = {name: n for name, n in mask.counts().items() if kind_of(name) == paths.kind}
+    return asdict(paths) | {
+        "layer": entry.layer(paths),
+        "inputs": list(paths.inputs.values()),
+        "kept": [counts[f"{paths.kind}.{index}"] for index in range(len(counts))],
+    }

@@ -1,8 +1,4 @@
-"""`units.json`: which units a pruned checkpoint has kept, and what led to them.
-
-Before neurons could be removed the file was `heads.json`, with the same contents for heads alone;
-it is still read.
-"""
+"""`units.json`: which units a pruned checkpoint has kept, and what led to them."""
 
 from __future__ import annotations
 
@@ -19,7 +15,6 @@ from compressor.model.sublayers import Mask
 from compressor.storage.input_files import read_json
 
 PRUNING_RECORD = "units.json"
-_FORMER_RECORD = "heads.json"
 
 
 @dataclass(frozen=True)
@@ -27,8 +22,7 @@ class PruningRecord:
     """What `units.json` says.
 
     Args:
-        mask: the units that are left, from its `kept` and `units`; sublayers it does not name keep
-            all of theirs.
+        mask: the units that are left, from its `kept` and `units`.
         contents: all of it: `model`, `method`, `scores`, `budget`, `seed`, …
     """
 
@@ -39,12 +33,6 @@ class PruningRecord:
     def dense_model(self) -> str | None:
         """The checkpoint that it was made from, as it was named then."""
         return self.contents.get("model")
-
-
-def record_of(directory: Path) -> Path | None:
-    """The file that makes a directory's checkpoint a pruned one; None of a dense checkpoint."""
-    paths = (directory / PRUNING_RECORD, directory / _FORMER_RECORD)
-    return next((path for path in paths if path.exists()), None)
 
 
 def render_pruning_record(contents: Mapping[str, Any]) -> str:
@@ -65,13 +53,12 @@ def read_pruning_record(directory: Path) -> PruningRecord:
     Raises:
         InputError: it is missing, or does not say which units are left.
     """
-    path = record_of(directory) or directory / PRUNING_RECORD
+    path = directory / PRUNING_RECORD
     try:
         contents = read_json(path)
-        key = "units" if path.name == PRUNING_RECORD else "heads"
-        kept, totals = contents["kept"], contents[key]
+        kept, totals = contents["kept"], contents["units"]
         if not (isinstance(kept, dict) and isinstance(totals, dict)) or set(kept) != set(totals):
-            raise ValueError(f"`kept` and `{key}` must name the same sublayers")
+            raise ValueError("`kept` and `units` must name the same sublayers")
         for name, total in totals.items():
             _require_units(name, kept[name], total)
         mask = Mask.from_json(kept, totals)

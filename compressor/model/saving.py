@@ -58,7 +58,7 @@ def save_checkpoint(
             state[name] = stored.contiguous()
     save_file(state, directory / WEIGHTS, metadata={"format": "pt"})
     mask = Mask.from_json(record["kept"], record["units"])
-    save_settings(source, model, directory, pruned_config(model.config, mask))
+    save_settings(source, model, directory, pruned_config(model, mask))
     shutil.copyfile(MODELING, directory / MODELING.name)
     (directory / PRUNING_RECORD).write_text(render_pruning_record(record), encoding="utf-8")
     return [p for p in directory.iterdir() if p.is_file() and before.get(p) != p.stat().st_mtime_ns]

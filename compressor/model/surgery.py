@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from compressor.errors import VerificationError
-from compressor.model.architectures import SublayerPaths, architecture
+from compressor.model.architectures import SublayerPaths, architecture_of
 from compressor.model.modeling_pruned import Place, keep_units
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.results import Check
@@ -35,8 +35,7 @@ def prune(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> nn.Mod
 
 def remove_units(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> None:
     """Remove every unit that `mask` does not keep, in place; whole sublayers included."""
-    entry = architecture(model.config.model_type)  # type: ignore[union-attr,arg-type]
-    paths = {paths.kind: paths for paths in entry.sublayers}
+    paths = {paths.kind: paths for paths in architecture_of(model).sublayers}
     for sublayer in sublayers:
         kept = mask.kept(sublayer.name)
         if len(kept) < sublayer.units:

@@ -11,15 +11,13 @@ from safetensors import safe_open
 from torch import nn
 
 from compressor.errors import InputError
-from compressor.model.architectures import architecture
+from compressor.model.architectures import Architecture, architecture_of
 from compressor.model.stored_weights import StoredTensor, stored_tensors
 
 # Numbers of positions and types, which earlier versions of transformers stored as well.
 _NUMBERING = r"(^|\.)(position_ids|token_type_ids)$|(^|\.)(encoder|decoder)\.version$"
 # The most that a model may be larger than what is stored of it, once units were removed.
 MOST_TIMES_STORED = 256
-# A bias of minus infinity bans a token, so it may be infinite.
-_MAY_BE_INFINITE = "final_logits_bias"
 
 
 def computed_weights(model: nn.Module) -> set[str]:
@@ -33,12 +31,12 @@ def count_parameters(model: nn.Module) -> int:
     return sum(p.numel() for name, p in model.named_parameters() if name not in computed)
 
 
-def left_over(names: Collection[str], model_type: str) -> list[str]:
+def left_over(names: Collection[str], entry: Architecture) -> list[str]:
     """Stored tensors that a model has no use for, without those that are known to be harmless.
 
     Harmless are numberings, and the heads of other tasks that an architecture's table entry lists.
     """
-    harmless = re.compile("|".join((_NUMBERING, *architecture(model_type).unused)))
+    harmless = re.compile("|".join((_NUMBERING, *entry.unused)))
     return sorted(name for name in names if not harmless.search(name))
 
 
@@ -80,10 +78,12 @@ def require_usable(model: nn.Module, stored: Mapping[str, StoredTensor]) -> None
                 id="weights-not-float",
             )
     files = {tensor.file for tensor in stored.values()}
+    bans = architecture_of(model).logits_bias
     for name, value in own.items():
         if not value.is_floating_point() or torch.isfinite(value).all():
             continue
-        if name.endswith(_MAY_BE_INFINITE) and not (value.isnan() | (value == torch.inf)).any():
+        # A bias of minus infinity bans a token.
+        if name == bans and not (value.isnan() | (value == torch.inf)).any():
             continue
         file = stored[name].file if name in stored else min(files)
         what = "not a number (NaN)" if value.isnan().any() else "infinite"

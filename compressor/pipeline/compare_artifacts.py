@@ -13,7 +13,7 @@ from compressor.errors import InputError, UsageError
 from compressor.evaluation import compare, score_answers
 from compressor.evaluation.answers import answers
 from compressor.model.configuration import read_configuration
-from compressor.model.pruning_record import PRUNING_RECORD, read_pruning_record, record_of
+from compressor.model.pruning_record import PRUNING_RECORD, read_pruning_record
 from compressor.progress import SILENT, Progress
 from compressor.results import Comparison, Quality, Throughput
 from compressor.runtime.artifact import Artifact, ClassificationArtifact, read_artifact
@@ -185,7 +185,7 @@ def _subjects(directories: Sequence[Path]) -> tuple[list[Subject], dict[str, Any
     A directory without units.json holds the dense model, whose head counts the others know;
     where nothing tells them, there is no limit to show.
     """
-    masks = {d: read_pruning_record(d).mask for d in directories if record_of(d) is not None}
+    masks = {d: read_pruning_record(d).mask for d in directories if (d / PRUNING_RECORD).exists()}
     dense = next(iter(masks.values())).totals() if masks else {}
     counts = [masks[d].counts() if d in masks else dense for d in directories]
     names = [

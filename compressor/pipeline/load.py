@@ -17,7 +17,7 @@ from compressor.export.target_text import count_lines, tokens_of_text
 from compressor.export.vocabulary import output_tokens
 from compressor.importance import check_units
 from compressor.learned_masks import check_size
-from compressor.model.checkpoint import Checkpoint, open_checkpoint, open_dense
+from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.location import checkpoint_files
 from compressor.model.sublayers import Mask
 from compressor.options.bounds import MINIMUM_ROWS
@@ -66,8 +66,7 @@ def load(section: ModelSection, *, dense: bool = True) -> Checkpoint:
     Args:
         dense: refuse one that has lost units already.
     """
-    open_it = open_dense if dense else open_checkpoint
-    return open_it(section.path, **section.access())
+    return open_checkpoint(section.path, dense=dense, **section.access())
 
 
 def read(section: CalibrationData, checkpoint: Checkpoint, task: Task) -> DataRows:

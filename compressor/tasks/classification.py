@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError, UsageError
-from compressor.model.architectures import architecture
+from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Kind
 from compressor.tasks.base import Task
 from compressor.tasks.batching import (
@@ -118,7 +118,7 @@ class Classification(Task):
         """
         import torch
 
-        takes_types = architecture(str(model.config.model_type)).token_type_ids  # type: ignore[union-attr]
+        takes_types = "token_type_ids" in architecture_of(model).inputs
         lengths = [(len(example.source),) for example in examples]
         batches = []
         for members in group(lengths, batch_tokens, batch_size):

@@ -8,7 +8,6 @@ from typing import Any
 
 from compressor.errors import InputError
 from compressor.model.architectures import architecture
-from compressor.tasks import get_task
 
 
 @dataclass(frozen=True)
@@ -32,25 +31,6 @@ class ModelShape:
     classifier: tuple[tuple[int, int], ...] = ()
 
 
-@dataclass(frozen=True)
-class _Names:
-    """The keys of an architecture's `config.json` that hold the sizes of its encoder."""
-
-    width: str
-    heads: str
-    layers: str
-    ffn: str
-
-
-_BERT = _Names("hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size")
-_BART = _Names("d_model", "encoder_attention_heads", "encoder_layers", "encoder_ffn_dim")
-
-# Architectures that use other names than BERT (classifiers) or BART (translators).
-_OTHERS: dict[str, _Names] = {
-    "distilbert": _Names("dim", "n_heads", "n_layers", "hidden_dim"),
-}
-
-
 def shape_of(
     config: Mapping[str, Any],
     counts: Mapping[str, int],
@@ -67,26 +47,29 @@ def shape_of(
     Raises:
         InputError: unsupported architecture, or a size or head count is missing.
     """
-    task, names = _names(config)
-    width, encoder_layers = _size(config, names.width), _size(config, names.layers)
+    entry = architecture(str(config.get("model_type", "unknown")))
+    encoder, decoder = entry.encoder, entry.decoder
+    width, encoder_layers = _size(config, entry.width), _size(config, encoder.layers)
     encoder_heads = _heads(counts, "encoder_self", encoder_layers)
-    encoder_ffn = _neurons(counts, "encoder_ffn", encoder_layers, _size(config, names.ffn))
-    head_dim = width // _size(config, names.heads)  # the configuration has the dense model's heads
-    if not get_task(task).generates:
+    encoder_ffn = _neurons(counts, "encoder_ffn", encoder_layers, _size(config, encoder.neurons))
+    head_dim = width // _size(
+        config, encoder.heads
+    )  # the configuration has the dense model's heads
+    if decoder is None:
         # transformers leaves `id2label` out of config.json where it is the default, two labels.
         labels = len(config.get("id2label") or (0, 1))
         return ModelShape(
-            task=task,
+            task=entry.task,
             width=width,
             head_dim=head_dim,
-            embedding=int(config.get("embedding_size") or width),  # ELECTRA's may be smaller
+            embedding=int(config.get(entry.embedding or entry.width) or width),
             encoder_heads=encoder_heads,
             encoder_ffn=encoder_ffn,
             classifier=((width, width), (width, labels)),  # a hidden layer, then the labels
         )
-    layers = _size(config, "decoder_layers")
+    layers = _size(config, decoder.layers)
     return ModelShape(
-        task=task,
+        task=entry.task,
         width=width,
         head_dim=head_dim,
         embedding=width,
@@ -94,16 +77,10 @@ def shape_of(
         encoder_ffn=encoder_ffn,
         decoder_heads=_heads(counts, "decoder_self", layers),
         cross_heads=_heads(counts, "cross", layers),
-        decoder_ffn=_neurons(counts, "decoder_ffn", layers, _size(config, "decoder_ffn_dim")),
+        decoder_ffn=_neurons(counts, "decoder_ffn", layers, _size(config, decoder.neurons)),
         vocabulary=output_tokens
         or int(config.get("decoder_vocab_size") or _size(config, "vocab_size")),
     )
-
-
-def _names(config: Mapping[str, Any]) -> tuple[str, _Names]:
-    model_type = str(config.get("model_type", "unknown"))
-    task = architecture(model_type).task
-    return task, _OTHERS.get(model_type, _BART if get_task(task).generates else _BERT)
 
 
 def _size(config: Mapping[str, Any], name: str) -> int:

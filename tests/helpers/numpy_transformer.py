@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from scipy.special import erf, expit
 
-from compressor.model.architectures import find_sublayers
+from compressor.model.architectures import architecture_of, find_sublayers
 from compressor.model.sublayers import Mask
 
 _ACTIVATIONS = {
@@ -21,16 +21,6 @@ _ACTIVATIONS = {
     "swish": lambda x: x * expit(x),
     "relu": lambda x: np.maximum(x, 0),
     "tanh": np.tanh,
-}
-# From the Transformer layer: norm after attention, feed-forward in, out, and the norm after it.
-_BERT = ("attention.output.LayerNorm", "intermediate.dense", "output.dense", "output.LayerNorm")
-_DISTILBERT = ("sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm")
-# On the first token: dense layer, activation, output layer.
-_CLASSIFIERS = {
-    "bert": ("bert.pooler.dense", "tanh", "classifier"),
-    "roberta": ("classifier.dense", "tanh", "classifier.out_proj"),
-    "electra": ("classifier.dense", "gelu", "classifier.out_proj"),
-    "distilbert": ("pre_classifier", "relu", "classifier"),
 }
 
 
@@ -46,7 +36,11 @@ class NumpyTransformer:
 
     def __init__(self, model, row, activation: str = "gelu") -> None:
         self.model, self.activation = model, activation
-        self.kind = model.config.model_type
+        self.entry = architecture_of(model)
+        # Where normalization comes first, each stack ends with one.
+        self.norm_first = any(
+            re.fullmatch(r".*coder\.layer_norm", n) for n, _ in model.named_modules()
+        )
         self.weights = {n: v.double().numpy() for n, v in model.state_dict().items()}
         self.layers = find_sublayers(model)
         self.embedded = self._embed(row)
@@ -130,62 +124,60 @@ class NumpyTransformer:
         return self._linear(layer.output, heads.transpose(1, 0, 2).reshape(len(x), -1))
 
     def _sub_layer(self, norm, x, function):
-        """Residual connection and normalisation: before the function in mBART, else after it."""
-        if self.kind == "mbart":
+        """Residual connection and normalisation: before the function or after it."""
+        if self.norm_first:
             return x + function(self._norm(norm, x))
         return self._norm(norm, x + function(x))
 
-    def _feed_forward(self, name, into, out):
-        def transform(x):
-            neurons = self._activate(self._linear(into, x), self.activation)
-            return self._linear(out, neurons * self.gates[name])
+    def _attention(self, layer, x, memory=None, causal=False):
+        """With residual connection and normalization; the layer's first norm, or its second."""
+        norm = self._norms(layer)[layer.kind == "cross"]
+        return self._sub_layer(
+            norm, x, lambda h: self._attend(layer, h, h if memory is None else memory, causal)
+        )
 
-        return transform
+    def _feed_forward(self, layer, x):
+        """The part that follows `layer`, the last attention of its Transformer layer."""
+        side = "encoder" if layer.kind == "encoder_self" else "decoder"
+        (neurons,) = [x for x in self._of_kind(f"{side}_ffn") if x.index == layer.index]
+
+        def transform(h):
+            activated = self._activate(self._linear(neurons.inputs["up"], h), self.activation)
+            return self._linear(neurons.output, activated * self.gates[neurons.name])
+
+        return self._sub_layer(self._norms(layer)[-1], x, transform)
+
+    def _norms(self, layer):
+        """Paths of the normalizations of a Transformer layer, one for each sublayer, in order."""
+        root = re.match(r".*?\.\d+(?=\.)", layer.block).group()
+        modules = self.model.get_submodule(root).named_modules()
+        return [f"{root}.{path}" for path, x in modules if isinstance(x, torch.nn.LayerNorm)]
 
     def _of_kind(self, kind):
         return [layer for layer in self.layers if layer.kind == kind]
 
     def _classify(self):
-        names = _DISTILBERT if self.kind == "distilbert" else _BERT
         (x,) = self.embedded.values()
         for layer in self._of_kind("encoder_self"):
-            root = re.match(r".*?\.\d+", layer.block).group()
-            norm, into, out, last = (f"{root}.{name}" for name in names)
-            neurons = f"encoder_ffn.{layer.index}"
-            x = self._sub_layer(norm, x, lambda h, layer=layer: self._attend(layer, h, h))
-            x = self._sub_layer(last, x, self._feed_forward(neurons, into, out))
-        dense, activation, output = _CLASSIFIERS[self.kind]
-        return self._linear(output, self._activate(self._linear(dense, x[:1]), activation))
+            x = self._feed_forward(layer, self._attention(layer, x))
+        head = self.entry.head
+        hidden = self._activate(self._linear(head.dense, x[:1]), head.activation)
+        return self._linear(head.output, hidden)
 
     def _translate(self):
         memory = self.embedded["model.encoder.layers.0"]
         for layer in self._of_kind("encoder_self"):
-            memory = self._bart_attention(layer, memory, None)
-            memory = self._bart_feed_forward(layer, memory)
-        if self.kind == "mbart":
+            memory = self._feed_forward(layer, self._attention(layer, memory))
+        if self.norm_first:
             memory = self._norm("model.encoder.layer_norm", memory)
         x = self.embedded["model.decoder.layers.0"]
         pairs = zip(self._of_kind("decoder_self"), self._of_kind("cross"), strict=True)
         for self_attention, cross in pairs:
-            x = self._bart_attention(self_attention, x, None, causal=True)
-            x = self._bart_attention(cross, x, memory)
-            x = self._bart_feed_forward(cross, x)
-        if self.kind == "mbart":
+            x = self._attention(self_attention, x, causal=True)
+            x = self._feed_forward(cross, self._attention(cross, x, memory))
+        if self.norm_first:
             x = self._norm("model.decoder.layer_norm", x)
         return x @ self.weights["lm_head.weight"].T + self.weights["final_logits_bias"]
-
-    def _bart_attention(self, layer, x, memory, causal=False):
-        return self._sub_layer(
-            f"{layer.block}_layer_norm",
-            x,
-            lambda h: self._attend(layer, h, h if memory is None else memory, causal),
-        )
-
-    def _bart_feed_forward(self, layer, x):
-        root = layer.block.rpartition(".")[0]
-        side = "encoder" if layer.kind == "encoder_self" else "decoder"
-        neurons = self._feed_forward(f"{side}_ffn.{layer.index}", f"{root}.fc1", f"{root}.fc2")
-        return self._sub_layer(f"{root}.final_layer_norm", x, neurons)
 
 
 def mask_arrays(mask: Mask) -> dict[str, np.ndarray]:

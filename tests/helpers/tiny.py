@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
+from compressor.model.architectures import architecture
 from compressor.model.sublayers import Mask, Sublayer
 
 LABELS = 5
@@ -72,7 +73,7 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
         t.ElectraConfig(**_ENCODER | {"embedding_size": 24})
     ),
 }
-TRANSLATORS = ("marian", "bart", "mbart")
+TRANSLATORS = tuple(name for name in BUILDERS if architecture(name).decoder)
 
 
 def tiny_model(architecture: str, seed: int = 0) -> nn.Module:

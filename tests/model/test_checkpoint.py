@@ -12,7 +12,7 @@ import compressor
 from compressor.errors import InputError
 from compressor.export.metadata import generation_settings
 from compressor.model.architectures import find_sublayers
-from compressor.model.checkpoint import open_checkpoint, open_dense
+from compressor.model.checkpoint import open_checkpoint
 from compressor.model.location import checkpoint_files
 from compressor.model.pruning_record import render_pruning_record
 from compressor.model.saving import round_to, save_checkpoint
@@ -95,14 +95,14 @@ def test_weights_that_are_cut_or_garbage_are_an_error(damage, tmp_path):
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"kept": 1, "units": 2}', '{"kept": {"a.0": [0]}, "units": {}}']
 )
-def test_a_malformed_heads_file_is_an_error(text: str, tmp_path):
+def test_a_malformed_units_file_is_an_error(text: str, tmp_path):
     directory = _damaged(tmp_path, lambda weights: None)
     (directory / "units.json").write_text(text, encoding="utf-8")
     with raises(InputError, "units-file-malformed"):
         open_checkpoint(str(directory))
 
 
-def test_a_heads_file_of_another_model_is_an_error(tmp_path):
+def test_a_units_file_of_another_model_is_an_error(tmp_path):
     directory = _damaged(tmp_path, lambda weights: None)
     text = json.dumps({"kept": {"cross.0": [0]}, "units": {"cross.0": 4}})
     (directory / "units.json").write_text(text, encoding="utf-8")
@@ -112,9 +112,9 @@ def test_a_heads_file_of_another_model_is_an_error(tmp_path):
 
 def test_only_a_dense_checkpoint_can_be_opened_as_one(tmp_path):
     directory = _damaged(tmp_path, lambda weights: None)
-    assert open_dense(str(tmp_path / "dense")).pruning is None
+    assert open_checkpoint(str(tmp_path / "dense"), dense=True).pruning is None
     with raises(InputError, "checkpoint-already-pruned"):
-        open_dense(str(directory))
+        open_checkpoint(str(directory), dense=True)
 
 
 def test_a_checkpoint_without_a_trained_head_is_an_error(tmp_path):
