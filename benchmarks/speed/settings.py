@@ -20,7 +20,7 @@ from compressor.progress import Progress
 from compressor.report.schema import load_report
 from compressor.request.recipe import ExportRequest, as_flags, make_recipe
 from compressor.runtime.artifact import GRAPH_DIRECTORY
-from compressor.storage.files import sha256_of
+from compressor.storage.hashes import sha256_of
 from compressor.tasks import Rows, get_task, read_rows
 
 # For random weights: a share of the multiply-adds would be taken from the attention alone, whose

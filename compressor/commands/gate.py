@@ -118,7 +118,7 @@ def _judged(
 def _write(judged: Report, junit: Path | None, ci: Path | None) -> None:
     from compressor.report import CI_RENDERERS, render, write_reports
     from compressor.storage.files import write_at_once
-    from compressor.storage.manifest import update_manifest
+    from compressor.storage.outputs import update_manifest
 
     if ci is not None:
         write_reports(judged, ci, CI_RENDERERS)

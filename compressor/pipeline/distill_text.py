@@ -25,7 +25,7 @@ from compressor.recovery.translations import translate_lines
 from compressor.request.methods import RecoverySection
 from compressor.results import Source, Variant
 from compressor.runtime import Translator
-from compressor.storage.files import fingerprint, sha256_of
+from compressor.storage.hashes import fingerprint, sha256_of
 from compressor.tasks import Rows, Task
 
 

@@ -33,7 +33,7 @@ from compressor.request.recipe import Recipe
 from compressor.request.sections import CalibrationData, Data, MaxDrop, ModelSection
 from compressor.results import Source
 from compressor.runtime.session import choose_device
-from compressor.storage.files import fingerprint, sha256_of
+from compressor.storage.hashes import fingerprint, sha256_of
 from compressor.storage.workspace import open_workspace
 from compressor.tasks import (
     Example,

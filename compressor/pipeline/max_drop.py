@@ -32,6 +32,7 @@ from compressor.pipeline.stages import stage
 from compressor.report.max_drop import unproven
 from compressor.request.plan import Plan
 from compressor.results import QualityProbe, QualitySearch, Record, Variant
+from compressor.storage.staging import staging
 from compressor.tasks import Rows
 
 # Builds the artifact of a choice in a directory, as it would be delivered.
@@ -139,8 +140,8 @@ def _candidate(
     rows, held_out = _parts(context)
     device, beams = context.device, context.recipe.evaluation.num_beams
     name = f"candidate-{cut.position}"
-    with context.workspace.temporary(name) as temporary:
-        directory = Path(temporary) / "artifact"
+    with staging(context.workspace.state) as staged:
+        directory = staged / "artifact"
         candidate = Plan(f"{plan.name}-{name}", plan.budget, directory, plan.action)
         build(context, candidate, Choice(cut.mask, scores), directory)
         outputs = answers(directory, rows, device, beams, context.progress)

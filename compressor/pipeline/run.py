@@ -54,9 +54,10 @@ from compressor.request.validate import check_model, check_recipe
 from compressor.results import Scoring, Throughput, Variant
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.storage.disk import translate_disk_errors
-from compressor.storage.files import require_directory, sha256_of
-from compressor.storage.manifest import GRAPHS_FILE, MANIFEST, manifest_of, write_manifest
-from compressor.storage.outputs import require_written_by_run, write_outputs
+from compressor.storage.files import require_directory
+from compressor.storage.hashes import sha256_of
+from compressor.storage.manifest import GRAPHS_FILE, MANIFEST, manifest_of
+from compressor.storage.outputs import require_written_by_run, write_manifest, write_outputs
 from compressor.storage.workspace import STATE
 from compressor.tasks import get_task
 from compressor.throughput.hardware import describe as describe_hardware

@@ -10,7 +10,8 @@ from compressor.model.location import resolve
 from compressor.model.stored_weights import weight_files
 from compressor.model.sublayers import SCORES_SCHEMA, UNITS_OF, Scores
 from compressor.request.sections import ModelSection
-from compressor.storage.files import fingerprint, write_json
+from compressor.storage.files import write_json
+from compressor.storage.hashes import fingerprint
 from compressor.storage.input_files import read_json
 
 MOST_SCORE = 1e300

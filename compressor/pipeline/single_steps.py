@@ -41,7 +41,8 @@ from compressor.request.validate import check_columns, require_rows, require_tar
 from compressor.results import Check
 from compressor.runtime.session import choose_device
 from compressor.storage.files import require_directory
-from compressor.storage.whole_output import made_whole, remove_leftovers, require_new
+from compressor.storage.outputs import require_new, whole_output
+from compressor.storage.staging import require_free
 from compressor.tasks import Example, Task, get_task
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def prune_checkpoint(
     record = pruning_facts(checkpoint, mask, scores, budgets[0].text, request.seed)
     record |= {"selection": "", "recovery": recovered.text or "none"}
     needed = export_bytes(recovered.model, [BASE])
-    with made_whole(output, needed, "saving the pruned checkpoint") as making:
+    with whole_output(output, needed, "saving the pruned checkpoint") as making:
         save_checkpoint(checkpoint, recovered.model, record, making)
     return mask, check, recovered.text
 
@@ -187,7 +188,7 @@ def export_checkpoint(
     probe = synthetic_probe(checkpoint, task)
     examples, compared = _rows_to_compare(request, checkpoint, task, probe)
     needed = export_bytes(checkpoint.model, precisions)
-    with made_whole(output, needed, "exporting") as making:
+    with whole_output(output, needed, "exporting") as making:
         checks = export_model(
             checkpoint, checkpoint.model, checkpoint.mask, probe.batches, probe.texts, making,
             tokens,
@@ -212,7 +213,7 @@ def _check_export(request: ExportRequest, output: Path) -> tuple[str, ...]:
     if request.data.calibration is not None and "int8" not in precisions:
         raise _rows_without_use(request)
     require_directory(output)
-    remove_leftovers(output)
+    require_free(output)
     if (output / "onnx").exists():
         raise InputError(
             f"{output / 'onnx'} is there already; choose another --output", id="output-not-empty"
@@ -261,5 +262,5 @@ def _export_optimum(request: ExportRequest, output: Path) -> list[Check]:
     require_new(output)
     checkpoint = load(request.model, dense=False)
     probe = synthetic_probe(checkpoint, get_task(checkpoint.entry.task))
-    with made_whole(output, export_bytes(checkpoint.model, [BASE]), "exporting") as making:
+    with whole_output(output, export_bytes(checkpoint.model, [BASE]), "exporting") as making:
         return export_optimum(checkpoint, checkpoint.mask, probe.batches, making)

@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 from compressor.model.memory import trim_memory
 from compressor.pipeline.context import Context
 from compressor.results import Variant
-from compressor.storage.files import sha256_of
+from compressor.storage.hashes import sha256_of
 from compressor.storage.workspace import StageRecord, Workspace
 
 Rest = ParamSpec("Rest")

@@ -22,6 +22,7 @@ from compressor.pipeline.context import Context
 from compressor.pipeline.stages import stage
 from compressor.results import CostTable, LayerCost, Throughput, Timing
 from compressor.runtime.artifact import GRAPH_DIRECTORY
+from compressor.storage.staging import staging
 from compressor.tasks import get_task
 from compressor.throughput import Subject, benchmark
 
@@ -89,10 +90,10 @@ def _time_masks(
     """
     settings = context.recipe.throughput
     assert settings is not None
-    with context.workspace.temporary("trial") as directory:
+    with staging(context.workspace.state) as staged:
         subjects = [Subject("dense", dense, context.full.counts())]
         for number, (name, mask) in enumerate(masks.items(), 1):
-            path = Path(directory) / str(number)
+            path = staged / str(number)
             export_trial(context.checkpoint, mask, dense, path)
             subjects.append(Subject(name, path, mask.counts()))
             context.progress.update("graphs", number, len(masks))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from compressor.errors import UsageError, did_you_mean
 from compressor.storage.files import write_at_once
-from compressor.storage.manifest import update_manifest
+from compressor.storage.outputs import update_manifest
 
 if TYPE_CHECKING:
     from compressor.report.schema import Report

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 from compressor.report import facts, numbers
 from compressor.report.schema import Report
 from compressor.results import Timing, Variant
-from compressor.storage.files import sha256_of, written_at_once
-from compressor.storage.manifest import update_manifest
+from compressor.storage.files import written_at_once
+from compressor.storage.hashes import sha256_of
+from compressor.storage.outputs import update_manifest
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

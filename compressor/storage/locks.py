@@ -1,13 +1,12 @@
-"""Locks between processes, which the operating system releases however a process ends.
+"""Locks between processes: filelock's, with the words who holds one, and removed when released.
 
-A lock is a file that its holder has locked and that says who that is. Where a file system has no
-locks (some network ones), every process gets the lock.
+The operating system releases them however a process ends. Where a file system has no locks (some
+network ones), every process gets the lock.
 """
 
 from __future__ import annotations
 
 import datetime
-import errno
 import json
 import os
 import socket
@@ -15,22 +14,19 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from compressor.errors import InputError
+from filelock import FileLock, Timeout
 
-_HELD = (errno.EWOULDBLOCK, errno.EACCES, errno.EAGAIN, errno.EDEADLK)
-_BEHIND = 1 << 30  # bytes: on Windows a locked part cannot be read, so one behind the text is
+from compressor.errors import InputError
 
 
 class Lock:
-    """An exclusive lock on a file, which is made for it and removed with it.
-
-    Args:
-        path: the file; its directory must be there.
-    """
+    """An exclusive lock on a file; the file and its directory are made for it, the file removed."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: int | None = None
+        self._holder = path.with_name(f"{path.name}-holder")  # filelock may empty its own file
+        self._lock = FileLock(path, blocking=False, thread_local=False)
+        self._held = False
 
     def acquire(self) -> bool:
         """Take the lock; False if another process, or another `Lock` of this one, holds it.
@@ -38,50 +34,44 @@ class Lock:
         Raises:
             OSError: the file cannot be made.
         """
-        while True:
-            file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
-            try:
-                if not _lock(file):
-                    os.close(file)
-                    return False
-                if _is_same(file, self.path):  # else its former holder has removed it just now
-                    self._file = file
-                    self._sign(file)
-                    return True
-            except BaseException:
-                self._file = None
-                os.close(file)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            return False
+        except OSError as error:
+            if error.filename is not None:
                 raise
-            os.close(file)
+            # The file is there, and the file system has no locks.
+        self._held = True
+        return True
 
-    def release(self) -> None:
-        """Give the lock back, if it is held."""
-        if self._file is None:
-            return
-        file, self._file = self._file, None
-        if sys.platform != "win32":  # where an open file cannot be removed
-            self.path.unlink(missing_ok=True)
-        os.close(file)
-        if sys.platform == "win32":
-            with suppress(OSError):
-                self.path.unlink()
+    def sign(self) -> None:
+        """Write down who holds the lock."""
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": now}
+        self._holder.write_text(json.dumps(holder), encoding="utf-8")
 
     def holder(self) -> str:
         """Who holds the lock, in words: process, machine and since when."""
         try:
-            found = json.loads(self.path.read_text(encoding="utf-8"))
-            return f"process {found['pid']} on {found['host']}, since {found['since']}"
+            holder = json.loads(self._holder.read_text(encoding="utf-8"))
+            return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
         except (OSError, ValueError, LookupError, TypeError):
             return "another process"
 
-    def __del__(self) -> None:
-        self.release()
-
-    def _sign(self, file: int) -> None:
-        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        mine = {"pid": os.getpid(), "host": socket.gethostname(), "since": now}
-        os.truncate(file, 0)
-        os.write(file, f"{json.dumps(mine)}\n".encode())
+    def release(self) -> None:
+        """Give the lock back, if it is held."""
+        if not self._held:
+            return
+        self._held = False
+        self._holder.unlink(missing_ok=True)
+        # While it is held, so that it is nobody else's. Windows cannot remove an open file.
+        if sys.platform != "win32":
+            self.path.unlink(missing_ok=True)
+        self._lock.release()
+        if sys.platform == "win32":
+            with suppress(OSError):
+                self.path.unlink()
 
 
 def lock_output(path: Path, output: Path) -> Lock:
@@ -94,7 +84,6 @@ def lock_output(path: Path, output: Path) -> Lock:
     Raises:
         InputError: another run writes there.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock = Lock(path)
     if not lock.acquire():
         raise InputError(
@@ -102,28 +91,9 @@ def lock_output(path: Path, output: Path) -> Lock:
             "another --output",
             id="output-in-use",
         )
+    try:
+        lock.sign()
+    except BaseException:
+        lock.release()
+        raise
     return lock
-
-
-def _is_same(file: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _lock(file: int) -> bool:
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            os.lseek(file, _BEHIND, os.SEEK_SET)
-            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-            os.lseek(file, 0, os.SEEK_SET)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in _HELD
-    return True

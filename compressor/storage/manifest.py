@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from compressor.errors import CompressWarning, InputError
-from compressor.storage.files import sha256_of, write_json
+from compressor.storage.hashes import sha256_of
 from compressor.storage.input_files import read_json
 
 MANIFEST = "manifest.json"
@@ -31,34 +31,20 @@ class Listed:
     sha256: str
 
 
-def write_manifest(directory: Path, facts: Mapping[str, Any], hashes: Mapping[str, str]) -> None:
-    """List files with their sizes and hashes, beside how they came to be.
+def manifest_of(
+    directory: Path, facts: Mapping[str, Any], hashes: Mapping[str, str]
+) -> dict[str, Any]:
+    """The contents of a manifest, as JSON, in which files stand beside how they came to be.
 
     Args:
         facts: `tool`, the program with its version, and what else is known.
         hashes: path from the directory -> SHA-256, taken when the file was written.
     """
-    write_json(directory / MANIFEST, manifest_of(directory, facts, hashes))
-
-
-def manifest_of(
-    directory: Path, facts: Mapping[str, Any], hashes: Mapping[str, str]
-) -> dict[str, Any]:
-    """The contents of a manifest, as JSON; arguments are those of `write_manifest`."""
     files = {
         name: {"bytes": (directory / name).stat().st_size, "sha256": digest}
         for name, digest in sorted(hashes.items())
     }
     return {"schema": 1, **facts, "files": files}
-
-
-def update_manifest(directory: Path, hashes: Mapping[str, str]) -> None:
-    """Enter files that were written into the manifest of their directory, if it has one of ours."""
-    data = _read(directory / MANIFEST)
-    if data is not None:
-        files = data["files"]
-        files |= manifest_of(directory, {}, hashes)["files"]
-        write_json(directory / MANIFEST, data | {"files": dict(sorted(files.items()))})
 
 
 def read_manifest(directory: Path) -> dict[str, Listed] | None:
@@ -67,7 +53,7 @@ def read_manifest(directory: Path) -> dict[str, Listed] | None:
     Raises:
         InputError: it is damaged.
     """
-    data = _read(directory / MANIFEST)
+    data = read_contents(directory / MANIFEST)
     if data is None:
         return None
     return {name: Listed(x["bytes"], x["sha256"]) for name, x in data["files"].items()}
@@ -76,12 +62,12 @@ def read_manifest(directory: Path) -> dict[str, Listed] | None:
 def is_manifest(path: Path) -> bool:
     """Whether a file is a manifest of ours that can be read."""
     try:
-        return _read(path) is not None
+        return read_contents(path) is not None
     except InputError:
         return False
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def read_contents(path: Path) -> dict[str, Any] | None:
     """The contents of a manifest that is complete; None of a file of another program."""
     if not path.is_file():
         return None

@@ -1,21 +1,92 @@
-"""Reports, cards, recipes and manifests, which a run writes over its own and over nothing else.
+"""What goes into an output directory: of a single step, or beside the stages' files of a run.
 
-Their hashes are noted in the state directory before they are written. A file of that name with
-another hash is the user's, or is damaged: the run stops, and says so.
+Everything is listed in the manifest, with the hash of what was written. A run writes reports,
+cards, recipes and manifests over its own and over nothing else: their hashes are noted in the state
+directory before they are written. A file of that name with another hash is the user's, or is
+damaged: the run stops, and says so.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from compressor import __version__
 from compressor.errors import InputError
-from compressor.storage.files import sha256_of, sha256_of_text, write_at_once, write_json
-from compressor.storage.manifest import MANIFEST, Listed, is_manifest, read_manifest
+from compressor.storage.disk import translate_disk_errors
+from compressor.storage.files import require_directory, write_at_once, write_json
+from compressor.storage.hashes import sha256_below, sha256_of, sha256_of_text
+from compressor.storage.manifest import (
+    GRAPHS_FILE,
+    MANIFEST,
+    Listed,
+    is_manifest,
+    manifest_of,
+    read_contents,
+    read_manifest,
+)
+from compressor.storage.staging import move_output, require_free, staging_output
 
 _WRITTEN = "outputs.list"
 _KEPT = 50  # hashes of a file
+
+
+def write_manifest(directory: Path, facts: Mapping[str, Any], hashes: Mapping[str, str]) -> None:
+    """List files with their sizes and hashes; arguments are those of `manifest_of`."""
+    write_json(directory / MANIFEST, manifest_of(directory, facts, hashes))
+
+
+def update_manifest(directory: Path, hashes: Mapping[str, str]) -> None:
+    """Enter files that were written into the manifest of their directory, if it has one of ours."""
+    data = read_contents(directory / MANIFEST)
+    if data is not None:
+        files = data["files"] | manifest_of(directory, {}, hashes)["files"]
+        write_json(directory / MANIFEST, data | {"files": dict(sorted(files.items()))})
+
+
+def require_new(output: Path) -> None:
+    """Check that a directory can be written and is empty, but for what a killed process left.
+
+    Raises:
+        InputError: it cannot, or holds something, or another process writes there.
+    """
+    require_directory(output)
+    require_free(output)
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise InputError(
+            f"{output} exists and is not empty; choose another --output", id="output-not-empty"
+        )
+
+
+@contextmanager
+def whole_output(output: Path, needed: int, doing: str) -> Iterator[Path]:
+    """A directory whose contents go to `output` when the block ends, and nowhere on an error.
+
+    They are listed in its manifest, which is made for them if there is none.
+
+    Args:
+        needed: about how many bytes are written.
+        doing: what is done, in words, for the error where the disk refuses.
+
+    Raises:
+        InputError: the disk is full, read-only or gone, or another process writes there.
+    """
+    with (
+        translate_disk_errors(output, lambda: needed, lambda: doing),
+        staging_output(output) as staged,
+    ):
+        yield staged
+        hashes = sha256_below(staged)
+        is_listed = (output / MANIFEST).exists()
+        if not is_listed:
+            manifest = manifest_of(staged, {"tool": f"compress {__version__}"}, hashes)
+            hashes[MANIFEST] = write_json(staged / MANIFEST, manifest)
+        move_output(staged, output, hashes, last=GRAPHS_FILE)
+        if is_listed and is_manifest(output / MANIFEST):  # another program's stays as it is
+            update_manifest(output, hashes)
 
 
 def require_written_by_run(root: Path, state: Path, paths: Iterable[Path]) -> None:
@@ -66,10 +137,8 @@ def _noted(state: Path) -> dict[str, list[str]]:
     """Path from the output directory -> hashes of what was written there last."""
     path = state / _WRITTEN
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {str(name): [str(x) for x in hashes] for name, hashes in found.items()}
-    except FileNotFoundError:
-        return {}
+        noted = json.loads(path.read_text(encoding="utf-8"))
+        return {str(name): [str(x) for x in hashes] for name, hashes in noted.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}  # the manifest may still know them
 
@@ -77,7 +146,7 @@ def _noted(state: Path) -> dict[str, list[str]]:
 def _listed(path: Path) -> str:
     """SHA-256 that the manifest beside a file lists, which `compress report` keeps true too."""
     try:
-        found = read_manifest(path.parent) or {}
+        listed = read_manifest(path.parent) or {}
     except InputError:
         return ""
-    return found.get(path.name, Listed(0, "")).sha256
+    return listed.get(path.name, Listed(0, "")).sha256

@@ -15,13 +15,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -30,14 +28,15 @@ from pydantic import TypeAdapter
 from compressor import __version__
 from compressor.errors import InputError, UsageError
 from compressor.progress import Progress
-from compressor.storage.files import move_files, remove_unfinished, sha256_of, write_json
+from compressor.storage.files import write_json
+from compressor.storage.hashes import sha256_below, sha256_of
 from compressor.storage.locks import lock_output
 from compressor.storage.manifest import GRAPHS_FILE
+from compressor.storage.staging import move_files, remove_leftovers, staging
 
 STATE = ".compress"
 _RUN = "run.json"
 _LOCK = "lock"
-_MAKING = "making-"  # prefix of directories in which stages write
 
 Value = TypeVar("Value")
 
@@ -95,20 +94,17 @@ class Workspace:
         """Let other processes open it."""
         self._lock.release()
 
-    def temporary(self, name: str) -> TemporaryDirectory[str]:
-        """A directory for a `with` block; if the process is killed, the next run removes it."""
-        return TemporaryDirectory(prefix=f"{_MAKING}{name}-", dir=self.state)
-
     @contextmanager
     def making(self, directory: Path) -> Iterator[Path]:
         """An empty directory, whose files go to `directory` when the block ends without an error.
 
         Until then nothing of what is made stands under its final name.
         """
-        with self.temporary(directory.name) as temporary:
-            yield Path(temporary)
-            moved = move_files(Path(temporary), directory, last=GRAPHS_FILE)
-        for name, digest in moved.items():
+        with staging(self.state) as staged:
+            yield staged
+            hashes = sha256_below(staged)
+            move_files(staged, directory, hashes, last=GRAPHS_FILE)
+        for name, digest in hashes.items():
             path = directory / name
             if path.name == GRAPHS_FILE:
                 digest = _graphs_digest(path)
@@ -116,8 +112,8 @@ class Workspace:
 
     def made(self) -> dict[str, str]:
         """Path from the root -> SHA-256, of the files of `making` since this was asked last."""
-        found, self._made = self._made, {}
-        return found
+        made, self._made = self._made, {}
+        return made
 
     def read(self, name: str, decode: Callable[[Any], Value], title: str) -> Value | None:
         """The result of a finished stage; None where there is none that can be relied on."""
@@ -161,9 +157,9 @@ class Workspace:
         Args:
             check: the type that the value must have, for what is read.
         """
-        found = self.read(name, TypeAdapter(check).validate_python, title)
-        if found is not None:
-            return found
+        value = self.read(name, TypeAdapter(check).validate_python, title)
+        if value is not None:
+            return value
         began = self.begin(name, title)
         value = compute()
         self.finish(name, StageRecord(name, {}, value), began)
@@ -245,7 +241,7 @@ def open_workspace(
 
 def _take_up(workspace: Workspace, wanted: Mapping[str, Any]) -> None:
     """Check that what is there belongs to the same run, and note its options if nothing is."""
-    path, state = workspace.state / _RUN, workspace.state
+    path = workspace.state / _RUN
     before = _read_identity(path) if path.exists() else None
     if before is not None:
         for key, old, new in _differences(before, wanted):
@@ -257,9 +253,7 @@ def _take_up(workspace: Workspace, wanted: Mapping[str, Any]) -> None:
     elif path.exists():
         workspace.progress.message(f"{path} cannot be read; the run starts again")
         workspace.drop(lambda record: True)
-    remove_unfinished(workspace.root)
-    for left in state.glob(f"{_MAKING}*"):  # by a process that was killed
-        shutil.rmtree(left)
+    remove_leftovers(workspace.root, recursive=True)
     if before is None:
         write_json(path, wanted)
 
@@ -278,7 +272,7 @@ def _differences(
 
 def _read_identity(path: Path) -> dict[str, Any] | None:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        identity = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return identity if isinstance(identity, dict) else None

@@ -23,7 +23,7 @@ from compressor.progress import Progress
 from compressor.request.methods import MethodSection
 from compressor.request.sections import CalibrationData, Columns, ModelSection
 from compressor.request.validate import check_columns, require_rows
-from compressor.storage.files import fingerprint
+from compressor.storage.hashes import fingerprint
 from compressor.storage.workspace import STATE, Workspace, open_workspace
 from compressor.study.options import StudyRequest, Testing
 from compressor.study.output import PREFIX, require_output

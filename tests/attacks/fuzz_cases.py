@@ -20,8 +20,8 @@ import yaml
 from hypothesis import strategies as st
 
 from compressor.commands import COMMANDS, application
-from compressor.storage.files import sha256_of
-from compressor.storage.manifest import update_manifest
+from compressor.storage.hashes import sha256_of
+from compressor.storage.outputs import update_manifest
 from tests.attacks.fuzz_changes import (
     Draw,
     chance,

@@ -15,8 +15,8 @@ import pytest
 from compressor.commands import invoke as status_of
 from compressor.errors import CompressError, InputError
 from compressor.runtime import Classifier, Translator
-from compressor.storage.files import sha256_of
-from compressor.storage.manifest import update_manifest
+from compressor.storage.hashes import sha256_of
+from compressor.storage.outputs import update_manifest
 from tests.helpers import runtime_artifacts
 from tests.helpers.errors import raises
 

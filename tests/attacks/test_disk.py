@@ -14,7 +14,7 @@ from compressor.commands import invoke
 from compressor.errors import InputError
 from compressor.pipeline.run import run
 from compressor.storage.disk import disk_problem
-from compressor.storage.files import sha256_of
+from compressor.storage.hashes import sha256_of
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.runs import recipe_for

@@ -18,7 +18,7 @@ from compressor.pipeline.stream_lines import LineWriter
 from compressor.storage.files import written_at_once
 from compressor.storage.locks import Lock
 from compressor.storage.manifest import read_manifest
-from compressor.storage.whole_output import made_whole, require_new
+from compressor.storage.outputs import require_new, whole_output
 from compressor.tasks import read_rows
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
@@ -100,9 +100,8 @@ def test_an_error_keeps_the_file_that_was_there(tmp_path):
 HOLD = """
 import sys, time
 from pathlib import Path
-from compressor.storage.locks import Lock
-lock = Lock(Path(sys.argv[1]))
-assert lock.acquire()
+from compressor.storage.locks import lock_output
+lock = lock_output(Path(sys.argv[1]), Path("out"))
 print("locked", flush=True)
 time.sleep(60)
 """
@@ -126,30 +125,32 @@ def test_a_lock_says_who_holds_it_and_ends_with_its_process(tmp_path):
 
 def test_a_single_step_that_is_killed_can_be_started_again(tmp_path):
     out = tmp_path / "out"
-    with made_whole(out, 0, "writing") as making:
+    with whole_output(out, 0, "writing") as making:
         (making / "onnx").mkdir()
         (making / "onnx" / "model.onnx").write_bytes(b"graph")
     assert list(read_manifest(out) or {}) == ["onnx/model.onnx"]
     # As if it had been killed after it moved the graph, and while it made something else.
     digest = (read_manifest(out) or {})["onnx/model.onnx"].sha256
     (out / "manifest.json").unlink()
-    (out / ".making" / "new").mkdir(parents=True)
-    (out / ".making" / "new" / "config.json").touch()
+    left = out / ".writing-output"
+    (left / "new").mkdir(parents=True)
+    (left / "new" / "config.json").touch()
+    (left / "lock").touch()
     moving = json.dumps({"onnx/model.onnx": digest, "config.json": digest})
-    (out / ".making" / "moving.json").write_text(moving, encoding="utf-8")
+    (left / "moving.json").write_text(moving, encoding="utf-8")
     require_new(out)
     assert list(out.iterdir()) == []
 
 
 def test_a_single_step_in_use_is_told(tmp_path):
     out = tmp_path / "out"
-    with made_whole(out, 0, "writing"), raises(InputError, "output-in-use"):
+    with whole_output(out, 0, "writing"), raises(InputError, "output-in-use"):
         require_new(out)
 
 
 def test_a_step_that_fails_leaves_no_directory(tmp_path):
     def fail() -> None:
-        with made_whole(tmp_path / "out", 0, "writing") as making:
+        with whole_output(tmp_path / "out", 0, "writing") as making:
             (making / "config.json").touch()
             stop()
 

@@ -20,8 +20,8 @@ from compressor.export.tokenizer import write_tokenizer
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import prune
-from compressor.storage.files import sha256_of
-from compressor.storage.manifest import write_manifest
+from compressor.storage.hashes import sha256_of
+from compressor.storage.outputs import write_manifest
 from tests.helpers import toy
 from tests.helpers.tiny import ragged_batch, uneven_mask
 

@@ -65,8 +65,7 @@ class Machine:
         self.runs.append([subject.name for subject in subjects])
         rows = []
         for subject in subjects:
-            making = subject.directory.parent.name
-            assert subject.name == "dense" or making.startswith("making-trial-")
+            assert subject.name == "dense" or ".writing-" in str(subject.directory)
             saved = sum(
                 self.costs.get(name.rpartition(".")[0], 0.0) * (subjects[0].counts[name] - count)
                 for name, count in subject.counts.items()

@@ -11,8 +11,11 @@ import pytest
 
 from compressor.errors import InputError, UsageError
 from compressor.progress import SILENT
-from compressor.storage.files import sha256_of, write_json
-from compressor.storage.manifest import find_change, read_manifest, write_manifest
+from compressor.storage.files import write_json
+from compressor.storage.hashes import sha256_of
+from compressor.storage.manifest import find_change, read_manifest
+from compressor.storage.outputs import write_manifest
+from compressor.storage.staging import staging
 from compressor.storage.workspace import StageRecord, Workspace, open_workspace
 from tests.helpers.errors import raises
 from tests.helpers.runs import Progress
@@ -113,10 +116,8 @@ def test_what_fails_leaves_nothing_under_its_final_name(workspace):
 
 
 def test_what_a_killed_run_was_making_is_removed(tmp_path):
-    with open_workspace(tmp_path / "out", {}, SILENT) as opened:
-        temporary = opened.temporary("build")
-        left = Path(shutil.copytree(temporary.name, f"{temporary.name}-left"))
-        temporary.cleanup()
+    with open_workspace(tmp_path / "out", {}, SILENT) as opened, staging(opened.state) as staged:
+        left = shutil.copytree(staged.parent, staged.parent.with_name(".writing-left"))
     with open_workspace(tmp_path / "out", {}, SILENT):
         assert not left.exists()
 
