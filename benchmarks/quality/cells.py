@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from compressor.budgets.counts import parse_floors
-from compressor.budgets.counts import select as select_units
 from compressor.budgets.path import removal_path
+from compressor.budgets.units import parse_floors
+from compressor.budgets.units import select as select_units
 from compressor.evaluation import compare
 from compressor.importance import METHODS
 from compressor.learned_masks import LEARNED, Learning, learn
@@ -22,7 +22,10 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask, Scores, Sublayer, units_of
 from compressor.model.surgery import prune
-from compressor.pipeline import load, select
+from compressor.pipeline.inputs import Fitted, encode
+from compressor.pipeline.inputs import read as read_rows
+from compressor.pipeline.repair import Repair
+from compressor.pipeline.score import Scorer
 from compressor.pipeline.unit_costs import unit_costs
 from compressor.progress import Progress
 from compressor.recovery import Recovered
@@ -122,13 +125,13 @@ class Experiment:
         self.floors = {"heads": parse_floors("1", self.full), "macs": parse_floors("0", self.full)}
         self.task = get_task(self.checkpoint.entry.task)
         self.metric = self.task.main_metric
-        rows = load.read(data, self.checkpoint, self.task)
+        rows = read_rows(data, self.checkpoint, self.task)
         assert rows.calibration is not None
         assert rows.test is not None
         self.calibration, self.test = rows.calibration, rows.test
-        self.examples = load.encode(self.calibration, self.checkpoint, self.task)
+        self.examples = encode(self.calibration, self.checkpoint, self.task)
         self.test_batches: list[Batch] = self.task.batches(
-            load.encode(self.test, self.checkpoint, self.task),
+            encode(self.test, self.checkpoint, self.task),
             self.model,
             batch_tokens=None,
             batch_size=EVALUATION_ROWS,
@@ -270,20 +273,17 @@ class Experiment:
     def _score(self, cell: Cell, mask: Mask, model: nn.Module) -> Scores:
         options = {"normalize": "none"} if cell.method in PLAIN else {}
         method: Any = methods.SCORED[PLAIN.get(cell.method, cell.method)](**options)
-        return select.score_model(
-            method, self.checkpoint, self._sublayers(cell.prune), self.task, self.examples, mask,
-            seed=cell.seed, device="cpu", progress=self.progress,
-            references=self.calibration.targets, model=model,
-        )  # fmt: skip
+        fitted = Fitted(self.examples, self.calibration.targets)
+        sublayers = self._sublayers(cell.prune)
+        scorer = Scorer(method, self.checkpoint, sublayers, fitted, cell.seed, "cpu", self.progress)
+        return scorer.score(mask, model)
 
     def repair(self, how: str, pruned: nn.Module, seed: int) -> Recovered:
         epochs = {"distill": {"epochs": self.distill_epochs}}
         names = [] if how == "none" else how.split("+")
         steps: list[Any] = [methods.REPAIRS[name](**epochs.get(name, {})) for name in names]
-        return select.repair(
-            steps, self.checkpoint, self.task, self.examples, pruned, seed=seed, device="cpu",
-            progress=self.progress,
-        )  # fmt: skip
+        repair = Repair(steps, self.checkpoint, self.examples, seed, "cpu", self.progress)
+        return repair.run(pruned)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> tuple[list[str], float]:

@@ -1,0 +1,14 @@
+"""The kinds of budgets. To add one, write a module with a subclass of `Budget`; name it here."""
+
+from __future__ import annotations
+
+from compressor.budgets.base import Budget, Choice, Limits, Trials
+from compressor.budgets.counts import Counts, SteppedCounts
+from compressor.budgets.macs import Macs
+from compressor.budgets.max_drop import MaxDrop
+from compressor.budgets.penalty import Penalty
+from compressor.budgets.speedup import Speedup
+
+__all__ = ["AnyBudget", "Budget", "Choice", "Counts", "Limits", "Trials"]
+
+AnyBudget = SteppedCounts | Macs | Speedup | MaxDrop | Penalty

@@ -1,352 +1,84 @@
-"""From scores to a mask: exactly as many units as were asked for.
-
-A budget is written `0.5` (a fraction) or `36` (a count) of heads, or per pool:
-`heads=0.7,neurons=0.5`, `encoder_self=0.3,cross=0.8`. A pool is all heads, all neurons, or one kind
-of sublayer; pools that are not named keep all their units. Floors say how many units every sublayer
-must keep. Neurons go in groups, so that what is left suits vector units (`Multiples`).
-
-Budgets of another sort name a share of the multiply-adds, a speed-up or a drop in quality; how many
-units that means is found in `compressor.budgets.path`, `compressor.budgets.speed` and
-`compressor.budgets.quality`.
-"""
+"""`--keep` and `--remove`: so many units, or a fraction of them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Literal, Self
 
-from compressor.errors import UsageError, did_you_mean
-from compressor.model.sublayers import (
-    KINDS,
-    UNITS_OF,
-    Mask,
-    Scores,
-    Units,
-    belongs,
-    kind_of,
-    units_of,
-)
+from pydantic import field_validator, model_validator
 
-HEADS: Units = "heads"
-NEURONS: Units = "neurons"
-Proof = Literal["bound", "measured"]  # what `--max-drop` asks of a smaller model
-Floors = Mapping[str, int]  # kind -> least number of units in each of its sublayers
-# Of heads and of neurons: each sublayer keeps a multiple of so many, or all that it has.
-Multiples = Mapping[str, int]
-MULTIPLES: Multiples = {HEADS: 1, NEURONS: 32}
+from compressor.budgets.base import Budget, Choice, Limits, Trials, amounts_as_text
+from compressor.budgets.units import check_possible, parse_amount, select, step_targets
+from compressor.errors import UsageError
+from compressor.model.sublayers import Mask, Scores, Units, units_of
+from compressor.options.bounds import MOST_STEPS
+from compressor.options.declare import option
 
 
-@dataclass(frozen=True)
-class Budget:
-    """How many units to keep of each pool: `heads`, `neurons` or a kind of sublayer."""
+class Counts(Budget):
+    """So many units, or a fraction of them."""
 
-    measured: ClassVar[bool] = False  # whether measurements, not `keep`, say how many units stay
+    name: Literal["counts"] = "counts"
+    keep: list[str] = option(
+        [],
+        selects=True,
+        help="Heads to keep: 0.5, 36; or heads=0.7,neurons=0.5; or cross=0.8,encoder_ffn=0.3. "
+        "Repeat for several budgets.",
+    )
+    remove: list[str] = option([], selects=True, help="Units to remove, written like --keep.")
 
-    text: str  # as the user wrote it, for example `keep 0.5`
-    keep: Mapping[str, int]
+    _as_texts = field_validator("keep", "remove", mode="before")(amounts_as_text)
+
+    @model_validator(mode="after")
+    def _says_how_many(self) -> Counts:
+        if not self.keep and not self.remove:
+            raise UsageError(
+                "say how many units to keep, for example --keep heads=0.7,neurons=0.5",
+                id="budget-missing",
+            )
+        return self
+
+    def each(self) -> Sequence[Self]:
+        kept = [self.model_copy(update={"keep": [x], "remove": []}) for x in self.keep]
+        return kept + [self.model_copy(update={"keep": [], "remove": [x]}) for x in self.remove]
 
     @property
-    def slug(self) -> str:
-        """Name of the variant's directory when a run has several budgets."""
-        return self.text.replace(" ", "-").replace("=", "-").replace(",", "-").replace("%", "pct")
+    def text(self) -> str:
+        return f"keep {self.keep[0]}" if self.keep else f"remove {self.remove[0]}"
+
+    def amounts(self, full: Mask) -> dict[str, int]:
+        """Units to keep per pool, of the budget of one artifact."""
+        if self.keep:
+            return parse_amount("keep", self.keep[0], full)
+        return parse_amount("remove", self.remove[0], full)
+
+    def units(self, full: Mask) -> frozenset[Units]:
+        return frozenset(units_of(pool) for one in self.each() for pool in one.amounts(full))
+
+    def require_possible(self, limits: Limits) -> None:
+        check_possible(self.text, self.amounts(limits.full), limits.floors, limits.full)
+
+    def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:
+        return self.amounts(full), None
+
+    def cut(self, limits: Limits, target: Mapping[str, int], scores: Scores, mask: Mask) -> Mask:
+        """What is left of a mask when so many units are kept per pool."""
+        return select(scores, mask, target, limits.floors, limits.multiples)
+
+    def choose(self, trials: Trials) -> Choice:
+        limits = trials.limits
+        targets = step_targets(limits.full, self.amounts(limits.full), self.scorings)
+        return trials.cut_in_steps([partial(self.cut, limits, target) for target in targets])
 
 
-@dataclass(frozen=True)
-class MacsBudget(Budget):
-    """As few units as leave `share` of the dense model's multiply-adds; `keep` is empty."""
+class SteppedCounts(Counts):
+    """So many units, or a fraction of them, at once or in steps; several budgets in one run."""
 
-    share: float
-
-    @classmethod
-    def of(cls, share: float) -> MacsBudget:
-        """The budget of `--macs`."""
-        return cls(f"macs {share:.15g}", {}, share)
-
-
-@dataclass(frozen=True)
-class SpeedBudget(Budget):
-    """What makes the model `speedup` times as fast at one batch size; `keep` is empty."""
-
-    measured: ClassVar[bool] = True
-
-    speedup: float
-    at_batch: int
-
-    @classmethod
-    def of(cls, speedup: float, at_batch: int) -> SpeedBudget:
-        """The budget of `--speedup` and `--at-batch`."""
-        return cls(f"speedup {speedup:.15g} at batch {at_batch}", {}, speedup, at_batch)
-
-
-@dataclass(frozen=True)
-class QualityBudget(Budget):
-    """As few units as cost no more than `drop` of the main metric; `keep` is empty.
-
-    Args:
-        proof: what the smaller model must show: that its confidence bound is within the limit, or
-            only that the measured drop is.
-    """
-
-    measured: ClassVar[bool] = True
-
-    drop: float
-    proof: Proof
-
-    @classmethod
-    def of(cls, drop: float, proof: Proof = "bound") -> QualityBudget:
-        """The budget of a `--max-drop` that is a plain number, and of `--drop-proof`."""
-        return cls(f"max-drop {drop:.15g}", {}, drop, proof)
-
-
-def is_number(text: str) -> bool:
-    """Whether a value of `--max-drop` is a plain number, hence a budget and not a rule."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def parse_budget(mode: Literal["keep", "remove"], text: str, full: Mask) -> Budget:
-    """Read `--keep` or `--remove` for a model with the units of `full`.
-
-    Raises:
-        UsageError: not a number, out of range, or a pool the model does not have.
-    """
-    keep = {}
-    for pool, amount in _parts(text, full, f"--{mode}").items():
-        total = full.total(pool)
-        count = _count(amount, total, pool, f"--{mode} {text}")
-        keep[pool] = count if mode == "keep" else total - count
-    for pool in keep:
-        if pool in UNITS_OF and UNITS_OF[pool] in keep:
-            raise UsageError(
-                f"--{mode} {text}: {pool} is among the {UNITS_OF[pool]} already; give either",
-                id="budget-invalid",
-            )
-    return Budget(f"{mode} {text}", keep)
-
-
-def parse_multiples(text: str, full: Mask) -> dict[str, int]:
-    """Read `--multiple`: `64` of neurons, or `heads=2,neurons=64`."""
-    multiples = dict(MULTIPLES)
-    parts = _parts(text if "=" in text else f"{NEURONS}={text}", full, "--multiple")
-    for units, amount in parts.items():
-        if units in UNITS_OF or not amount.isdecimal() or int(amount) < 1:
-            raise UsageError(
-                f"--multiple {text}: write a number from 1, as in --multiple 64, or "
-                "--multiple heads=2,neurons=64",
-                id="multiple-invalid",
-            )
-        multiples[units] = int(amount)
-    return multiples
-
-
-def parse_floors(text: str, full: Mask) -> dict[str, int]:
-    """Read `--floor`: `1` (of heads), or per pool `cross=2,neurons=64`.
-
-    Kinds that are not named get 1 head, or no neuron.
-    """
-    floors = {kind: int(UNITS_OF[kind] == HEADS) for kind in full.kinds()}
-    for pool, amount in _parts(text, full, "--floor").items():
-        if not amount.isdecimal():
-            raise UsageError(
-                f"--floor {text}: {amount!r} is not a number of {_unit_name(pool)}; write --floor "
-                "1, or --floor cross=2",
-                id="floor-invalid",
-            )
-        floors.update({k: int(amount) for k in floors if pool in (k, UNITS_OF[k])})
-    return floors
-
-
-def _unit_name(pool: str) -> str:
-    return UNITS_OF.get(pool, pool)
-
-
-def _parts(text: str, full: Mask, option: str) -> dict[str, str]:
-    if "=" not in text:
-        return {HEADS: text.strip()}
-    parts: dict[str, str] = {}
-    for part in text.split(","):
-        pool, equals, amount = (piece.strip() for piece in part.partition("="))
-        if not equals or pool in parts:
-            raise UsageError(
-                f"{option} {text}: write each as POOL=AMOUNT once, as in "
-                f"{option} heads=0.7,neurons=0.5 or {option} encoder_self=0.3,cross=0.8",
-                id="budget-invalid",
-            )
-        pools = [HEADS, NEURONS, *full.kinds()]
-        if pool not in pools:
-            known = "the model has no" if pool in KINDS else "there is no"
-            raise UsageError(
-                f"{option} {text}: {known} {pool!r}; there are {', '.join(pools)}"
-                + did_you_mean(pool, pools),
-                id="kind-unknown",
-            )
-        parts[pool] = amount
-    return parts
-
-
-def _count(amount: str, total: int, pool: str, where: str) -> int:
-    """A count, or a fraction of `total` rounded to the nearest unit (0.5 rounds up)."""
-    try:
-        if amount.isdecimal():
-            count = int(amount)
-        else:
-            number = float(amount.rstrip("%")) / (100 if amount.endswith("%") else 1)
-            if not 0 <= number <= 1:
-                raise ValueError
-            count = int(number * total + 0.5)
-    except ValueError as error:
-        raise UsageError(
-            f"{where}: {amount!r} is neither a fraction (0.5, 50%) nor a number of "
-            f"{_unit_name(pool)} (36)",
-            id="budget-invalid",
-        ) from error
-    if count > total:
-        raise UsageError(
-            f"{where}: there are only {total:,} {_unit_name(pool)}; ask for at most that",
-            id="budget-too-large",
-        )
-    return count
-
-
-def fewest_units(full: Mask, floors: Floors, pool: str | None = None) -> int:
-    """How many units the floors demand, of one pool or of all."""
-    return sum(
-        min(len(flags), floors[kind_of(name)])
-        for name, flags in full.keep.items()
-        if belongs(name, pool)
+    steps: int = option(
+        1, ge=1, le=MOST_STEPS, help="Remove in so many steps; scores anew before each."
     )
 
-
-def check_possible(
-    budget: Budget, floors: Floors, full: Mask, units: Collection[Units] = (HEADS, NEURONS)
-) -> None:
-    """Raise `UsageError` if the floors make the budget impossible; says how many are needed.
-
-    Args:
-        units: what may go.
-    """
-    total = sum(full.total(name) for name in units)
-    if budget.measured and total == sum(fewest_units(full, floors, name) for name in units):
-        raise UsageError(
-            f"{budget.text}: the floors keep all {total:,} {' and '.join(sorted(units))}; lower "
-            "--floor",
-            id="floors-too-high",
-        )
-    for pool, wanted in budget.keep.items():
-        needed = fewest_units(full, floors, pool)
-        if wanted < needed:
-            names = [name for name in full.keep if belongs(name, pool)]
-            of = "" if pool in (HEADS, NEURONS) else f" of {pool}"
-            raise UsageError(
-                f"{budget.text} leaves {wanted:,} {_unit_name(pool)}{of}, but the floors of its "
-                f"{len(names)} sublayers need {needed:,}; keep more, or lower --floor (0 lets a "
-                "sublayer lose all)",
-                id="floors-too-high",
-            )
-
-
-class Group(NamedTuple):
-    """Units of one sublayer that are removed together.
-
-    Args:
-        score: the mean of theirs.
-    """
-
-    score: float
-    name: str
-    units: tuple[int, ...]
-
-
-def removal_groups(
-    scores: Scores, mask: Mask, floors: Floors, multiples: Multiples = MULTIPLES
-) -> dict[str, list[Group]]:
-    """What can go from each sublayer that has scores, in the order in which it goes.
-
-    The units of a sublayer go in ascending order of their scores. The first group is as large as
-    leaves a multiple; a sublayer stops at its floor.
-    """
-    found = {}
-    for name, values in scores.values.items():
-        kept = sorted(mask.kept(name), key=lambda unit: (values[unit], unit))
-        size, floor = multiples[units_of(name)], floors[kind_of(name)]
-        groups = []
-        while len(kept) > floor:
-            first = len(kept) % size or size
-            if len(kept) - first < floor:
-                break
-            gone, kept = kept[:first], kept[first:]
-            mean = sum(values[unit] for unit in gone) / first
-            groups.append(Group(mean, name, tuple(gone)))
-        found[name] = groups
-    return found
-
-
-def select(
-    scores: Scores,
-    mask: Mask,
-    keep: Mapping[str, int],
-    floors: Floors,
-    multiples: Multiples = MULTIPLES,
-) -> Mask:
-    """Remove the least important units of `mask` until as many are left as are wanted.
-
-    Exactly as many where units go one by one; else the fewest that are no less.
-
-    Args:
-        keep: kept units per pool.
-        floors: least number of units in each sublayer of a kind.
-    """
-    excess = {pool: mask.count(pool) - wanted for pool, wanted in keep.items()}
-    groups = removal_groups(scores, mask, floors, multiples)
-    ascending = sorted(
-        (group.score, position, number, group)
-        for position, of_sublayer in enumerate(groups.values())
-        for number, group in enumerate(of_sublayer)
-    )
-    removed: list[tuple[str, int]] = []
-    stopped = set()
-    for *_, group in ascending:
-        kind = kind_of(group.name)
-        pool = kind if kind in excess else units_of(group.name)
-        if group.name in stopped or excess.get(pool, 0) < len(group.units):
-            stopped.add(group.name)  # what comes after it in the sublayer would leave it behind
-            continue
-        excess[pool] -= len(group.units)
-        removed += [(group.name, unit) for unit in group.units]
-    return mask.without(removed)
-
-
-def step_targets(full: Mask, budget: Budget, steps: int) -> list[dict[str, int]]:
-    """Units to keep after each of some equal steps to a budget; steps without effect are left out.
-
-    Returns:
-        Per step the kept units per pool, as in `Budget.keep`; at least one step.
-    """
-    targets = []
-    left = {pool: full.total(pool) for pool in budget.keep}
-    for step in range(1, steps + 1):
-        wanted = {
-            pool: full.total(pool) - round((full.total(pool) - kept) * step / steps)
-            for pool, kept in budget.keep.items()
-        }
-        if wanted != left:
-            targets.append(wanted)
-        left = wanted
-    return targets or [left]
-
-
-def latest_scores(old: Scores, new: Scores, mask: Mask) -> Scores:
-    """New scores of the units that `mask` keeps, the old ones of those that are gone."""
-    values = {
-        name: tuple(
-            n if keep else o
-            for o, n, keep in zip(old.values[name], new.values[name], mask.keep[name], strict=True)
-        )
-        for name in new.values
-    }
-    cost = {key: old.cost[key] + new.cost[key] for key in new.cost}
-    return Scores(values, new.method, new.signature, cost)
+    @property
+    def scorings(self) -> int:
+        return self.steps

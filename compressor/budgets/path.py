@@ -1,4 +1,4 @@
-"""`--macs`: which units go first when heads and neurons compete, and how far to go.
+"""Which units go first when heads and neurons compete: one path of nested masks.
 
 The units of every sublayer stand in the order in which they go, with the error that each group
 adds and the multiply-adds that it saves. Taking the group with the least error per multiply-add
@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
-from compressor.budgets.counts import MULTIPLES, Floors, Group, Multiples, removal_groups
+from compressor.budgets.units import MULTIPLES, Floors, Group, Multiples, removal_groups
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores, kind_of
 
@@ -52,6 +53,18 @@ class UnitCosts:
         return 1 - saved / self.dense
 
 
+class PathCut(NamedTuple):
+    """A mask of a path; position 0 is the dense model's.
+
+    Args:
+        macs: share of the dense model's multiply-adds.
+    """
+
+    position: int
+    mask: Mask
+    macs: float
+
+
 @dataclass(frozen=True)
 class RemovalPath:
     """Masks that lie within one another, from the one to start with to the smallest.
@@ -83,6 +96,10 @@ class RemovalPath:
         """The mask after so many groups."""
         groups = self.groups[:position]
         return self.start.without((group.name, unit) for group in groups for unit in group.units)
+
+    def cut(self, position: int) -> PathCut:
+        """The mask at a position, and what it leaves."""
+        return PathCut(position, self.mask(position), self.shares[position])
 
     def position_at(self, share: float) -> int:
         """The first position that leaves at most a share of the multiply-adds.

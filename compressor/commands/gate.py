@@ -53,21 +53,19 @@ def gate(
 
     A rule on what is measured is passed or failed when its whole confidence interval says so.
     """
-    from compressor.pipeline.gate import gate_rules
     from compressor.report.gate_text import change_line, outcome_line
-    from compressor.report.rules import exit_status, parse_rules
+    from compressor.report.rules import exit_status
     from compressor.report.schema import load_report
     from compressor.report.summary import gate_summary
+    from compressor.request.validate import gate_rules
     from compressor.storage.manifest import require_unchanged_report
 
-    # First, because a bare number, which is a budget of a run, has no place in a gate.
-    parse_rules(flags.get("--max-drop") or (), flags.get("--min-speedup") or ())
     request = build_gate(flags, config)
     rules = gate_rules(request.gate)
     if not rules and baseline is None:
         raise UsageError(
-            "give at least one rule: --max-drop bleu=0.5, --min-speedup 1.1@16, --max-size-mb 50, "
-            "or --baseline FILE",
+            "give at least one rule: --max-metric-drop bleu=0.5, --min-speedup 1.1@16, "
+            "--max-size-mb 50, or --baseline FILE",
             id="rule-missing",
         )
     _require_outputs(junit, ci)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from compressor.budgets.counts import HEADS, Budget, check_possible
+from compressor.budgets.units import HEADS, check_possible
 from compressor.errors import UsageError, did_you_mean
 from compressor.learned_masks.job import Estimator, Learned, Learning, Weights
 from compressor.model.sublayers import Mask
@@ -80,7 +80,7 @@ def learn(method: str, learning: Learning, **options: Any) -> Learned:
     if learning.keep is not None:
         text = ",".join(str(n) if k == HEADS else f"{k}={n}" for k, n in learning.keep.items())
         full = Mask.full(learning.layers)
-        check_possible(Budget(f"keep {text}", learning.keep), learning.floors, full)
+        check_possible(f"keep {text}", learning.keep, learning.floors, full)
         check_size(method, learning.keep, full)
     from compressor.learned_masks.layout import Layout
     from compressor.learned_masks.learning import run

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from compressor.budgets.counts import MULTIPLES, Multiples
+from compressor.budgets.units import MULTIPLES, Multiples
 from compressor.model.sublayers import Mask, Scores, Sublayer
 
 if TYPE_CHECKING:

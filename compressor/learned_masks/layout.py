@@ -13,7 +13,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from compressor.budgets.counts import HEADS, MULTIPLES, Multiples, select
+from compressor.budgets.units import HEADS, MULTIPLES, Multiples, select
 from compressor.learned_masks.relaxation import UnitGroup
 from compressor.model.sublayers import Mask, Scores, Sublayer, belongs
 

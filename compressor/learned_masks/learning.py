@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from compressor.budgets.counts import NEURONS
+from compressor.budgets.units import NEURONS
 from compressor.learned_masks.base import Gates, distance_from_hard
 from compressor.learned_masks.job import Learned, Learning
 from compressor.learned_masks.problem import FitWeights, GatedModel, LearnGates

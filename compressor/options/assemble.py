@@ -113,7 +113,7 @@ def _choose_variant(
     for member in members:
         for field_name, declared in member.model_fields.items():
             flag = flag_name(field_name, declared)
-            if extra_of(declared).get("selects") and _own_values(declared, typed.get(flag)):
+            if extra_of(declared).get("selects") and flag in typed:
                 chosen.setdefault(tag_of(member), []).append(flag)
     if len(chosen) > 1:
         written = " and ".join(found[0] for found in chosen.values())
@@ -168,32 +168,21 @@ def _items(value: Any) -> list[dict[str, Any]]:
     return [x for x in value if isinstance(x, dict)] if isinstance(value, list) else []
 
 
-def _own_values(info: FieldInfo, value: Any) -> Any:
-    """Those values of a repeated flag that belong to this place; all, where it is not shared."""
-    splits = extra_of(info).get("splits")
-    if splits is None or not isinstance(value, list):
-        return value
-    return [part for part in value if splits(part)]
-
-
 def _place(request: type[Section], values: dict[str, Any], flag: Flag, value: Any) -> None:
     """Put a flag's value into every chosen section that has it."""
-    used = 0
+    used = False
     missing = ""
     for place in flag.places:
         if place.variant is request and place.section:
             return  # chose the variant already
         for section in _chosen(request, values, place):
-            own = _own_values(place.info, value)
-            if isinstance(own, list) and not own:
-                continue
             needed = extra_of(place.info).get("needs")
             if needed and not is_set(section, needed):
                 missing = flag_name(needed, place.variant.model_fields[needed])
                 continue
-            section[place.name] = own
-            used += len(own) if isinstance(own, list) else 1
-    if used == 0 or (flag.is_list and used < len(value)):
+            section[place.name] = value
+            used = True
+    if not used:
         raise UsageError(without_use(request, flag, value, missing), id="option-without-use")
 
 

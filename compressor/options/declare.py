@@ -68,8 +68,6 @@ def option(
     short: str | None = None,
     needs: str | None = None,
     selects: bool = False,
-    splits: Any = None,
-    metavar: str | None = None,
     **bounds: Any,
 ) -> Any:
     """A field of a section, with all that its flag and its help need.
@@ -80,11 +78,10 @@ def option(
         short: a second name of one letter.
         needs: another field of the section, without which this one means nothing.
         selects: giving this flag chooses the variant of a union that has it.
-        splits: of a list whose flag two sections share: which values belong here.
         bounds: as for `pydantic.Field` (`ge`, `gt`, `lt`, …).
     """
-    extra = {"flag": flag, "short": short, "needs": needs, "selects": selects, "metavar": metavar}
-    return Field(default, description=help, json_schema_extra={**extra, "splits": splits}, **bounds)
+    extra: dict[str, Any] = {"flag": flag, "short": short, "needs": needs, "selects": selects}
+    return Field(default, description=help, json_schema_extra=extra, **bounds)
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,6 @@ class Flag:
     kind: type
     is_list: bool
     short: str | None = None
-    metavar: str | None = None
     places: list[Place] = field(default_factory=list)
 
     @property
@@ -171,11 +167,7 @@ def _add(flags: dict[str, Flag], place: Place) -> None:
         )
         kind, is_list = (bool, False) if switch else (str, False)
     if name not in flags:
-        flags[name] = Flag(
-            name, _help(info), kind, is_list, extra.get("short"), extra.get("metavar")
-        )
-    elif is_list:  # shared with an option of one value, as --max-drop is
-        flags[name].kind, flags[name].is_list = kind, True
+        flags[name] = Flag(name, _help(info), kind, is_list, extra.get("short"))
     flags[name].places.append(place)
 
 

@@ -1,23 +1,33 @@
-"""What a run builds: descriptions of models, checks of what was saved, other precisions."""
+"""Building models: units removed, the rest repaired, saved, exported; every step is checked."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compressor.budgets import Choice
+from compressor.budgets.path import UnitCosts
 from compressor.errors import VerificationError
 from compressor.export import export_model, graph_bytes
 from compressor.export.precision_names import BASE, BYTES_PER_WEIGHT
 from compressor.export.precisions import compare_precision, write_precision
 from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.memory import release, trim_memory
+from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.sublayers import Mask, Scores, units_of
+from compressor.model.surgery import prune, verify_surgery
 from compressor.model.weights import count_parameters
-from compressor.pipeline.context import Context
+from compressor.pipeline.choose import chosen_model
+from compressor.pipeline.inputs import Fitted, Probe, TargetTokens
+from compressor.pipeline.repair import Repair
 from compressor.pipeline.stages import DENSE, stage
-from compressor.results import Check, Variant
+from compressor.request.plan import Plan
+from compressor.results import Check, Scoring, Variant
 from compressor.runtime.vocabulary import count_output_tokens
+from compressor.storage.workspace import Workspace
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,46 +35,142 @@ if TYPE_CHECKING:
 _NOT_SAFETENSORS = "*.bin"
 
 
+@dataclass(frozen=True)
+class Pruned:
+    """A smaller model that was repaired and saved.
+
+    Args:
+        checks: pruned equals masked, reloaded equals saved.
+        recovery: what the repair did, in words; empty if nothing.
+    """
+
+    model: nn.Module
+    checks: list[Check]
+    recovery: str
+
+
+def save_pruned(
+    repair: Repair,
+    source: nn.Module,
+    choice: Choice,
+    budget: str,
+    probe: Probe,
+    directory: Path,
+    name: str = "model",
+) -> Pruned:
+    """Remove units, repair what is left, save it; each step is checked against the one before.
+
+    Args:
+        source: what the units are cut from; not changed.
+        budget: in words, for the record beside the weights.
+        name: of the model, see `Repair.run`.
+    """
+    checkpoint = repair.checkpoint
+    pruned = prune(source, checkpoint.layers, choice.mask)
+    check = verify_surgery(source, pruned, checkpoint.layers, choice.mask, probe.inputs)
+    repaired = repair.run(pruned, name)
+    trim_memory()
+    round_to(repaired.model, checkpoint.dtype)
+    record = pruning_facts(checkpoint, choice.mask, choice.scores, budget, repair.seed)
+    record |= {"selection": choice.text, "recovery": repaired.text or "none"}
+    save_checkpoint(checkpoint, repaired.model, record, directory)
+    return Pruned(repaired.model, [check, verify_reload(repaired.model, directory)], repaired.text)
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Makes the artifacts of plans.
+
+    Args:
+        probe: what every build is compared on.
+        tokens: that decoders of pruned models score.
+    """
+
+    workspace: Workspace
+    repair: Repair
+    probe: Probe
+    tokens: TargetTokens
+    costs: UnitCosts
+
+    def build(self, plan: Plan, choice: Choice, directory: Path) -> Variant:
+        """Remove units, repair, save, export."""
+        checkpoint, probe, mask = self.repair.checkpoint, self.probe, choice.mask
+        tokens = self.tokens.tokens
+        source = chosen_model(self.workspace, plan, checkpoint)
+        budget = plan.budget.text
+        pruned = save_pruned(self.repair, source, choice, budget, probe, directory, plan.name)
+        exported = export_model(
+            checkpoint, pruned.model, mask, probe.batches, probe.texts, directory, tokens
+        )
+        stored = (directory / "model.safetensors").stat().st_size
+        share = self.costs.share(mask, None if tokens is None else len(tokens))
+        built = describe(
+            plan.name, pruned.model, mask, share, budget, directory, stored,
+            [*pruned.checks, *exported], choice.text, pruned.recovery or "none",
+        )  # fmt: skip
+        release(pruned.model)
+        return _with_scores(built, choice.scores)
+
+
+@stage("build")
+def build(workspace: Workspace, plan: Plan, choice: Choice, builder: Builder) -> Variant:
+    """The artifact of a plan."""
+    with workspace.making(plan.directory) as making:
+        built = builder.build(plan, choice, making)
+    return built.model_copy(update={"directory": plan.directory.as_posix()})
+
+
+def _with_scores(model: Variant, scores: Scores) -> Variant:
+    values = {name: list(v) for name, v in scores.values.items() if units_of(name) == "heads"}
+    scoring = Scoring(
+        method=scores.method, signature=scores.signature, cost=dict(scores.cost), values=values
+    )
+    return model.model_copy(update={"scoring": scoring})
+
+
 @stage("dense")
-def export_dense(context: Context, directory: Path) -> Variant:
+def export_dense(
+    workspace: Workspace, checkpoint: Checkpoint, probe: Probe, costs: UnitCosts, directory: Path
+) -> Variant:
     """Export the dense model, to be compared with, and describe it."""
-    checkpoint, probe = context.checkpoint, context.probe
-    with context.workspace.making(directory) as making:
+    full = Mask.full(checkpoint.layers)
+    with workspace.making(directory) as making:
         checks = export_model(
-            checkpoint, checkpoint.model, context.full, probe.batches, probe.texts, making,
+            checkpoint, checkpoint.model, full, probe.batches, probe.texts, making,
             output_tokens(checkpoint),
         )  # fmt: skip
     stored = sum(path.stat().st_size for path in checkpoint.directory.glob("*.safetensors"))
     stored = stored or sum(p.stat().st_size for p in checkpoint.directory.glob(_NOT_SAFETENSORS))
-    share = context.costs.share(context.full)
-    return describe(
-        DENSE, checkpoint.model, context.full, share, "all units", directory, stored, checks
-    )
-
-
-def export_precisions(context: Context, model: Variant) -> list[Variant]:
-    """The other precisions that a run asks for of an exported float32 model."""
-    wanted = [precision for precision in context.precisions if precision != model.precision]
-    return [_export_precision(context, model, precision) for precision in wanted]
+    share = costs.share(full)
+    return describe(DENSE, checkpoint.model, full, share, "all units", directory, stored, checks)
 
 
 @stage("precision")
-def _export_precision(context: Context, model: Variant, precision: str) -> Variant:
+def export_precision(
+    workspace: Workspace,
+    model: Variant,
+    precision: str,
+    checkpoint: Checkpoint,
+    fitted: Fitted,
+    probe: Probe,
+    device: str,
+) -> Variant:
     """Write one more precision of an exported model and compare it with the float32 network.
 
     It is compared on the device that is measured on, if that has kernels for the precision.
+
+    Args:
+        checkpoint: the dense one.
     """
     directory = Path(model.directory)
-    calibrated = context.data.calibration is not None
-    examples = context.examples if calibrated else ()
-    with context.workspace.making(directory) as making:
+    with workspace.making(directory) as making:
         # Before another model is opened: it takes memory.
+        examples = fitted.examples if fitted.calibrated else ()
         write_precision(directory, precision, examples, making)
     dense = model.name == DENSE
-    opened = context.checkpoint if dense else open_checkpoint(model.directory, verify=False)
-    inputs = [batch.inputs() for batch in context.probe.batches]
+    opened = checkpoint if dense else open_checkpoint(model.directory, verify=False)
     checks = compare_precision(
-        opened.model.eval(), inputs, directory, precision, context.device, real=True
+        opened.model.eval(), probe.inputs, directory, precision, device, real=True
     )
     made = {
         "name": f"{model.name}-{precision}",
@@ -72,6 +178,7 @@ def _export_precision(context: Context, model: Variant, precision: str) -> Varia
         "base": model.name,
         "default": False,  # until it is measured
         "onnx_bytes": graph_bytes(directory, precision),
+        "scoring": None,
         "checks": checks,
     }
     return model.model_copy(update=made)
@@ -82,15 +189,13 @@ def export_bytes(model: nn.Module, precisions: Sequence[str]) -> int:
     return sum(count_parameters(model) * BYTES_PER_WEIGHT[name] for name in precisions)
 
 
-def written_bytes(context: Context) -> int:
-    """About how much a run writes: graphs of the dense model, weights and graphs of each plan.
+def written_bytes(model: nn.Module, precisions: Sequence[str], artifacts: int) -> int:
+    """About how much a run writes: graphs of the dense model, weights and graphs of artifacts.
 
     An upper estimate, since it takes the pruned models for as large as the dense one.
     """
-    model: nn.Module = context.checkpoint.model
-    graphs = export_bytes(model, context.precisions)
-    weights = count_parameters(model) * BYTES_PER_WEIGHT[BASE]
-    return graphs + len(context.plans) * (graphs + weights)
+    graphs = export_bytes(model, precisions)
+    return graphs + artifacts * (graphs + export_bytes(model, [BASE]))
 
 
 def pruning_facts(

@@ -3,121 +3,142 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from compressor.evaluation import compare, score_answers
 from compressor.evaluation.answers import answers
-from compressor.pipeline.context import Context
 from compressor.pipeline.default_precision import choose_default
 from compressor.pipeline.stages import DENSE, stage
+from compressor.request.sections import Benchmark
 from compressor.results import Comparison, Throughput, Variant
+from compressor.storage.workspace import Workspace
 from compressor.tasks import Rows
 from compressor.throughput import Subject
 from compressor.throughput import benchmark as time_models
 
 
+@dataclass(frozen=True)
+class Answering:
+    """How exported models answer rows.
+
+    Args:
+        num_beams: beam width of generated answers; None for the checkpoint's own.
+    """
+
+    device: str
+    num_beams: int | None = None
+
+
 def evaluate(
-    context: Context, dense: Variant, builds: Sequence[Variant]
+    workspace: Workspace,
+    dense: Variant,
+    builds: Sequence[Variant],
+    rows: Rows | None,
+    answering: Answering,
+    resamples: int,
+    seed: int,
 ) -> tuple[Variant, list[Variant]]:
     """The models with their quality on the test rows, through the same runtime, and compared.
+
+    Args:
+        rows: test rows, read with the checkpoint's labels.
+        resamples, seed: of the bootstrap.
 
     Returns:
         The dense model and the others; as they were handed in where there are no test rows.
     """
-    rows = context.data.test
     if rows is None:
-        context.progress.message("quality is not measured: no --test FILE was given")
+        workspace.progress.message("quality is not measured: no --test FILE was given")
         return dense, list(builds)
-    labels = context.task.label_names(context.checkpoint.model.config)
     models = {model.name: model for model in (dense, *builds)}
-    outputs = {name: answer_rows(context, model) for name, model in models.items()}
+    outputs = {name: answer_rows(workspace, m, rows, answering) for name, m in models.items()}
     scored = {
         name: model.model_copy(
-            update={"quality": score_answers(rows.task, outputs[name], rows.targets, labels)}
+            update={"quality": score_answers(rows.task, outputs[name], rows.targets, rows.labels)}
         )
         for name, model in models.items()
     }
-    return scored.pop(dense.name), [
-        model.model_copy(update=_comparisons(context, model, models, outputs))
-        for model in scored.values()
-    ]
 
+    def compared(model: Variant, base: str) -> list[Comparison]:
+        return _compare(workspace, model, models[base], outputs, rows, resamples, seed)
 
-def _comparisons(
-    context: Context,
-    model: Variant,
-    models: Mapping[str, Variant],
-    outputs: Mapping[str, list[str]],
-) -> dict[str, list[Comparison]]:
-    """With the dense model, and of other precisions with the float32 one they were made from."""
-    found = {"comparisons": _compare(context, model, models[DENSE], outputs)}
-    if model.base not in ("", DENSE):
-        found["base_comparisons"] = _compare(context, model, models[model.base], outputs)
-    return found
+    for name, model in scored.items():
+        if name == dense.name:
+            continue
+        update = {"comparisons": compared(model, DENSE)}
+        if model.base not in ("", DENSE):  # another precision of a pruned model
+            update["base_comparisons"] = compared(model, model.base)
+        scored[name] = model.model_copy(update=update)
+    return scored.pop(dense.name), list(scored.values())
 
 
 @stage("answers")
-def answer_rows(context: Context, model: Variant) -> list[str]:
+def answer_rows(
+    workspace: Workspace, model: Variant, rows: Rows, answering: Answering
+) -> list[str]:
     """What an exported model answers to the test rows."""
-    return _answer(context, model, context.data.test)
+    return _answer(workspace, model, rows, answering)
 
 
 @stage("search-answers")
-def answer_search_rows(context: Context, model: Variant) -> list[str]:
+def answer_search_rows(
+    workspace: Workspace, model: Variant, rows: Rows, answering: Answering
+) -> list[str]:
     """What an exported model answers to the rows that a search looks at."""
-    return _answer(context, model, context.data.search)
+    return _answer(workspace, model, rows, answering)
 
 
-def _answer(context: Context, model: Variant, rows: Rows | None) -> list[str]:
-    assert rows is not None
+def _answer(workspace: Workspace, model: Variant, rows: Rows, answering: Answering) -> list[str]:
     return answers(
-        Path(model.directory),
-        rows,
-        context.device,
-        context.recipe.evaluation.num_beams,
-        context.progress,
+        Path(model.directory), rows, answering.device, answering.num_beams, workspace.progress,
         model.precision,
-    )
+    )  # fmt: skip
 
 
 @stage("comparison")
 def _compare(
-    context: Context, model: Variant, base: Variant, outputs: Mapping[str, list[str]]
+    workspace: Workspace,
+    model: Variant,
+    base: Variant,
+    outputs: Mapping[str, list[str]],
+    rows: Rows,
+    resamples: int,
+    seed: int,
 ) -> list[Comparison]:
     """Paired differences of a model from another in every metric."""
-    rows, recipe = context.data.test, context.recipe
-    assert rows is not None
     return compare(
-        rows.task, outputs[base.name], outputs[model.name], rows.targets,
-        resamples=recipe.evaluation.resamples, seed=recipe.seed,
-    )  # fmt: skip
+        rows.task, outputs[base.name], outputs[model.name], rows.targets, resamples, seed
+    )
 
 
 @stage("throughput")
-def benchmark(context: Context, dense: Variant, builds: Sequence[Variant]) -> Throughput:
-    """Interleaved timings of all models at all batch sizes."""
-    settings = context.recipe.throughput
-    assert settings is not None
-    subjects = [
-        Subject(
-            model.name,
-            Path(model.directory),
-            model.counts,
-            model.precision,
-        )
-        for model in (dense, *builds)
-    ]
+def benchmark(
+    workspace: Workspace,
+    models: Sequence[Variant],
+    rows: Rows,
+    config: dict[str, Any],
+    settings: Benchmark,
+    device: str,
+) -> Throughput:
+    """Interleaved timings of all models at all batch sizes.
+
+    Args:
+        models: the dense one first.
+        config: of the dense model.
+    """
     return time_models(
-        subjects,
-        config=context.checkpoint.model.config.to_dict(),  # type: ignore[union-attr,operator]
-        rows=context.data.timed,
+        [Subject(m.name, Path(m.directory), m.counts, m.precision) for m in models],
+        config=config,
+        rows=rows,
         batch_sizes=settings.batch_size,
         lengths=settings.lengths,
         target_length=settings.target_length,
-        device=context.device,
+        device=device,
         threads=settings.threads,
         seconds=settings.seconds,
-        progress=context.progress.message,
+        progress=workspace.progress.message,
     )
 
 

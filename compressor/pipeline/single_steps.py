@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compressor.budgets.counts import Budget, check_possible, select
+from compressor.budgets import Choice, Counts
+from compressor.budgets.units import select
 from compressor.errors import InputError, UsageError, did_you_mean
 from compressor.export import export_model
 from compressor.export.optimum import export_optimum
@@ -16,26 +17,28 @@ from compressor.export.precisions import add_precision, require_within
 from compressor.export.target_text import tokens_of_text
 from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import Checkpoint
-from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.sublayers import Mask, Scores, units_of
-from compressor.model.surgery import prune, verify_surgery
-from compressor.pipeline.build import export_bytes, pruning_facts
-from compressor.pipeline.context import Probe
-from compressor.pipeline.distill_text import open_text, text_beams, translated_by_pytorch
-from compressor.pipeline.load import (
+from compressor.pipeline.build import export_bytes, save_pruned
+from compressor.pipeline.inputs import (
+    Fitted,
+    Probe,
     encode,
     load,
     make_probe,
     pick_device,
     read,
-    read_calibration,
-    require_rows_to_train,
     synthetic_probe,
 )
+from compressor.pipeline.repair import (
+    Repair,
+    open_text,
+    require_rows_to_train,
+    text_beams,
+    translated_by_pytorch,
+)
+from compressor.pipeline.score import Scorer
 from compressor.pipeline.scores_file import require_weights, weights_of
-from compressor.pipeline.select import repair, score_model
 from compressor.progress import SILENT, Progress
-from compressor.request.plan import budgets_of, floors_of, multiples_of
 from compressor.request.recipe import ExportRequest, PruneRequest, ScoreRequest
 from compressor.request.validate import check_columns, require_rows, require_target
 from compressor.results import Check
@@ -58,32 +61,24 @@ def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scor
     checkpoint = load(request.model)
     task = get_task(checkpoint.entry.task)
     check_columns(request.data, task)
-    examples, references = read_calibration(request.data, checkpoint, task)
-    scores = score_model(
-        request.method,
-        checkpoint,
-        [x for x in checkpoint.layers if request.prune in ("both", units_of(x.kind))],
-        task,
-        examples,
-        Mask.full(checkpoint.layers),
-        seed=request.seed,
-        device=device,
-        progress=progress,
-        references=references,
-    )
-    return replace(scores, weights=weights_of(request.model))
+    rows = read(request.data, checkpoint, task).calibration
+    fitted = Fitted([], [])
+    if rows is not None:
+        fitted = Fitted(encode(rows, checkpoint, task), rows.targets)
+    sublayers = [x for x in checkpoint.layers if request.prune in ("both", units_of(x.kind))]
+    scorer = Scorer(request.method, checkpoint, sublayers, fitted, request.seed, device, progress)
+    return replace(scorer.score(), weights=weights_of(request.model))
 
 
-def require_scores(scores: Scores, budget: Budget) -> None:
+def require_scores(scores: Scores, budget: Counts, full: Mask) -> None:
     """Raise `UsageError` if a budget counts units that the scores say nothing about."""
-    scored = {units_of(name) for name in scores.values}
-    for pool in budget.keep:
-        if units_of(pool) not in scored:
-            raise UsageError(
-                f"{budget.text}: the scores are not of {units_of(pool)}; make them with "
-                "`compress score --prune both`",
-                id="scores-missing",
-            )
+    missing = budget.units(full) - {units_of(name) for name in scores.values}
+    if missing:
+        raise UsageError(
+            f"{budget.text}: the scores are not of {' and '.join(sorted(missing))}; make them with "
+            "`compress score --prune both`",
+            id="scores-missing",
+        )
 
 
 def prune_checkpoint(
@@ -119,32 +114,29 @@ def prune_checkpoint(
             "make new ones with `compress score`",
             id="scores-of-another-model",
         )
-    budgets = budgets_of(request.budget, full)
+    budgets = request.budget.each()
     if len(budgets) != 1:
         raise UsageError(
             "say once how many units to keep, for example --keep 0.5", id="budget-twice"
         )
-    require_scores(scores, budgets[0])
-    floors = floors_of(request.budget, full)
-    check_possible(budgets[0], floors, full)
-    mask = select(scores, full, budgets[0].keep, floors, multiples_of(request.budget, full))
-    pruned = prune(checkpoint.model, checkpoint.layers, mask)
-    probe = synthetic_probe(checkpoint, task)
-    inputs = [batch.inputs() for batch in probe.batches]
-    check = verify_surgery(checkpoint.model, pruned, checkpoint.layers, mask, inputs)
+    budget = budgets[0]
+    require_scores(scores, budget, full)
+    limits = budget.limits(full)
+    budget.require_possible(limits)
+    mask = select(scores, full, budget.amounts(full), limits.floors, limits.multiples)
     beams = text_beams(request.recovery)
-    with translated_by_pytorch(text, beams, checkpoint, device, progress) as translated:
-        recovered = repair(
-            request.recovery, checkpoint, task, examples, pruned,
-            seed=request.seed, device=device, progress=progress, text=translated,
-        )  # fmt: skip
-    round_to(recovered.model, checkpoint.dtype)
-    record = pruning_facts(checkpoint, mask, scores, budgets[0].text, request.seed)
-    record |= {"selection": "", "recovery": recovered.text or "none"}
-    needed = export_bytes(recovered.model, [BASE])
-    with whole_output(output, needed, "saving the pruned checkpoint") as making:
-        save_checkpoint(checkpoint, recovered.model, record, making)
-    return mask, check, recovered.text
+    needed = export_bytes(checkpoint.model, [BASE])
+    with (
+        translated_by_pytorch(text, beams, checkpoint, device, progress) as translated,
+        whole_output(output, needed, "saving the pruned checkpoint") as making,
+    ):
+        repair = Repair(
+            request.recovery, checkpoint, examples, request.seed, device, progress, text=translated
+        )
+        probe = synthetic_probe(checkpoint, task)
+        choice = Choice(mask, scores)
+        pruned = save_pruned(repair, checkpoint.model, choice, budget.text, probe, making)
+    return mask, pruned.checks[0], pruned.recovery
 
 
 def export_checkpoint(
@@ -228,10 +220,10 @@ def _rows_to_compare(
     check_columns(request.data, task)
     rows = read(request.data, checkpoint, task).calibration
     if rows is None:
-        return [], [batch.inputs() for batch in synthetic.batches]
+        return [], synthetic.inputs
     examples = encode(rows, checkpoint, task)
     probe = make_probe(rows, examples, checkpoint.model, task)
-    return examples, [batch.inputs() for batch in probe.batches]
+    return examples, probe.inputs
 
 
 def _rows_without_use(request: ExportRequest) -> UsageError:

@@ -1,9 +1,9 @@
 """The stages of a run in one table: their names, what tells them apart, and what invalidates them.
 
 A function marked `@stage("scores")` is computed once for its keys. Its result is written to the
-workspace of its context, and read from there when a stopped run goes on. Where a stage has to be
-made again, because its record is damaged or a file that it wrote is lost or changed, everything in
-the table that needs it is made again too.
+workspace that is its first argument, and read from there when a stopped run goes on. Where a stage
+has to be made again, because its record is damaged or a file that it wrote is lost or changed,
+everything in the table that needs it is made again too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 from pydantic import TypeAdapter
 
 from compressor.model.memory import trim_memory
-from compressor.pipeline.context import Context
 from compressor.results import Variant
 from compressor.storage.hashes import sha256_of
 from compressor.storage.workspace import StageRecord, Workspace
@@ -66,7 +65,7 @@ STAGES: dict[str, Stage] = {
         weights="translations.txt",
         scratch=("translations-*.partial",),
     ),
-    "scores": Stage("scoring {context.counted} with {context.recipe.method.name}"),
+    "scores": Stage("scoring {scorer}"),
     "costs": Stage("timing sublayers of {kind} with {counts} units", keys=(("kind", "kind"),)),
     "timed-choice": Stage(
         "timing a choice of {mask} (try {number})",
@@ -74,7 +73,7 @@ STAGES: dict[str, Stage] = {
         needs=("scores", "costs"),
     ),
     "candidate": Stage(
-        "trying {cut.mask} on {context.search_count} rows",
+        "trying {cut.mask} on {judge.search.count} rows",
         keys=(_PLAN, ("position", "cut.position")),
         needs=("scores", "target-text", "distill-text"),
         scratch=("distill-{plan.name}-candidate-*.safetensors",),
@@ -87,7 +86,7 @@ STAGES: dict[str, Stage] = {
         scratch=("gates-{plan.name}*.safetensors", "distill-{plan.name}-step-*.safetensors"),
     ),
     "build": Stage(
-        "removing units ({choice.mask} kept){context.repairing}, exporting, checking",
+        "removing units ({choice.mask} kept){builder.repair}, exporting, checking",
         keys=(_PLAN,),
         needs=("choice", "target-text", "distill-text"),
         writes="plan.directory",
@@ -100,22 +99,22 @@ STAGES: dict[str, Stage] = {
         writes="model.directory",
     ),
     "answers": Stage(
-        "evaluating {model.name} on {context.test_count} rows",
+        "evaluating {model.name} on {rows.count} rows",
         keys=_MODEL,
         needs=("dense", "build", "precision"),
     ),
     "search-answers": Stage(
-        "evaluating {model.name} on {context.search_count} rows to search on",
+        "evaluating {model.name} on {rows.count} rows to search on",
         keys=_MODEL,
         needs=("dense",),
     ),
     "comparison": Stage(
-        "comparing {model.name} with {base.name} ({context.recipe.evaluation.resamples} resamples)",
+        "comparing {model.name} with {base.name} ({resamples} resamples)",
         keys=(*_MODEL, ("base", "base.name")),
         needs=("answers",),
     ),
     "throughput": Stage(
-        "measuring throughput at batch {context.batch_sizes}", needs=("dense", "build", "precision")
+        "measuring throughput at batch {settings.sizes}", needs=("dense", "build", "precision")
     ),
 }
 
@@ -123,26 +122,25 @@ STAGES: dict[str, Stage] = {
 def stage(
     name: str,
 ) -> Callable[
-    [Callable[Concatenate[Context, Rest], Result]], Callable[Concatenate[Context, Rest], Result]
+    [Callable[Concatenate[Workspace, Rest], Result]], Callable[Concatenate[Workspace, Rest], Result]
 ]:
     """Make a function a stage of the table: computed once, resumable, invalidated by its needs."""
     row = STAGES[name]
 
     def decorate(
-        function: Callable[Concatenate[Context, Rest], Result],
-    ) -> Callable[Concatenate[Context, Rest], Result]:
+        function: Callable[Concatenate[Workspace, Rest], Result],
+    ) -> Callable[Concatenate[Workspace, Rest], Result]:
         signature = inspect.signature(function)
 
         @functools.wraps(function)
-        def run(context: Context, *args: Rest.args, **kwargs: Rest.kwargs) -> Result:
-            bound = signature.bind(context, *args, **kwargs)
+        def run(workspace: Workspace, *args: Rest.args, **kwargs: Rest.kwargs) -> Result:
+            bound = signature.bind(workspace, *args, **kwargs)
             bound.apply_defaults()
             arguments = bound.arguments
             keys = {key: attrgetter(path)(_Names(arguments)) for key, path in row.keys}
             label = "-".join([name, *map(str, keys.values())])
             title = row.title.format(**arguments)
             encode, decode = _forms(function)
-            workspace = context.workspace
             found = workspace.read(label, decode, title)
             if found is None:
                 _drop_dependents(workspace, name, keys)
@@ -151,7 +149,7 @@ def stage(
                 if weights is not None:
                     weights.unlink(missing_ok=True)
                 workspace.made()  # by a stage that failed
-                found = function(context, *args, **kwargs)
+                found = function(workspace, *args, **kwargs)
                 record = StageRecord(name, keys, encode(found), _written(workspace, weights))
                 trim_memory()
                 workspace.finish(label, record, began)
@@ -169,9 +167,9 @@ def stage(
     return decorate
 
 
-def weights_file(context: Context, name: str, **arguments: Any) -> Path:
+def weights_file(workspace: Workspace, name: str, **arguments: Any) -> Path:
     """Where a stage keeps weights that belong to its result."""
-    return context.workspace.state / STAGES[name].weights.format(**arguments)
+    return workspace.state / STAGES[name].weights.format(**arguments)
 
 
 class _Names:

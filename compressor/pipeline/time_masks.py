@@ -7,23 +7,25 @@ they are neither repaired nor checked, and deleted once timed.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from compressor.budgets.speed import counts_to_measure, layer_costs, trial_mask
+from compressor.budgets.cost_table import trial_mask
 from compressor.export.graphs import export_graphs
 from compressor.export.metadata import write_metadata
 from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import release
-from compressor.model.sublayers import Mask, kind_of
+from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.pipeline.context import Context
 from compressor.pipeline.stages import stage
-from compressor.results import CostTable, LayerCost, Throughput, Timing
+from compressor.request.sections import Benchmark
+from compressor.results import Throughput, Timing
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.storage.staging import staging
-from compressor.tasks import get_task
+from compressor.storage.workspace import Workspace
+from compressor.tasks import Rows, get_task
 from compressor.throughput import Subject, benchmark
 
 # What each graph of a translator holds; the encoder's also makes the cross-attention's keys.
@@ -34,81 +36,78 @@ _GRAPH_KINDS = {
 _CHOICE = "choice"
 
 
-def measure_costs(context: Context, dense: Path, batch_size: int) -> CostTable:
-    """The cost table at one batch size; one resumable stage for each kind of sublayer.
+@dataclass(frozen=True)
+class Timer:
+    """Times models without the units that masks remove, in turns with the dense one.
 
     Args:
         dense: the artifact of the dense model.
+        rows: to time on.
+        settings: of the run's throughput measurement.
     """
-    rows: list[LayerCost] = []
-    seconds: list[float] = []
-    lengths = ""
-    for kind in dict.fromkeys(sublayer.kind for sublayer in context.sublayers):
-        totals = [n for name, n in context.full.totals().items() if kind_of(name) == kind]
-        counts = counts_to_measure(totals[0], context.floors[kind], kind, context.multiples)
-        if not counts:
-            continue
-        found = _time_kind(context, kind, ", ".join(map(str, counts)), counts, dense, batch_size)
-        timings = {row.variant: row for row in found.rows}
-        by_count = {count: timings[f"{kind}={count}"] for count in counts}
-        rows += layer_costs(kind, len(totals), by_count)
-        seconds.append(batch_size / timings["dense"].sentences_per_second)
-        lengths = found.lengths
-    mean = sum(seconds) / len(seconds)
-    return CostTable(batch_size=batch_size, dense_seconds=mean, lengths=lengths, rows=rows)
+
+    checkpoint: Checkpoint
+    dense: Path
+    rows: Rows
+    settings: Benchmark
+    device: str
+
+    def time(self, workspace: Workspace, masks: Mapping[str, Mask], at_batch: int) -> Throughput:
+        """Time some masks against the dense model.
+
+        Args:
+            masks: name of each model -> its units; `dense` is taken.
+        """
+        progress = workspace.progress
+        with staging(workspace.state) as staged:
+            subjects = [Subject("dense", self.dense, Mask.full(self.checkpoint.layers).counts())]
+            for number, (name, mask) in enumerate(masks.items(), 1):
+                path = staged / str(number)
+                export_trial(self.checkpoint, mask, self.dense, path)
+                subjects.append(Subject(name, path, mask.counts()))
+                progress.update("graphs", number, len(masks))
+            return benchmark(
+                subjects,
+                rows=self.rows,
+                batch_sizes=[at_batch],
+                lengths=self.settings.lengths,
+                target_length=self.settings.target_length,
+                device=self.device,
+                threads=self.settings.threads,
+                seconds=self.settings.seconds,
+                memory=False,
+                progress=progress.message,
+            )
 
 
 @stage("costs")
-def _time_kind(
-    context: Context, kind: str, counts: str, numbers: list[int], dense: Path, batch_size: int
+def time_units(
+    workspace: Workspace,
+    timer: Timer,
+    kind: str,
+    counts: str,
+    numbers: Sequence[int],
+    at_batch: int,
 ) -> Throughput:
-    """Models with all sublayers of a kind at some number of units, timed against dense."""
-    masks = {f"{kind}={count}": trial_mask(context.full, kind, count) for count in numbers}
-    return _time_masks(context, dense, masks, batch_size)
+    """Models with all sublayers of a kind at some number of units, timed against dense.
+
+    Args:
+        counts: the numbers, for messages.
+    """
+    full = Mask.full(timer.checkpoint.layers)
+    masks = {f"{kind}={count}": trial_mask(full, kind, count) for count in numbers}
+    return timer.time(workspace, masks, at_batch)
 
 
 @stage("timed-choice")
-def time_mask(context: Context, dense: Path, mask: Mask, number: int, batch_size: int) -> Timing:
+def time_mask(workspace: Workspace, timer: Timer, mask: Mask, number: int, at_batch: int) -> Timing:
     """Timing of one choice of units, with its speed-up over dense.
 
     Args:
         number: of the try, from 1.
     """
-    found = _time_masks(context, dense, {_CHOICE: mask}, batch_size)
-    return next(row for row in found.rows if row.variant == _CHOICE)
-
-
-def _time_masks(
-    context: Context, dense: Path, masks: Mapping[str, Mask], batch_size: int
-) -> Throughput:
-    """Time models without the units that masks remove, in turns with the dense one.
-
-    Rows, lengths, threads and device are those of the run's throughput measurement.
-
-    Args:
-        masks: name of each model -> its units; `dense` is taken.
-    """
-    settings = context.recipe.throughput
-    assert settings is not None
-    with staging(context.workspace.state) as staged:
-        subjects = [Subject("dense", dense, context.full.counts())]
-        for number, (name, mask) in enumerate(masks.items(), 1):
-            path = staged / str(number)
-            export_trial(context.checkpoint, mask, dense, path)
-            subjects.append(Subject(name, path, mask.counts()))
-            context.progress.update("graphs", number, len(masks))
-        return benchmark(
-            subjects,
-            rows=context.data.timed,
-            batch_sizes=[batch_size],
-            lengths=settings.lengths,
-            target_length=settings.target_length,
-            device=context.device,
-            threads=settings.threads,
-            seconds=settings.seconds,
-            memory=False,
-            progress=context.progress.message,
-        )
+    timed = timer.time(workspace, {_CHOICE: mask}, at_batch)
+    return next(row for row in timed.rows if row.variant == _CHOICE)
 
 
 def export_trial(checkpoint: Checkpoint, mask: Mask, dense: Path, directory: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from compressor.errors import InputError
 from compressor.export.verify import verify_classifier, verify_translator
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
-from compressor.pipeline.load import synthetic_probe
+from compressor.pipeline.inputs import synthetic_probe
 from compressor.progress import SILENT, Progress
 from compressor.results import Check
 from compressor.runtime import Classifier, Translator
@@ -122,7 +122,7 @@ def _verify_artifact(
         _require_units(artifact, checkpoint, directory)
         probe = synthetic_probe(checkpoint, get_task(checkpoint.entry.task))
         verify = verify_translator if generates else verify_classifier
-        inputs = [batch.inputs() for batch in probe.batches]
+        inputs = probe.inputs
         found.checks.extend(verify(checkpoint.model, directory, inputs))
 
 

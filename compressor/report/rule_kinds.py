@@ -36,7 +36,7 @@ class Rule(ABC):
 
     @property
     def name(self) -> str:
-        """What reports call the rule, for example `max-drop bleu=0.5`."""
+        """What reports call the rule, for example `max-metric-drop bleu=0.5`."""
         return f"{self.option} {self.text}"
 
     @property
@@ -89,7 +89,7 @@ def judge(
 class MaxDrop(Rule):
     """Dense minus pruned must not be above `value`, on the metric's own scale."""
 
-    option = "max-drop"
+    option = "max-metric-drop"
     metric: str
     value: float
 

@@ -29,7 +29,7 @@ _MIN_SPEEDUP = re.compile(rf"\s*({_NUMBER})\s*(?:@\s*([0-9]{{1,9}})\s*)?", re.AS
 
 
 def parse_rules(
-    max_drop: Sequence[str] = (),
+    max_metric_drop: Sequence[str] = (),
     min_speedup: Sequence[str] = (),
     *,
     max_size_mb: float | None = None,
@@ -41,7 +41,10 @@ def parse_rules(
     Raises:
         UsageError: a value of the wrong form, an unknown metric, or the same rule twice.
     """
-    rules: list[Rule] = [*map(_parse_max_drop, max_drop), *map(_parse_min_speedup, min_speedup)]
+    rules: list[Rule] = [
+        *map(_parse_max_drop, max_metric_drop),
+        *map(_parse_min_speedup, min_speedup),
+    ]
     exact = ((MaxSize, max_size_mb), (MaxMacs, max_macs), (MaxParameters, max_parameters))
     rules += [kind(value) for kind, value in exact if value is not None]
     seen: dict[tuple[str, object], Rule] = {}
@@ -61,7 +64,7 @@ def require_metrics(rules: Sequence[Rule], task: Task) -> None:
     for rule in rules:
         if isinstance(rule, MaxDrop) and rule.metric not in task.metrics:
             raise UsageError(
-                f"--max-drop {rule.text}: {rule.metric} is not a {task.name} metric; use "
+                f"--max-metric-drop {rule.text}: {rule.metric} is not a {task.name} metric; use "
                 f"{' or '.join(task.metrics)}",
                 id="metric-of-another-task",
             )
@@ -124,14 +127,14 @@ def _parse_max_drop(text: str) -> MaxDrop:
     found = _MAX_DROP.fullmatch(text)
     if found is None:
         raise UsageError(
-            f"--max-drop {text!r} is not METRIC=VALUE with a value of at least 0; "
-            "write for example --max-drop bleu=0.5",
+            f"--max-metric-drop {text!r} is not METRIC=VALUE with a value of at least 0; "
+            "write for example --max-metric-drop bleu=0.5",
             id="max-drop-malformed",
         )
     metric = found[1].lower()
     if metric not in facts.METRICS:
         raise UsageError(
-            f"--max-drop {text!r}: there is no metric {metric!r}; choose from "
+            f"--max-metric-drop {text!r}: there is no metric {metric!r}; choose from "
             f"{', '.join(facts.METRICS)}{did_you_mean(metric, facts.METRICS)}",
             id="metric-unknown",
         )

@@ -13,6 +13,8 @@ from typing import Annotated, Any
 import yaml
 from pydantic import Field, field_validator, model_validator
 
+from compressor.budgets import AnyBudget, Counts
+from compressor.budgets.base import Prune
 from compressor.errors import InputError, UsageError
 from compressor.options.assemble import assemble
 from compressor.options.bounds import (
@@ -23,7 +25,7 @@ from compressor.options.bounds import (
     MOST_THREADS,
     MOST_TOKENS,
 )  # fmt: skip
-from compressor.options.declare import Section, flags_of, option
+from compressor.options.declare import Section, option
 from compressor.request.methods import (
     LEARNING,
     METHOD_HELP,
@@ -40,16 +42,13 @@ from compressor.request.sections import (
     VERIFY,
     Access,
     Benchmark,
-    Budget,
     CalibrationData,
-    Counts,
     Data,
     Device,
     Evaluation,
     Export,
     Gate,
     ModelSection,
-    Prune,
     RunModelSection,
     TestData,
 )
@@ -79,7 +78,7 @@ class Recipe(Section):
     method: Annotated[AnyMethod, _NAMED] = option(
         DEFAULT_METHOD, flag="--method", help=METHOD_OR_MASK_HELP
     )
-    budget: Annotated[Budget, _NAMED]
+    budget: Annotated[AnyBudget, _NAMED]
     recovery: list[Annotated[Repair, _NAMED]] = option(
         [{"name": "reconstruct"}], flag="--recover", help=RECOVER_HELP + " Default: reconstruct."
     )
@@ -326,28 +325,4 @@ def _read(file: Path) -> dict[str, Any]:
         raise UsageError(
             f"recipe {file} must consist of sections of lines `option: value`", id="recipe-not-yaml"
         )
-    _require_sections(values, file)
     return values
-
-
-def _require_sections(values: Mapping[str, Any], file: Path) -> None:
-    """Raise UsageError for a recipe of version 0.1, whose options stood outside sections."""
-    places = {
-        flag.parameter: f"{place.section}.{'name' if place.variant is Recipe else place.name}"
-        for flag in reversed(flags_of(Recipe).values())
-        for place in reversed(flag.places)
-        if place.section
-    } | {
-        "recover": "recovery",
-        "bench": "throughput (null for no benchmark)",
-        "max_drop": "budget.max_drop (a number) or gate.max_drop (a rule such as bleu=0.5)",
-    }
-    flat = [name for name in values if name in places and name not in Recipe.model_fields]
-    flat += [n for n in ("model", "method") if isinstance(values.get(n), str)]
-    if flat:
-        moves = ", ".join(f"{name} as {places[name]}" for name in flat)
-        raise UsageError(
-            f"recipe {file} is in the form of version 0.1, in which options stood outside "
-            f"sections; write {moves}",
-            id="recipe-flat",
-        )

@@ -5,21 +5,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from compressor.budgets.counts import Proof, is_number
+from compressor.budgets.base import amounts_as_text
 from compressor.errors import UsageError
 from compressor.export.precision_names import BASE, split_precisions
 from compressor.options.bounds import (
     MINIMUM_ROWS,
     MOST_BEAMS,
-    MOST_CHARACTERS,
     MOST_RESAMPLES,
     MOST_SECONDS,
-    MOST_STEPS,
     MOST_THREADS,
     MOST_TOKENS,
     BatchSize,
@@ -104,175 +101,6 @@ class TestData(Columns):
     test_rows: int | None = option(None, ge=2, help="Use only the first N.")
 
 
-Prune = Literal["heads", "neurons", "both"]
-_PRUNE_HELP = "Which units go: heads, neurons or both."
-
-
-class _Units(Section):
-    floor: str | None = option(
-        None,
-        help="Units each sublayer keeps at least: 1 (head), or cross=2,neurons=64. Default: 1 head "
-        "where heads are counted, else 0.",
-    )
-    multiple: str | None = option(
-        None, help="Units go in groups: 64 (neurons), or heads=2,neurons=64. Default: 32 neurons."
-    )
-
-    @field_validator("floor", "multiple", mode="before")
-    @classmethod
-    def _text(cls, value: Any) -> Any:
-        text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-        if isinstance(text, str) and len(text) > MOST_CHARACTERS:
-            raise ValueError(f"a text of {len(text):,} characters is too long")
-        return text
-
-
-class _Mixed(_Units):
-    """Budgets for which heads and neurons compete."""
-
-    prune: Prune = option("both", help=_PRUNE_HELP)
-
-
-def _texts(value: Any) -> Any:
-    """A value or a list of them, as texts: in a file `keep: 0.5` will do."""
-    parts = value if isinstance(value, list) else [value]
-    for part in parts:
-        if not isinstance(part, str | int | float):
-            raise ValueError("write a number, a text, or a list of them")
-        if isinstance(part, str) and len(part) > MOST_CHARACTERS:
-            raise ValueError(f"a text of {len(part):,} characters is too long")
-    return [str(part) for part in parts]
-
-
-class Counts(_Units):
-    """So many units, or a fraction of them."""
-
-    name: Literal["counts"] = "counts"
-    keep: list[str] = option(
-        [],
-        selects=True,
-        help="Heads to keep: 0.5, 36; or heads=0.7,neurons=0.5; or cross=0.8,encoder_ffn=0.3. "
-        "Repeat for several budgets.",
-    )
-    remove: list[str] = option([], selects=True, help="Units to remove, written like --keep.")
-
-    _as_texts = field_validator("keep", "remove", mode="before")(_texts)
-
-    @model_validator(mode="after")
-    def _says_how_many(self) -> Counts:
-        if not self.keep and not self.remove:
-            raise UsageError(
-                "say how many units to keep, for example --keep heads=0.7,neurons=0.5",
-                id="budget-missing",
-            )
-        return self
-
-
-class SteppedCounts(Counts):
-    """So many units, or a fraction of them, at once or in steps; several budgets in one run."""
-
-    steps: int = option(
-        1, ge=1, le=MOST_STEPS, help="Remove in so many steps; scores anew before each."
-    )
-
-
-class Macs(_Mixed):
-    """A share of the dense model's multiply-adds, heads and neurons by error per cost."""
-
-    name: Literal["macs"] = "macs"
-    macs: list[float] = option(
-        min_length=1,
-        selects=True,
-        help="Share of the dense model's multiply-adds to keep, as in 0.5; several: 0.7,0.5,0.3.",
-    )
-    steps: int = option(
-        1, ge=1, le=MOST_STEPS, help="Remove in so many steps; scores anew before each."
-    )
-
-    @field_validator("macs", mode="before")
-    @classmethod
-    def _shares(cls, value: Any) -> Any:
-        values = value if isinstance(value, list) else [value]
-        return [part for x in values for part in (x.split(",") if isinstance(x, str) else [x])]
-
-    @field_validator("macs")
-    @classmethod
-    def _between_0_and_1(cls, value: list[float]) -> list[float]:
-        for share in value:
-            if not 0 < share < 1:
-                raise UsageError(
-                    f"--macs {share:g} is not a share of the multiply-adds; give a number between "
-                    "0 and 1, as in --macs 0.5",
-                    id="option-invalid",
-                )
-        return value
-
-
-class Speedup(_Mixed):
-    """As few units as make the model so many times as fast on this machine."""
-
-    name: Literal["speedup"] = "speedup"
-    speedup: float = option(
-        gt=1,
-        allow_inf_nan=False,
-        selects=True,
-        help="Instead of units to keep: 1.3 times as fast on this machine.",
-    )
-    at_batch: BatchSize = option(16, help="Batch size of --speedup.")
-
-
-class MaxDrop(_Mixed):
-    """As few units as lose no more than this of the main metric."""
-
-    name: Literal["max-drop"] = "max-drop"
-    max_drop: float = option(
-        ge=0,
-        allow_inf_nan=False,
-        selects=True,
-        splits=is_number,
-        help="0.3: budget, the smallest model whose BLEU or accuracy on held-out test rows is "
-        "shown to fall by at most 0.3. bleu=0.5: gate, a metric may fall by at most this.",
-    )
-    drop_proof: Proof = option(
-        "bound",
-        help="What shows it: bound (the lower confidence bound is within --max-drop) or measured "
-        "(the measured drop is).",
-    )
-
-    @field_validator("max_drop", mode="before")
-    @classmethod
-    def _one(cls, value: Any) -> Any:
-        if isinstance(value, list):
-            if len(value) != 1:
-                raise UsageError(
-                    f"--max-drop {', '.join(map(str, value))}: a run has one drop as its budget; "
-                    "give one number",
-                    id="options-exclude-each-other",
-                )
-            value = value[0]
-        if is_number(str(value)) and not 0 <= float(value) < math.inf:
-            raise UsageError(
-                f"--max-drop {value}: a drop is a number from 0 up, as in --max-drop 0.3",
-                id="option-invalid",
-            )
-        return value
-
-
-class Penalty(_Units):
-    """As many units as a penalty on open gates leaves (hard concrete gates)."""
-
-    name: Literal["penalty"] = "penalty"
-    penalty: float = option(
-        gt=0,
-        allow_inf_nan=False,
-        selects=True,
-        help="hard-concrete: lambda, nats per open head, instead of heads to keep.",
-    )
-
-
-Budget = SteppedCounts | Macs | Speedup | MaxDrop | Penalty
-
-
 class Export(Section):
     """The graphs to write."""
 
@@ -321,6 +149,11 @@ class Benchmark(Section):
     )
     threads: int | None = option(None, ge=1, le=MOST_THREADS, help="CPU threads of the runtime.")
 
+    @property
+    def sizes(self) -> str:
+        """Batch sizes, for messages."""
+        return ", ".join(map(str, self.batch_size))
+
     @field_validator("batch_size", mode="before")
     @classmethod
     def _sizes(cls, value: Any) -> Any:
@@ -349,10 +182,8 @@ Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 class Gate(Section):
     """Rules that the smaller model must meet; the run ends with status 1 if it does not."""
 
-    max_drop: list[str] = option(
-        [],
-        splits=lambda text: not is_number(text),
-        help="Gate: a metric may fall by at most this, as in bleu=0.5.",
+    max_metric_drop: list[str] = option(
+        [], help="Gate: a metric may fall by at most this, as in bleu=0.5."
     )
     min_speedup: list[str] = option([], help="Gate: 1.1@16 (at batch 16) or 1.1 (at every batch).")
     max_size_mb: float | None = option(
@@ -370,14 +201,14 @@ class Gate(Section):
         "pass, or measured (as the measured number says).",
     )
 
-    _as_texts = field_validator("max_drop", "min_speedup", mode="before")(_texts)
+    _as_texts = field_validator("max_metric_drop", "min_speedup", mode="before")(amounts_as_text)
 
     @model_validator(mode="after")
     def _can_be_inconclusive(self) -> Gate:
-        if self.inconclusive != "fail" and not self.max_drop and not self.min_speedup:
+        if self.inconclusive != "fail" and not self.max_metric_drop and not self.min_speedup:
             raise UsageError(
                 f"--inconclusive {self.inconclusive} is for rules about what is measured with an "
-                "interval; give --max-drop or --min-speedup, or leave it out",
+                "interval; give --max-metric-drop or --min-speedup, or leave it out",
                 id="option-without-use",
             )
         return self

@@ -16,20 +16,26 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.options.assemble import assemble
 from compressor.options.declare import flag_name
 from compressor.report.rules import MaxDrop as MaxDropRule
-from compressor.report.rules import MinSpeedup, Rule, require_metrics
+from compressor.report.rules import MinSpeedup, Rule, parse_rules, require_metrics
 from compressor.request.methods import SCORED, RecoverySection
 from compressor.request.recipe import Recipe, ScoreRequest
-from compressor.request.sections import (
-    Benchmark,
-    CalibrationData,
-    Columns,
-    Evaluation,
-    MaxDrop,
-    Penalty,
-    Speedup,
-    SteppedCounts,
-)
+from compressor.request.sections import Benchmark, CalibrationData, Columns, Evaluation, Gate
 from compressor.tasks import Task
+
+
+def gate_rules(gate: Gate) -> list[Rule]:
+    """The rules that a recipe or a command line asks for.
+
+    Raises:
+        UsageError: one has another form, or two limit the same number.
+    """
+    return parse_rules(
+        gate.max_metric_drop,
+        gate.min_speedup,
+        max_size_mb=gate.max_size_mb,
+        max_macs=gate.max_macs,
+        max_parameters=gate.max_parameters,
+    )
 
 
 def check_recipe(recipe: Recipe, rules: Sequence[Rule]) -> None:
@@ -45,7 +51,7 @@ def check_recipe(recipe: Recipe, rules: Sequence[Rule]) -> None:
     for rule in rules:
         if isinstance(rule, MaxDropRule) and recipe.data.test is None:
             raise UsageError(
-                f"--max-drop {rule.text} needs --test FILE to measure quality on",
+                f"--max-metric-drop {rule.text} needs --test FILE to measure quality on",
                 id="test-rows-missing",
             )
         if isinstance(rule, MinSpeedup):
@@ -53,32 +59,26 @@ def check_recipe(recipe: Recipe, rules: Sequence[Rule]) -> None:
 
 
 def _check_method(recipe: Recipe) -> None:
-    method = recipe.method.name
-    if not recipe.learns:
-        if isinstance(recipe.budget, Penalty):
-            raise UsageError(
-                f"--penalty {recipe.budget.penalty:g} is for --method hard-concrete, not for "
-                f"{method}; choose that, or give --keep",
-                id="option-without-use",
-            )
-        return
-    if isinstance(recipe.budget, SteppedCounts) and recipe.budget.steps > 1:
+    method, budget = recipe.method.name, recipe.budget
+    if budget.by_penalty and method != "hard-concrete":
         raise UsageError(
-            f"--steps {recipe.budget.steps} does not go with --method {method}, which learns the "
+            f"{budget.as_typed} is for --method hard-concrete, not for {method}; choose that, or "
+            "give --keep",
+            id="option-without-use",
+        )
+    if not recipe.learns:
+        return
+    if budget.needs_scores:
+        raise UsageError(
+            f"--method {method} does not go with {budget.needs_scores}, which needs scores from "
+            f"one of {', '.join(METHODS)}",
+            id="options-exclude-each-other",
+        )
+    if budget.scorings > 1:
+        raise UsageError(
+            f"--steps {budget.scorings} does not go with --method {method}, which learns the "
             "whole mask at once; leave it out",
             id="options-exclude-each-other",
-        )
-    if isinstance(recipe.budget, Speedup | MaxDrop):
-        raise UsageError(
-            f"--method {method} does not go with a budget that is measured, which needs scores "
-            f"from one of {', '.join(METHODS)}",
-            id="options-exclude-each-other",
-        )
-    if isinstance(recipe.budget, Penalty) and method != "hard-concrete":
-        raise UsageError(
-            f"--penalty {recipe.budget.penalty:g} is for --method hard-concrete; {method} keeps "
-            "exactly as many heads as --keep says",
-            id="option-without-use",
         )
     trained = getattr(recipe.method, "train_weights", "none")
     if trained != "none" and any(step.name == "reconstruct" for step in recipe.recovery):
@@ -116,17 +116,17 @@ def require_rows(
 
 def _check_budget(recipe: Recipe) -> None:
     budget = recipe.budget
-    if isinstance(budget, Speedup):
-        _require_timing(recipe.throughput, f"--speedup {budget.speedup:g}", budget.at_batch)
+    if budget.timed_batch is not None:
+        _require_timing(recipe.throughput, budget.as_typed, budget.timed_batch)
         if recipe.export.target_text is not None:
             raise UsageError(
-                f"--target-text does not go with --speedup {budget.speedup:g}, which is about "
-                "heads alone; leave it out, and give it to `compress export` afterwards",
+                f"--target-text does not go with {budget.as_typed}, which is about the model's "
+                "units alone; leave it out, and give it to `compress export` afterwards",
                 id="options-exclude-each-other",
             )
-    if isinstance(budget, MaxDrop) and recipe.data.test is None:
+    if budget.searches_rows and recipe.data.test is None:
         raise UsageError(
-            f"--max-drop {budget.max_drop:g} needs --test FILE to search on and to measure on",
+            f"{budget.as_typed} needs --test FILE to search on and to measure on",
             id="test-rows-missing",
         )
 

@@ -12,11 +12,11 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from compressor.budgets.counts import HEADS, select
+from compressor.budgets.units import HEADS, select
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
-from compressor.pipeline.load import encode
-from compressor.pipeline.select import repair
+from compressor.pipeline.inputs import encode
+from compressor.pipeline.repair import Repair
 from compressor.report import numbers
 from compressor.report.facts import kind_label, metric_style, significant
 from compressor.request.methods import RecoverySection
@@ -94,16 +94,9 @@ def _point(
         answers = dense
     elif repairs:
         assert job.calibration is not None
-        repaired = repair(
-            repairs,
-            job.checkpoint,
-            job.task,
-            encode(job.calibration, job.checkpoint, job.task),
-            prune(job.checkpoint.model, job.checkpoint.attention, mask),
-            seed=job.seed,
-            device=job.device,
-            progress=job.progress,
-        )
+        examples = encode(job.calibration, job.checkpoint, job.task)
+        repair = Repair(repairs, job.checkpoint, examples, job.seed, job.device, job.progress)
+        repaired = repair.run(prune(job.checkpoint.model, job.checkpoint.attention, mask))
         recovery = repaired.text
         answers = answer(job, job.checkpoint, batches, len(dense), model=repaired.model)
     else:

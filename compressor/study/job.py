@@ -16,9 +16,15 @@ from compressor.model.location import checkpoint_files, resolve
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import gated, mask_gates
 from compressor.options.bounds import MINIMUM_ROWS
-from compressor.pipeline.context import DataRows
-from compressor.pipeline.load import encode, load, pick_device, warn_of_shared_rows
-from compressor.pipeline.select import score_model
+from compressor.pipeline.inputs import (
+    DataRows,
+    Fitted,
+    encode,
+    load,
+    pick_device,
+    warn_of_shared_rows,
+)
+from compressor.pipeline.score import Scorer
 from compressor.progress import Progress
 from compressor.request.methods import MethodSection
 from compressor.request.sections import CalibrationData, Columns, ModelSection
@@ -185,19 +191,13 @@ def score(job: Job, checkpoint: Checkpoint, rows: Rows | None, name: str, title:
     """Scores of all heads by the study's method, a stage of its own."""
 
     def compute() -> dict[str, Any]:
-        examples = [] if rows is None else encode(rows, checkpoint, job.task)
-        scores = score_model(
-            job.method,
-            checkpoint,
-            checkpoint.attention,
-            job.task,
-            examples,
-            Mask.full(checkpoint.attention),
-            seed=job.seed,
-            device=job.device,
-            progress=job.progress,
-            references=[] if rows is None else rows.targets,
+        fitted = Fitted([], [])
+        if rows is not None:
+            fitted = Fitted(encode(rows, checkpoint, job.task), rows.targets)
+        scorer = Scorer(
+            job.method, checkpoint, checkpoint.attention, fitted, job.seed, job.device, job.progress
         )
+        scores = scorer.score(Mask.full(checkpoint.attention))
         return scores.to_json()
 
     return Scores.from_json(job.workspace.stage(name, title, compute, dict[str, Any]))

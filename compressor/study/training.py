@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compressor.budgets.counts import HEADS
+from compressor.budgets.units import HEADS
 from compressor.errors import InputError
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask, Scores

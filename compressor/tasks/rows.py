@@ -45,6 +45,11 @@ class Rows:
     sha256: str
     labels: list[str] | None = None
 
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return len(self.sources)
+
 
 def fingerprint(sources: list[str], pairs: list[str] | None, targets: list[str]) -> str:
     """SHA-256 of the rows, whatever file format they came in.

@@ -120,7 +120,7 @@ def _reader(draw: Draw, model: str, name: str, directory: str, material: Path) -
     texts, rows = str(material / "texts.txt"), str(material / f"{model}-rows" / "test.tsv")
     runs = [ARTIFACTS[model], directory, texts, *_streams(draw, model)]
     rule = "accuracy=100" if model == "bert" else "bleu=100"
-    gate = ["gate", f"{directory}/report.json", "--max-drop", rule]
+    gate = ["gate", f"{directory}/report.json", "--max-metric-drop", rule]
     evaluate = ["evaluate", directory, "--test", rows, "--json", *CPU]
     inspect, verify = ["inspect", directory, "--json"], ["verify", directory]
     load = ["load", directory]
@@ -208,7 +208,7 @@ def reports(draw: Draw, material: Path) -> Case:
     source = one(draw, files_of(material / "reports"))
     told, data = _changed_file(draw, source, json_percent=85)
     path, rule = str(SCRATCH / "r.json"), "accuracy=1" if source.stem == "bert" else "bleu=1"
-    gate = ["gate", path, "--max-drop", rule, *one(draw, ([], ["--json"]))]
+    gate = ["gate", path, "--max-metric-drop", rule, *one(draw, ([], ["--json"]))]
     gate += one(draw, ([], ["--junit", str(SCRATCH / "junit.xml")]))
     words = one(draw, [gate, ["report", path, "-o", str(SCRATCH / "out")]])
     return Case(words, f"{source.name}: {told}", files={"r.json": data})
@@ -295,7 +295,7 @@ def options(draw: Draw, material: Path) -> Case:
         "cache-key": ["-m", bert, "--keep", "0.5"],
         "evaluate": [made, "--test", str(material / "bert-rows" / "test.tsv")],
         "report": [report, "-o", out],
-        "gate": [report, "--max-drop", "accuracy=5"],
+        "gate": [report, "--max-metric-drop", "accuracy=5"],
         "verify": [made],
         "classify": [made, str(material / "texts.txt")],
         "translate": [str(material / "marian-run"), str(material / "texts.txt")],

@@ -76,7 +76,7 @@ BASE = {
     "export": {"precision": ["fp32"]},
     "evaluation": {"resamples": 100},
     "throughput": {"batch_size": [1]},
-    "gate": {"max_drop": ["bleu=1"], "min_speedup": ["1.1"]},
+    "gate": {"max_metric_drop": ["bleu=1"], "min_speedup": ["1.1"]},
 }
 STRANGE = [
     5, -1, 1.5, float("inf"), float("nan"), True, [None], [5], [[]], [{}], {"name": 5},
@@ -152,7 +152,7 @@ def test_a_recipe_that_has_a_repair_twice_is_refused(tmp_path):
     [
         ["run", "-m", "m", "--test", "t.tsv", "--keep", "0.5", "-o", "out", "-c", "PIPE"],
         ["report", "PIPE", "-o", "out"],
-        ["gate", "PIPE", "--max-drop", "bleu=1"],
+        ["gate", "PIPE", "--max-metric-drop", "bleu=1"],
         ["prune", "-m", "m", "--scores", "PIPE", "--keep", "0.5", "-o", "out"],
     ],
 )

@@ -50,14 +50,14 @@ def test_infinities_texts_and_truth_values_are_no_numbers(place, value, tmp_path
     file = written(changed(place, value), tmp_path / "report.json")
     with raises(InputError, "report-invalid"):
         load_report(file)
-    words = ["gate", str(file), "--max-drop", "bleu=100", "--min-speedup", "0.1"]
+    words = ["gate", str(file), "--max-metric-drop", "bleu=100", "--min-speedup", "0.1"]
     assert invoke(words) == 4
 
 
 @pytest.mark.parametrize("place", [QUALITY, SPEED])
 def test_what_is_not_a_number_meets_no_rule(place, tmp_path):
     file = written(changed(place, "NaN"), tmp_path / "report.json")
-    assert invoke(["gate", str(file), "--max-drop", "bleu=100"]) == (place == QUALITY)
+    assert invoke(["gate", str(file), "--max-metric-drop", "bleu=100"]) == (place == QUALITY)
 
 
 @pytest.mark.parametrize("hidden", [[0], [0, 1, 2]])
@@ -69,7 +69,7 @@ def test_the_gate_skips_no_model(hidden, tmp_path):
     file = written(report, tmp_path / "report.json")
     with raises(InputError, "report-without-default"):
         check(load_report(file), RULES)
-    assert invoke(["gate", str(file), "--max-drop", "bleu=100"]) == 4
+    assert invoke(["gate", str(file), "--max-metric-drop", "bleu=100"]) == 4
 
 
 def test_the_gate_holds_the_precision_that_is_shipped(tmp_path):
@@ -78,7 +78,7 @@ def test_the_gate_holds_the_precision_that_is_shipped(tmp_path):
     worse |= {"name": "heads-75-int8", "base": "heads-75", "precision": "int8", "default": False}
     worse["quality"]["metrics"]["bleu"] = 1.0
     report["variants"].append(worse)
-    words = ["gate", str(tmp_path / "report.json"), "--max-drop", "bleu=10"]
+    words = ["gate", str(tmp_path / "report.json"), "--max-metric-drop", "bleu=10"]
     written(report, tmp_path / "report.json")
     assert invoke(words) == 0  # int8 is there, and is run only where it is asked for
     report["variants"][0]["default"], worse["default"] = False, True
@@ -122,7 +122,7 @@ def test_values_of_other_types_end_as_input_errors_or_are_rendered(tmp_path, dra
 def test_a_file_that_is_no_report_is_told(data, tmp_path, capsys):
     file = tmp_path / "report.json"
     file.write_bytes(data)
-    assert invoke(["gate", str(file), "--max-drop", "bleu=1"]) == 4
+    assert invoke(["gate", str(file), "--max-metric-drop", "bleu=1"]) == 4
     assert str(file) in capsys.readouterr().err
     assert invoke(["report", str(file), "-o", str(tmp_path / "out")]) == 4
 

@@ -14,7 +14,7 @@ from tests.helpers.report_samples import translator_report
 pytestmark = pytest.mark.skipif(
     not Path("/dev/full").exists(), reason="there is no /dev/full, as on Linux"
 )
-FAILS, PASSES = "--max-drop bleu=0.0001", "--max-drop bleu=99"
+FAILS, PASSES = "--max-metric-drop bleu=0.0001", "--max-metric-drop bleu=99"
 
 
 @pytest.mark.parametrize(

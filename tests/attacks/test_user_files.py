@@ -190,11 +190,11 @@ def test_a_report_in_an_artifact_keeps_its_manifest_true(tmp_path):
     given.write_text(translator_report().model_dump_json(), encoding="utf-8")
     invoke("report", given, "-o", out)
     assert {"report.md", "report.html", "report.json"} <= set(read_manifest(out) or {})
-    assert status_of(["gate", str(out / "report.json"), "--max-drop", "bleu=100"]) == 0
+    assert status_of(["gate", str(out / "report.json"), "--max-metric-drop", "bleu=100"]) == 0
     report = out / "report.json"
     report.write_text(report.read_text(encoding="utf-8") + " ", encoding="utf-8")
-    assert status_of(["gate", str(report), "--max-drop", "bleu=100"]) == 4
-    assert status_of(["gate", str(report), "--max-drop", "bleu=100", "--no-verify"]) == 0
+    assert status_of(["gate", str(report), "--max-metric-drop", "bleu=100"]) == 4
+    assert status_of(["gate", str(report), "--max-metric-drop", "bleu=100", "--no-verify"]) == 0
 
 
 ROWS = "Hello\tHallo\nGood night\tGute Nacht\n"

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from compressor.budgets.counts import parse_floors
 from compressor.budgets.path import UnitCosts, removal_path
+from compressor.budgets.units import parse_floors
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
 from tests.helpers.errors import raises

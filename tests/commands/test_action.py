@@ -31,14 +31,14 @@ def runner(tmp_path: Path) -> Any:
         given = {name.replace("_", "-"): value for name, value in inputs.items()}
         job = Runner(tmp_path, {"recipe": "recipe.yaml"} | given)
         job.environment |= {"FINISHED": str(report)} | (environment or {})
-        (job.workspace / "recipe.yaml").write_text("gate: {max_drop: bleu=9}\n", "utf-8")
+        (job.workspace / "recipe.yaml").write_text("gate: {max_metric_drop: bleu=9}\n", "utf-8")
         return job
 
     return make
 
 
 def test_a_job_that_passes(runner):
-    job = runner(max_drop="\nbleu=4\nchrf=9\n", min_speedup="0.9", max_size_mb="200")
+    job = runner(max_metric_drop="\nbleu=4\nchrf=9\n", min_speedup="0.9", max_size_mb="200")
     assert job.run() == 0, job.log
     outputs = job.outputs["gate"]
     assert (outputs["passed"], outputs["verdict"]) == ("true", "passed")
@@ -55,7 +55,7 @@ def test_a_job_that_passes(runner):
     }  # fmt: skip
     assert job.summary.startswith("## ✅ Passed: compress acme/opus-en-de")
     assert "All 12 gate checks are met." in job.summary
-    assert job.summary.count("| max-drop chrf=9 |") == 3
+    assert job.summary.count("| max-metric-drop chrf=9 |") == 3
     declared = {re.fullmatch(r"\$\{\{ steps.gate.outputs.(.*) \}\}", x["value"])[1]
                 for x in ACTION["outputs"].values()}  # fmt: skip
     assert declared == outputs.keys() == ACTION["outputs"].keys()
@@ -66,7 +66,7 @@ def test_a_job_that_passes(runner):
 
 def test_a_rule_that_is_not_met_fails_the_last_step_alone(runner):
     """What came before, the summary and the files, is there."""
-    job = runner(max_drop="bleu=0.3", environment={"RUN_STATUS": "1"})
+    job = runner(max_metric_drop="bleu=0.3", environment={"RUN_STATUS": "1"})
     assert job.run() == 1
     assert job.ran[-1] == "Verdict"
     assert job.outputs["gate"]["verdict"] == "failed"
@@ -76,7 +76,7 @@ def test_a_rule_that_is_not_met_fails_the_last_step_alone(runner):
 
 @pytest.mark.parametrize(("inconclusive", "status"), [("", 1), ("pass", 0), ("measured", 1)])
 def test_what_inconclusive_counts_as(runner, inconclusive, status):
-    job = runner(min_speedup="1.03@8", max_drop="bleu=5", inconclusive=inconclusive)
+    job = runner(min_speedup="1.03@8", max_metric_drop="bleu=5", inconclusive=inconclusive)
     assert job.run() == status
     assert job.outputs["gate"]["verdict"] == "inconclusive"
     assert "## ⚠️ Inconclusive" in job.summary
@@ -87,7 +87,7 @@ def test_what_inconclusive_counts_as(runner, inconclusive, status):
 @pytest.mark.parametrize(
     ("inputs", "environment", "step", "told"),
     [
-        ({"max_drop": "0.3"}, {}, "Gate", "METRIC=VALUE"),
+        ({"max_metric_drop": "0.3"}, {}, "Gate", "METRIC=VALUE"),
         ({"baseline": "none.json"}, {}, "Gate", "none.json"),
         ({}, {"RUN_STATUS": "5"}, "Compress", ""),
     ],
@@ -142,7 +142,8 @@ def test_a_comment_that_is_not_allowed_is_a_warning(runner):
 
 
 @pytest.mark.parametrize(
-    "name", ["max-drop", "min-speedup", "max-size-mb", "max-macs", "baseline", "inconclusive"]
+    "name",
+    ["max-metric-drop", "min-speedup", "max-size-mb", "max-macs", "baseline", "inconclusive"],
 )
 def test_inputs_are_never_commands(runner, name):
     job = runner(**{name.replace("-", "_"): HOSTILE})
@@ -160,7 +161,7 @@ def test_inputs_of_the_run_arrive_as_they_are(runner):
 
 
 def test_texts_of_a_report_reach_neither_the_shell_nor_the_page(runner, tmp_path):
-    job = runner(max_drop="bleu=5")
+    job = runner(max_metric_drop="bleu=5")
     (tmp_path / "finished.json").write_text(render_json(hostile_report()), "utf-8")
     assert job.run() == 0, job.log
     assert "<script" not in job.summary
@@ -214,7 +215,7 @@ def test_a_toy_model_from_its_recipe_to_the_verdict(tmp_path):
         "recovery": [],
         "evaluation": {"resamples": 100},
         "throughput": None,
-        "gate": {"max_drop": "accuracy=100", "max_macs": 1},
+        "gate": {"max_metric_drop": "accuracy=100", "max_macs": 1},
         "device": "cpu",
     }
     (project / "recipe.yaml").write_text(yaml.safe_dump(recipe), "utf-8")
@@ -222,7 +223,7 @@ def test_a_toy_model_from_its_recipe_to_the_verdict(tmp_path):
     outputs = job.outputs["gate"]
     assert outputs["verdict"] == "passed"
     assert (Path(outputs["artifact"]) / "model.safetensors").exists()
-    again = Runner(tmp_path, job.inputs | {"max-drop": "accuracy=99"}, cache_hit="true")
+    again = Runner(tmp_path, job.inputs | {"max-metric-drop": "accuracy=99"}, cache_hit="true")
     assert again.run() in (0, 1), again.log
     assert again.outputs["key"] == job.outputs["key"]
     assert "Compress" not in again.ran

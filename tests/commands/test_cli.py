@@ -86,7 +86,7 @@ def test_stdout_is_the_result_alone(inputs, finished):
 
 
 def test_verbose_tells_how_long_it_took(finished):
-    arguments = ("gate", finished / "report.json", "--max-drop", "accuracy=100")
+    arguments = ("gate", finished / "report.json", "--max-metric-drop", "accuracy=100")
     assert " s\n" not in compress(*arguments).stderr
     assert compress(*arguments, "-v").stderr.startswith("took ")
 
@@ -100,12 +100,12 @@ def test_json_is_one_object(inputs, finished):
 
 def test_the_gate_exits_with_1_exactly_when_a_rule_is_not_met(finished):
     report = finished / "report.json"
-    assert run(["gate", str(report), "--max-drop", "accuracy=100"]) == 0
+    assert run(["gate", str(report), "--max-metric-drop", "accuracy=100"]) == 0
     missed = compress("gate", report, "--min-speedup", "1000@4")
     assert missed.returncode == 1
     assert missed.stdout.startswith("FAILED  ")
-    assert run(["gate", str(report), "--max-drop", "bleu=1"]) == 4
-    assert run(["gate", str(report), "--max-drop", "accuracy"]) == 2
+    assert run(["gate", str(report), "--max-metric-drop", "bleu=1"]) == 4
+    assert run(["gate", str(report), "--max-metric-drop", "accuracy"]) == 2
     assert run(["gate", str(report)]) == 2
 
 
@@ -120,7 +120,7 @@ def test_the_gate_exits_with_1_exactly_when_a_rule_is_not_met(finished):
         ),
         (["run", "-o", "x", "--frobnicate"], 2, "--frobnicate"),
         (["inspect", "."], 4, "config.json"),
-        (["gate", "nothing.json", "--max-drop", "bleu=1"], 4, "nothing.json"),
+        (["gate", "nothing.json", "--max-metric-drop", "bleu=1"], 4, "nothing.json"),
         (["evaluate", "nothing", "--test", "x.tsv"], 4, "nothing"),
         (["report", "nothing.json", "-o", "x"], 4, "nothing.json"),
     ],
@@ -215,7 +215,7 @@ def test_json_names_the_problem_of_a_failure(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     problems = {
         "option-missing": ["run", "-m", "x", "-o", "x"],
-        "report-unreadable": ["gate", "nothing.json", "--max-drop", "bleu=1"],
+        "report-unreadable": ["gate", "nothing.json", "--max-metric-drop", "bleu=1"],
         "rule-missing": ["gate", "nothing.json"],
         "command-line-invalid": ["run", "--frobnicate"],
     }

@@ -21,7 +21,7 @@ from compressor.export.precisions import add_precision
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask, units_of
 from compressor.model.surgery import prune
-from compressor.pipeline.load import synthetic_probe
+from compressor.pipeline.inputs import synthetic_probe
 from compressor.pipeline.single_steps import export_checkpoint
 from compressor.request.recipe import ExportRequest
 from compressor.results import Check

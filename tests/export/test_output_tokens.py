@@ -21,7 +21,7 @@ from compressor.export.precisions import add_precision, require_within
 from compressor.export.vocabulary import largest, output_tokens
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.surgery import prune
-from compressor.pipeline.load import make_probe
+from compressor.pipeline.inputs import make_probe
 from compressor.runtime import Translator
 from compressor.runtime.artifact import Generation
 from compressor.runtime.vocabulary import OutputTokens, count_output_tokens

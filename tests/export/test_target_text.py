@@ -14,7 +14,7 @@ from compressor.export.target_text import CHUNK, count_lines, tokens_of_text
 from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.pruning_record import read_pruning_record
-from compressor.pipeline.load import encode
+from compressor.pipeline.inputs import encode
 from compressor.pipeline.run import run
 from compressor.pipeline.single_steps import export_checkpoint
 from compressor.pipeline.unit_costs import unit_costs

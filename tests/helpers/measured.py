@@ -6,10 +6,12 @@ import subprocess
 from pathlib import Path
 
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.sublayers import Scores
-from compressor.pipeline.context import Context
-from compressor.pipeline.load import load, prepare, read
-from compressor.pipeline.select import score
+from compressor.model.sublayers import Mask
+from compressor.pipeline.build import Builder
+from compressor.pipeline.choose import RunTrials
+from compressor.pipeline.inputs import TargetTokens, load
+from compressor.pipeline.run import make_trials, open_run, prepare
+from compressor.pipeline.unit_costs import unit_costs
 from compressor.progress import SILENT
 from compressor.request.recipe import Recipe
 from compressor.results import Variant
@@ -38,18 +40,23 @@ def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
     return compress("run", *arguments, "--device", "cpu")
 
 
-def before_search(recipe: Recipe, out: Path, progress=SILENT) -> tuple[Context, Scores, Variant]:
+def before_search(recipe: Recipe, out: Path, progress=SILENT) -> RunTrials:
     """A run up to the search for its only budget; the dense model is only a name."""
     checkpoint = load(recipe.model)
-    task = get_task(checkpoint.entry.task)
-    data = read(recipe.data, checkpoint, task)
-    context = prepare(recipe, checkpoint, task, data, out, progress)
+    inputs = prepare(recipe, checkpoint, out, progress)
+    workspace = open_run(recipe, inputs, out, progress)
+    full = Mask.full(checkpoint.layers)
     dense = Variant(
-        name="dense", directory="nowhere", budget="", kept=context.full.to_json(),
-        heads=context.full.counts(), parameters=0, checkpoint_bytes=0, onnx_bytes=0,
-        precision="fp32",
+        name="dense", directory="nowhere", budget="", kept=full.to_json(), heads=full.counts(),
+        parameters=0, checkpoint_bytes=0, onnx_bytes=0, precision="fp32",
     )  # fmt: skip
-    return context, score(context), dense
+    task = get_task(checkpoint.entry.task)
+    costs = unit_costs(checkpoint, task, inputs.fitted.examples)
+    tokens = TargetTokens(None, None)
+    builder = Builder(workspace, inputs.repair, inputs.probe, tokens, costs)
+    (trials,) = make_trials(recipe, inputs, workspace, dense, builder)
+    trials.scores()
+    return trials
 
 
 def state(out: Path) -> set[str]:

@@ -185,7 +185,7 @@ def translator_report() -> Report:
                 ("heads-50", False, True),
                 ("heads-25", True, False),
             )
-            for rule, met in (("max-drop bleu=0.5", good), ("min-speedup 1.1@8", fast))
+            for rule, met in (("max-metric-drop bleu=0.5", good), ("min-speedup 1.1@8", fast))
         ],
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from compressor.budgets.counts import select
+from compressor.budgets.units import select
 from compressor.errors import InputError
 from compressor.importance import score_heads
 from compressor.importance.second_order import (

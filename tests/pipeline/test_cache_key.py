@@ -34,7 +34,7 @@ def key(project: Path, **options: Any) -> str:
 def test_places_rules_and_checks_are_not_part_of_it(project, tmp_path):
     moved = shutil.copytree(project, tmp_path / "elsewhere")
     assert key(moved) == key(project)
-    assert key(project, max_drop=["accuracy=1"], max_size_mb=5, verify=False) == key(project)
+    assert key(project, max_metric_drop=["accuracy=1"], max_size_mb=5, verify=False) == key(project)
 
 
 def test_options_data_weights_and_versions_are(project, monkeypatch):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from compressor.errors import InputError, UsageError
-from compressor.pipeline import select
+from compressor.pipeline import repair
 from compressor.pipeline.run import run
 from compressor.recovery import translations
 from compressor.request.methods import REPAIRS
@@ -142,14 +142,13 @@ def test_a_single_step_translates_with_pytorch(translator, text, tmp_path):
 @pytest.mark.parametrize(("name", "weight"), [("bert", 1.0), ("marian", 0.0)])
 def test_classifiers_match_hidden_states_by_default(name, weight, monkeypatch):
     found = []
-    monkeypatch.setattr(select, "recover_model", lambda methods, job: found.append(methods))
+    monkeypatch.setattr(repair, "recover_model", lambda methods, job: found.append(methods))
     setup = job(name)
-    checkpoint = SimpleNamespace(model=setup.dense, layers=setup.layers)
+    checkpoint = SimpleNamespace(
+        model=setup.dense, layers=setup.layers, entry=SimpleNamespace(task=setup.task.name)
+    )
     for step in (REPAIRS["distill"](), REPAIRS["distill"](hidden=0.3)):
-        select.repair(
-            [step], checkpoint, setup.task, setup.examples, setup.pruned,
-            seed=0, device="cpu", progress=Progress(),
-        )  # fmt: skip
+        repair.Repair([step], checkpoint, setup.examples, 0, "cpu", Progress()).run(setup.pruned)
     assert [methods["distill"]["hidden"] for methods in found] == [weight, 0.3]
 
 

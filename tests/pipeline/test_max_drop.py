@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from scipy.stats import norm
 
-from compressor.budgets.counts import QualityBudget
-from compressor.budgets.path import removal_path
+from compressor.budgets import Choice
 from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
-from compressor.pipeline import max_drop
-from compressor.pipeline.load import load, read
+from compressor.pipeline import judge as judging
+from compressor.pipeline.inputs import load, read
 from compressor.pipeline.run import run
-from compressor.pipeline.select import Choice
 from compressor.progress import SILENT
 from compressor.report import sentences
 from compressor.report.schema import load_report
@@ -54,11 +53,12 @@ def drop_recipe(model: Path, tmp_path: Path, *, rows: int = 24, **options) -> Re
 
 def choose(recipe: Recipe, out: Path, progress=SILENT) -> Choice:
     """What a run chooses; nothing is built."""
-    context, scores, dense = before_search(recipe, out, progress)
-    (plan,) = context.plans
-    assert isinstance(plan.budget, QualityBudget)
-    path = removal_path(scores, context.full, context.floors, context.costs)
-    return max_drop.search_quality(context, plan, plan.budget, scores, path, dense, Models.build)
+    trials = before_search(recipe, out, progress)
+    judge = replace(trials.judge_built, build=Models.build)
+    try:
+        return trials.plan.budget.choose(replace(trials, judge_built=judge))
+    finally:
+        trials.workspace.close()
 
 
 class Models:
@@ -75,12 +75,12 @@ class Models:
         self.wrong = wrong
         self.seen: list[Rows] = []
         Models.built = []
-        monkeypatch.setattr(max_drop, "answers", self.answers)
-        monkeypatch.setattr(max_drop, "answer_rows", lambda c, _: c.data.test.targets)
-        monkeypatch.setattr(max_drop, "answer_search_rows", lambda c, _: c.data.search.targets)
+        monkeypatch.setattr(judging, "answers", self.answers)
+        monkeypatch.setattr(judging, "answer_rows", lambda w, m, rows, a: rows.targets)
+        monkeypatch.setattr(judging, "answer_search_rows", lambda w, m, rows, a: rows.targets)
 
     @classmethod
-    def build(cls, context, plan, choice, directory) -> None:
+    def build(cls, plan, choice, directory) -> None:
         assert directory.parent.is_dir()
         cls.built.append(choice.mask.count("heads"))
 
@@ -96,7 +96,7 @@ class Models:
 
 
 def test_the_search_builds_few_models_and_a_stopped_one_goes_on(classifier, tmp_path, monkeypatch):
-    recipe, out = drop_recipe(classifier, tmp_path, max_drop=["30"]), tmp_path / "out"
+    recipe, out = drop_recipe(classifier, tmp_path, max_drop="30"), tmp_path / "out"
     models = Models(lambda kept, held_out: float(kept < 8), monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         choose(recipe, out, Progress("trying 6 of 12 heads"))
@@ -111,10 +111,10 @@ def test_the_search_builds_few_models_and_a_stopped_one_goes_on(classifier, tmp_
     assert choice.search.proven
     assert "4 models built and run" in choice.text
     with raises(UsageError, "output-of-another-run") as caught:
-        choose(drop_recipe(classifier, tmp_path, max_drop=["10"]), out)
+        choose(drop_recipe(classifier, tmp_path, max_drop="10"), out)
     assert "max_drop=30.0, now it is 10.0" in str(caught.value)
     # Rules for the gate are not part of what was run.
-    more = drop_recipe(classifier, tmp_path, max_drop=["30", "accuracy=1"])
+    more = drop_recipe(classifier, tmp_path, max_drop="30", max_metric_drop=["accuracy=1"])
     assert choose(more, out).mask == choice.mask
 
 
@@ -126,7 +126,7 @@ def test_rows_that_prove_nothing_let_the_measured_drop_decide(classifier, tmp_pa
     """
     Models(lambda kept, held_out: (12 - kept) / 100, monkeypatch)
     progress = Progress()
-    recipe = drop_recipe(classifier, tmp_path, rows=300, max_drop=["3"])
+    recipe = drop_recipe(classifier, tmp_path, rows=300, max_drop="3")
     search = choose(recipe, tmp_path / "out", progress).search
     assert (search.rows.rows, search.held_out, search.proven) == (150, 150, False)
     (look,) = search.looks
@@ -148,7 +148,7 @@ def test_enough_rows_prove_a_smaller_drop(classifier, tmp_path, monkeypatch):
     """The same models and 4,000 rows: a drop of 2 is proven to be below 3, a drop of 3 is not."""
     Models(lambda kept, held_out: (12 - kept) / 100, monkeypatch)
     progress = Progress()
-    recipe = drop_recipe(classifier, tmp_path, rows=4000, max_drop=["3"])
+    recipe = drop_recipe(classifier, tmp_path, rows=4000, max_drop="3")
     search = choose(recipe, tmp_path / "out", progress).search
     (look,) = search.looks
     assert (look.kept, search.proven) == (10, True)
@@ -159,7 +159,7 @@ def test_enough_rows_prove_a_smaller_drop(classifier, tmp_path, monkeypatch):
 def test_proof_can_be_waived(classifier, tmp_path, monkeypatch):
     Models(lambda kept, held_out: (12 - kept) / 100, monkeypatch)
     progress = Progress()
-    recipe = drop_recipe(classifier, tmp_path, rows=300, max_drop=["3"], drop_proof="measured")
+    recipe = drop_recipe(classifier, tmp_path, rows=300, max_drop="3", drop_proof="measured")
     search = choose(recipe, tmp_path / "out", progress).search
     assert (search.looks[-1].kept, search.looks[-1].accepted) == (9, True)
     assert not [text for text in progress.messages if text.startswith("warning: 300")]
@@ -168,7 +168,7 @@ def test_proof_can_be_waived(classifier, tmp_path, monkeypatch):
 def test_held_out_rows_refuse_what_only_the_searched_ones_bore(classifier, tmp_path, monkeypatch):
     """The search goes down to 7 heads; on the held-out rows, models below 9 lose everything."""
     models = Models(lambda kept, held_out: float(kept < (9 if held_out else 7)), monkeypatch)
-    recipe, out = drop_recipe(classifier, tmp_path, max_drop=["40"]), tmp_path / "out"
+    recipe, out = drop_recipe(classifier, tmp_path, max_drop="40"), tmp_path / "out"
     progress = Progress()
     choice = choose(recipe, out, progress)
     assert models.built == [3, 8, 6, 7, 10]  # 3 to 7 are the search, 10 is half of the way from 8
@@ -182,29 +182,27 @@ def test_held_out_rows_refuse_what_only_the_searched_ones_bore(classifier, tmp_p
 
 def test_where_nothing_is_within_the_limit_the_run_says_what_is(classifier, tmp_path, monkeypatch):
     models = Models(lambda kept, held_out: (17 - kept) / 24, monkeypatch)
-    recipe = drop_recipe(classifier, tmp_path, max_drop=["3"])
+    recipe = drop_recipe(classifier, tmp_path, max_drop="3")
     with raises(UsageError, "max-drop-unreachable") as caught:
         choose(recipe, tmp_path / "out")
     assert "11 of 12 heads loses least, 25.00 accuracy" in str(caught.value)
     # Its advice works.
     assert (
-        choose(drop_recipe(classifier, tmp_path, max_drop=["25"]), tmp_path / "b").mask.count(
-            "heads"
-        )
+        choose(drop_recipe(classifier, tmp_path, max_drop="25"), tmp_path / "b").mask.count("heads")
         == 11
     )
     assert models.built.count(11) == 2
 
 
 def test_where_no_unit_may_go_there_is_nothing_to_search(classifier, tmp_path):
-    recipe = drop_recipe(classifier, tmp_path, max_drop=["3"], floor="4")
+    recipe = drop_recipe(classifier, tmp_path, max_drop="3", floor="4")
     with raises(UsageError, "floors-too-high"):
         choose(recipe, tmp_path / "out")
 
 
 @pytest.mark.parametrize("rows", [8, 15])
 def test_both_parts_need_rows(classifier, tmp_path, rows):
-    recipe = drop_recipe(classifier, tmp_path, rows=rows, max_drop=["1"])
+    recipe = drop_recipe(classifier, tmp_path, rows=rows, max_drop="1")
     with raises(InputError, "too-few-rows") as caught:
         run(recipe, tmp_path / "out")
     assert f"too few test rows, {rows}, of which {rows // 2} would be" in str(caught.value)
@@ -251,7 +249,7 @@ def test_a_classifier_that_30_rows_prove_nothing_of(short_classifier, tmp_path):
     """Even without any change their bound is beyond 11; the reader is told everywhere."""
     test, out = own_labels(short_classifier, tmp_path / "own.tsv"), tmp_path / "out"
     recipe = drop_recipe(
-        short_classifier, tmp_path, max_drop=["11"], recover="reconstruct", test=str(test),
+        short_classifier, tmp_path, max_drop="11", recover="reconstruct", test=str(test),
         prune="both", floor="0", method="second-order",
     )  # fmt: skip
     report = run(recipe, out)
@@ -275,7 +273,8 @@ def test_a_translator_is_searched_through_the_shell(short_translator, tmp_path):
         "--calibration", toy.pairs_file(tmp_path / "calibration.tsv"),
         "--test", toy.pairs_file(tmp_path / "test.tsv", seed=1), "--max-drop", 3,
         "--drop-proof", "measured", "--floor", "encoder_self=4,decoder_self=4,cross=3",
-        "--max-drop", "bleu=100", "--resamples", 100, "--no-bench", "--json", "--prune", "heads",
+        "--max-metric-drop", "bleu=100", "--resamples", 100, "--no-bench", "--json",
+        "--prune", "heads",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["gate_met"] is True

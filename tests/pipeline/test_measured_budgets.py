@@ -11,15 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from compressor.budgets.counts import SpeedBudget
-from compressor.budgets.speed import trial_mask
+from compressor.budgets import Choice
+from compressor.budgets.cost_table import trial_mask
 from compressor.errors import UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.pipeline import time_masks as timing_masks
 from compressor.pipeline.run import run
-from compressor.pipeline.search import search_speed
-from compressor.pipeline.select import Choice
 from compressor.progress import SILENT
 from compressor.report.schema import load_report
 from compressor.request.recipe import Recipe
@@ -43,10 +41,11 @@ def translator(tmp_path_factory) -> Path:
 
 def choose(recipe: Recipe, out: Path, progress=SILENT) -> Choice:
     """What a run chooses, without building anything."""
-    context, scores, dense = before_search(recipe, out, progress)
-    (plan,) = context.plans
-    assert isinstance(plan.budget, SpeedBudget)
-    return search_speed(context, plan.budget, scores, dense)
+    trials = before_search(recipe, out, progress)
+    try:
+        return trials.plan.budget.choose(trials)
+    finally:
+        trials.workspace.close()
 
 
 class Machine:
@@ -233,7 +232,7 @@ def test_only_graphs_that_change_are_exported(translator, tmp_path, monkeypatch,
             "options-exclude-each-other", "--keep and --speedup",
         ),
         (
-            {"speedup": 1.3, "at_batch": 4, "max_drop": ["1"]},
+            {"speedup": 1.3, "at_batch": 4, "max_drop": "1"},
             "options-exclude-each-other", "--speedup and --max-drop",
         ),
         ({"speedup": 1.3, "at_batch": 4, "steps": 2}, "option-without-use", "--steps 2"),
@@ -241,13 +240,12 @@ def test_only_graphs_that_change_are_exported(translator, tmp_path, monkeypatch,
             {"speedup": 1.3, "at_batch": 4, "floor": "4", "prune": "heads"},
             "floors-too-high", "12",
         ),
-        ({"max_drop": ["0.3", "0.5"]}, "options-exclude-each-other", "0.3, 0.5"),
-        ({"max_drop": ["0.3"], "remove": ["2"]}, "options-exclude-each-other", "--remove"),
-        ({"max_drop": ["0.3"], "test": None}, "test-rows-missing", "--max-drop 0.3"),
-        ({"max_drop": ["0.3"], "method": "subset"}, "options-exclude-each-other", "taylor"),
+        ({"max_drop": "0.3", "remove": ["2"]}, "options-exclude-each-other", "--remove"),
+        ({"max_drop": "0.3", "test": None}, "test-rows-missing", "--max-drop 0.3"),
+        ({"max_drop": "0.3", "method": "subset"}, "options-exclude-each-other", "taylor"),
         ({"keep": ["0.5"], "drop_proof": "measured"}, "option-without-use", "--drop-proof"),
-        ({"max_drop": ["-1"]}, "option-invalid", "from 0 up"),
-        ({"max_drop": ["1", "bleu=1"]}, "metric-of-another-task", "accuracy"),
+        ({"max_drop": "-1"}, "option-invalid", "from 0 up"),
+        ({"max_drop": "1", "max_metric_drop": ["bleu=1"]}, "metric-of-another-task", "accuracy"),
     ],
 )  # fmt: skip
 def test_refusals_come_before_anything_is_written(classifier, tmp_path, options, problem, detail):

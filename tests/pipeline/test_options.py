@@ -10,7 +10,6 @@ from pydantic import Field
 from compressor.errors import UsageError
 from compressor.options.assemble import assemble
 from compressor.options.declare import Section, flags_of, option
-from compressor.request.recipe import Recipe
 from tests.helpers.errors import raises
 
 
@@ -88,12 +87,6 @@ def test_every_field_of_every_section_has_a_flag():
     assert flags["--time"].kind is bool
     assert len(flags["--floor"].places) == 2
     assert flags["--power"].help == "Exponent. Default: 1."
-
-
-def test_a_flag_of_a_list_and_of_a_single_value_can_be_repeated():
-    """`--max-drop 0.3` is a budget, `--max-drop bleu=1` a rule; both can be given."""
-    flag = flags_of(Recipe)["--max-drop"]
-    assert (flag.kind, flag.is_list, len(flag.places)) == (str, True, 2)
 
 
 def test_flags_win_over_the_file_and_the_file_over_defaults():

@@ -108,15 +108,15 @@ def test_steps_score_again_before_each(classifier, tmp_path):
         ({"task": "translation"}, UsageError, "task-of-another-model", "translation"),
         ({"calibration": None}, UsageError, "calibration-missing", "--calibration"),
         (
-            {"test": None, "max_drop": ["accuracy=1"]},
-            UsageError, "test-rows-missing", "--max-drop accuracy=1",
+            {"test": None, "max_metric_drop": ["accuracy=1"]},
+            UsageError, "test-rows-missing", "--max-metric-drop accuracy=1",
         ),
         ({"min_speedup": ["1.1@32"]}, UsageError, "batch-size-not-measured", "32"),
         (
             {"bench": False, "min_speedup": ["1.1"]},
             UsageError, "options-exclude-each-other", "--no-bench",
         ),
-        ({"max_drop": ["bleu=1"]}, UsageError, "metric-of-another-task", "accuracy"),
+        ({"max_metric_drop": ["bleu=1"]}, UsageError, "metric-of-another-task", "accuracy"),
         ({"model": "/nothing/there"}, InputError, "checkpoint-missing", "/nothing/there"),
     ],
 )  # fmt: skip
@@ -157,7 +157,7 @@ def test_compressed_checkpoints_are_not_compressed_again(inputs, finished, tmp_p
 
 def test_the_gate_is_judged_on_the_runs_own_numbers(inputs, finished, tmp_path):
     out = shutil.copytree(finished, tmp_path / "out")
-    report = run(short(**inputs, max_drop=["accuracy=0"], min_speedup=["100@2"]), out)
+    report = run(short(**inputs, max_metric_drop=["accuracy=0"], min_speedup=["100@2"]), out)
     drop = report.variants[0].comparisons[0]
     assert drop.metric == "accuracy"
     lost, won = drop.discordant
@@ -166,7 +166,7 @@ def test_the_gate_is_judged_on_the_runs_own_numbers(inputs, finished, tmp_path):
                  for sign, pair in ((-1, (lost, won)), (1, (won, lost))))  # fmt: skip
     verdict = "passed" if low >= 0 else "failed" if high < 0 else "inconclusive"
     assert {outcome.rule: outcome.verdict for outcome in report.gate} == {
-        "max-drop accuracy=0": verdict,
+        "max-metric-drop accuracy=0": verdict,
         "min-speedup 100@2": "failed",
     }
 

@@ -16,9 +16,9 @@ from compressor.learned_masks import LEARNED
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask, belongs
 from compressor.model.surgery import gated, mask_gates, prune
-from compressor.pipeline.load import read_calibration
+from compressor.pipeline.inputs import encode, read
+from compressor.pipeline.repair import Repair
 from compressor.pipeline.run import run
-from compressor.pipeline.select import repair
 from compressor.pipeline.single_steps import score_checkpoint
 from compressor.progress import SILENT
 from compressor.request.recipe import Recipe, ScoreRequest
@@ -249,12 +249,10 @@ def test_the_learning_rate_follows_from_the_task(checkpoints, tmp_path, name, us
         options = wanted(
             checkpoints, tmp_path, name, recover="distill", distill_epochs=1, learning_rate=rate
         )
-        examples, _ = read_calibration(options.data, checkpoint, task)
-        found = repair(
-            options.recovery, checkpoint, task, examples, pruned,
-            seed=0, device="cpu", progress=SILENT,
-        )  # fmt: skip
-        return found.model.state_dict()
+        rows = read(options.data, checkpoint, task).calibration
+        examples = encode(rows, checkpoint, task)
+        repair = Repair(options.recovery, checkpoint, examples, 0, "cpu", SILENT)
+        return repair.run(pruned).model.state_dict()
 
     expected, other, found = distilled(usual), distilled(2 * usual), distilled(None)
     assert all(torch.equal(found[key], expected[key]) for key in expected)

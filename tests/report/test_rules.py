@@ -53,7 +53,7 @@ def test_rules_are_parsed():
     assert (
         parse_rules([rule.text for rule in rules[:3]], [rule.text for rule in rules[3:]]) == rules
     )
-    assert [rules[0].name, rules[3].name] == ["max-drop bleu=0.5", "min-speedup 1.1@16"]
+    assert [rules[0].name, rules[3].name] == ["max-metric-drop bleu=0.5", "min-speedup 1.1@16"]
     assert parse_rules([], []) == []
 
 
@@ -66,7 +66,7 @@ def test_a_malformed_drop_is_a_usage_error_with_an_example(text):
     with raises(UsageError, "max-drop-malformed") as caught:
         parse_rules([text], [])
     assert repr(text) in str(caught.value)
-    example = str(caught.value).rpartition("--max-drop ")[2]
+    example = str(caught.value).rpartition("--max-metric-drop ")[2]
     assert parse_rules([example], []) == [MaxDrop("bleu", 0.5)]
 
 
@@ -91,12 +91,12 @@ def test_an_unknown_metric_is_a_usage_error_that_suggests_a_known_one():
 
 
 @pytest.mark.parametrize(
-    ("max_drop", "min_speedup"),
+    ("max_metric_drop", "min_speedup"),
     [(["bleu=0.5", "BLEU=1"], []), ([], ["1.1@8", "1.2@8"]), ([], ["1.1", "1.2"])],
 )
-def test_two_limits_for_the_same_number_are_a_usage_error(max_drop, min_speedup):
+def test_two_limits_for_the_same_number_are_a_usage_error(max_metric_drop, min_speedup):
     with raises(UsageError, "rule-twice"):
-        parse_rules(max_drop, min_speedup)
+        parse_rules(max_metric_drop, min_speedup)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_drop_is_judged_by_its_confidence_bounds():
         ("heads-50", "inconclusive", False),
         ("heads-25", "failed", False),
     ]
-    assert outcomes[2].rule == "max-drop bleu=0.3"
+    assert outcomes[2].rule == "max-metric-drop bleu=0.3"
     assert outcomes[2].message == (
         "BLEU 31.20 against 34.21 dense: a drop of 3.01 [2.41, 3.60], at most 0.3 allowed"
     )

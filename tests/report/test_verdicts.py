@@ -172,11 +172,13 @@ def test_rules_from_a_recipe(flags, tmp_path, capsys):
     """The section `gate` of a recipe; what the command line says wins."""
     report, recipe = tmp_path / "report.json", tmp_path / "recipe.yaml"
     report.write_text(render_json(translator_report()), "utf-8")
-    recipe.write_text("gate: {max_drop: bleu=99}\nbudget: {name: none of its business}\n", "utf-8")
+    recipe.write_text(
+        "gate: {max_metric_drop: bleu=99}\nbudget: {name: none of its business}\n", "utf-8"
+    )
     assert invoke(["gate", str(report), "-c", str(recipe)]) == 0
     assert capsys.readouterr().out.count("passed  ") == 3
-    assert invoke(["gate", str(report), "-c", str(recipe), "--max-drop", "bleu=0.001"]) == 1
-    recipe.write_text("gate: {max_drops: bleu=99}\n", "utf-8")
+    assert invoke(["gate", str(report), "-c", str(recipe), "--max-metric-drop", "bleu=0.001"]) == 1
+    recipe.write_text("gate: {max_metric_drops: bleu=99}\n", "utf-8")
     with raises(UsageError, "option-unknown"):
         invoked("gate", report, "-c", recipe)
 
@@ -189,11 +191,11 @@ def test_an_option_for_rules_that_are_not_there_is_refused():
 def test_the_command_and_its_json(tmp_path, capsys):
     report = tmp_path / "report.json"
     report.write_text(render_json(translator_report()), "utf-8")
-    words = ["gate", str(report), "--max-drop", "bleu=4", "--max-size-mb"]
+    words = ["gate", str(report), "--max-metric-drop", "bleu=4", "--max-size-mb"]
     assert invoke([*words, "1000"]) == 0
     assert invoke([*words, "1"]) == 1
     capsys.readouterr()
-    assert invoke(["gate", str(report), "--max-drop", "bleu=0.3", "--json"]) == 1
+    assert invoke(["gate", str(report), "--max-metric-drop", "bleu=0.3", "--json"]) == 1
     data = json.loads(capsys.readouterr().out)
     assert (data["met"], data["verdict"]) == (False, "failed")
     assert [x["verdict"] for x in data["outcomes"]] == ["passed", "inconclusive", "failed"]
@@ -204,7 +206,7 @@ def test_the_command_and_its_json(tmp_path, capsys):
 @pytest.mark.parametrize(("met", "verdict"), [(True, "passed"), (False, "failed")])
 def test_outcomes_of_earlier_reports_have_two_verdicts(met, verdict, tmp_path):
     data = json.loads(render_json(translator_report()))
-    old = {"rule": "max-drop bleu=1", "variant": "heads-75", "met": met, "message": "a drop"}
+    old = {"rule": "max-metric-drop bleu=1", "variant": "heads-75", "met": met, "message": "a drop"}
     data |= {"schema_version": "2.0", "gate": [old]}
     (tmp_path / "report.json").write_text(json.dumps(data), "utf-8")
     (outcome,) = load_report(tmp_path / "report.json").gate

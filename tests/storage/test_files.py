@@ -78,7 +78,7 @@ def test_scores_and_their_plot_cannot_be_one_file(model, tmp_path):
 def test_junit_never_replaces_a_file_that_holds_something_else(mine, tmp_path):
     report, before = tmp_path / "r.json", mine.read_bytes()
     report.write_text(translator_report().model_dump_json(), encoding="utf-8")
-    gate = ["gate", report, "--max-drop", "bleu=100", "--junit"]
+    gate = ["gate", report, "--max-metric-drop", "bleu=100", "--junit"]
     with raises(InputError, "output-not-ours"):
         invoke(*gate, mine)
     assert mine.read_bytes() == before
@@ -162,7 +162,7 @@ def test_an_unwritable_report_or_junit_names_the_option_to_change(tmp_path):
         invoke("report", report, "-o", tmp_path / "afile")
     assert "--output" in str(caught.value)
     with raises(InputError, "output-not-writable") as caught:
-        invoke("gate", report, "--max-drop", "bleu=100", "--junit", tmp_path / "afile" / "x")
+        invoke("gate", report, "--max-metric-drop", "bleu=100", "--junit", tmp_path / "afile" / "x")
     assert "--junit" in str(caught.value)
 
 
@@ -180,7 +180,7 @@ def test_a_full_disk_is_an_input_error_and_not_a_bug(tmp_path, monkeypatch, caps
     monkeypatch.setattr("compressor.report.rules.check", full)
     report = tmp_path / "r.json"
     report.write_text(translator_report().model_dump_json(), encoding="utf-8")
-    assert run(["gate", str(report), "--max-drop", "bleu=100"]) == 4
+    assert run(["gate", str(report), "--max-metric-drop", "bleu=100"]) == 4
     message = capsys.readouterr().err
     assert "out/report.md" in message
     assert os.strerror(errno.ENOSPC) in message

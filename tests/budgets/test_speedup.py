@@ -7,8 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from compressor.budgets.counts import parse_floors
-from compressor.budgets.speed import (
+from compressor.budgets.cost_table import (
     RETRIES,
     cheapest,
     choose,
@@ -19,6 +18,7 @@ from compressor.budgets.speed import (
     savings,
     trial_mask,
 )
+from compressor.budgets.units import parse_floors
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
 from compressor.results import CostTable, LayerCost, Timing

@@ -1,6 +1,7 @@
-"""The text of `--distill-text`: checked before the run starts, translated once by the dense model.
+"""The repair after a cut, and the text of `--distill-text` that it may learn from.
 
-Within a run the exported dense model translates, several times as fast on the CPU as PyTorch.
+The text is checked before the run starts and translated once by the dense model. Within a run the
+exported dense model translates, several times as fast on the CPU as PyTorch.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from compressor.errors import UsageError
 from compressor.export.metadata import max_source_tokens
@@ -17,16 +20,90 @@ from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files
 from compressor.model.modes import evaluating
-from compressor.pipeline.context import Context
 from compressor.pipeline.stages import stage, weights_file
 from compressor.progress import Progress
+from compressor.recovery import RECOVERIES, Recovered, Recovery
+from compressor.recovery import recover as recover_model
 from compressor.recovery.text import Text, TextLines
 from compressor.recovery.translations import translate_lines
 from compressor.request.methods import RecoverySection
 from compressor.results import Source, Variant
 from compressor.runtime import Translator
 from compressor.storage.hashes import fingerprint, sha256_of
-from compressor.tasks import Rows, Task
+from compressor.storage.workspace import Workspace
+from compressor.tasks import Example, Rows, Task, get_task
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Repair:
+    """Recovery methods, with a checkpoint's model as what to come close to.
+
+    Args:
+        examples: calibration rows, encoded.
+        state: directory for files from which a stopped training goes on; None for none.
+        text: to distill from, of a translator with its translations.
+    """
+
+    steps: Sequence[RecoverySection]
+    checkpoint: Checkpoint
+    examples: Sequence[Example]
+    seed: int
+    device: str
+    progress: Progress
+    state: Path | None = None
+    text: Text | None = None
+
+    def __str__(self) -> str:
+        """`, repairing (reconstruct)`, for messages; empty where nothing is repaired."""
+        names = "+".join(step.name for step in self.steps)
+        return f", repairing ({names})" if names else ""
+
+    def run(self, pruned: nn.Module, name: str = "model") -> Recovered:
+        """Repair a pruned model.
+
+        Args:
+            name: of the model, for the file from which a stopped training goes on.
+        """
+        progress, task = self.progress, get_task(self.checkpoint.entry.task)
+        job = Recovery(
+            dense=self.checkpoint.model,
+            pruned=pruned,
+            layers=self.checkpoint.layers,
+            task=task,
+            examples=self.examples,
+            seed=self.seed,
+            device=self.device,
+            progress=lambda done, total: progress.update("repair", done, total),
+            report=progress.message,
+            state=self.state and self.state / f"distill-{name}.safetensors",
+            text=self.text,
+        )
+        methods = {}
+        for step in self.steps:
+            methods[step.name] = step.model_dump(exclude={"name", "text", "beams"})
+            for option, default in (
+                ("learning_rate", task.learning_rate), ("hidden", task.hidden_weight)
+            ):  # fmt: skip
+                if methods[step.name].get(option, default) is None:
+                    methods[step.name][option] = default
+        return recover_model(methods, job)
+
+
+def require_rows_to_train(
+    recovery: Sequence[RecoverySection], rows: int, *, learns: bool = False
+) -> None:
+    """Raise `InputError` if something is trained, and there are too few calibration rows for it.
+
+    Args:
+        learns: a mask is learned.
+    """
+    if learns or any(RECOVERIES[step.name].trains for step in recovery):
+        from compressor.training import require_enough
+
+        require_enough(rows)
 
 
 def text_path(recovery: Sequence[RecoverySection]) -> Path | None:
@@ -74,54 +151,53 @@ def open_text(
     )
 
 
-def translate_text(context: Context, dense: Variant) -> None:
-    """Translate the text of a run, if it has one and its model translates.
+def with_translations(repair: Repair, workspace: Workspace, dense: Variant) -> Repair:
+    """The repair of a run, its text translated where there is one and the model translates.
 
     Args:
         dense: the exported dense model.
     """
-    if context.text is not None and context.task.generates:
-        _translate(context, context.text, dense)
+    text = repair.text
+    if text is None or not text.task.generates:
+        return repair
+    beams = text_beams(repair.steps)
+    _translate(workspace, text, repair.checkpoint, dense, beams, repair.device)
+    return replace(repair, text=text.translated(weights_file(workspace, "distill-text")))
 
 
 @stage("distill-text")
-def _translate(context: Context, text: Text, dense: Variant) -> Source:
-    translator = Translator(dense.directory, precision=BASE, device=context.device, verify=False)
-    beams = text_beams(context.recipe.recovery)
-    path, progress = text.lines.path, context.progress
-    told: list[str] = []
+def _translate(
+    workspace: Workspace,
+    text: Text,
+    checkpoint: Checkpoint,
+    dense: Variant,
+    beams: int,
+    device: str,
+) -> Source:
+    translator = Translator(dense.directory, precision=BASE, device=device, verify=False)
+    path, progress = text.lines.path, workspace.progress
+    warned = False
 
     def answers(texts: Sequence[str]) -> list[str]:
+        nonlocal warned
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             translations = translator.translate(texts, num_beams=beams)
-        if caught and not told:
-            told.append(f"  lines of {path} with more than {text.max_tokens} tokens are cut")
-            progress.message(told[0])
+        if caught and not warned:
+            warned = True
+            progress.message(f"  lines of {path} with more than {text.max_tokens} tokens are cut")
         return translations
 
     sha256 = sha256_of(path)
-    weights = fingerprint(checkpoint_files(context.checkpoint.directory))
+    weights = fingerprint(checkpoint_files(checkpoint.directory))
     translate_lines(
         text.lines,
-        translations_file(context),
+        weights_file(workspace, "distill-text"),
         answers,
         key=f"{sha256} {weights} {beams}",
         progress=lambda done, total: progress.update("lines translated", done, total),
     )
     return Source(files=[path.as_posix()], rows=text.rows, sha256=sha256)
-
-
-def translations_file(context: Context) -> Path:
-    """Where a run keeps the translations of its text."""
-    return weights_file(context, "distill-text")
-
-
-def text_of_run(context: Context) -> Text | None:
-    """The text of a run with its translations, which are there (`translate_text`)."""
-    if context.text is None or not context.task.generates:
-        return context.text
-    return context.text.translated(translations_file(context))
 
 
 @contextmanager

@@ -12,18 +12,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from compressor.budgets.counts import Proof
-from compressor.budgets.quality import (
+from compressor.budgets.max_drop import (
     ERROR,
     Found,
+    Proof,
     accepted,
     error_of_look,
     find,
-    main_comparison,
     search,
 )
-from compressor.tasks import get_task
-from tests.helpers.scores import comparison, judged
+from tests.helpers.scores import judged
 
 
 @pytest.mark.parametrize(
@@ -43,15 +41,6 @@ def test_what_is_accepted(drop, bound, limit, measured, proven):
     probe = judged(3, -drop, bound)
     assert accepted(probe, limit, "measured") is measured
     assert accepted(probe, limit, "bound") is proven
-
-
-@pytest.mark.parametrize(
-    ("task", "others", "main"),
-    [("translation", "chrf", "bleu"), ("classification", "mcc", "accuracy")],
-)
-def test_the_tasks_main_metric_decides(task, others, main):
-    found = [comparison(0, 1, others), comparison(0, 1, main)]
-    assert main_comparison(found, get_task(task)).metric == main
 
 
 def counting(accepts: Callable[[int], bool]) -> tuple[Callable[[int], bool], list[int]]:

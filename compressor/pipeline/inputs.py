@@ -1,41 +1,29 @@
-"""The first steps of a run: the model, the rows, and everything that the stages share."""
+"""What a run starts from: the model, the rows, encoded, and batches to check every build on."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compressor import __version__
-from compressor.budgets.counts import check_possible
 from compressor.errors import EnvironmentProblem, InputError
 from compressor.export.metadata import max_source_tokens
-from compressor.export.precision_names import precisions_to_export
 from compressor.export.target_text import count_lines, tokens_of_text
 from compressor.export.vocabulary import output_tokens
-from compressor.importance import check_units
-from compressor.learned_masks import check_size
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
-from compressor.model.location import checkpoint_files
-from compressor.model.sublayers import Mask
 from compressor.options.bounds import MINIMUM_ROWS
-from compressor.pipeline.context import Context, DataRows, Probe
-from compressor.pipeline.distill_text import open_text, text_sha256
 from compressor.pipeline.stages import stage
 from compressor.progress import Progress
-from compressor.recovery import RECOVERIES
 from compressor.report import sentences
-from compressor.request.methods import RecoverySection
-from compressor.request.plan import floors_of, multiples_of, plan_budgets, units_to_prune
-from compressor.request.recipe import Recipe
-from compressor.request.sections import CalibrationData, Data, MaxDrop, ModelSection
+from compressor.request.sections import CalibrationData, Data, ModelSection
 from compressor.results import Source
 from compressor.runtime.session import choose_device
-from compressor.storage.hashes import fingerprint, sha256_of
-from compressor.storage.workspace import open_workspace
+from compressor.storage.hashes import sha256_of
+from compressor.storage.workspace import Workspace
 from compressor.tasks import (
+    Batch,
     Example,
     Rows,
     Task,
@@ -46,7 +34,7 @@ from compressor.tasks import (
 )
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 CHECKED_BATCHES = 4
 CHECKED_ROWS = 8  # per batch
@@ -58,6 +46,71 @@ SAMPLE_TEXTS = (
     "ÄÖÜ äöü ß “quoted” … 漢字 🙂",
     "",
 )
+
+
+@dataclass(frozen=True)
+class DataRows:
+    """The rows of a run.
+
+    Args:
+        test: rows that quality and speed are measured on.
+        shared: number of test rows whose texts are calibration rows too.
+        search: rows that a search for a budget looks at, none of which are test rows.
+    """
+
+    calibration: Rows | None
+    test: Rows | None
+    shared: int = 0
+    search: Rows | None = None
+
+    def sha256(self) -> dict[str, str | None]:
+        """What rows are for -> their fingerprint."""
+        rows = {"calibration": self.calibration, "test": self.test, "search": self.search}
+        return {name: None if given is None else given.sha256 for name, given in rows.items()}
+
+    @property
+    def fitted(self) -> Rows:
+        """The rows to score and check builds on: calibration rows, or others without those."""
+        rows = self.calibration or self.search or self.test
+        assert rows is not None
+        return rows
+
+    @property
+    def timed(self) -> Rows:
+        """The rows to time on: test rows, or calibration rows without those."""
+        return self.test or self.fitted
+
+
+def source_of(rows: Rows) -> Source:
+    """Which rows they are, for reports."""
+    return Source(files=rows.files, rows=len(rows.sources), sha256=rows.sha256)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Ragged batches and texts on which every build is compared with what it must equal."""
+
+    batches: Sequence[Batch]
+    texts: Sequence[str]
+
+    @property
+    def inputs(self) -> list[Mapping[str, Tensor]]:
+        """The tensors of every batch that a model's forward takes."""
+        return [batch.inputs() for batch in self.batches]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The rows that a model is scored, repaired and checked on, encoded.
+
+    Args:
+        references: the right answer to every row.
+        calibrated: whether they were given for that.
+    """
+
+    examples: Sequence[Example]
+    references: Sequence[str]
+    calibrated: bool = True
 
 
 def load(section: ModelSection, *, dense: bool = True) -> Checkpoint:
@@ -145,88 +198,15 @@ def pick_device(wanted: str, progress: Progress) -> str:
     return device
 
 
-def require_rows_to_train(
-    recovery: Sequence[RecoverySection], rows: int, *, learns: bool = False
-) -> None:
-    """Raise `InputError` if something is trained, and there are too few calibration rows for it.
-
-    Args:
-        learns: a mask is learned.
-    """
-    if learns or any(RECOVERIES[step.name].trains for step in recovery):
-        from compressor.training import require_enough
-
-        require_enough(rows)
-
-
-def prepare(
-    recipe: Recipe,
-    checkpoint: Checkpoint,
-    task: Task,
-    data: DataRows,
-    output: Path,
-    progress: Progress,
-) -> Context:
-    """Check all that can be checked before the first long computation, and open the workspace."""
-    device = pick_device(recipe.device, progress)
-    full = Mask.full(checkpoint.layers)
-    floors = floors_of(recipe.budget, full)
-    multiples = multiples_of(recipe.budget, full)
-    plans = plan_budgets(recipe, full, output)
-    units = units_to_prune(recipe.budget, [plan.budget for plan in plans])
-    for plan in plans:
-        check_possible(plan.budget, floors, full, units)
-        if recipe.learns:
-            check_size(recipe.method.name, plan.budget.keep, full)
-    if not recipe.learns:
-        check_units(recipe.method.name, units)
-    if isinstance(recipe.budget, MaxDrop):
-        data = hold_out(data, recipe.seed)
-    warn_of_shared_rows(data, progress)
+def fit(data: DataRows, checkpoint: Checkpoint, task: Task, progress: Progress) -> Fitted:
+    """Encode the rows to score, repair and check on; tells how many are cut."""
     examples = encode(data.fitted, checkpoint, task)
-    require_rows_to_train(recipe.recovery, len(examples), learns=recipe.learns)
-    text = open_text(recipe.recovery, data.fitted, task, checkpoint)
     cut = count_truncated(examples)
     if cut:
         progress.message(
             f"{cut} of {len(examples)} rows are longer than the model allows and were cut"
         )
-    identity = _identity(recipe, checkpoint, data, device)
-    return Context(
-        recipe=recipe,
-        checkpoint=checkpoint,
-        task=task,
-        units=units,
-        floors=floors,
-        multiples=multiples,
-        plans=plans,
-        data=data,
-        examples=examples,
-        probe=make_probe(data.fitted, examples, checkpoint.model, task),
-        device=device,
-        precisions=precisions_to_export(recipe.export.precision, device),
-        workspace=open_workspace(output, identity, progress),
-        progress=progress,
-        text=text,
-    )
-
-
-def _identity(
-    recipe: Recipe, checkpoint: Checkpoint, data: DataRows, device: str
-) -> dict[str, object]:
-    """What must be the same for a stopped run to go on: all but the gate's rules and checks."""
-    text = recipe.export.target_text
-    return {
-        **recipe.model_dump(mode="json", exclude={"gate": True, "model": {"verify"}}),
-        "device": device,
-        "version": __version__,
-        "weights": fingerprint(checkpoint_files(checkpoint.directory)),
-        "calibration_sha256": data.calibration and data.calibration.sha256,
-        "test_sha256": data.test and data.test.sha256,
-        "search_sha256": data.search and data.search.sha256,
-        "target_text_sha256": text and sha256_of(Path(text)),
-        "distill_text_sha256": text_sha256(recipe.recovery),
-    }
+    return Fitted(examples, data.fitted.targets, data.calibration is not None)
 
 
 @dataclass(frozen=True)
@@ -242,21 +222,25 @@ class TargetTokens:
     tokens: list[int] | None
 
 
-def target_tokens(context: Context) -> TargetTokens:
-    """The tokens that decoders of pruned models shall score."""
-    path = context.recipe.export.target_text
-    if path is None:
-        return TargetTokens(None, output_tokens(context.checkpoint))
-    return _tokens_of_text(context, Path(path))
+def target_tokens(workspace: Workspace, checkpoint: Checkpoint, text: str | None) -> TargetTokens:
+    """The tokens that decoders of pruned models shall score.
+
+    Args:
+        text: file in the target language.
+    """
+    if text is None:
+        return TargetTokens(None, output_tokens(checkpoint))
+    return _tokens_of_text(workspace, checkpoint, Path(text))
 
 
 @stage("target-text")
-def _tokens_of_text(context: Context, path: Path) -> TargetTokens:
-    lines = count_lines(path)
-    tokenizer, progress = context.checkpoint.tokenizer, context.progress
-    seen = tokens_of_text(path, tokenizer, lambda done: progress.update("target text", done, lines))
+def _tokens_of_text(workspace: Workspace, checkpoint: Checkpoint, path: Path) -> TargetTokens:
+    lines, progress = count_lines(path), workspace.progress
+    seen = tokens_of_text(
+        path, checkpoint.tokenizer, lambda done: progress.update("target text", done, lines)
+    )
     source = Source(files=[path.as_posix()], rows=lines, sha256=sha256_of(path))
-    return TargetTokens(source, output_tokens(context.checkpoint, seen))
+    return TargetTokens(source, output_tokens(checkpoint, seen))
 
 
 def make_probe(rows: Rows, examples: Sequence[Example], model: nn.Module, task: Task) -> Probe:
@@ -292,17 +276,3 @@ def synthetic_probe(checkpoint: Checkpoint, task: Task) -> Probe:
     ]
     batches = task.batches(examples, model, batch_tokens=None, batch_size=CHECKED_ROWS)
     return Probe(batches, SAMPLE_TEXTS)
-
-
-def read_calibration(
-    section: CalibrationData, checkpoint: Checkpoint, task: Task
-) -> tuple[list[Example], list[str]]:
-    """The calibration rows, encoded, and the right answer to each of them; none if none are given.
-
-    Raises:
-        InputError: malformed data.
-    """
-    rows = read(section, checkpoint, task).calibration
-    if rows is None:
-        return [], []
-    return encode(rows, checkpoint, task), rows.targets

@@ -1,7 +1,7 @@
 """`--speedup`: the cheapest loss that makes a model so much faster on this machine.
 
 What a unit costs is measured, not counted: for every kind of sublayer the model with all sublayers
-of the kind at n units is timed against the dense one (`compressor.pipeline.time_masks`). From these
+of the kind at n units is timed against the dense one (`Trials.time_units`). From these
 timings follows what each sublayer saves at n units; from the scores, what it loses. Without units,
 a sublayer's fixed cost is saved as well, which multiply-adds do not show. Choosing one count per
 sublayer so that the savings suffice and the losses add up to the least is a multiple-choice
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.budgets.counts import MULTIPLES, Floors, Multiples, removal_groups
+from compressor.budgets.units import MULTIPLES, Floors, Multiples, removal_groups
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores, kind_of, units_of
 from compressor.results import CostTable, LayerCost, SpeedTry, Timing

@@ -1,0 +1,284 @@
+"""What the program asks of a budget, whatever its kind, and what a budget may ask of a run.
+
+A kind of budget is one class: its options, its text, how it chooses units, and what it needs
+measured. `compressor.budgets` lists the kinds.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+from pydantic import TypeAdapter, field_validator
+
+from compressor.budgets.path import PathCut, UnitCosts
+from compressor.budgets.units import (
+    MULTIPLES,
+    Floors,
+    Multiples,
+    fewest_units,
+    parse_floors,
+    parse_multiples,
+)
+from compressor.errors import UsageError
+from compressor.model.sublayers import Mask, Scores, Units
+from compressor.options.bounds import MOST_CHARACTERS
+from compressor.options.declare import Section, option
+from compressor.results import QualityProbe, QualitySearch, Source, SpeedSearch, Throughput, Timing
+
+Search = SpeedSearch | QualitySearch
+Prune = Literal["heads", "neurons", "both"]
+Cut = Callable[[Scores, Mask], Mask]  # from scores, and what is left, to what a step leaves
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The units to keep, and what led to them.
+
+    Args:
+        text: how they were found, in words, where scores alone do not tell.
+        search: what was measured on the way, for budgets that are measured.
+    """
+
+    mask: Mask
+    scores: Scores
+    text: str = ""
+    search: Search | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {
+            "kept": self.mask.to_json(),
+            "units": self.mask.totals(),
+            "scores": self.scores.to_json(),
+            "text": self.text,
+            "search": None if self.search is None else self.search.model_dump(mode="json"),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Choice:
+        """Inverse of `to_json`.
+
+        Raises:
+            ValueError, KeyError, TypeError: `data` is something else.
+        """
+        return cls(
+            Mask.from_json(data["kept"], data["units"]),
+            Scores.from_json(data["scores"]),
+            data["text"],
+            TypeAdapter[Search | None](Search | None).validate_python(data["search"]),
+        )
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What may be removed from a model.
+
+    Args:
+        full: all units of the dense model.
+        units: which go: heads, neurons, or both.
+        floors: least number of units in each sublayer of a kind.
+        multiples: in which groups units go.
+    """
+
+    full: Mask
+    units: frozenset[Units]
+    floors: Floors
+    multiples: Multiples
+
+    def __str__(self) -> str:
+        """`72 heads and 9,216 neurons`, the units that compete."""
+        return " and ".join(f"{self.full.total(name):,} {name}" for name in sorted(self.units))
+
+
+class Trials(Protocol):
+    """What a run does for a budget that chooses units."""
+
+    @property
+    def limits(self) -> Limits:
+        """What may go."""
+
+    @property
+    def costs(self) -> UnitCosts:
+        """What units cost in multiply-adds."""
+
+    def message(self, text: str) -> None:
+        """Tell the user what was found."""
+
+    def scores(self) -> Scores:
+        """Scores of all units of the dense model that may go."""
+
+    def cut_in_steps(self, cuts: Sequence[Cut]) -> Choice:
+        """Remove units in steps, scoring anew (and repairing, if the run repairs) between them."""
+
+    def time_units(self, kind: str, counts: Sequence[int], at_batch: int) -> Throughput:
+        """Time models with all sublayers of a kind at so many units; `KIND=COUNT` and `dense`."""
+
+    def time_mask(self, mask: Mask, number: int, at_batch: int) -> Timing:
+        """Time one choice against the dense model; `number` tells tries apart, from 1."""
+
+    def least_provable_drop(self, error: float) -> float:
+        """The drop that a model without one changed answer to the searched rows can just prove."""
+
+    def search_rows(self) -> tuple[Source, int, str]:
+        """The rows to search on, how many others are held out, and the metric that counts."""
+
+    def warn_if_unproven(self, search: QualitySearch) -> None:
+        """Tell the user where the rows were too few to prove what was asked for."""
+
+    def judge(self, cut: PathCut, drop: float, error: float) -> QualityProbe:
+        """Build a smaller model and compare its answers to the searched rows with the dense one's.
+
+        Args:
+            drop: of the main metric that is allowed.
+            error: one-sided, of the bound.
+        """
+
+    def judge_held_out(self, cut: PathCut, drop: float, error: float) -> QualityProbe:
+        """The same, on the held-out rows, of a model that `judge` found within the limit."""
+
+
+class Budget(Section):
+    """How much of a model goes; each kind is a subclass."""
+
+    name: str
+    floor: str | None = option(
+        None,
+        help="Units each sublayer keeps at least: 1 (head), or cross=2,neurons=64. Default: 1 head "
+        "where heads are counted, else 0.",
+    )
+    multiple: str | None = option(
+        None, help="Units go in groups: 64 (neurons), or heads=2,neurons=64. Default: 32 neurons."
+    )
+
+    default_floor: ClassVar[str] = "1"
+    searches_rows: ClassVar[bool] = False  # half of the test rows are for a search
+    by_penalty: ClassVar[bool] = False  # a penalty on open gates decides how many units stay
+    needs_scores: ClassVar[str] = ""  # what it is, where a learned mask cannot meet it
+
+    @field_validator("floor", "multiple", mode="before")
+    @classmethod
+    def _text(cls, value: Any) -> Any:
+        text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        if isinstance(text, str) and len(text) > MOST_CHARACTERS:
+            raise ValueError(f"a text of {len(text):,} characters is too long")
+        return text
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """The budget of one artifact in words, as in `keep 0.5`."""
+
+    @property
+    def as_typed(self) -> str:
+        """The option that chose it, as in `--keep 0.5`, for messages."""
+        return f"--{self.text}"
+
+    @property
+    def timed_batch(self) -> int | None:
+        """Batch size at which choices are timed, of budgets that measure speed."""
+        return None
+
+    @property
+    def scorings(self) -> int:
+        """How often units are scored."""
+        return 1
+
+    @property
+    def slug(self) -> str:
+        """Name of the artifact's directory when a run has several budgets."""
+        return self.text.replace(" ", "-").replace("=", "-").replace(",", "-").replace("%", "pct")
+
+    def each(self) -> Sequence[Self]:
+        """One budget for each artifact."""
+        return [self]
+
+    @abstractmethod
+    def units(self, full: Mask) -> frozenset[Units]:
+        """Whether heads go, or neurons, or both.
+
+        Raises:
+            UsageError: the model does not have what the budget counts.
+        """
+
+    def limits(self, full: Mask) -> Limits:
+        """What may go of a model with these units.
+
+        Raises:
+            UsageError: floors or multiples that are not numbers, or of units that are not there.
+        """
+        floors = parse_floors(self.floor or self.default_floor, full)
+        multiples = MULTIPLES if self.multiple is None else parse_multiples(self.multiple, full)
+        return Limits(full, self.units(full), floors, multiples)
+
+    def require_possible(self, limits: Limits) -> None:
+        """Raise `UsageError` if the floors make the budget impossible."""
+
+    def action(self, method: str) -> str:
+        """What choosing its units means, for messages.
+
+        Args:
+            method: that learns the mask; empty where units are scored.
+        """
+        if method:
+            return f"learning with {method} which units to keep ({self.text})"
+        return f"choosing units: {self.text}"
+
+    def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:
+        """What a learned mask is told: units to keep per pool, or the penalty per open gate.
+
+        Raises:
+            UsageError: the model does not have what the budget counts.
+        """
+        raise NotImplementedError(f"a learned mask cannot meet {self.needs_scores}")
+
+    @abstractmethod
+    def choose(self, trials: Trials) -> Choice:
+        """The units to keep.
+
+        Raises:
+            UsageError: the budget cannot be met.
+        """
+
+
+class CompetingUnits(Budget):
+    """Base of budgets for which heads and neurons compete."""
+
+    prune: Prune = option("both", help="Which units go: heads, neurons or both.")
+
+    default_floor: ClassVar[str] = "0"
+
+    def units(self, full: Mask) -> frozenset[Units]:
+        return frozenset({"heads", "neurons"} if self.prune == "both" else {self.prune})
+
+
+class SearchedUnits(CompetingUnits):
+    """Base of budgets that measure models while they choose."""
+
+    needs_scores: ClassVar[str] = "a budget that is measured"
+
+    def action(self, method: str) -> str:
+        return f"searching units for {self.text}"
+
+    def require_possible(self, limits: Limits) -> None:
+        full, units = limits.full, limits.units
+        total = sum(full.total(name) for name in units)
+        if total == sum(fewest_units(full, limits.floors, name) for name in units):
+            raise UsageError(
+                f"{self.text}: the floors keep all {total:,} {' and '.join(sorted(units))}; lower "
+                "--floor",
+                id="floors-too-high",
+            )
+
+
+def amounts_as_text(value: Any) -> Any:
+    """A value or a list of them, as texts: in a file `keep: 0.5` will do."""
+    parts = value if isinstance(value, list) else [value]
+    for part in parts:
+        if not isinstance(part, str | int | float):
+            raise ValueError("write a number, a text, or a list of them")
+        if isinstance(part, str) and len(part) > MOST_CHARACTERS:
+            raise ValueError(f"a text of {len(part):,} characters is too long")
+    return [str(part) for part in parts]

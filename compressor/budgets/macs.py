@@ -1,0 +1,73 @@
+"""`--macs`: a share of the dense model's multiply-adds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import field_validator
+
+from compressor.budgets.base import Choice, CompetingUnits, Trials
+from compressor.budgets.path import removal_path
+from compressor.errors import UsageError
+from compressor.model.sublayers import Mask, Scores
+from compressor.options.bounds import MOST_STEPS
+from compressor.options.declare import option
+
+
+class Macs(CompetingUnits):
+    """A share of the dense model's multiply-adds, heads and neurons by error per cost."""
+
+    name: Literal["macs"] = "macs"
+    macs: list[float] = option(
+        min_length=1,
+        selects=True,
+        help="Share of the dense model's multiply-adds to keep, as in 0.5; several: 0.7,0.5,0.3.",
+    )
+    steps: int = option(
+        1, ge=1, le=MOST_STEPS, help="Remove in so many steps; scores anew before each."
+    )
+
+    needs_scores: ClassVar[str] = "a share of the multiply-adds"
+
+    @field_validator("macs", mode="before")
+    @classmethod
+    def _shares(cls, value: Any) -> Any:
+        values = value if isinstance(value, list) else [value]
+        return [part for x in values for part in (x.split(",") if isinstance(x, str) else [x])]
+
+    @field_validator("macs")
+    @classmethod
+    def _between_0_and_1(cls, value: list[float]) -> list[float]:
+        for share in value:
+            if not 0 < share < 1:
+                raise UsageError(
+                    f"--macs {share:g} is not a share of the multiply-adds; give a number between "
+                    "0 and 1, as in --macs 0.5",
+                    id="option-invalid",
+                )
+        return value
+
+    def each(self) -> Sequence[Self]:
+        return [self.model_copy(update={"macs": [share]}) for share in self.macs]
+
+    @property
+    def text(self) -> str:
+        return f"macs {self.macs[0]:.15g}"
+
+    @property
+    def scorings(self) -> int:
+        return self.steps
+
+    def choose(self, trials: Trials) -> Choice:
+        limits, costs = trials.limits, trials.costs
+
+        def cut_to(share: float, scores: Scores, mask: Mask) -> Mask:
+            path = removal_path(scores, mask, limits.floors, costs, limits.multiples)
+            return path.mask(path.position_at(share))
+
+        gone, steps = 1 - self.macs[0], self.steps
+        return trials.cut_in_steps(
+            [partial(cut_to, 1 - gone * step / steps) for step in range(1, steps + 1)]
+        )

@@ -1,0 +1,278 @@
+"""`--max-drop 0.3`: the smallest model that loses no more than 0.3 of the main metric.
+
+Cuts lie on a path of nested masks (`compressor.budgets.path`), from the dense model to the smallest
+one allowed, and the only question is how far to go. Each answer is a real model, built, repaired
+and run on test rows; a binary search needs few.
+
+A cut is accepted if its measured drop is within the limit and, unless `--drop-proof measured`, its
+lower confidence bound is too: the burden of proof is the pruned model's. If no cut can be proven,
+the largest is taken that the measured drop allows, and `Found` says that it is not proven. Few rows
+cannot prove a small drop of any model, not even of one without a changed answer; that is known
+beforehand, and the search goes by the measured drop at once.
+
+A search picks, among models that it measured, one that did well on its rows by luck as well. So
+the model it ends with is judged once more, on rows that were held out. If these refuse it, the next
+smaller cut is judged on them, and so on. Look k tests with a one-sided error of 5 %/2^k, so that
+all looks together let a model that loses more than the limit pass in at most 5 % of all runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from pydantic import field_validator
+
+from compressor.budgets.base import Choice, SearchedUnits, Trials
+from compressor.budgets.path import PathCut, RemovalPath, removal_path
+from compressor.errors import UsageError
+from compressor.options.declare import option
+from compressor.results import QualityProbe, QualitySearch
+
+ERROR = 0.05  # one-sided, of all looks at the held-out rows together
+# In binary floating point a drop of exactly 0.5 may come out as 0.5000000000000071.
+ROUNDING = 1e-9
+
+Proof = Literal["bound", "measured"]  # what a smaller model must show
+Probe = Callable[[int], QualityProbe]
+Look = Callable[[int, int], QualityProbe]
+
+
+def error_of_look(number: int) -> float:
+    """One-sided error of the `number`th test of a model on the same rows, counted from 1.
+
+    Of the first, the bound is the lower end of a 95 % interval; all of them add up to `ERROR`.
+    """
+    return ERROR / 2.0**number
+
+
+def within(probe: QualityProbe, drop: float) -> bool:
+    """Whether the measured drop is at most `drop`; false for NaN."""
+    return -probe.comparison.difference <= drop + ROUNDING
+
+
+def proven(probe: QualityProbe, drop: float) -> bool:
+    """Whether the bound shows that the drop is at most `drop`; false for NaN."""
+    return probe.bound is not None and -probe.bound <= drop + ROUNDING
+
+
+def accepted(probe: QualityProbe, drop: float, proof: Proof) -> bool:
+    """Whether a cut's measured drop, and where it must be proven its bound, is within the limit."""
+    return within(probe, drop) and (proof == "measured" or proven(probe, drop))
+
+
+def search(last: int, accepts: Callable[[int], bool]) -> int:
+    """Bisect for the largest cut that is accepted.
+
+    The largest of all is tried first. Where acceptance does not fall along the path, what is found
+    is still accepted, and the next larger cut was tried and is not.
+
+    Args:
+        last: position of the largest cut; position 0 is the dense model, accepted untried.
+        accepts: builds and judges the model at a position.
+    """
+    if last == 0 or accepts(last):
+        return last
+    good, bad = 0, last
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if accepts(middle):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search ended with.
+
+    Args:
+        position: of the model to deliver; 0 if only the dense one is within the limit.
+        proven: whether its bound on the held-out rows is within the limit.
+        probes: models judged on the rows of the search, in the order they were made.
+        looks: models judged on the held-out rows, in this order.
+    """
+
+    position: int
+    proven: bool
+    probes: list[QualityProbe]
+    looks: list[QualityProbe]
+
+
+def find(
+    last: int, drop: float, proof: Proof, probe: Probe, look: Look, provable: bool = True
+) -> Found:
+    """Search for the largest cut within a limit, and confirm it on the held-out rows.
+
+    Where none can be proven, the largest cut is found that was within the limit as measured: on
+    the rows of the search, and of those looked at on the held-out rows as well.
+
+    Args:
+        last: position of the largest cut on the path.
+        proof: what a model must show; see `accepted`.
+        probe: builds the model at a position and judges it on the rows of the search.
+        look: judges the model at a position, which was built, on the held-out rows; takes the
+            number of the look, for `error_of_look`.
+        provable: whether the rows of the search are enough to prove any drop within the limit.
+    """
+    if not provable:
+        proof = "measured"
+    probes: dict[int, QualityProbe] = {}
+    looks: dict[int, QualityProbe] = {}
+
+    def accepts(position: int) -> bool:
+        if position not in probes:
+            probes[position] = probe(position)
+        return accepted(probes[position], drop, proof)
+
+    position = search(last, accepts)
+    if position == 0 and proof == "bound":
+        proof = "measured"
+        position = search(last, accepts)
+    while position:
+        looks[position] = look(position, len(looks) + 1)
+        if accepted(looks[position], drop, proof):
+            break
+        position = _next_smaller(position, probes, accepts)
+    if position == 0:
+        position = max((p for p, seen in looks.items() if within(seen, drop)), default=0)
+    is_proven = position > 0 and proven(looks[position], drop)
+    return Found(position, is_proven, list(probes.values()), list(looks.values()))
+
+
+def _next_smaller(position: int, tried: Iterable[int], accepts: Callable[[int], bool]) -> int:
+    """The next smaller cut that the search accepted; beyond those, half the cut until one is."""
+    known = [other for other in tried if other < position and accepts(other)]
+    if known:
+        return max(known)
+    position //= 2
+    while position and not accepts(position):
+        position //= 2
+    return position
+
+
+class MaxDrop(SearchedUnits):
+    """As few units as lose no more than this of the main metric."""
+
+    name: Literal["max-drop"] = "max-drop"
+    max_drop: float = option(
+        ge=0,
+        allow_inf_nan=False,
+        selects=True,
+        help="The smallest model whose BLEU or accuracy on held-out test rows is shown to fall by "
+        "at most this, as in 0.3.",
+    )
+    drop_proof: Proof = option(
+        "bound",
+        help="What shows it: bound (the lower confidence bound is within --max-drop) or measured "
+        "(the measured drop is).",
+    )
+
+    searches_rows: ClassVar[bool] = True
+
+    @field_validator("max_drop", mode="before")
+    @classmethod
+    def _from_0(cls, value: Any) -> Any:
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            return value
+        if not 0 <= number < math.inf:
+            raise UsageError(
+                f"--max-drop {value}: a drop is a number from 0 up, as in --max-drop 0.3",
+                id="option-invalid",
+            )
+        return value
+
+    @property
+    def text(self) -> str:
+        return f"max-drop {self.max_drop:.15g}"
+
+    @property
+    def as_typed(self) -> str:
+        return f"--max-drop {self.max_drop:g}"
+
+    def choose(self, trials: Trials) -> Choice:
+        limits, scores = trials.limits, trials.scores()
+        path = removal_path(scores, limits.full, limits.floors, trials.costs, limits.multiples)
+        if len(path) == 1:
+            raise UsageError(
+                f"{self.text}: the floors keep all units; lower --floor or --multiple",
+                id="floors-too-high",
+            )
+        rows, held_out, metric = trials.search_rows()
+        trials.message(
+            f"  searching on {rows.rows:,} of the {rows.rows + held_out:,} test rows; the other "
+            f"{held_out:,} are held out for the final figures"
+        )
+        found = find(
+            len(path) - 1,
+            self.max_drop,
+            self.drop_proof,
+            lambda position: self._probe(trials, path.cut(position)),
+            lambda position, number: self._look(trials, path.cut(position), number),
+            self._is_provable(trials, rows.rows, metric),
+        )
+        if found.position == 0:
+            raise self._unreachable(found, path, metric)
+        search = QualitySearch(
+            drop=self.max_drop,
+            metric=metric,
+            probes=found.probes,
+            proof=self.drop_proof,
+            rows=rows,
+            held_out=held_out,
+            looks=found.looks,
+            delivered=found.position,
+            proven=found.proven,
+        )
+        trials.warn_if_unproven(search)
+        count = "1 model" if len(found.probes) == 1 else f"{len(found.probes)} models"
+        text = f"searched on {rows.rows:,} test rows, {count} built and run"
+        return Choice(path.mask(found.position), scores, text, search)
+
+    def _is_provable(self, trials: Trials, rows: int, metric: str) -> bool:
+        if self.drop_proof == "measured":
+            return True
+        least = trials.least_provable_drop(error_of_look(1))
+        if least <= self.max_drop + ROUNDING:
+            return True
+        trials.message(
+            f"  {rows:,} rows cannot prove a drop of less than {least:.2f} {metric}, not even for "
+            "a model without one changed answer; the search goes by the measured drop"
+        )
+        return False
+
+    def _probe(self, trials: Trials, cut: PathCut) -> QualityProbe:
+        probe = trials.judge(cut, self.max_drop, error_of_look(1))
+        return self._judged(trials, probe, f"  {cut.mask}")
+
+    def _look(self, trials: Trials, cut: PathCut, number: int) -> QualityProbe:
+        probe = trials.judge_held_out(cut, self.max_drop, error_of_look(number))
+        return self._judged(trials, probe, f"  on the held-out rows: {cut.mask}")
+
+    def _judged(self, trials: Trials, probe: QualityProbe, what: str) -> QualityProbe:
+        """A probe with its verdict, which the user is told."""
+        is_accepted = accepted(probe, self.max_drop, self.drop_proof)
+        refused = "not proven" if within(probe, self.max_drop) else "refused"
+        trials.message(
+            f"{what}: {probe.comparison.metric} {probe.comparison.difference:+.2f}, bound "
+            f"{probe.bound:+.2f}: {'accepted' if is_accepted else refused}"
+        )
+        return probe.model_copy(update={"accepted": is_accepted})
+
+    def _unreachable(self, found: Found, path: RemovalPath, metric: str) -> UsageError:
+        """No cut is within the limit: which one lost least, and how to go on."""
+        where = "the held-out rows" if found.looks else "the rows of the search"
+        best = max(found.looks or found.probes, key=lambda probe: probe.comparison.difference)
+        assert best.position is not None
+        return UsageError(
+            f"--max-drop {self.max_drop:.15g}: no smaller model loses as little; of those tried, "
+            f"the one with {path.mask(best.position)} loses least, "
+            f"{-best.comparison.difference:.2f} {metric} on {where}; allow that much, or repair "
+            "with --recover reconstruct+distill",
+            id="max-drop-unreachable",
+        )

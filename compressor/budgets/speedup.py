@@ -1,0 +1,83 @@
+"""`--speedup`: as few units as make the model so many times as fast on this machine."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from compressor.budgets.base import Choice, SearchedUnits, Trials
+from compressor.model.sublayers import kind_of, units_of
+from compressor.options.bounds import BatchSize
+from compressor.options.declare import option
+from compressor.results import CostTable, LayerCost, SpeedSearch
+
+
+class Speedup(SearchedUnits):
+    """As few units as make the model so many times as fast on this machine."""
+
+    name: Literal["speedup"] = "speedup"
+    speedup: float = option(
+        gt=1,
+        allow_inf_nan=False,
+        selects=True,
+        help="Instead of units to keep: 1.3 times as fast on this machine.",
+    )
+    at_batch: BatchSize = option(16, help="Batch size of --speedup.")
+
+    @property
+    def text(self) -> str:
+        return f"speedup {self.speedup:.15g} at batch {self.at_batch}"
+
+    @property
+    def as_typed(self) -> str:
+        return f"--speedup {self.speedup:g}"
+
+    @property
+    def timed_batch(self) -> int:
+        return self.at_batch
+
+    def choose(self, trials: Trials) -> Choice:
+        from compressor.budgets.cost_table import choose, fewest, reach  # imports NumPy
+
+        limits, scores = trials.limits, trials.scores()
+        full, floors, multiples = limits.full, limits.floors, limits.multiples
+        table = self.measure_costs(trials)
+        mask, tries = reach(
+            self.speedup,
+            lambda aim: choose(scores, full, floors, table, aim, multiples),
+            fewest(scores, full, floors, table, multiples),
+            lambda mask, number: trials.time_mask(mask, number, self.at_batch),
+        )
+        if not tries[-1].met:
+            trials.message(
+                f"no choice reached {self.speedup:g} at batch {self.at_batch} in {len(tries)} "
+                "tries; the fastest one is taken"
+            )
+        count = "1 choice" if len(tries) == 1 else f"{len(tries)} choices"
+        text = f"by the measured cost of units at batch {self.at_batch}, {count} timed"
+        return Choice(
+            mask, scores, text, SpeedSearch(wanted=self.speedup, costs=table, tries=tries)
+        )
+
+    def measure_costs(self, trials: Trials) -> CostTable:
+        """The cost table, from models with all sublayers of a kind at some numbers of units."""
+        from compressor.budgets.cost_table import counts_to_measure, layer_costs
+
+        limits = trials.limits
+        rows: list[LayerCost] = []
+        seconds: list[float] = []
+        lengths = ""
+        for kind in limits.full.kinds():
+            if units_of(kind) not in limits.units:
+                continue
+            totals = [n for name, n in limits.full.totals().items() if kind_of(name) == kind]
+            counts = counts_to_measure(totals[0], limits.floors[kind], kind, limits.multiples)
+            if not counts:
+                continue
+            measured = trials.time_units(kind, counts, self.at_batch)
+            timings = {row.variant: row for row in measured.rows}
+            by_count = {count: timings[f"{kind}={count}"] for count in counts}
+            rows += layer_costs(kind, len(totals), by_count)
+            seconds.append(self.at_batch / timings["dense"].sentences_per_second)
+            lengths = measured.lengths
+        mean = sum(seconds) / len(seconds)
+        return CostTable(batch_size=self.at_batch, dense_seconds=mean, lengths=lengths, rows=rows)

@@ -1,0 +1,266 @@
+"""Units of a model: amounts of them as text, what may go, and from scores to a mask.
+
+An amount is written `0.5` (a fraction) or `36` (a count) of heads, or per pool:
+`heads=0.7,neurons=0.5`, `encoder_self=0.3,cross=0.8`. A pool is all heads, all neurons, or one kind
+of sublayer; pools that are not named keep all their units. Floors say how many units every sublayer
+must keep. Neurons go in groups, so that what is left suits vector units (`Multiples`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from compressor.errors import UsageError, did_you_mean
+from compressor.model.sublayers import (
+    KINDS,
+    UNITS_OF,
+    Mask,
+    Scores,
+    Units,
+    belongs,
+    kind_of,
+    units_of,
+)
+
+HEADS: Units = "heads"
+NEURONS: Units = "neurons"
+Floors = Mapping[str, int]  # kind -> least number of units in each of its sublayers
+# Of heads and of neurons: each sublayer keeps a multiple of so many, or all that it has.
+Multiples = Mapping[str, int]
+MULTIPLES: Multiples = {HEADS: 1, NEURONS: 32}
+
+
+def parse_amount(mode: Literal["keep", "remove"], text: str, full: Mask) -> dict[str, int]:
+    """Read `--keep` or `--remove`: the units to keep per pool, of a model with those of `full`.
+
+    Raises:
+        UsageError: not a number, out of range, or a pool the model does not have.
+    """
+    keep = {}
+    for pool, amount in _parts(text, full, f"--{mode}").items():
+        total = full.total(pool)
+        count = _count(amount, total, pool, f"--{mode} {text}")
+        keep[pool] = count if mode == "keep" else total - count
+    for pool in keep:
+        if pool in UNITS_OF and UNITS_OF[pool] in keep:
+            raise UsageError(
+                f"--{mode} {text}: {pool} is among the {UNITS_OF[pool]} already; give either",
+                id="budget-invalid",
+            )
+    return keep
+
+
+def parse_multiples(text: str, full: Mask) -> dict[str, int]:
+    """Read `--multiple`: `64` of neurons, or `heads=2,neurons=64`."""
+    multiples = dict(MULTIPLES)
+    parts = _parts(text if "=" in text else f"{NEURONS}={text}", full, "--multiple")
+    for units, amount in parts.items():
+        if units in UNITS_OF or not amount.isdecimal() or int(amount) < 1:
+            raise UsageError(
+                f"--multiple {text}: write a number from 1, as in --multiple 64, or "
+                "--multiple heads=2,neurons=64",
+                id="multiple-invalid",
+            )
+        multiples[units] = int(amount)
+    return multiples
+
+
+def parse_floors(text: str, full: Mask) -> dict[str, int]:
+    """Read `--floor`: `1` (of heads), or per pool `cross=2,neurons=64`.
+
+    Kinds that are not named get 1 head, or no neuron.
+    """
+    floors = {kind: int(UNITS_OF[kind] == HEADS) for kind in full.kinds()}
+    for pool, amount in _parts(text, full, "--floor").items():
+        if not amount.isdecimal():
+            raise UsageError(
+                f"--floor {text}: {amount!r} is not a number of {_unit_name(pool)}; write --floor "
+                "1, or --floor cross=2",
+                id="floor-invalid",
+            )
+        floors.update({k: int(amount) for k in floors if pool in (k, UNITS_OF[k])})
+    return floors
+
+
+def _unit_name(pool: str) -> str:
+    return UNITS_OF.get(pool, pool)
+
+
+def _parts(text: str, full: Mask, option: str) -> dict[str, str]:
+    if "=" not in text:
+        return {HEADS: text.strip()}
+    parts: dict[str, str] = {}
+    for part in text.split(","):
+        pool, equals, amount = (piece.strip() for piece in part.partition("="))
+        if not equals or pool in parts:
+            raise UsageError(
+                f"{option} {text}: write each as POOL=AMOUNT once, as in "
+                f"{option} heads=0.7,neurons=0.5 or {option} encoder_self=0.3,cross=0.8",
+                id="budget-invalid",
+            )
+        pools = [HEADS, NEURONS, *full.kinds()]
+        if pool not in pools:
+            known = "the model has no" if pool in KINDS else "there is no"
+            raise UsageError(
+                f"{option} {text}: {known} {pool!r}; there are {', '.join(pools)}"
+                + did_you_mean(pool, pools),
+                id="kind-unknown",
+            )
+        parts[pool] = amount
+    return parts
+
+
+def _count(amount: str, total: int, pool: str, where: str) -> int:
+    """A count, or a fraction of `total` rounded to the nearest unit (0.5 rounds up)."""
+    try:
+        if amount.isdecimal():
+            count = int(amount)
+        else:
+            number = float(amount.rstrip("%")) / (100 if amount.endswith("%") else 1)
+            if not 0 <= number <= 1:
+                raise ValueError
+            count = int(number * total + 0.5)
+    except ValueError as error:
+        raise UsageError(
+            f"{where}: {amount!r} is neither a fraction (0.5, 50%) nor a number of "
+            f"{_unit_name(pool)} (36)",
+            id="budget-invalid",
+        ) from error
+    if count > total:
+        raise UsageError(
+            f"{where}: there are only {total:,} {_unit_name(pool)}; ask for at most that",
+            id="budget-too-large",
+        )
+    return count
+
+
+def fewest_units(full: Mask, floors: Floors, pool: str | None = None) -> int:
+    """How many units the floors demand, of one pool or of all."""
+    return sum(
+        min(len(flags), floors[kind_of(name)])
+        for name, flags in full.keep.items()
+        if belongs(name, pool)
+    )
+
+
+def check_possible(text: str, keep: Mapping[str, int], floors: Floors, full: Mask) -> None:
+    """Raise `UsageError` if the floors make a count of units impossible; says how many are needed.
+
+    Args:
+        text: the budget, for the message.
+        keep: units to keep per pool.
+    """
+    for pool, wanted in keep.items():
+        needed = fewest_units(full, floors, pool)
+        if wanted < needed:
+            names = [name for name in full.keep if belongs(name, pool)]
+            of = "" if pool in (HEADS, NEURONS) else f" of {pool}"
+            raise UsageError(
+                f"{text} leaves {wanted:,} {_unit_name(pool)}{of}, but the floors of its "
+                f"{len(names)} sublayers need {needed:,}; keep more, or lower --floor (0 lets a "
+                "sublayer lose all)",
+                id="floors-too-high",
+            )
+
+
+class Group(NamedTuple):
+    """Units of one sublayer that are removed together.
+
+    Args:
+        score: the mean of theirs.
+    """
+
+    score: float
+    name: str
+    units: tuple[int, ...]
+
+
+def removal_groups(
+    scores: Scores, mask: Mask, floors: Floors, multiples: Multiples = MULTIPLES
+) -> dict[str, list[Group]]:
+    """What can go from each sublayer that has scores, in the order in which it goes.
+
+    The units of a sublayer go in ascending order of their scores. The first group is as large as
+    leaves a multiple; a sublayer stops at its floor.
+    """
+    found = {}
+    for name, values in scores.values.items():
+        kept = sorted(mask.kept(name), key=lambda unit: (values[unit], unit))
+        size, floor = multiples[units_of(name)], floors[kind_of(name)]
+        groups = []
+        while len(kept) > floor:
+            first = len(kept) % size or size
+            if len(kept) - first < floor:
+                break
+            gone, kept = kept[:first], kept[first:]
+            mean = sum(values[unit] for unit in gone) / first
+            groups.append(Group(mean, name, tuple(gone)))
+        found[name] = groups
+    return found
+
+
+def select(
+    scores: Scores,
+    mask: Mask,
+    keep: Mapping[str, int],
+    floors: Floors,
+    multiples: Multiples = MULTIPLES,
+) -> Mask:
+    """Remove the least important units of `mask` until as many are left as are wanted.
+
+    Exactly as many where units go one by one; else the fewest that are no less.
+
+    Args:
+        keep: kept units per pool.
+        floors: least number of units in each sublayer of a kind.
+    """
+    excess = {pool: mask.count(pool) - wanted for pool, wanted in keep.items()}
+    groups = removal_groups(scores, mask, floors, multiples)
+    ascending = sorted(
+        (group.score, position, number, group)
+        for position, of_sublayer in enumerate(groups.values())
+        for number, group in enumerate(of_sublayer)
+    )
+    removed: list[tuple[str, int]] = []
+    stopped = set()
+    for *_, group in ascending:
+        kind = kind_of(group.name)
+        pool = kind if kind in excess else units_of(group.name)
+        if group.name in stopped or excess.get(pool, 0) < len(group.units):
+            stopped.add(group.name)  # what comes after it in the sublayer would leave it behind
+            continue
+        excess[pool] -= len(group.units)
+        removed += [(group.name, unit) for unit in group.units]
+    return mask.without(removed)
+
+
+def step_targets(full: Mask, keep: Mapping[str, int], steps: int) -> list[dict[str, int]]:
+    """Units to keep per pool after each of some equal steps to a mask with those of `keep`.
+
+    Steps without effect are left out; there is at least one.
+    """
+    targets = []
+    left = {pool: full.total(pool) for pool in keep}
+    for step in range(1, steps + 1):
+        wanted = {
+            pool: full.total(pool) - round((full.total(pool) - kept) * step / steps)
+            for pool, kept in keep.items()
+        }
+        if wanted != left:
+            targets.append(wanted)
+        left = wanted
+    return targets or [left]
+
+
+def latest_scores(old: Scores, new: Scores, mask: Mask) -> Scores:
+    """New scores of the units that `mask` keeps, the old ones of those that are gone."""
+    values = {
+        name: tuple(
+            n if keep else o
+            for o, n, keep in zip(old.values[name], new.values[name], mask.keep[name], strict=True)
+        )
+        for name in new.values
+    }
+    cost = {key: old.cost[key] + new.cost[key] for key in new.cost}
+    return Scores(values, new.method, new.signature, cost)

@@ -1,0 +1,180 @@
+"""Which units go: a budget chooses by scores, or a mask is learned with weights that belong to it.
+
+Scores give a mask at once or in steps; with a recovery method the model is repaired between the
+steps, so that the next scores are those of the model that is really left. Weights that differ from
+the checkpoint's are kept beside the stage's result, so that a stopped run goes on.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from safetensors.torch import load_file, save_file
+
+from compressor.budgets import Choice, Limits
+from compressor.budgets.base import Cut
+from compressor.budgets.path import PathCut, UnitCosts
+from compressor.budgets.units import latest_scores
+from compressor.learned_masks import Learning
+from compressor.learned_masks import learn as learn_mask
+from compressor.model.checkpoint import Checkpoint
+from compressor.model.restore_shape import restore_shape
+from compressor.model.sublayers import Mask, Scores
+from compressor.model.surgery import prune
+from compressor.pipeline.judge import Judge
+from compressor.pipeline.repair import Repair
+from compressor.pipeline.score import Scorer, score
+from compressor.pipeline.stages import stage, weights_file
+from compressor.pipeline.time_masks import Timer, time_mask, time_units
+from compressor.report.max_drop import unproven
+from compressor.request.plan import Plan
+from compressor.results import QualityProbe, QualitySearch, Source, Throughput, Timing
+from compressor.storage.workspace import Workspace
+from compressor.tasks import get_task
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class RunTrials:
+    """What a run does for the budget of one plan; see `compressor.budgets.base.Trials`.
+
+    Args:
+        timer: times choices; None where the run measures no throughput.
+        judge: compares built models; None where there are no rows to search on.
+    """
+
+    workspace: Workspace
+    plan: Plan
+    limits: Limits
+    costs: UnitCosts
+    scorer: Scorer
+    repair: Repair
+    timer: Timer | None
+    judge_built: Judge | None
+
+    def message(self, text: str) -> None:
+        self.workspace.progress.message(text)
+
+    def scores(self) -> Scores:
+        return score(self.workspace, self.scorer)
+
+    def cut_in_steps(self, cuts: Sequence[Cut]) -> Choice:
+        """See `Trials`; the weights of a model that was repaired between steps are kept."""
+        scores = self.scores()
+        first, *later = cuts
+        repairs = bool(later) and bool(self.repair.steps)
+        layers, dense = self.scorer.checkpoint.layers, self.scorer.checkpoint.model
+        mask, model = first(scores, self.limits.full), dense
+        for number, cut in enumerate(later, 1):
+            if repairs:
+                pruned = prune(model, layers, mask)
+                repaired = self.repair.run(pruned, f"{self.plan.name}-step-{number}")
+                model = restore_shape(dense, repaired.model, layers, mask)
+            latest = self.scorer.score(mask, model)
+            scores = latest_scores(scores, latest, mask)
+            mask = cut(latest, mask)
+        if model is not dense:
+            _save_weights(model, weights_file(self.workspace, "choice", plan=self.plan))
+        steps = self.plan.budget.scorings
+        return Choice(mask, scores, f"{steps} steps, repaired after each" if repairs else "")
+
+    def time_units(self, kind: str, counts: Sequence[int], at_batch: int) -> Throughput:
+        assert self.timer is not None
+        text = ", ".join(map(str, counts))
+        return time_units(self.workspace, self.timer, kind, text, counts, at_batch)
+
+    def time_mask(self, mask: Mask, number: int, at_batch: int) -> Timing:
+        assert self.timer is not None
+        return time_mask(self.workspace, self.timer, mask, number, at_batch)
+
+    @property
+    def _judge(self) -> Judge:
+        assert self.judge_built is not None
+        return self.judge_built
+
+    def least_provable_drop(self, error: float) -> float:
+        return self._judge.least_provable_drop(error)
+
+    def search_rows(self) -> tuple[Source, int, str]:
+        return self._judge.described()
+
+    def warn_if_unproven(self, search: QualitySearch) -> None:
+        warning = unproven(search)
+        if warning:
+            self.message(f"warning: {warning}")
+
+    def judge(self, cut: PathCut, drop: float, error: float) -> QualityProbe:
+        return self._judge.judge(self.plan, self.scores(), cut, drop, error)
+
+    def judge_held_out(self, cut: PathCut, drop: float, error: float) -> QualityProbe:
+        return self._judge.judge_held_out(self.plan, self.scores(), cut, drop, error)
+
+
+@stage("choice")
+def choose(workspace: Workspace, plan: Plan, trials: RunTrials) -> Choice:
+    """The units that a plan keeps, by scores."""
+    return plan.budget.choose(trials)
+
+
+@stage("choice")
+def learn(workspace: Workspace, plan: Plan, trials: RunTrials) -> Choice:
+    """The units that a plan keeps, by a learned mask; its weights are kept beside the result."""
+    scorer, progress = trials.scorer, workspace.progress
+    checkpoint = scorer.checkpoint
+    keep, penalty = plan.budget.to_learn(trials.limits.full)
+    options = scorer.method.model_dump(exclude={"name"})
+    shared = ("train_weights", "epochs", "learning_rate", "patience")
+    settings = {name: options.pop(name) for name in shared}
+    if penalty is not None:
+        options["penalty"] = penalty
+    task = get_task(checkpoint.entry.task)
+    learned = learn_mask(
+        scorer.method.name,
+        Learning(
+            model=checkpoint.model,
+            layers=scorer.sublayers,
+            examples=scorer.fitted.examples,
+            task=task,
+            keep=keep,
+            floors=trials.limits.floors,
+            multiples=trials.limits.multiples,
+            weights=settings["train_weights"],
+            epochs=settings["epochs"],
+            learning_rate=settings["learning_rate"] or task.learning_rate,
+            patience=settings["patience"],
+            seed=scorer.seed,
+            device=scorer.device,
+            state=workspace.state / f"gates-{plan.name}.safetensors",
+            report=progress.message,
+            progress=lambda done, total: progress.update("training steps", done, total),
+        ),
+        **options,
+    )
+    if learned.model is not checkpoint.model:
+        _save_weights(learned.model, weights_file(workspace, "choice", plan=plan))
+    mask = Mask({**trials.limits.full.keep, **learned.mask.keep})
+    return Choice(mask, learned.scores, learned.text)
+
+
+def chosen_model(workspace: Workspace, plan: Plan, checkpoint: Checkpoint) -> nn.Module:
+    """What a plan's units are cut from: the checkpoint's model, or the weights of its choice."""
+    path = weights_file(workspace, "choice", plan=plan)
+    if not path.exists():
+        return checkpoint.model
+    model = copy.deepcopy(checkpoint.model)
+    model.load_state_dict(load_file(path))
+    return model
+
+
+def _save_weights(model: nn.Module, path: Path) -> None:
+    # Tied weights share memory, which the file format refuses: every name gets a copy.
+    tensors = {n: t.to("cpu", copy=True).contiguous() for n, t in model.state_dict().items()}
+    temporary = path.with_suffix(".tmp")
+    save_file(tensors, temporary)
+    temporary.replace(path)

@@ -1,0 +1,152 @@
+"""Smaller models for `--max-drop`: built, run on test rows, and compared with the dense one.
+
+How far to cut is decided in `compressor.budgets.max_drop`. Half of the test rows are searched on;
+the others, which all final figures are measured on, confirm what the search found. Every candidate
+is a stage of its own, from which a stopped run goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from compressor.budgets import Choice
+from compressor.budgets.max_drop import within
+from compressor.budgets.path import PathCut
+from compressor.evaluation import compare, lower_bound
+from compressor.evaluation.answers import answers
+from compressor.model.sublayers import Scores
+from compressor.pipeline.evaluate import Answering, answer_rows, answer_search_rows
+from compressor.pipeline.inputs import source_of
+from compressor.pipeline.stages import stage
+from compressor.request.plan import Plan
+from compressor.results import QualityProbe, Record, Source, Variant
+from compressor.storage.staging import staging
+from compressor.storage.workspace import Workspace
+from compressor.tasks import Rows, get_task
+
+# Builds the artifact of a choice in a directory, as it would be delivered.
+Build = Callable[[Plan, Choice, Path], Variant]
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Builds smaller models and compares their answers with the dense model's.
+
+    Args:
+        search: the rows to search on.
+        held_out: the test rows that no candidate is chosen by.
+        dense: the exported dense model.
+        resamples: of the bootstrap.
+    """
+
+    workspace: Workspace
+    search: Rows
+    held_out: Rows
+    dense: Variant
+    build: Build
+    answering: Answering
+    resamples: int
+    seed: int
+
+    @property
+    def metric(self) -> str:
+        """The metric that counts."""
+        return get_task(self.search.task).main_metric
+
+    def described(self) -> tuple[Source, int, str]:
+        """The rows to search on, how many are held out, and the metric."""
+        return source_of(self.search), self.held_out.count, self.metric
+
+    def least_provable_drop(self, error: float) -> float:
+        """The drop that a model without one changed answer to the searched rows can just prove."""
+        reference = answer_search_rows(self.workspace, self.dense, self.search, self.answering)
+        return -self._bound(self.search, reference, reference, 0.0, error)[0]
+
+    def judge(
+        self, plan: Plan, scores: Scores, cut: PathCut, drop: float, error: float
+    ) -> QualityProbe:
+        """Build a model and compare its answers to the rows of the search."""
+        return _candidate(self.workspace, self, plan, scores, cut, drop, error).probe
+
+    def judge_held_out(
+        self, plan: Plan, scores: Scores, cut: PathCut, drop: float, error: float
+    ) -> QualityProbe:
+        """Compare the answers of a model that was built to the held-out rows."""
+        candidate = _candidate(self.workspace, self, plan, scores, cut, drop, error)
+        reference = answer_rows(self.workspace, self.dense, self.held_out, self.answering)
+        return self.compare(self.held_out, reference, candidate.held_out, cut, drop, error)
+
+    def compare(
+        self,
+        rows: Rows,
+        reference: list[str],
+        outputs: list[str],
+        cut: PathCut,
+        drop: float,
+        error: float,
+    ) -> QualityProbe:
+        """A candidate's answers beside the dense model's, by a bound of this one-sided error."""
+        comparisons = compare(
+            rows.task, reference, outputs, rows.targets, self.resamples, self.seed
+        )
+        bound, needed = self._bound(rows, reference, outputs, drop, error)
+        neurons = cut.mask.count("neurons")
+        return QualityProbe(
+            kept=cut.mask.count("heads"),
+            neurons=neurons if neurons < cut.mask.total("neurons") else None,
+            macs=cut.macs,
+            position=cut.position,
+            comparison=next(x for x in comparisons if x.metric == self.metric),
+            bound=bound,
+            confidence=1 - error,
+            rows_needed=needed,
+            accepted=False,
+        )
+
+    def _bound(
+        self, rows: Rows, reference: list[str], outputs: list[str], drop: float, error: float
+    ) -> tuple[float, int | None]:
+        found = lower_bound(
+            rows.task, self.metric, reference, outputs, rows.targets,
+            limit=drop, alpha=error, resamples=self.resamples, seed=self.seed,
+        )  # fmt: skip
+        return found.value, found.rows
+
+
+class Candidate(Record):
+    """A candidate judged on the rows of the search, and what it answers to the held-out rows.
+
+    Args:
+        held_out: answers; empty if the measured drop is too large to go on with.
+    """
+
+    probe: QualityProbe
+    held_out: list[str]
+
+
+@stage("candidate")
+def _candidate(
+    workspace: Workspace,
+    judge: Judge,
+    plan: Plan,
+    scores: Scores,
+    cut: PathCut,
+    drop: float,
+    error: float,
+) -> Candidate:
+    """Build a smaller model as it would be delivered, let it answer the rows, compare it."""
+    device, beams = judge.answering.device, judge.answering.num_beams
+    name = f"candidate-{cut.position}"
+    with staging(workspace.state) as staged:
+        directory = staged / "artifact"
+        candidate = Plan(f"{plan.name}-{name}", plan.budget, directory, plan.action)
+        judge.build(candidate, Choice(cut.mask, scores), directory)
+        outputs = answers(directory, judge.search, device, beams, workspace.progress)
+        reference = answer_search_rows(workspace, judge.dense, judge.search, judge.answering)
+        probe = judge.compare(judge.search, reference, outputs, cut, drop, error)
+        if not within(probe, drop):
+            return Candidate(probe=probe, held_out=[])
+        outputs = answers(directory, judge.held_out, device, beams, workspace.progress)
+    return Candidate(probe=probe, held_out=outputs)

@@ -1,0 +1,167 @@
+"""The end of a run: the report of all that it found out, and what is written for people.
+
+Reports, recipes, model cards and manifests: of the whole run, and of each artifact.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from compressor import __version__
+from compressor.errors import InputError
+from compressor.export.precisions import set_default
+from compressor.model.checkpoint import Checkpoint
+from compressor.pipeline.inputs import DataRows, TargetTokens, source_of
+from compressor.pipeline.stages import stage
+from compressor.report import DEFAULT_RENDERERS, RENDERERS, facts, render_reports
+from compressor.report.combine import only, share_scoring
+from compressor.report.model_card import render_card
+from compressor.report.schema import Report
+from compressor.request.plan import Plan
+from compressor.results import QualitySearch, SpeedSearch, Throughput, Variant
+from compressor.runtime.artifact import GRAPH_DIRECTORY
+from compressor.storage.hashes import sha256_of
+from compressor.storage.manifest import GRAPHS_FILE, MANIFEST, manifest_of
+from compressor.storage.outputs import require_written_by_run, write_manifest, write_outputs
+from compressor.storage.workspace import STATE, Workspace
+from compressor.throughput.hardware import describe as describe_hardware
+from compressor.throughput.hardware import versions
+
+RECIPE, CARD = "recipe.yaml", "README.md"
+
+
+@stage("started")
+def start(workspace: Workspace, command: str) -> dict[str, str]:
+    """When and how the run was first started."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return {"created": now, "command": command}
+
+
+def describe_run(
+    checkpoint: Checkpoint,
+    data: DataRows,
+    seed: int,
+    started: Mapping[str, str],
+    dense: Variant,
+    builds: Sequence[Variant],
+    throughput: Throughput | None,
+    search: SpeedSearch | QualitySearch | None,
+    tokens: TargetTokens,
+) -> Report:
+    """All that a run found out; the gate's outcomes are not in it yet."""
+    scoring, variants = share_scoring(builds)
+    return Report(
+        tool_version=__version__,
+        created=started["created"],
+        command=started["command"],
+        task=checkpoint.entry.task,
+        model=checkpoint.name,
+        revision=checkpoint.revision,
+        model_type=str(checkpoint.model.config.model_type),  # type: ignore[union-attr]
+        seed=seed,
+        calibration=source_of(data.calibration) if data.calibration else None,
+        test=source_of(data.test) if data.test else None,
+        shared_rows=data.shared,
+        scoring=scoring,
+        dense=dense,
+        variants=variants,
+        throughput=throughput,
+        search=search,
+        target_text=tokens.source,
+        hardware=describe_hardware(),
+        versions=versions(),
+    )
+
+
+def require_own_outputs(workspace: Workspace, output: Path, plans: Sequence[Plan]) -> None:
+    """Check, before anything is computed, that the last step will not meet files of the user's."""
+    names = (RECIPE, CARD, MANIFEST, *(RENDERERS[name].file for name in DEFAULT_RENDERERS))
+    directories = {output, *(plan.directory for plan in plans)}
+    require_written_by_run(
+        output, workspace.state, [d / name for d in directories for name in names]
+    )
+
+
+def publish(
+    workspace: Workspace,
+    report: Report,
+    recipes: Mapping[Path, str],
+    precisions: Sequence[str],
+    output: Path,
+) -> None:
+    """Write reports, recipes, model cards and manifests.
+
+    Args:
+        recipes: directory -> recipe, of the run and of each artifact.
+        precisions: of every artifact.
+
+    Raises:
+        InputError: a file was changed while the run was going on, or is the user's.
+    """
+    models = facts.pruned(report)
+    _require_unchanged_graphs(workspace)
+    hashes = {n: digest for n, digest in workspace.files.items() if STATE not in Path(n).parts}
+    for model in models:
+        directory = Path(model.directory)
+        digest = set_default(directory, facts.default_build(report, model).precision)
+        path = directory / GRAPH_DIRECTORY / GRAPHS_FILE
+        hashes[path.relative_to(output).as_posix()] = digest
+    texts = {directory / RECIPE: text for directory, text in recipes.items()}
+    for model in models:
+        own = only(report, model)
+        directory = Path(model.directory)
+        texts |= render_reports(own, directory) | {directory / CARD: render_card(own, model.name)}
+    if len(models) > 1:
+        texts |= render_reports(report, output)
+    written = write_outputs(output, workspace.state, texts)
+    hashes |= {path.relative_to(output).as_posix(): digest for path, digest in written.items()}
+    provenance: dict[str, Any] = {
+        "tool": f"compress {__version__}",
+        "created": report.created,
+        "command": report.command,
+        "seed": report.seed,
+        "precisions": list(precisions),
+        "calibration": report.calibration and report.calibration.model_dump(),
+        "versions": report.versions,
+        "hardware": report.hardware,
+    }
+    _write_dense_manifest(workspace, provenance, output)
+    # What holds the artifacts comes last: its manifest lists theirs.
+    for directory in sorted(recipes, reverse=True):
+        own_hashes = _below(hashes, directory.relative_to(output))
+        manifest = manifest_of(directory, provenance, own_hashes)
+        text = f"{json.dumps(manifest, ensure_ascii=False, indent=1)}\n"
+        written = write_outputs(output, workspace.state, {directory / MANIFEST: text})
+        hashes |= {path.relative_to(output).as_posix(): digest for path, digest in written.items()}
+
+
+def _require_unchanged_graphs(workspace: Workspace) -> None:
+    described = {n: digest for n, digest in workspace.files.items() if Path(n).name == GRAPHS_FILE}
+    changed = workspace.lost(described)
+    if changed:
+        raise InputError(
+            f"{changed} was changed while the run was going on; run the same command again",
+            id="output-changed",
+        )
+
+
+def _write_dense_manifest(workspace: Workspace, provenance: dict[str, Any], output: Path) -> None:
+    """The dense model's graphs can be opened as an artifact too."""
+    directory = workspace.state / "dense"
+    own = _below(workspace.files, directory.relative_to(output))
+    graphs = directory / GRAPH_DIRECTORY / GRAPHS_FILE  # was found intact
+    own[graphs.relative_to(directory).as_posix()] = sha256_of(graphs)
+    write_manifest(directory, provenance, own)
+
+
+def _below(hashes: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """The files below a directory, named from there."""
+    return {
+        Path(name).relative_to(directory).as_posix(): digest
+        for name, digest in hashes.items()
+        if Path(name).is_relative_to(directory)
+    }

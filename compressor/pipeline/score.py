@@ -1,0 +1,86 @@
+"""Scores of units by one method over the calibration rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from compressor.evaluation import main_metric
+from compressor.importance import METHODS, Scoring, score_heads
+from compressor.model.checkpoint import Checkpoint
+from compressor.model.sublayers import Mask, Scores, Sublayer, units_of
+from compressor.pipeline.inputs import Fitted
+from compressor.pipeline.stages import stage
+from compressor.progress import Progress
+from compressor.request.methods import MethodSection
+from compressor.storage.workspace import Workspace
+from compressor.tasks import get_task
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A scoring method with the rows that it looks at.
+
+    Args:
+        sublayers: whose units are scored.
+    """
+
+    method: MethodSection
+    checkpoint: Checkpoint
+    sublayers: Sequence[Sublayer]
+    fitted: Fitted
+    seed: int
+    device: str
+    progress: Progress
+
+    def __str__(self) -> str:
+        """`72 heads and 9,216 neurons with second-order`, for messages."""
+        full = Mask.full(self.sublayers)
+        names = sorted({units_of(kind) for kind in full.kinds()})
+        counted = " and ".join(f"{full.total(name):,} {name}" for name in names)
+        return f"{counted} with {self.method.name}"
+
+    def score(self, mask: Mask | None = None, model: nn.Module | None = None) -> Scores:
+        """Scores of all units.
+
+        Args:
+            mask: units that are still there; the others are gated to zero and score zero.
+            model: one of the checkpoint's shape, to be scored in its place.
+        """
+        model = model or self.checkpoint.model
+        task = get_task(self.checkpoint.entry.task)
+        labels = task.label_names(model.config)
+        references = self.fitted.references
+
+        def metric(answers: Sequence[str]) -> tuple[float, str]:
+            return main_metric(task.name, answers, references, labels)
+
+        needs_rows = METHODS[self.method.name].needs_rows
+        scoring = Scoring(
+            model=model.to(self.device),
+            layers=self.sublayers,
+            mask=mask or Mask.full(self.checkpoint.layers),
+            batches=task.batches(self.fitted.examples, model) if needs_rows else [],
+            task=task,
+            tokenizer=self.checkpoint.tokenizer,
+            metric=metric if references else None,
+            seed=self.seed,
+            device=self.device,
+            progress=lambda done, total: self.progress.update("scoring", done, total),
+        )
+        try:
+            return score_heads(
+                self.method.name, scoring, **self.method.model_dump(exclude={"name"})
+            )
+        finally:
+            model.to("cpu")
+
+
+@stage("scores")
+def score(workspace: Workspace, scorer: Scorer) -> Scores:
+    """Scores of the dense model's units; every budget starts from them."""
+    return scorer.score()

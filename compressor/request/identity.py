@@ -1,0 +1,33 @@
+"""What must be the same for a stopped run to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from compressor import __version__
+from compressor.request.recipe import Recipe
+from compressor.storage.hashes import fingerprint, sha256_of
+
+
+def run_identity(
+    recipe: Recipe, device: str, weights: list[Path], rows: Mapping[str, str | None]
+) -> dict[str, object]:
+    """All options but the gate's rules and checks, and fingerprints of all inputs.
+
+    Args:
+        weights: the files of the checkpoint.
+        rows: what rows are for -> their SHA-256.
+    """
+    text = recipe.export.target_text
+    texts = [getattr(step, "text", None) for step in recipe.recovery]
+    distill_text = next((path for path in texts if path is not None), None)
+    return {
+        **recipe.model_dump(mode="json", exclude={"gate": True, "model": {"verify"}}),
+        "device": device,
+        "version": __version__,
+        "weights": fingerprint(weights),
+        **{f"{name}_sha256": digest for name, digest in rows.items()},
+        "target_text_sha256": text and sha256_of(Path(text)),
+        "distill_text_sha256": distill_text and sha256_of(Path(distill_text)),
+    }
