@@ -12,7 +12,7 @@ have it. Which rows of an input projection belong to a unit is `modeling_pruned.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -119,9 +119,10 @@ class Architecture:
         """The encoder, and the decoder if there is one."""
         return (self.encoder,) if self.decoder is None else (self.encoder, self.decoder)
 
-    def layer(self, paths: SublayerPaths) -> str:
-        """Path of the module that holds a sublayer, from the model's root, with `{i}`."""
-        return f"{self.base}.{paths.layer}"
+    def full_paths(self, paths: SublayerPaths) -> dict[str, Any]:
+        """`paths` from the model's root on, as `kept_units` in a pruned `config.json` has them."""
+        layer = f"{self.base}.{paths.layer}"
+        return asdict(paths) | {"layer": layer, "inputs": list(paths.inputs.values())}
 
     def positions(self, config: Any) -> int:
         """The most tokens that the model has positions for.
@@ -288,27 +289,26 @@ def find_sublayers(model: nn.Module) -> list[Sublayer]:
     Raises:
         InputError: none are found, because the model was loaded with another class.
     """
+    from compressor.model.modeling_pruned import find_sublayer  # imports torch
+
     entry = architecture_of(model)
-    modules = dict(model.named_modules())
+    modules = {path for path, _ in model.named_modules()}
     sublayers = []
     for paths in entry.sublayers:
+        full = entry.full_paths(paths)
         for index in count():
-            root = entry.layer(paths).format(i=index)
-            if f"{root}.{paths.output}" not in modules:
+            if f"{full['layer']}.{paths.output}".format(i=index) not in modules:
                 break
-            block = f"{root}.{paths.block}"
-            columns = int(modules[f"{root}.{paths.output}"].in_features)
-            unit_count = paths.unit_count
-            units = columns if unit_count is None else int(getattr(modules[block], unit_count))
+            found = find_sublayer(model, full, index)
             sublayers.append(
                 Sublayer(
                     kind=paths.kind,
                     index=index,
-                    units=units,
-                    unit_width=columns // units,
-                    block=block,
-                    inputs={role: f"{root}.{path}" for role, path in paths.inputs.items()},
-                    output=f"{root}.{paths.output}",
+                    units=found.units,
+                    unit_width=found.unit_width,
+                    block=found.block,
+                    inputs=dict(zip(paths.inputs, found.inputs, strict=True)),
+                    output=found.output,
                 )
             )
     if not sublayers:

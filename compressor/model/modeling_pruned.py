@@ -30,11 +30,12 @@ if int(transformers.__version__.partition(".")[0]) < 5:
 
 
 @dataclass(frozen=True)
-class Place:
-    """One sublayer of a model: paths from its root, and the attributes that hold its sizes.
+class PlacedSublayer:
+    """One sublayer of a dense model: where it is, and which attributes hold its sizes.
 
     Args:
         kind: for example `cross`; `index` is the number of its layer.
+        units: how many units it has.
         unit_width: columns of the output projection that belong to one unit.
         block: the module that is replaced when no unit is left.
         inputs: the projections whose rows belong to units.
@@ -46,6 +47,7 @@ class Place:
 
     kind: str
     index: int
+    units: int
     unit_width: int
     block: str
     inputs: tuple[str, ...]
@@ -96,27 +98,27 @@ class NoHeads(nn.Module):
 
 
 STAND_INS = {
-    "attention": lambda place: NoHeads(place.kind, place.index),
-    "feed_forward": lambda place: nn.Identity(),  # the OutputBias that follows ignores its input
+    "attention": lambda sublayer: NoHeads(sublayer.kind, sublayer.index),
+    "feed_forward": lambda sublayer: nn.Identity(),  # the OutputBias that follows ignores its input
 }
 
 
-def keep_units(model: nn.Module, place: Place, units: Sequence[int]) -> None:
+def keep_units(model: nn.Module, sublayer: PlacedSublayer, units: Sequence[int]) -> None:
     """Remove all but some units of a sublayer, in place; without any, its output bias is left."""
     if not units:
-        return _empty(model, place)
-    positions = unit_columns(units, place.unit_width)
-    for path in place.inputs:
+        return _empty(model, sublayer)
+    positions = unit_columns(units, sublayer.unit_width)
+    for path in sublayer.inputs:
         old = _linear(model, path)
         bias = None if old.bias is None else old.bias[positions]
         _replace(model, path, _linear_from(old.weight[positions], bias))
-    old = _linear(model, place.output)
-    _replace(model, place.output, _linear_from(old.weight[:, positions], old.bias))
-    block = model.get_submodule(place.block)
-    if place.unit_count is not None:
-        setattr(block, place.unit_count, len(units))
-    if place.width is not None:
-        setattr(block, place.width, len(units) * place.unit_width)
+    old = _linear(model, sublayer.output)
+    _replace(model, sublayer.output, _linear_from(old.weight[:, positions], old.bias))
+    block = model.get_submodule(sublayer.block)
+    if sublayer.unit_count is not None:
+        setattr(block, sublayer.unit_count, len(units))
+    if sublayer.width is not None:
+        setattr(block, sublayer.width, len(units) * sublayer.unit_width)
     return None
 
 
@@ -129,14 +131,14 @@ def unit_columns(units: Sequence[int], unit_width: int) -> Tensor:
     return (starts + torch.arange(unit_width, device="cpu")).flatten()  # [units, 1] + [unit_width]
 
 
-def _empty(model: nn.Module, place: Place) -> None:
-    bias = OutputBias(_linear(model, place.output))
-    stand_in = STAND_INS[place.stand_in](place)
-    _replace(model, place.block, stand_in)
-    if place.output.startswith(place.block + "."):
-        stand_in.add_module(place.output.removeprefix(place.block + "."), bias)
+def _empty(model: nn.Module, sublayer: PlacedSublayer) -> None:
+    bias = OutputBias(_linear(model, sublayer.output))
+    stand_in = STAND_INS[sublayer.stand_in](sublayer)
+    _replace(model, sublayer.block, stand_in)
+    if sublayer.output.startswith(sublayer.block + "."):
+        stand_in.add_module(sublayer.output.removeprefix(sublayer.block + "."), bias)
     else:
-        _replace(model, place.output, bias)
+        _replace(model, sublayer.output, bias)
 
 
 def _linear(model: nn.Module, path: str) -> nn.Linear:
@@ -162,16 +164,17 @@ def _replace(model: nn.Module, path: str, module: nn.Module) -> None:
     setattr(model.get_submodule(parent), name, module)
 
 
-def _places(model: nn.Module, entry: Mapping[str, Any], index: int) -> tuple[Place, int]:
-    """The sublayer of an entry of `kept_units` in one layer of a dense model, and its units."""
-    root = entry["layer"].format(i=index)
-    block, output = f"{root}.{entry['block']}", f"{root}.{entry['output']}"
-    columns, count = _linear(model, output).in_features, entry["unit_count"]
+def find_sublayer(model: nn.Module, paths: Mapping[str, Any], index: int) -> PlacedSublayer:
+    """The sublayer of a dense model in one layer, of the kind that an entry of `kept_units` has."""
+    root = paths["layer"].format(i=index)
+    block, output = f"{root}.{paths['block']}", f"{root}.{paths['output']}"
+    columns, count = _linear(model, output).in_features, paths["unit_count"]
     units = columns if count is None else int(getattr(model.get_submodule(block), count))
-    inputs = tuple(f"{root}.{path}" for path in entry["inputs"])
-    sizes = {key: entry[key] for key in ("unit_count", "width", "stand_in")}
-    place = Place(entry["kind"], index, columns // units, block, inputs, output, **sizes)
-    return place, units
+    inputs = tuple(f"{root}.{path}" for path in paths["inputs"])
+    return PlacedSublayer(
+        paths["kind"], index, units, columns // units, block, inputs, output,
+        *(paths[name] for name in ("unit_count", "width", "stand_in")),
+    )  # fmt: skip
 
 
 class _Pruned(transformers.PreTrainedModel):
@@ -190,15 +193,15 @@ class _Pruned(transformers.PreTrainedModel):
             self._keys_to_ignore_on_load_unexpected = set()
         for entry in getattr(config, "kept_units", None) or ():
             for index, kept in enumerate(entry["kept"]):
-                place, units = _places(self, entry, index)
-                if not 0 <= kept <= units:
+                sublayer = find_sublayer(self, entry, index)
+                if not 0 <= kept <= sublayer.units:
                     raise ValueError(
-                        f"kept_units in config.json says {kept} of {units} units for "
+                        f"kept_units in config.json says {kept} of {sublayer.units} units for "
                         f"{entry['kind']}.{index}; get the checkpoint again"
                     )
-                if kept < units:
+                if kept < sublayer.units:
                     # Which ones does not matter, since the weights are loaded afterwards.
-                    keep_units(self, place, range(kept))
+                    keep_units(self, sublayer, range(kept))
 
     @classmethod
     def from_pretrained(

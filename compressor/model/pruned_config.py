@@ -7,7 +7,6 @@ units each sublayer has kept. `compress` itself goes by `units.json`, and never 
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +41,5 @@ def without_code(config: Any) -> None:
 
 def _kept(entry: Architecture, paths: SublayerPaths, mask: Mask) -> dict[str, Any]:
     counts = {name: n for name, n in mask.counts().items() if kind_of(name) == paths.kind}
-    return asdict(paths) | {
-        "layer": entry.layer(paths),
-        "inputs": list(paths.inputs.values()),
-        "kept": [counts[f"{paths.kind}.{index}"] for index in range(len(counts))],
-    }
+    kept = [counts[f"{paths.kind}.{index}"] for index in range(len(counts))]
+    return entry.full_paths(paths) | {"kept": kept}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +79,6 @@ def save_settings(
     with quiet_transformers():
         source.tokenizer.save_pretrained(directory)
     # Files of a Marian tokenizer, should its class not have written them itself.
-    _copy_missing(source.directory, directory, ("source.spm", "target.spm", "vocab.json"))
-
-
-def _copy_missing(source: Path, target: Path, names: Iterable[str]) -> None:
-    for name in names:
-        if (source / name).exists() and not (target / name).exists():
-            shutil.copyfile(source / name, target / name)
+    for name in ("source.spm", "target.spm", "vocab.json"):
+        if (source.directory / name).exists() and not (directory / name).exists():
+            shutil.copyfile(source.directory / name, directory / name)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from compressor.errors import VerificationError
-from compressor.model.architectures import SublayerPaths, architecture_of
-from compressor.model.modeling_pruned import Place, keep_units
+from compressor.model.architectures import architecture_of
+from compressor.model.modeling_pruned import find_sublayer, keep_units
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.results import Check
 
@@ -34,26 +34,17 @@ def prune(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> nn.Mod
 
 
 def remove_units(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> None:
-    """Remove every unit that `mask` does not keep, in place; whole sublayers included."""
-    paths = {paths.kind: paths for paths in architecture_of(model).sublayers}
+    """Remove every unit that `mask` does not keep, in place; whole sublayers included.
+
+    Args:
+        model: of the dense shape.
+    """
+    entry = architecture_of(model)
+    paths = {paths.kind: entry.full_paths(paths) for paths in entry.sublayers}
     for sublayer in sublayers:
         kept = mask.kept(sublayer.name)
         if len(kept) < sublayer.units:
-            keep_units(model, _place(sublayer, paths[sublayer.kind]), kept)
-
-
-def _place(sublayer: Sublayer, paths: SublayerPaths) -> Place:
-    return Place(
-        kind=sublayer.kind,
-        index=sublayer.index,
-        unit_width=sublayer.unit_width,
-        block=sublayer.block,
-        inputs=tuple(sublayer.inputs.values()),
-        output=sublayer.output,
-        unit_count=paths.unit_count,
-        width=paths.width,
-        stand_in=paths.stand_in,
-    )
+            keep_units(model, find_sublayer(model, paths[sublayer.kind], sublayer.index), kept)
 
 
 @contextmanager
