@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import onnx
+from onnx import TensorProto, helper
+
 from compressor.runtime.decoder import ROWS, SELECT_CACHES, SELECT_PAST, selected
 
 _OPSET, _IR_VERSION = 13, 8
@@ -33,8 +36,6 @@ def export_cache_rows(cross: Sequence[str], past: Sequence[str], directory: Path
 
 def _write(names: Sequence[str], path: Path) -> None:
     """For every input `x` an output `selected(x)`, whose row i is row `rows[i]` of `x`."""
-    import onnx
-    from onnx import TensorProto, helper
 
     def cache(name: str) -> onnx.ValueInfoProto:
         # [batch, heads, length, head_dim]

@@ -9,14 +9,13 @@ finite in float16 and far below any score.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import GraphProto, ModelProto, TensorProto
+from onnx.helper import make_attribute, make_node
+from onnx.numpy_helper import from_array, to_array
 
 from compressor.errors import InputError
-
-if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, TensorProto
 
 LOGITS = "logits"
 
@@ -31,7 +30,6 @@ def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
     Raises:
         InputError: a weight is too large for float16.
     """
-    from onnx import ModelProto
 
     converted = ModelProto()
     converted.CopyFrom(model)
@@ -47,8 +45,6 @@ def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
 
 
 def _convert_tensor(tensor: TensorProto, directory: Path = Path()) -> None:
-    from onnx import TensorProto
-    from onnx.numpy_helper import from_array, to_array
 
     if tensor.data_type != TensorProto.FLOAT:
         return
@@ -64,9 +60,6 @@ def _convert_tensor(tensor: TensorProto, directory: Path = Path()) -> None:
 
 
 def _convert_nodes(graph: GraphProto) -> None:
-    from onnx import TensorProto
-    from onnx.helper import make_attribute
-    from onnx.numpy_helper import from_array
 
     for node in graph.node:
         if node.op_type == "ConstantOfShape" and not node.attribute:
@@ -82,7 +75,6 @@ def _convert_nodes(graph: GraphProto) -> None:
 
 
 def _convert_type(tensor_type: object) -> None:
-    from onnx import TensorProto
 
     if tensor_type.elem_type == TensorProto.FLOAT:  # type: ignore[attr-defined]
         tensor_type.elem_type = TensorProto.FLOAT16  # type: ignore[attr-defined]
@@ -90,8 +82,6 @@ def _convert_type(tensor_type: object) -> None:
 
 def _cast_logits(graph: GraphProto) -> None:
     """Return the logits as float32: the search adds up their logarithms over many steps."""
-    from onnx import TensorProto
-    from onnx.helper import make_node
 
     for value in graph.output:
         if value.name == LOGITS:

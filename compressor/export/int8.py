@@ -36,15 +36,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx.helper import get_attribute_value, make_node, make_opsetid
+from onnx.numpy_helper import from_array, to_array
 
 from compressor.export.activation_ranges import Range
-
-if TYPE_CHECKING:
-    from onnx import GraphProto, ModelProto, NodeProto
 
 LEVELS = 127  # -128 is left out, so that the range is symmetric
 TOKENS = "input_ids"  # the input that embedding tables are indexed with
@@ -88,8 +87,6 @@ def to_int8(
         directory: where its external data lies, if it has any; read a weight at a time.
         ranges: of the first inputs of all `products`; without them each token has a scale.
     """
-    from onnx import ModelProto
-    from onnx.helper import make_opsetid
 
     converted = ModelProto()
     converted.CopyFrom(model)
@@ -127,8 +124,6 @@ class _Quantizer:
     def __init__(
         self, graph: GraphProto, directory: Path, ranges: Mapping[str, Range] | None
     ) -> None:
-        from onnx.numpy_helper import to_array
-
         self.graph = graph
         self.ranges = ranges
         self.weights = {i.name: i for i in graph.initializer if len(i.dims) == 2}
@@ -218,8 +213,6 @@ class _Quantizer:
         Returns:
             Names of the integers and of the scales.
         """
-        from onnx.numpy_helper import from_array
-
         layout = "rows" if tokens_first else "transposed" if transpose else "columns"
         integers, scales = f"{name}.{layout}.int8", f"{name}.{layout}.scale"
         if integers not in self.stored:
@@ -227,15 +220,14 @@ class _Quantizer:
             columns = weight.T if transpose else weight
             values, scale = quantize_columns(columns, multiplied=not tokens_first)
             values = np.ascontiguousarray(values.T if tokens_first else values)
-            self.graph.initializer.extend([from_array(values, integers), from_array(scale, scales)])
-            self.stored.add(integers)
+            self._constant(integers, values)
+            self._constant(scales, scale)
         return integers, scales
 
-    def _constant(self, name: str, value: float | int, kind: type) -> str:
-        from onnx.numpy_helper import from_array
-
+    def _constant(self, name: str, values: NDArray) -> str:
+        """Put numbers into the graph, once; their name."""
         if name not in self.stored:
-            self.graph.initializer.append(from_array(np.array(value, kind), name))
+            self.graph.initializer.append(from_array(values, name))
             self.stored.add(name)
         return name
 
@@ -245,8 +237,6 @@ class _Quantizer:
         Args:
             add: the node that adds a bias to it, which is not needed any longer.
         """
-        from onnx.helper import make_node
-
         x, name, *bias = node.input
         out = node.output[0]
         if add is not None:
@@ -272,26 +262,21 @@ class _Quantizer:
 
     def _fixed(self, x: str, low: float, high: float) -> _Rounded:
         """Activations whose range is known."""
-        from onnx.helper import make_node
-
         low, high = min(low, 0.0), max(high, 0.0)  # zero must have an integer
         step = (high - low) / 255 or 1.0
-        scale = self._constant(f"{x}.scale", step, np.float32)
-        zero = self._constant(f"{x}.zero", np.clip(np.rint(-low / step), 0, 255), np.uint8)
+        scale = self._constant(f"{x}.scale", np.array(step, np.float32))
+        integer = np.clip(np.rint(-low / step), 0, 255)
+        zero = self._constant(f"{x}.zero", np.array(integer, np.uint8))
         integers = f"{x}.integers"
         nodes = [make_node("QuantizeLinear", [x, scale, zero], [integers])]
         return _Rounded(nodes, integers, scale, zero)
 
     def _per_token(self, x: str) -> _Rounded:
         """Activations divided by the largest of their token."""
-        from onnx.helper import make_node
-
-        least = self._constant("int8.least", _LEAST, np.float32)
-        scale = self._constant("int8.scale", 1 / LEVELS, np.float32)
-        zero = self._constant("int8.zero", 128, np.uint8)
-        axis = "int8.last_axis"
-        if axis not in self.stored:
-            self._vector(axis, [-1])
+        least = self._constant("int8.least", np.array(_LEAST, np.float32))
+        scale = self._constant("int8.scale", np.array(1 / LEVELS, np.float32))
+        zero = self._constant("int8.zero", np.array(128, np.uint8))
+        axis = self._constant("int8.last_axis", np.array([-1]))
         size, most, largest, relative, integers = (
             f"{x}.token_{name}" for name in ("size", "most", "largest", "relative", "integers")
         )
@@ -304,24 +289,14 @@ class _Quantizer:
         ]
         return _Rounded(nodes, integers, scale, zero, largest)
 
-    def _vector(self, name: str, values: Sequence[int]) -> None:
-        from onnx.numpy_helper import from_array
-
-        self.graph.initializer.append(from_array(np.array(values), name))
-        self.stored.add(name)
-
     def _lookup(self, node: NodeProto, *, shared: bool) -> Iterator[NodeProto]:
         """Integers of the tokens times their scales.
 
         A table that a product shares has a column per token. One that is only looked up has a row
         per token, whose numbers are neighbors in memory.
         """
-        from onnx import TensorProto
-        from onnx.helper import make_node
-
         out, (name, ids) = node.output[0], node.input
-        axis = f"{out}.last_axis"
-        self._vector(axis, [-1])
+        axis = self._constant(f"{out}.last_axis", np.array([-1]))
         integers, scales = self._store(name, transpose=True, tokens_first=not shared)
         looked_up = f"{out}.integer"
         if shared:
@@ -338,7 +313,5 @@ class _Quantizer:
 
 
 def _attribute(node: NodeProto, name: str, default: float) -> float:
-    from onnx.helper import get_attribute_value
-
     values = [get_attribute_value(a) for a in node.attribute if a.name == name]
     return values[0] if values else default

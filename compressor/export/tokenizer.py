@@ -24,11 +24,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+
 from compressor.errors import InputError, VerificationError
 from compressor.runtime.text import FIRST_WITHOUT_ID, MARK, TextTokenizer
 
 if TYPE_CHECKING:
-    from tokenizers import AddedToken, Tokenizer
     from transformers import PreTrainedTokenizerBase
 
 UNKNOWN_CHARACTER = "\ufdd1"  # a noncharacter: in no vocabulary
@@ -100,8 +110,6 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path, texts: Seque
 
 
 def _from_fast(tokenizer: Any) -> Tokenizer:
-    from tokenizers import Tokenizer
-
     # A copy, because the original must keep its settings.
     copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     copy.no_truncation()
@@ -128,8 +136,6 @@ class _Source:
 
 
 def _from_marian(tokenizer: Any) -> Tokenizer:
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-
     if tokenizer.separate_vocabs:
         raise InputError(
             "the MarianTokenizer has separate_vocabs=true, which cannot be exported: one "
@@ -238,8 +244,6 @@ def _spell(code: str) -> str:
 
 
 def _normalizer(ids: dict[str, int], source: _Source) -> Any:
-    from tokenizers import Regex, normalizers
-
     def replace(pattern: str, content: str) -> Any:
         return normalizers.Replace(Regex(pattern), content)
 
@@ -282,8 +286,6 @@ def _escape(text: str) -> str:
 
 def _decoder(clean_up: bool) -> Any:
     """Pieces to text: joined, the marks removed, `▁` to spaces, ends stripped as by `str.strip`."""
-    from tokenizers import Regex, decoders
-
     steps = [
         decoders.Fuse(),
         decoders.Replace(MARK, ""),
@@ -295,7 +297,5 @@ def _decoder(clean_up: bool) -> Any:
 
 def _cleaning(steps: Iterable[Any]) -> Any:
     """The decoder steps, then transformers' clean-up of spaces before punctuation."""
-    from tokenizers import decoders
-
     rules = [decoders.Replace(old, new) for old, new in CLEAN_UP]
     return decoders.Sequence([*steps, decoders.Fuse(), *rules])
