@@ -15,7 +15,10 @@ from torch import Tensor, nn
 from compressor.errors import InputError
 from compressor.tasks import Batch, Example
 from compressor.tasks.batching import within_tokens
-from compressor.training import Data, Problem, Schedule, Trained, hold_out, loop, train
+from compressor.training import loop
+from compressor.training.data import TrainingRows, hold_out
+from compressor.training.loop import Problem, Schedule, train
+from compressor.training.state import Trained
 from tests.helpers.errors import raises
 
 WANTED = torch.tensor([2.0, -1.0, 0.5])
@@ -38,7 +41,7 @@ TASK = SimpleNamespace(batches=make_batches, loss_terms=lambda batch: len(batch[
 EXAMPLES = [example(row) for row in range(40)]
 MODEL = nn.Identity()
 MODEL.config = SimpleNamespace(is_encoder_decoder=False)
-DATA = Data(EXAMPLES, TASK, MODEL)
+DATA = TrainingRows(EXAMPLES, TASK, MODEL)
 
 
 class Regression(Problem):

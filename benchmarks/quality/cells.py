@@ -17,7 +17,8 @@ from compressor.budgets.units import parse_floors
 from compressor.budgets.units import select as select_units
 from compressor.evaluation import compare
 from compressor.importance import METHODS
-from compressor.learned_masks import LEARNED, Learning, learn
+from compressor.learned_masks import LEARNED, learn
+from compressor.learned_masks.method import LearningJob
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask, Scores, Sublayer, units_of
@@ -28,8 +29,8 @@ from compressor.pipeline.repair import Repair
 from compressor.pipeline.score import Scorer
 from compressor.pipeline.unit_costs import unit_costs
 from compressor.progress import Progress
-from compressor.recovery import Recovered
-from compressor.request import methods, sections
+from compressor.recovery import RECOVERIES, Recovered
+from compressor.request import sections
 from compressor.storage.files import write_json
 from compressor.tasks import Batch, get_task
 
@@ -233,15 +234,14 @@ class Experiment:
 
     def _learned(self, cell: Cell) -> Mask:
         learned = learn(
-            cell.method,
-            Learning(
+            LEARNED[cell.method](epochs=self.gate_epochs),
+            LearningJob(
                 model=self.model,
                 layers=self._sublayers(cell.prune),
                 examples=self.examples,
                 task=self.task,
                 keep=self._keep(cell),
                 floors=self.floors[cell.of],
-                epochs=self.gate_epochs,
                 seed=cell.seed,
                 report=self.progress.message,
             ),
@@ -272,16 +272,16 @@ class Experiment:
 
     def _score(self, cell: Cell, mask: Mask, model: nn.Module) -> Scores:
         options = {"normalize": "none"} if cell.method in PLAIN else {}
-        method: Any = methods.SCORED[PLAIN.get(cell.method, cell.method)](**options)
+        method: Any = METHODS[PLAIN.get(cell.method, cell.method)](**options)
         fitted = Fitted(self.examples, self.calibration.targets)
         sublayers = self._sublayers(cell.prune)
         scorer = Scorer(method, self.checkpoint, sublayers, fitted, cell.seed, "cpu", self.progress)
         return scorer.score(mask, model)
 
     def repair(self, how: str, pruned: nn.Module, seed: int) -> Recovered:
-        epochs = {"distill": {"epochs": self.distill_epochs}}
+        epochs: dict[str, Any] = {"distill": {"epochs": self.distill_epochs}}
         names = [] if how == "none" else how.split("+")
-        steps: list[Any] = [methods.REPAIRS[name](**epochs.get(name, {})) for name in names]
+        steps: list[Any] = [RECOVERIES[name](**epochs.get(name, {})) for name in names]
         repair = Repair(steps, self.checkpoint, self.examples, seed, "cpu", self.progress)
         return repair.run(pruned)
 

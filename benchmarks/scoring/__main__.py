@@ -74,7 +74,7 @@ def make_work(task: str, size: tuple[int, int, int], rows: int) -> dict[str, Cal
     """Name -> function to time, on one model and one set of batches of rows of unequal length."""
     import random
 
-    from compressor.importance import Scoring, score_heads
+    from compressor.importance import ScoringJob, score_units
     from compressor.model.architectures import find_sublayers
     from compressor.model.sublayers import Mask
     from compressor.tasks import Example, get_task
@@ -98,9 +98,11 @@ def make_work(task: str, size: tuple[int, int, int], rows: int) -> dict[str, Cal
         model.zero_grad()
 
     work: dict[str, Callable[[], object]] = {PLAIN: plain, NOTHING: lambda: None}
-    for method, entry in METHODS.items():
-        scored = layers if entry.for_neurons else heads
-        work[method] = partial(score_heads, method, Scoring(model, scored, mask, batches, module))
+    for name, method in METHODS.items():
+        scored = layers if method.scores_neurons else heads
+        work[name] = partial(
+            score_units, method(), ScoringJob(model, scored, mask, batches, module)
+        )
     return work
 
 

@@ -1,19 +1,22 @@
 """Scoring methods: how important is each head, and each neuron?
 
-One file per method, one line each in `METHODS`; `score_heads` runs them.
+One file per method, with its options and its function in one class, and one line each in `METHODS`;
+`score_units` runs them. Importing a method imports no torch: its options are part of the help.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence, Set
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from compressor.errors import InputError, UsageError, did_you_mean
+from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Mask, Scores, Sublayer, Units, units_of
+from compressor.options.declare import Section, option
+from compressor.options.table import Table
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,67 +25,112 @@ if TYPE_CHECKING:
 
 Per = Literal["token", "example"]
 Normalize = Literal["layer", "none"]
-Ablate = Literal["loss", "metric"]
+TrainedWeights = Literal["none", "encoder", "all"]
 
 
-class Method(NamedTuple):
-    """What is known of a scoring method without importing it.
+class UnitMethod(Section):
+    """How the units to keep are found: the options of a method, and what is known of it.
 
     Args:
-        function: `module:function`, called with a `Scoring` and the options as keywords.
+        learns: it learns a mask, instead of scoring units.
         needs_rows: it looks at calibration rows; otherwise at the weights alone, or at nothing.
-        options: what can be set. Scores of methods without `normalize` mean the same in every
-            layer, and are never normalized.
-        help: one line for the user.
-        for_neurons: it scores neurons, too.
+        takes_penalty: a penalty on open gates may stand in place of the number of units to keep.
     """
 
-    function: str
-    needs_rows: bool
-    options: tuple[str, ...]
-    help: str
-    for_neurons: bool = True
+    learns: ClassVar[bool] = False
+    needs_rows: ClassVar[bool] = True
+    takes_penalty: ClassVar[bool] = False
+
+    name: str = ""
+
+    @property
+    def trained_weights(self) -> TrainedWeights:
+        """Which weights are trained along."""
+        return "none"
+
+    def check_units(self, units: Set[Units]) -> None:
+        """Raise `UsageError` if the method is not for such units."""
+
+    def check_size(self, keep: Mapping[str, int], full: Mask) -> None:
+        """Raise `UsageError` if the model has too many units for the method.
+
+        Args:
+            keep: units to keep per pool.
+            full: of the model.
+        """
 
 
-METHODS: dict[str, Method] = {
-    "taylor": Method(
-        "compressor.importance.taylor:score", True, ("per", "normalize"),
-        "first-order change of the loss if the unit were silent",
-    ),
-    "fisher": Method(
-        "compressor.importance.fisher:score", True, ("normalize",),
-        "mean squared gradient of the loss by the unit's gate",
-    ),
-    "ablation": Method(
-        "compressor.importance.ablation:score", True, ("ablate",),
-        "measured loss, or metric, without the unit; slow, exact",
-    ),
-    "confidence": Method(
-        "compressor.importance.confidence:score", True, ("normalize",),
-        "mean of the head's largest attention weight; heads alone", for_neurons=False,
-    ),
-    "relevance": Method(
-        "compressor.importance.relevance:score", True, ("per", "normalize"),
-        "layer-wise relevance propagation from the largest logit",
-    ),
-    "second-order": Method(
-        "compressor.importance.second_order:score", True, (),
-        "error that the best repair of the other units would leave",
-    ),
-    "magnitude": Method(
-        "compressor.importance.magnitude:score", False, ("normalize",),
-        "norm of the unit's weights in the output projection; no data",
-    ),
-    "random": Method(
-        "compressor.importance.random:score", False, ("normalize",),
-        "random scores, a baseline; no data",
-    ),
-}  # fmt: skip
+class ScoringMethod(UnitMethod):
+    """Gives every unit a score; without `NormalizedMethod` one that means the same in every layer.
+
+    Args:
+        scores_neurons: and not heads alone.
+    """
+
+    scores_neurons: ClassVar[bool] = True
+
+    @abstractmethod
+    def score(self, scoring: ScoringJob) -> RawScores:
+        """Score the units of all sublayers; the model is in evaluation mode."""
+
+    def normalization(self, mixed: bool) -> Normalize:
+        """What the scores of a sublayer are divided by.
+
+        Args:
+            mixed: heads and neurons are scored together.
+        """
+        return "none"
+
+    def check_units(self, units: Set[Units]) -> None:
+        if "neurons" in units and not self.scores_neurons:
+            raise UsageError(
+                f"--method {self.name} is about attention, which neurons have none of; use another "
+                "method, or prune heads alone (--prune heads, or --keep 0.5)",
+                id="method-for-heads-alone",
+            )
+
+
+class NormalizedMethod(ScoringMethod):
+    """Scores that may be divided by the L2 norm over their sublayer's units."""
+
+    normalize: Normalize | None = option(
+        None,
+        help="Divide scores by the sublayer's L2 norm: layer or none. Default: layer; none where "
+        "heads and neurons are scored together.",
+    )
+
+    def normalization(self, mixed: bool) -> Normalize:
+        return self.normalize or ("none" if mixed else "layer")  # mixed ones must be comparable
+
+
+class TokenwiseMethod(NormalizedMethod):
+    """Scores that are averaged over tokens or over examples."""
+
+    per: Per = option(
+        "token",
+        help="Scores per token or per example; which one the papers have: docs/methods.md.",
+    )
+
+
+METHODS: Table[type[ScoringMethod]] = Table(
+    "method",
+    {
+        "taylor": "compressor.importance.taylor:Taylor",
+        "fisher": "compressor.importance.fisher:Fisher",
+        "ablation": "compressor.importance.ablation:Ablation",
+        "confidence": "compressor.importance.confidence:Confidence",
+        "relevance": "compressor.importance.relevance:Relevance",
+        "second-order": "compressor.importance.second_order:SecondOrder",
+        "magnitude": "compressor.importance.magnitude:Magnitude",
+        "random": "compressor.importance.random:Random",
+    },
+    id="method-unknown",
+)
 
 
 @dataclass(frozen=True)
-class Scoring:
-    """The model and the data that heads are scored on.
+class ScoringJob:
+    """The model and the data that units are scored on.
 
     Args:
         layers: the sublayers whose units are scored.
@@ -116,44 +164,25 @@ class RawScores:
     backward_passes: int = 0
 
 
-def score_heads(method: str, scoring: Scoring, **options: Any) -> Scores:
-    """Score every unit of some sublayers with one of `METHODS`; the model is left as it was.
-
-    Args:
-        options: of the method, see `METHODS`; those that are not given have their defaults.
-            `normalize` divides by the L2 norm over the sublayer's units (`layer`), or not (`none`).
-            The default is `layer`, but `none` where heads and neurons are scored together, whose
-            scores must be comparable.
+def score_units(method: ScoringMethod, scoring: ScoringJob) -> Scores:
+    """Score every unit of some sublayers; the model is left as it was.
 
     Raises:
-        UsageError: there is no such method, or it cannot score neurons.
+        UsageError: the method cannot score neurons.
         InputError: a score is not a finite number.
-        TypeError: the method has no such option.
     """
     from compressor.model.modes import evaluating  # imports torch
 
-    if method not in METHODS:
-        raise UsageError(
-            f"there is no method {method!r}; there are {', '.join(METHODS)}"
-            f"{did_you_mean(method, METHODS)}",
-            id="method-unknown",
-        )
-    check_units(method, {units_of(layer.kind) for layer in scoring.layers})
-    entry = METHODS[method]
-    normalize: Normalize = "none"
-    if "normalize" in entry.options:
-        mixed = len({layer.is_attention for layer in scoring.layers}) > 1
-        normalize = options.pop("normalize", None) or ("none" if mixed else "layer")
-    module, _, function = entry.function.partition(":")
-    score: Callable[..., RawScores] = getattr(import_module(module), function)
+    method.check_units({units_of(layer.kind) for layer in scoring.layers})
+    normalize = method.normalization(len({layer.is_attention for layer in scoring.layers}) > 1)
     began = time.perf_counter()
     with evaluating(scoring.model):
-        raw = score(scoring, **options)
+        raw = method.score(scoring)
     for name, scores in raw.values.items():
         if not all(math.isfinite(value) for value in scores):
             raise InputError(
-                f"{method} scores of layer {name} are not finite; check the checkpoint and the "
-                "calibration rows with `compress evaluate`",
+                f"{method.name} scores of layer {name} are not finite; check the checkpoint and "
+                "the calibration rows with `compress evaluate`",
                 id="scores-not-finite",
             )
     values = {
@@ -161,24 +190,14 @@ def score_heads(method: str, scoring: Scoring, **options: Any) -> Scores:
     }
     return Scores(
         values=values,
-        method=method,
-        signature=f"{method}|{raw.signature}|normalize:{normalize}",
+        method=method.name,
+        signature=f"{method.name}|{raw.signature}|normalize:{normalize}",
         cost={
             "seconds": time.perf_counter() - began,
             "forward_passes": raw.forward_passes,
             "backward_passes": raw.backward_passes,
         },
     )
-
-
-def check_units(method: str, units: Set[Units]) -> None:
-    """Raise `UsageError` if a method cannot score such units."""
-    if "neurons" in units and not METHODS[method].for_neurons:
-        raise UsageError(
-            f"--method {method} is about attention, which neurons have none of; use another "
-            "method, or prune heads alone (--prune heads, or --keep 0.5)",
-            id="method-for-heads-alone",
-        )
 
 
 def _normalized(scores: Sequence[float], how: Normalize) -> tuple[float, ...]:

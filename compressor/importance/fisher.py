@@ -1,29 +1,38 @@
-"""Fisher information: the mean squared derivative of the loss by a head's gate.
+"""Fisher information: the mean squared derivative of the loss by a unit's gate.
 
 Kwon et al. 2022, "A Fast Post-Training Pruning Framework for Transformers", mask search: with
-gates xi_h = 1 on the heads' outputs, I_h = E[(dL/d xi_h)^2] over examples, the diagonal of the
+gates xi_h = 1 on the units' outputs, I_h = E[(dL/d xi_h)^2] over examples, the diagonal of the
 empirical Fisher information. dL/d xi_h is the sum over an example's tokens of a_h . dL/da_h, so
-one forward and one backward pass see the gates of all heads.
+one forward and one backward pass see the gates of all units.
 """
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
-from compressor.importance import RawScores, Scoring
-from compressor.importance.gradients import visit_gradients, zeros
+from compressor.importance import NormalizedMethod, RawScores, ScoringJob
 from compressor.model.sublayers import Sublayer
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def score(scoring: Scoring) -> RawScores:
-    """Mean over examples of (dL/d xi_h)^2; L is the negative log-likelihood of a whole example."""
-    sums = zeros(scoring)
 
-    def add(layer: Sublayer, output: Tensor, gradient: Tensor, real: Tensor) -> None:
-        products = (output * gradient).sum(-1) * real[..., None]  # [batch, tokens, heads]
-        sums[layer.name] += products.sum(1).square().sum(0).double()
+class Fisher(NormalizedMethod):
+    """Mean squared gradient of the loss by the unit's gate."""
 
-    passes = visit_gradients(scoring, add)
-    examples = sum(len(batch.rows) for batch in scoring.batches)
-    values = {name: (total / examples).tolist() for name, total in sums.items()}
-    return RawScores(values, "per:example", forward_passes=passes, backward_passes=passes)
+    name: Literal["fisher"] = "fisher"
+
+    def score(self, scoring: ScoringJob) -> RawScores:
+        """Mean over examples of (dL/d xi_h)^2, L being a whole example's log-likelihood."""
+        from compressor.importance.gradients import visit_gradients, zeros
+
+        sums = zeros(scoring)
+
+        def add(layer: Sublayer, output: Tensor, gradient: Tensor, real: Tensor) -> None:
+            products = (output * gradient).sum(-1) * real[..., None]  # [batch, tokens, units]
+            sums[layer.name] += products.sum(1).square().sum(0).double()
+
+        passes = visit_gradients(scoring, add)
+        examples = sum(len(batch.rows) for batch in scoring.batches)
+        values = {name: (total / examples).tolist() for name, total in sums.items()}
+        return RawScores(values, "per:example", forward_passes=passes, backward_passes=passes)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from compressor.importance import Scoring
+from compressor.importance import ScoringJob
 from compressor.model.modes import evaluating, frozen
 from compressor.model.sublayers import Kind, Sublayer
 from compressor.model.surgery import Hook
@@ -23,7 +23,7 @@ from compressor.model.surgery import Hook
 Visit = Callable[[Sublayer, Tensor, Tensor, Tensor], None]
 
 
-def visit_gradients(scoring: Scoring, visit: Visit) -> int:
+def visit_gradients(scoring: ScoringJob, visit: Visit) -> int:
     """Run the passes over all batches and call `visit` once per layer and batch.
 
     The loss is the sum over the batch's tokens (or rows), so what a row contributes does not
@@ -46,7 +46,7 @@ def visit_gradients(scoring: Scoring, visit: Visit) -> int:
     return total
 
 
-def zeros(scoring: Scoring) -> dict[str, Tensor]:
+def zeros(scoring: ScoringJob) -> dict[str, Tensor]:
     """Sublayer name -> a sum for each unit, [units] float64, on the model's device."""
     return {
         layer.name: torch.zeros(layer.units, dtype=torch.float64, device=scoring.device)
@@ -55,7 +55,7 @@ def zeros(scoring: Scoring) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _watch(scoring: Scoring, visit: Visit, masks: dict[Kind, Tensor]) -> Iterator[None]:
+def _watch(scoring: ScoringJob, visit: Visit, masks: dict[Kind, Tensor]) -> Iterator[None]:
     handles = [
         scoring.model.get_submodule(layer.output).register_forward_pre_hook(
             _hook(layer, torch.tensor(scoring.mask.keep[layer.name]), visit, masks[layer.kind])

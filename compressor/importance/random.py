@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import ClassVar, Literal
 
-from compressor.importance import RawScores, Scoring
+from compressor.importance import NormalizedMethod, RawScores, ScoringJob
 
 
-def score(scoring: Scoring) -> RawScores:
-    rng = np.random.default_rng(scoring.seed)
-    # By the columns of a unit: where heads compete with neurons, both lose the same share.
-    values = {
-        layer.name: (rng.random(layer.units) * layer.unit_width).tolist()
-        for layer in scoring.layers
-    }
-    return RawScores(values, f"seed:{scoring.seed}")
+class Random(NormalizedMethod):
+    """Random scores, a baseline."""
+
+    needs_rows: ClassVar[bool] = False
+
+    name: Literal["random"] = "random"
+
+    def score(self, scoring: ScoringJob) -> RawScores:
+        import numpy as np
+
+        rng = np.random.default_rng(scoring.seed)
+        # By the columns of a unit: where heads compete with neurons, both lose the same share.
+        values = {
+            layer.name: (rng.random(layer.units) * layer.unit_width).tolist()
+            for layer in scoring.layers
+        }
+        return RawScores(values, f"seed:{scoring.seed}")

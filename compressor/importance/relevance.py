@@ -22,53 +22,64 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-
-from compressor.importance import Per, RawScores, Scoring
-from compressor.importance.gradients import zeros
-from compressor.model.architectures import find_sublayers
-from compressor.model.modes import frozen
-from compressor.model.surgery import Hook, gated, mask_gates
-from compressor.tasks import Batch
+from compressor.importance import Per, RawScores, ScoringJob, TokenwiseMethod
 from compressor.tasks.batching import IGNORED
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
-def score(scoring: Scoring, per: Per = "token") -> RawScores:
-    """A head's share of its layer's relevance, averaged over target positions (or rows).
+    from compressor.model.surgery import Hook
+    from compressor.tasks import Batch
 
-    The relevance of a head is the signed sum over its neurons and tokens; its share is its absolute
-    value divided by the sum of those of the layer's heads, since signed ones can cancel to zero.
 
-    `per="token"` does that for the top-1 logit of every target position by itself, as the paper
-    does: one forward pass and as many backward passes as the batch's longest target has tokens.
-    `per="example"` does it for the sum of the example's top-1 logits, in one backward pass; what a
-    head contributes to some positions and takes from others then cancels. A classifier has one
-    position, so there both are the same.
-    """
-    shares = zeros(scoring)
-    counted = backward = 0
-    model, total = scoring.model, len(scoring.batches)
-    with ExitStack() as stack:
-        stack.enter_context(frozen(model))
-        stack.enter_context(gated(model, scoring.layers, mask_gates(scoring.mask)))
-        stack.enter_context(linearized(scoring))
-        for done, batch in enumerate(scoring.batches, 1):
-            positions, passes = _add_batch(scoring, batch.to(scoring.device), per, shares)
-            counted += positions
-            backward += passes
-            scoring.progress(done, total)
-    values = {name: (share / counted).tolist() for name, share in shares.items()}
-    return RawScores(values, f"per:{per}", forward_passes=total, backward_passes=backward)
+class Relevance(TokenwiseMethod):
+    """Layer-wise relevance propagation from the largest logit."""
+
+    name: Literal["relevance"] = "relevance"
+
+    def score(self, scoring: ScoringJob) -> RawScores:
+        """A unit's share of its layer's relevance, averaged over target positions (or rows).
+
+        The relevance of a unit is the signed sum over its columns and tokens; its share is its
+        absolute value divided by the sum of those of the layer's units, since signed ones can
+        cancel to zero.
+
+        `per="token"` does that for the top-1 logit of every target position by itself, as the paper
+        does: one forward pass and as many backward passes as the batch's longest target has tokens.
+        `per="example"` does it for the sum of the example's top-1 logits, in one backward pass;
+        what a unit contributes to some positions and takes from others then cancels. A classifier
+        has one position, so there both are the same.
+        """
+        from compressor.importance.gradients import zeros
+        from compressor.importance.linearized import linearized
+        from compressor.model.modes import frozen
+        from compressor.model.surgery import gated, mask_gates
+
+        shares = zeros(scoring)
+        counted = backward = 0
+        model, total = scoring.model, len(scoring.batches)
+        with ExitStack() as stack:
+            stack.enter_context(frozen(model))
+            stack.enter_context(gated(model, scoring.layers, mask_gates(scoring.mask)))
+            stack.enter_context(linearized(model))
+            for done, batch in enumerate(scoring.batches, 1):
+                moved = batch.to(scoring.device)
+                positions, passes = _add_batch(scoring, moved, self.per, shares)
+                counted += positions
+                backward += passes
+                scoring.progress(done, total)
+        values = {name: (share / counted).tolist() for name, share in shares.items()}
+        return RawScores(values, f"per:{self.per}", total, backward)
 
 
 def _add_batch(
-    scoring: Scoring, batch: Batch, per: Per, shares: dict[str, Tensor]
+    scoring: ScoringJob, batch: Batch, per: Per, shares: dict[str, Tensor]
 ) -> tuple[int, int]:
     """Add the shares of a batch; returns (positions or rows averaged over, backward passes)."""
+    import torch
+
     with _head_outputs(scoring) as outputs, _last_hidden(scoring) as last, torch.enable_grad():
         logits = scoring.task.logits(scoring.model, batch).float()
     top = logits.max(-1).values.reshape(len(batch.rows), -1)  # [batch, positions]
@@ -90,6 +101,8 @@ def _add_batch(
 
 def _gradients(top: Tensor, heads: list[Tensor], last: list[Tensor]) -> Iterator[Sequence[Tensor]]:
     """The gradients of each column of `top` [batch, positions] by the heads' outputs."""
+    import torch
+
     positions = top.shape[1]
     if positions == 1:
         yield torch.autograd.grad(top.sum(), heads)
@@ -105,7 +118,7 @@ def _gradients(top: Tensor, heads: list[Tensor], last: list[Tensor]) -> Iterator
 
 
 @contextmanager
-def _last_hidden(scoring: Scoring) -> Iterator[list[Tensor]]:
+def _last_hidden(scoring: ScoringJob) -> Iterator[list[Tensor]]:
     """What is projected on the vocabulary; nothing for a classifier."""
     found: list[Tensor] = []
     projection = scoring.model.get_output_embeddings()  # type: ignore[operator]
@@ -120,66 +133,7 @@ def _last_hidden(scoring: Scoring) -> Iterator[list[Tensor]]:
 
 
 @contextmanager
-def linearized(scoring: Scoring) -> Iterator[None]:
-    """The same outputs from a model whose gradient is that of its linear part, see above."""
-    from transformers.activations import ACT2CLS
-
-    kinds: Any = tuple(
-        entry[0] if isinstance(entry, tuple) else entry for entry in ACT2CLS.values()
-    )
-    handles = []
-    for module in scoring.model.modules():
-        if isinstance(module, nn.LayerNorm):
-            handles.append(module.register_forward_hook(_fixed_norm))
-        elif isinstance(module, kinds):
-            handles.append(module.register_forward_hook(_activate))
-    # Of all attention, also where neurons alone are scored.
-    for layer in filter(lambda x: x.is_attention, find_sublayers(scoring.model)):
-        for path in (layer.inputs["query"], layer.inputs["key"]):
-            handles.append(scoring.model.get_submodule(path).register_forward_hook(_detach))
-    try:
-        with _LinearTanh():
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _fixed_norm(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    assert isinstance(module, nn.LayerNorm)
-    centered = inputs[0] - inputs[0].mean(-1, keepdim=True)
-    deviation = (centered.detach().square().mean(-1, keepdim=True) + module.eps).sqrt()
-    scaled = centered / deviation
-    if module.weight is not None:
-        scaled = scaled * module.weight
-    return scaled if module.bias is None else scaled + module.bias
-
-
-def _activate(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    return _pass_through(inputs[0], output)
-
-
-def _pass_through(x: Tensor, y: Tensor) -> Tensor:
-    """y as x times a constant."""
-    return x * torch.where(x == 0, 0, y / x).detach()
-
-
-def _detach(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    return output.detach()
-
-
-class _LinearTanh(TorchFunctionMode):
-    """RoBERTa's classification head calls tanh as a function, out of the reach of hooks."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        return _pass_through(args[0], result) if func is torch.tanh else result
-
-
-@contextmanager
-def _head_outputs(scoring: Scoring) -> Iterator[dict[str, Tensor]]:
+def _head_outputs(scoring: ScoringJob) -> Iterator[dict[str, Tensor]]:
     """The inputs of all output projections by layer name, [batch, tokens, heads x head_dim]."""
     outputs: dict[str, Tensor] = {}
 

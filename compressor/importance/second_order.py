@@ -28,179 +28,53 @@ neurons: five seconds for 3,072 on one core.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
+from compressor.importance import RawScores, ScoringJob, ScoringMethod
 
-from compressor.importance import RawScores, Scoring
-from compressor.importance.statistics import (
-    LayerStatistics,
-    collect_statistics,
-    damped,
-)
-from compressor.model.modeling_pruned import unit_columns
-from compressor.model.sublayers import Sublayer
+if TYPE_CHECKING:
+    from torch import Tensor
 
-# Share of the mean diagonal of C that is added to its diagonal, against directions which the
-# calibration rows hardly visit. Repairing a translator on 1,000 rows, anything from 0.01 % to 1 %
-# ended within 0.001 nats per token of loss on other rows; 5 % was worse.
-DAMPING = 1e-3
-# Neurons that are removed together, as in ZipLM. With 25, 50 or 75 % of a feed-forward part of the
-# bundled translator or of MiniLM removed, blocks of 8 left 0 to 2 % less error than blocks of 32,
-# and one neuron at a time 0 to 2.2 % less, for 1.6 and 7 times the time.
-BLOCK = 32
-# Share of the neurons that are gone before the inverse is copied without them.
-_COMPACTED = 0.1
+    from compressor.importance.statistics import LayerStatistics
+    from compressor.model.sublayers import Sublayer
+
 # Scores that the running maximum raises stay this far apart, so that rounding keeps their order.
 _STEP = 1 + 1e-9
 
 
-def score(scoring: Scoring) -> RawScores:
-    """The error that each unit adds in its sublayer's removal order; removed units score 0."""
-    statistics, passes = collect_statistics(scoring)
-    values = {}
-    for layer in scoring.layers:
-        scores = [0.0] * layer.units
-        highest = 0.0
-        # Statistics are large, and not needed any more after this.
-        for unit, growth in _removal_order(scoring, layer, statistics.pop(layer.name)):
-            highest = max(growth, highest * _STEP, math.nextafter(highest, math.inf))
-            scores[unit] = highest
-        values[layer.name] = scores
-    return RawScores(
-        values,
-        f"damping:{DAMPING:g}|weighted:gradients",
-        forward_passes=passes,
-        backward_passes=passes,
-    )
+class SecondOrder(ScoringMethod):
+    """Error that the best repair of the other units would leave."""
+
+    name: Literal["second-order"] = "second-order"
+
+    def score(self, scoring: ScoringJob) -> RawScores:
+        """The error that each unit adds in its sublayer's removal order; removed units score 0."""
+        from compressor.importance.removal_order import DAMPING
+        from compressor.importance.statistics import collect_statistics
+
+        statistics, passes = collect_statistics(scoring)
+        values = {}
+        for layer in scoring.layers:
+            scores = [0.0] * layer.units
+            highest = 0.0
+            # Statistics are large, and not needed any more after this.
+            for unit, growth in _removal_order(scoring, layer, statistics.pop(layer.name)):
+                highest = max(growth, highest * _STEP, math.nextafter(highest, math.inf))
+                scores[unit] = highest
+            values[layer.name] = scores
+        signature = f"damping:{DAMPING:g}|weighted:gradients"
+        return RawScores(values, signature, forward_passes=passes, backward_passes=passes)
 
 
 def _removal_order(
-    scoring: Scoring, layer: Sublayer, statistics: LayerStatistics
+    scoring: ScoringJob, layer: Sublayer, statistics: LayerStatistics
 ) -> list[tuple[int, float]]:
+    from compressor.importance.removal_order import block_removal_order, removal_order
+
     weight: Tensor = scoring.model.get_submodule(layer.output).weight  # type: ignore[assignment]
-    kept = scoring.mask.kept(layer.name)
+    weight, kept = weight.detach().double(), scoring.mask.kept(layer.name)
+    covariance, sensitivity = statistics.covariance, statistics.sensitivity
     if layer.unit_width == 1:
-        return block_removal_order(
-            weight.detach().double(),
-            statistics.covariance,
-            statistics.sensitivity,
-            kept,
-        )
-    return removal_order(
-        weight.detach().double().cpu(),
-        statistics.covariance.cpu(),
-        statistics.sensitivity.cpu(),
-        kept,
-        layer.unit_width,
-    )
-
-
-def removal_order(
-    weight: Tensor,
-    covariance: Tensor,
-    sensitivity: Tensor,
-    kept: list[int],
-    head_dim: int,
-    damping: float = DAMPING,
-) -> list[tuple[int, float]]:
-    """The order in which to remove the heads of one layer, and the error that each adds.
-
-    Args:
-        weight: of the output projection, [width, D], D = all heads x head_dim, float64.
-        covariance: of its inputs, [D, D].
-        sensitivity: G, [width, width], symmetric.
-        kept: the heads that are there; the others' inputs are zero.
-
-    Returns:
-        (head, growth of the error) for each of `kept`, in order of removal. The growths of the
-        first k add up to the error of removing these k heads at once with the best repair.
-    """
-    columns = unit_columns(kept, head_dim)
-    dense = weight[:, columns]
-    moments = damped(covariance[columns][:, columns], damping)
-    left, order = list(range(len(kept))), []  # positions in `kept`
-    while left:
-        columns = unit_columns(left, head_dim)
-        inverse = torch.linalg.inv(moments[columns][:, columns])
-        repaired = dense @ moments[:, columns] @ inverse  # [width, left x head_dim]
-        growths = _growths(repaired, inverse, sensitivity, head_dim)
-        least = int(growths.argmin())
-        order.append((kept[left.pop(least)], float(growths[least])))
-    return order
-
-
-def block_removal_order(
-    weight: Tensor,
-    covariance: Tensor,
-    sensitivity: Tensor,
-    kept: list[int],
-    block: int = BLOCK,
-    damping: float = DAMPING,
-) -> list[tuple[int, float]]:
-    """The order in which to remove the neurons of one feed-forward part, in blocks.
-
-    Args:
-        weight: of the projection down, [width, n], float64.
-        covariance: of its inputs, [n, n].
-        sensitivity: G, [width, width], symmetric.
-        kept: the neurons that are there; the others' inputs are zero.
-        block: neurons removed together; the first block is what is left over.
-
-    Returns:
-        (neuron, growth of the error) for each of `kept`, in order of removal; of a block's growth
-        each neuron has the same part.
-    """
-    if not kept:
-        return []
-    index = torch.tensor(kept, device=weight.device)
-    inverse = _damped_inverse(covariance, index, damping)
-    columns = _root(sensitivity) @ weight[:, index]  # [width, left]; repaired as blocks go
-    there = torch.ones(len(kept), dtype=torch.bool, device=weight.device)
-    order, growths, left = [], [], len(kept)
-    while left:
-        size = left % block or block
-        errors = columns.square().sum(0) / inverse.diagonal()
-        gone = errors.where(there, torch.inf).argsort(stable=True)[:size]
-        own, across = inverse[gone][:, gone], inverse[gone]  # [size, size], [size, left]
-        removed = columns[:, gone]
-        growths.append((torch.linalg.solve(own, removed.T) * removed.T).sum())
-        order.append(index[gone])
-        there[gone] = False
-        left -= size
-        repair = torch.linalg.solve(own, across)  # [size, left]
-        columns.addmm_(removed, repair, alpha=-1)
-        inverse.addmm_(across.T, repair, alpha=-1)
-        if left and len(index) - left >= _COMPACTED * len(index):
-            stay = there.nonzero().squeeze(1)  # a copy costs as much as a block's update
-            index, there = index[stay], there[stay]
-            columns, inverse = columns[:, stay], inverse[stay][:, stay]
-    shares = [
-        max(growth, 0.0) / len(units)
-        for growth, units in zip(torch.stack(growths).tolist(), order, strict=True)
-    ]
-    return [
-        (unit, share) for units, share in zip(order, shares, strict=True) for unit in units.tolist()
-    ]
-
-
-def _damped_inverse(covariance: Tensor, index: Tensor, damping: float) -> Tensor:
-    """(C + damping)^-1 of some rows and columns, float64; holds little beside the result."""
-    chosen = covariance if len(index) == len(covariance) else covariance[index][:, index]
-    factor = torch.linalg.cholesky(damped(chosen.double(), damping))
-    return torch.cholesky_inverse(factor)
-
-
-def _root(matrix: Tensor) -> Tensor:
-    """R with R^T R = matrix, which is symmetric without negative eigenvalues; [width, width]."""
-    values, vectors = torch.linalg.eigh(matrix)
-    return values.clamp_min(0).sqrt()[:, None] * vectors.T
-
-
-def _growths(repaired: Tensor, inverse: Tensor, sensitivity: Tensor, head_dim: int) -> Tensor:
-    """tr(G W_h [(C^-1)_hh]^-1 W_h^T) for every head h that is left, [left]."""
-    heads = repaired.unflatten(1, (-1, head_dim)).transpose(0, 1)  # [left, width, head_dim]
-    weighted = heads.mT @ (sensitivity @ heads)  # [left, head_dim, head_dim]
-    blocks = inverse.unflatten(1, (-1, head_dim)).unflatten(0, (-1, head_dim))
-    own_blocks = blocks.diagonal(dim1=0, dim2=2).permute(2, 0, 1)  # [left, head_dim, head_dim]
-    return torch.linalg.solve(own_blocks, weighted).diagonal(dim1=1, dim2=2).sum(-1).clamp_min(0)
+        return block_removal_order(weight, covariance, sensitivity, kept)
+    tensors = weight.cpu(), covariance.cpu(), sensitivity.cpu()
+    return removal_order(*tensors, kept, layer.unit_width)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from compressor.errors import InputError
-from compressor.importance import Scoring
+from compressor.importance import ScoringJob
 from compressor.importance.gradients import visit_gradients
 from compressor.model.sublayers import Sublayer
 
@@ -140,7 +140,7 @@ class LayerStatistics:
     tokens: int
 
 
-def collect_statistics(scoring: Scoring) -> tuple[dict[str, LayerStatistics], int]:
+def collect_statistics(scoring: ScoringJob) -> tuple[dict[str, LayerStatistics], int]:
     """One forward and one backward pass over all batches.
 
     G is per row and not per token, so that layers which see more tokens (a longer source) weigh

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from compressor.importance import TrainedWeights
 from compressor.learned_masks.base import Gates, distance_from_hard
-from compressor.learned_masks.job import Learning, Weights
 from compressor.learned_masks.layout import Layout
+from compressor.learned_masks.method import LearnedMask, LearningJob
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import gated
 from compressor.tasks import Batch
-from compressor.training import Problem
+from compressor.training.loop import Problem
 
 
-def trained_parameters(model: nn.Module, which: Weights) -> dict[str, nn.Parameter]:
+def trained_parameters(model: nn.Module, which: TrainedWeights) -> dict[str, nn.Parameter]:
     """The weights that are trained, by name.
 
     `encoder` is a translator's encoder without what the decoder shares with it (embeddings), so
@@ -45,17 +46,24 @@ class GatedModel:
     """The model that is trained, and the loss it has with some gates."""
 
     def __init__(
-        self, model: nn.Module, layout: Layout, learning: Learning, held: Sequence[Batch]
+        self,
+        model: nn.Module,
+        layout: Layout,
+        options: LearnedMask,
+        job: LearningJob,
+        held: Sequence[Batch],
     ) -> None:
-        self.model, self.layout, self.learning, self.held = model, layout, learning, held
-        self.parameters = trained_parameters(model, learning.weights)
+        self.model, self.layout, self.held = model, layout, held
+        self.task, self.device = job.task, job.device
+        self.rate = options.learning_rate or job.task.learning_rate
+        self.parameters = trained_parameters(model, options.train_weights)
         kept = {id(parameter) for parameter in self.parameters.values()}
         for parameter in model.parameters():
             parameter.requires_grad_(id(parameter) in kept)
 
     def groups(self) -> list[dict[str, Any]]:
         """Weight matrices with weight decay, biases and normalization without."""
-        rate = {"lr": self.learning.learning_rate}
+        rate = {"lr": self.rate}
         matrices = [p for p in self.parameters.values() if p.dim() > 1]
         vectors = [p for p in self.parameters.values() if p.dim() <= 1]
         groups = [{"params": matrices, **rate}, {"params": vectors, **rate, "weight_decay": 0.0}]
@@ -64,24 +72,29 @@ class GatedModel:
     def tensors(self) -> dict[str, Tensor]:
         return {f"weights.{name}": parameter for name, parameter in self.parameters.items()}
 
+    @torch.no_grad()
+    def restore(self, before: Mapping[str, Tensor]) -> None:
+        """Set the weights back to what `tensors` were."""
+        for name, tensor in self.tensors().items():
+            tensor.copy_(before[name])
+
     def loss(self, batch: Batch, gates: Tensor) -> Tensor:
         """Mean loss of a batch; with dropout if weights are trained, as in fine-tuning."""
-        task = self.learning.task
         self.model.train(bool(self.parameters))
         with gated(self.model, self.layout.gated, self.layout.split(gates)):
-            loss: Tensor = task.loss(self.model, batch) / task.loss_terms(batch)
+            loss: Tensor = self.task.loss(self.model, batch) / self.task.loss_terms(batch)
         return loss
 
     @torch.no_grad()
     def held_out_loss(self, gates: Tensor) -> float:
         """Mean loss on the held-out rows, without dropout."""
-        task, total, terms = self.learning.task, 0.0, 0
+        total, terms = 0.0, 0
         self.model.eval()
         with gated(self.model, self.layout.gated, self.layout.split(gates)):
             for batch in self.held:
-                moved = batch.to(self.learning.device)
-                total += float(task.loss(self.model, moved))
-                terms += task.loss_terms(batch)
+                moved = batch.to(self.device)
+                total += float(self.task.loss(self.model, moved))
+                terms += self.task.loss_terms(batch)
         return total / terms
 
 

@@ -9,7 +9,7 @@ out of the scores r, as far as it took it, and the next softmax follows:
 A round may be several softmaxes side by side, over groups that do not overlap: one per pool of
 heads that are counted separately, or one per layer that must keep a head (`rounds`). As the
 temperature T goes to zero the gates become 1 for the first of each group in each round, and 0 for
-the rest: with floors, the same heads that `compressor.budgets.counts.select` keeps.
+the rest: with floors, the same heads that `compressor.budgets.units.select` keeps.
 """
 
 from __future__ import annotations

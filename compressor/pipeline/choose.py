@@ -19,8 +19,8 @@ from compressor.budgets import Choice, Limits
 from compressor.budgets.base import Cut
 from compressor.budgets.path import PathCut, UnitCosts
 from compressor.budgets.units import latest_scores
-from compressor.learned_masks import Learning
 from compressor.learned_masks import learn as learn_mask
+from compressor.learned_masks.method import LearnedMask, LearningJob
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask, Scores
@@ -128,33 +128,24 @@ def learn(workspace: Workspace, plan: Plan, trials: RunTrials) -> Choice:
     scorer, progress = trials.scorer, workspace.progress
     checkpoint = scorer.checkpoint
     keep, penalty = plan.budget.to_learn(trials.limits.full)
-    options = scorer.method.model_dump(exclude={"name"})
-    shared = ("train_weights", "epochs", "learning_rate", "patience")
-    settings = {name: options.pop(name) for name in shared}
-    if penalty is not None:
-        options["penalty"] = penalty
-    task = get_task(checkpoint.entry.task)
+    assert isinstance(scorer.method, LearnedMask)
     learned = learn_mask(
-        scorer.method.name,
-        Learning(
+        scorer.method,
+        LearningJob(
             model=checkpoint.model,
             layers=scorer.sublayers,
             examples=scorer.fitted.examples,
-            task=task,
+            task=get_task(checkpoint.entry.task),
             keep=keep,
+            penalty=penalty,
             floors=trials.limits.floors,
             multiples=trials.limits.multiples,
-            weights=settings["train_weights"],
-            epochs=settings["epochs"],
-            learning_rate=settings["learning_rate"] or task.learning_rate,
-            patience=settings["patience"],
             seed=scorer.seed,
             device=scorer.device,
             state=workspace.state / f"gates-{plan.name}.safetensors",
             report=progress.message,
             progress=lambda done, total: progress.update("training steps", done, total),
         ),
-        **options,
     )
     if learned.model is not checkpoint.model:
         _save_weights(learned.model, weights_file(workspace, "choice", plan=plan))

@@ -22,11 +22,9 @@ from compressor.model.location import checkpoint_files
 from compressor.model.modes import evaluating
 from compressor.pipeline.stages import stage, weights_file
 from compressor.progress import Progress
-from compressor.recovery import RECOVERIES, Recovered, Recovery
-from compressor.recovery import recover as recover_model
+from compressor.recovery import Recovered, RecoveryJob, RecoveryMethod, extra_text, recover
 from compressor.recovery.text import Text, TextLines
 from compressor.recovery.translations import translate_lines
-from compressor.request.methods import RecoverySection
 from compressor.results import Source, Variant
 from compressor.runtime import Translator
 from compressor.storage.hashes import fingerprint, sha256_of
@@ -47,7 +45,7 @@ class Repair:
         text: to distill from, of a translator with its translations.
     """
 
-    steps: Sequence[RecoverySection]
+    steps: Sequence[RecoveryMethod]
     checkpoint: Checkpoint
     examples: Sequence[Example]
     seed: int
@@ -68,7 +66,7 @@ class Repair:
             name: of the model, for the file from which a stopped training goes on.
         """
         progress, task = self.progress, get_task(self.checkpoint.entry.task)
-        job = Recovery(
+        job = RecoveryJob(
             dense=self.checkpoint.model,
             pruned=pruned,
             layers=self.checkpoint.layers,
@@ -81,47 +79,25 @@ class Repair:
             state=self.state and self.state / f"distill-{name}.safetensors",
             text=self.text,
         )
-        methods = {}
-        for step in self.steps:
-            methods[step.name] = step.model_dump(exclude={"name", "text", "beams"})
-            for option, default in (
-                ("learning_rate", task.learning_rate), ("hidden", task.hidden_weight)
-            ):  # fmt: skip
-                if methods[step.name].get(option, default) is None:
-                    methods[step.name][option] = default
-        return recover_model(methods, job)
+        return recover(self.steps, job)
 
 
 def require_rows_to_train(
-    recovery: Sequence[RecoverySection], rows: int, *, learns: bool = False
+    recovery: Sequence[RecoveryMethod], rows: int, *, learns: bool = False
 ) -> None:
     """Raise `InputError` if something is trained, and there are too few calibration rows for it.
 
     Args:
         learns: a mask is learned.
     """
-    if learns or any(RECOVERIES[step.name].trains for step in recovery):
-        from compressor.training import require_enough
+    if learns or any(step.trains for step in recovery):
+        from compressor.training.data import require_enough
 
         require_enough(rows)
 
 
-def text_path(recovery: Sequence[RecoverySection]) -> Path | None:
-    """The file that `--distill-text` names, if it is given."""
-    for step in recovery:
-        if getattr(step, "text", None) is not None:
-            return Path(step.text)  # type: ignore[attr-defined]
-    return None
-
-
-def text_sha256(recovery: Sequence[RecoverySection]) -> str | None:
-    """SHA-256 of that file."""
-    path = text_path(recovery)
-    return None if path is None else sha256_of(path)
-
-
 def open_text(
-    recovery: Sequence[RecoverySection], rows: Rows | None, task: Task, checkpoint: Checkpoint
+    recovery: Sequence[RecoveryMethod], rows: Rows | None, task: Task, checkpoint: Checkpoint
 ) -> Text | None:
     """The text to distill from, all lines checked; None if none is given.
 
@@ -132,18 +108,17 @@ def open_text(
         UsageError: a beam width for a model that does not translate.
         InputError: see `TextLines`.
     """
-    path = text_path(recovery)
-    if path is None:
+    text = extra_text(recovery)
+    if text is None:
         return None
-    beams = text_beams(recovery)
-    if not task.generates and beams != 1:
+    if not task.generates and text.beams != 1:
         raise UsageError(
-            f"--distill-beams {beams} is for translators, and {checkpoint.name} is a {task.name} "
-            "model; leave it out",
+            f"--distill-beams {text.beams} is for translators, and {checkpoint.name} is a "
+            f"{task.name} model; leave it out",
             id="option-without-use",
         )
     return Text(
-        lines=TextLines(path, pairs=rows is not None and rows.pairs is not None),
+        lines=TextLines(text.path, pairs=rows is not None and rows.pairs is not None),
         task=task,
         tokenizer=checkpoint.tokenizer,
         max_tokens=max_source_tokens(checkpoint),
@@ -243,6 +218,7 @@ def translated_by_pytorch(
         yield text.translated(path)
 
 
-def text_beams(recovery: Sequence[RecoverySection]) -> int:
+def text_beams(recovery: Sequence[RecoveryMethod]) -> int:
     """Beam width of the dense model's translations."""
-    return max([getattr(step, "beams", 1) for step in recovery], default=1)
+    text = extra_text(recovery)
+    return 1 if text is None else text.beams

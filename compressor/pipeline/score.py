@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from compressor.evaluation import main_metric
-from compressor.importance import METHODS, Scoring, score_heads
+from compressor.importance import ScoringJob, ScoringMethod, UnitMethod, score_units
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask, Scores, Sublayer, units_of
 from compressor.pipeline.inputs import Fitted
 from compressor.pipeline.stages import stage
 from compressor.progress import Progress
-from compressor.request.methods import MethodSection
 from compressor.storage.workspace import Workspace
 from compressor.tasks import get_task
 
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scorer:
-    """A scoring method with the rows that it looks at.
+    """A method with the rows that it looks at.
 
     Args:
         sublayers: whose units are scored.
     """
 
-    method: MethodSection
+    method: UnitMethod
     checkpoint: Checkpoint
     sublayers: Sequence[Sublayer]
     fitted: Fitted
@@ -59,12 +58,12 @@ class Scorer:
         def metric(answers: Sequence[str]) -> tuple[float, str]:
             return main_metric(task.name, answers, references, labels)
 
-        needs_rows = METHODS[self.method.name].needs_rows
-        scoring = Scoring(
+        assert isinstance(self.method, ScoringMethod)
+        scoring = ScoringJob(
             model=model.to(self.device),
             layers=self.sublayers,
             mask=mask or Mask.full(self.checkpoint.layers),
-            batches=task.batches(self.fitted.examples, model) if needs_rows else [],
+            batches=task.batches(self.fitted.examples, model) if self.method.needs_rows else [],
             task=task,
             tokenizer=self.checkpoint.tokenizer,
             metric=metric if references else None,
@@ -73,9 +72,7 @@ class Scorer:
             progress=lambda done, total: self.progress.update("scoring", done, total),
         )
         try:
-            return score_heads(
-                self.method.name, scoring, **self.method.model_dump(exclude={"name"})
-            )
+            return score_units(self.method, scoring)
         finally:
             model.to("cpu")
 

@@ -56,7 +56,7 @@ LAYOUTS = ("compress", "optimum")
 
 def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scores:
     """Score every unit of a dense checkpoint with a method and calibration rows."""
-    require_rows(request.method.name, [], request.data)
+    require_rows(request.method, [], request.data)
     device = pick_device(request.device, progress)
     checkpoint = load(request.model)
     task = get_task(checkpoint.entry.task)

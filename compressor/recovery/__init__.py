@@ -1,18 +1,22 @@
-"""Repair after pruning: better weights for the heads that are left.
+"""Repair after pruning: better weights for the units that are left.
 
-One file per method, one line each in `RECOVERIES`; `recover` runs them.
+One file per method, with its options and its function in one class, and one line each in
+`RECOVERIES`; `recover` runs them. Importing a method imports no torch: its options are part of the
+help.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
-from compressor.errors import UsageError, did_you_mean
+from compressor.errors import UsageError
 from compressor.model.sublayers import Sublayer
+from compressor.options.declare import Section
+from compressor.options.table import Table
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,38 +25,55 @@ if TYPE_CHECKING:
     from compressor.tasks import Example, Task
 
 
-class Method(NamedTuple):
-    """What is known of a recovery method without importing it.
+@dataclass(frozen=True)
+class ExtraText:
+    """A file of sentences to train on beside the calibration rows.
 
     Args:
-        function: `module:function`, called with a `Recovery` and the options.
-        options: what can be set. `text` and `beams` reach the function as `Recovery.text`, the
-            others as keywords.
-        trains: it holds some of the rows out, to judge itself on them.
-        help: one line for the user.
+        beams: beam width of the dense model's translations of it.
     """
 
-    function: str
-    options: tuple[str, ...]
-    trains: bool
-    help: str
+    path: Path
+    beams: int
 
 
-RECOVERIES: dict[str, Method] = {
-    "reconstruct": Method(
-        "compressor.recovery.reconstruct:recover", (), False,
-        "re-solve the projections into the residual stream by least squares; needs no labels",
-    ),
-    "distill": Method(
-        "compressor.recovery.distill:recover",
-        ("epochs", "steps", "learning_rate", "patience", "hidden", "text", "beams"), True,
-        "fine-tune with the dense model as teacher",
-    ),
-}  # fmt: skip
+class RecoveryMethod(Section):
+    """One step of the repair: the options of a method, and what is known of it.
+
+    Args:
+        trains: it holds some of the rows out, to judge itself on them.
+        undoes_training: it brings trained weights back towards the dense model's.
+        file_options: the options that name files.
+    """
+
+    trains: ClassVar[bool] = False
+    undoes_training: ClassVar[bool] = False
+    file_options: ClassVar[tuple[str, ...]] = ()
+
+    name: str = ""
+
+    @property
+    def extra_text(self) -> ExtraText | None:
+        """More text to train on, if any is wanted."""
+        return None
+
+    @abstractmethod
+    def recover(self, job: RecoveryJob) -> Recovered:
+        """Repair `job.pruned`; both models are in evaluation mode, on the device."""
+
+
+RECOVERIES: Table[type[RecoveryMethod]] = Table(
+    "recovery method",
+    {
+        "reconstruct": "compressor.recovery.reconstruct:Reconstruct",
+        "distill": "compressor.recovery.distill:Distill",
+    },
+    id="recovery-unknown",
+)
 
 
 @dataclass(frozen=True)
-class Recovery:
+class RecoveryJob:
     """The models and the data that a recovery method works with.
 
     Args:
@@ -92,29 +113,27 @@ class Recovered:
     text: str
 
 
-def recover(methods: Mapping[str, Mapping[str, Any]], job: Recovery) -> Recovered:
-    """Repair a pruned model with some of `RECOVERIES`, one after the other.
+def extra_text(methods: Sequence[RecoveryMethod]) -> ExtraText | None:
+    """The text that some methods train on beside the rows, if any is wanted."""
+    return next((method.extra_text for method in methods if method.extra_text), None)
+
+
+def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
+    """Repair a pruned model with some methods, one after the other.
 
     Args:
-        methods: name -> options, in the order in which they are applied; options that are not
-            given have their defaults. With no method at all the model is `job.pruned`.
+        methods: in the order in which they are applied; of none the model is `job.pruned`.
 
     Raises:
-        UsageError: there is no such method, or there are no calibration rows.
+        UsageError: there are no calibration rows.
         InputError: too few rows to train on, or values that are not finite.
     """
     if not methods:
         return Recovered(job.pruned, "")
-    for name in methods:
-        if name not in RECOVERIES:
-            raise UsageError(
-                f"there is no recovery method {name!r}; there are {', '.join(RECOVERIES)}"
-                f"{did_you_mean(name, RECOVERIES)}",
-                id="recovery-unknown",
-            )
     if not job.examples:
+        names = "+".join(method.name for method in methods)
         raise UsageError(
-            f"--recover {'+'.join(methods)} needs --calibration FILE; give one, or --recover none",
+            f"--recover {names} needs --calibration FILE; give one, or --recover none",
             id="calibration-missing",
         )
     from compressor.model.modes import evaluating
@@ -126,13 +145,11 @@ def recover(methods: Mapping[str, Mapping[str, Any]], job: Recovery) -> Recovere
         try:
             for model in models:
                 model.to(job.device)
-            names = list(methods)
-            for number, name in enumerate(names):
+            for number, method in enumerate(methods):
                 now = replace(job, pruned=done.model)
-                if any(RECOVERIES[later].trains for later in names[number + 1 :]):
+                if any(later.trains for later in methods[number + 1 :]):
                     now = _without_held_out(now)
-                module, _, function = RECOVERIES[name].function.partition(":")
-                done = getattr(import_module(module), function)(now, **methods[name])
+                done = method.recover(now)
                 models.append(done.model)
                 texts.append(done.text)
         finally:
@@ -141,12 +158,12 @@ def recover(methods: Mapping[str, Mapping[str, Any]], job: Recovery) -> Recovere
     return Recovered(done.model, "; then ".join(texts))
 
 
-def _without_held_out(job: Recovery) -> Recovery:
+def _without_held_out(job: RecoveryJob) -> RecoveryJob:
     """The job without the rows on which a later training judges itself.
 
     A model that was fitted to those rows would look as if there were nothing left to learn.
     """
-    from compressor.training import hold_out
+    from compressor.training.data import hold_out
 
     learn, _ = hold_out(job.examples, job.seed)
     return replace(job, examples=learn)

@@ -1,168 +1,62 @@
-"""Fine-tuning of the cut model with the dense one as its teacher (Hinton, Vinyals & Dean 2015).
-
-The loss is the divergence of the student's predictions from the teacher's,
-
-    KL(p_dense || p_pruned), the mean over real target tokens, or over rows for a classifier,
-
-so no labels are used (a translator reads its targets, as inputs of the decoder). To it can be added
-`hidden` times the difference of the residual streams after every Transformer layer,
-
-    mean over layers of  mean |h_dense - h_pruned|^2 / variance of h_dense,
-
-over real tokens (`compressor.recovery.hidden_states`). A tenth of the rows is held out; the weights
-with the lowest divergence there are kept, and training stops when it gets no lower. The student is
-trained without dropout: what it has to match is computed without, too.
-
-Three epochs after `reconstruct`, one seed: MiniLM on CLINC150 cut to 30 % of the multiply-adds, on
-1,000 rows, has a divergence of 0.0995, 0.0953 and 0.0935 nats on 1,500 other rows with weights of
-0, 1 and 10 (0.1205 before); 93.5, 93.5 and 93.6 % of them are right (93.3 before, 95.3 dense); 31,
-35 and 32 s of CPU time. The bundled translator with 29 of 72 heads, on 6,000 pairs: 0.0790 nats and
-34.85 BLEU with 0, 0.0769 and 34.82 with 1 (dense 38.14), where the hidden states of most rows had
-to be computed in every epoch. So classifiers match hidden states unless told otherwise, and
-translators do not (`Task.hidden_weight`).
-
-Cost: a forward pass of the dense model over the calibration rows, whose results are kept up to the
-memory of its weights (`compressor.recovery.teacher`), and in each epoch a forward and backward pass
-of the pruned one. Hidden states of all layers take more memory than predictions; rows that do
-not fit cost a forward pass of the dense model in every epoch.
-"""
+"""Distillation: the dense model as teacher, see `compressor.recovery.distillation`."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar, Literal
 
-import torch
-from torch import Tensor, nn
-from torch.nn.functional import kl_div, log_softmax
-
-from compressor.recovery import Recovered, Recovery
-from compressor.recovery.hidden_states import (
-    Spread,
-    difference,
-    find_blocks,
-    observed,
-    of_real_tokens,
-)
-from compressor.recovery.teacher import Teacher
-from compressor.tasks import Batch
-from compressor.training import Data, Problem, Schedule, Trained, hold_out, train
+from compressor.options.bounds import MOST_BEAMS, Count
+from compressor.options.declare import option
+from compressor.recovery import ExtraText, Recovered, RecoveryJob, RecoveryMethod
+from compressor.training.options import PATIENCE, rate_option
 
 
-def recover(
-    job: Recovery,
-    epochs: int = 5,
-    learning_rate: float = 1e-4,
-    patience: int = 2,
-    hidden: float = 0.0,
-    steps: int | None = None,
-) -> Recovered:
-    """Train a copy to predict what the dense model does; never worse on the held-out rows.
+class Distill(RecoveryMethod):
+    """Fine-tune with the dense model as teacher."""
 
-    Args:
-        epochs, patience, steps: see `compressor.training.Schedule`.
-        hidden: weight of the difference in hidden states; 0 leaves it out.
-    """
-    learn, held = hold_out(job.examples, job.seed)
-    student = copy.deepcopy(job.pruned)
-    batches = job.task.batches(held, job.dense)
-    problem = Distillation(job, student, batches, learning_rate, hidden)
-    before = problem.validate(0.0)
-    trained = train(
-        problem,
-        Data(learn, job.task, job.dense, job.device, job.text),
-        Schedule(epochs, patience=patience, steps=steps),
-        seed=job.seed,
-        state=job.state,
-        report=job.report,
-        progress=job.progress,
+    trains: ClassVar[bool] = True
+    file_options: ClassVar[tuple[str, ...]] = ("text",)
+
+    name: Literal["distill"] = "distill"
+    epochs: Count = option(5, flag="--distill-epochs", help="Distillation: epochs, at most.")
+    steps: Count | None = option(
+        None,
+        flag="--distill-steps",
+        help="Distillation: steps of 32 rows, at most. Default: as many as the epochs have.",
     )
-    if trained.best is None or not trained.best < before:
-        text = f"distill: nothing gained on {len(held)} held-out rows, weights as they were"
-        return Recovered(job.pruned, text)
-    student.zero_grad()
-    return Recovered(student, _describe(trained, before, job, len(held), learning_rate))
-
-
-class Distillation(Problem):
-    """All floating-point weights of the student, judged by its divergence from the teacher.
-
-    Args:
-        student: in evaluation mode; its weights change.
-        held: batches to validate on; the variance of hidden states is taken from them, too.
-        hidden: weight of the difference in hidden states.
-    """
-
-    def __init__(
-        self,
-        job: Recovery,
-        student: nn.Module,
-        held: list[Batch],
-        learning_rate: float,
-        hidden: float = 0.0,
-    ) -> None:
-        self.job, self.student, self.held = job, student, held
-        self.learning_rate, self.hidden = learning_rate, hidden
-        self.blocks = find_blocks(job.layers) if hidden else []
-        self.teacher = Teacher(job.dense, job.task, self._teacher_batches(), self.blocks)
-        spread = Spread(len(self.blocks))
-        for batch in held if hidden else ():
-            spread.add(self.teacher.answers(batch.to(job.device))[1])
-        self.variances = spread.variances()
-        self._parameters = {n: p for n, p in student.named_parameters() if p.is_floating_point()}
-        for parameter in self._parameters.values():
-            parameter.requires_grad_(True)
-
-    def groups(self) -> list[dict[str, object]]:
-        return [{"params": list(self._parameters.values()), "lr": self.learning_rate}]
-
-    def tensors(self) -> dict[str, Tensor]:
-        return dict(self._parameters)
-
-    def loss(self, batch: Batch, progress: float) -> Tensor:
-        task = self.job.task
-        wanted, streams = self.teacher.answers(batch)
-        with observed(self.student, self.blocks) as found:
-            logits = task.logits(self.student, batch)
-        loss = _divergence(logits[task.term_mask(batch)], wanted) / task.loss_terms(batch)
-        if not self.blocks:
-            return loss
-        states = of_real_tokens(found, self.blocks, task, batch)
-        return loss + self.hidden * difference(states, streams, self.variances)
-
-    @torch.no_grad()
-    def validate(self, progress: float) -> float:
-        task, sums = self.job.task, []
-        for batch in self.held:
-            moved = batch.to(self.job.device)
-            logits = task.logits(self.student, moved)[task.term_mask(moved)]
-            sums.append(_divergence(logits, self.teacher.log_probabilities(moved)))
-        terms = sum(task.loss_terms(batch) for batch in self.held)
-        return float(torch.stack(sums).sum()) / terms
-
-    def _teacher_batches(self) -> Iterator[Batch]:
-        """The calibration rows for the teacher to read, with progress."""
-        batches = self.job.task.batches(self.job.examples, self.job.dense)
-        for done, batch in enumerate(batches):
-            self.job.progress(done, len(batches))
-            yield batch
-
-
-def _divergence(logits: Tensor, wanted: Tensor) -> Tensor:
-    """KL(dense || pruned) in nats, summed over the loss's terms.
-
-    Args:
-        logits: of the pruned model, [loss terms, vocabulary or labels].
-        wanted: log-probabilities of the dense one, of the same shape.
-    """
-    return kl_div(log_softmax(logits.float(), -1), wanted, reduction="sum", log_target=True)
-
-
-def _describe(trained: Trained, before: float, job: Recovery, held: int, rate: float) -> str:
-    epochs = f"{trained.best_epoch} of {trained.history[-1]['epoch']} epochs"
-    text = f" and {job.text.rows} lines of text" if job.text is not None else ""
-    return (
-        f"distill: fine-tuned with the dense model as teacher on {len(job.examples) - held} "
-        f"rows{text} at learning rate {rate:g}, best after {epochs} ({trained.steps} steps); "
-        f"divergence from it on {held} held-out rows {before:.4f} before, {trained.best:.4f} after"
+    learning_rate: float | None = rate_option()
+    patience: Count = PATIENCE
+    hidden: float | None = option(
+        None,
+        flag="--distill-hidden",
+        ge=0,
+        allow_inf_nan=False,
+        help="Distillation: weight of the difference in hidden states after every layer; 0 leaves "
+        "it out. Default: 1 for classifiers, 0 for translators.",
     )
+    text: str | None = option(
+        None,
+        flag="--distill-text",
+        help="Distillation: more text to learn from, in the source language, a sentence a line; "
+        "the dense model translates or classifies it. Of any size.",
+    )
+    beams: Count = option(
+        1,
+        le=MOST_BEAMS,
+        flag="--distill-beams",
+        needs="text",
+        help="Beam width of the dense model's translations of --distill-text.",
+    )
+
+    @property
+    def extra_text(self) -> ExtraText | None:
+        return None if self.text is None else ExtraText(Path(self.text), self.beams)
+
+    def recover(self, job: RecoveryJob) -> Recovered:
+        from compressor.recovery.distillation import distill
+        from compressor.training.loop import Schedule
+
+        schedule = Schedule(self.epochs, patience=self.patience, steps=self.steps)
+        rate = self.learning_rate or job.task.learning_rate
+        hidden = job.task.hidden_weight if self.hidden is None else self.hidden
+        return distill(job, schedule, rate, hidden)

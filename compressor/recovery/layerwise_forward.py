@@ -21,7 +21,7 @@ from compressor.model.sublayers import KINDS, Sublayer
 from compressor.tasks import Batch, Task
 
 
-class _Observed(Exception):
+class _Reached(Exception):
     """The observation is made; the rest of the forward pass is not needed."""
 
 
@@ -56,7 +56,7 @@ class LayerwiseForward:
         def before_norm(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             if seen:
                 seen["stream"] = inputs[0]
-                raise _Observed
+                raise _Reached
 
         hooks = [
             self.model.get_submodule(sublayer.output).register_forward_pre_hook(before_projection)
@@ -75,7 +75,7 @@ class LayerwiseForward:
 
         def after(module: nn.Module, inputs: Any, output: Any) -> None:
             returned.append(output)
-            raise _Observed
+            raise _Reached
 
         for number in range(len(self.batches)):
             self._run(number, [self.model.get_submodule(block).register_forward_hook(after)])
@@ -91,7 +91,7 @@ class LayerwiseForward:
             stack.enter_context(fixed_outputs(self.model, finished))
             try:
                 self.task.logits(self.model, self.batches[number])
-            except _Observed:
+            except _Reached:
                 return
         raise RuntimeError("the forward pass did not reach the projection or block to observe")
 

@@ -33,8 +33,9 @@ def cache_key(recipe: Recipe) -> str:
     for name in ("calibration", "test"):
         options["data"].pop(name)
     options["export"].pop("target_text")
-    for step in options["recovery"]:
-        step.pop("text", None)
+    for method, step in zip(recipe.recovery, options["recovery"], strict=True):
+        for name in method.file_options:
+            step.pop(name)
     facts = {
         "recipe": options,
         "model": _model(recipe),
@@ -60,8 +61,8 @@ def _data_files(recipe: Recipe) -> Iterator[tuple[str, list[Path]]]:
             yield name, [Path(path) for path in parallel_files(spec) or (spec,)]
     if recipe.export.target_text is not None:
         yield "target text", [Path(recipe.export.target_text)]
-    texts = [getattr(step, "text", None) for step in recipe.recovery]
-    yield "text to distill from", [Path(path) for path in texts if path is not None]
+    texts = [method.extra_text for method in recipe.recovery]
+    yield "text to distill from", [text.path for text in texts if text is not None]
 
 
 def _source() -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from compressor import __version__
+from compressor.recovery import extra_text
 from compressor.request.recipe import Recipe
 from compressor.storage.hashes import fingerprint, sha256_of
 
@@ -20,8 +21,7 @@ def run_identity(
         rows: what rows are for -> their SHA-256.
     """
     text = recipe.export.target_text
-    texts = [getattr(step, "text", None) for step in recipe.recovery]
-    distill_text = next((path for path in texts if path is not None), None)
+    extra = extra_text(recipe.recovery)
     return {
         **recipe.model_dump(mode="json", exclude={"gate": True, "model": {"verify"}}),
         "device": device,
@@ -29,5 +29,5 @@ def run_identity(
         "weights": fingerprint(weights),
         **{f"{name}_sha256": digest for name, digest in rows.items()},
         "target_text_sha256": text and sha256_of(Path(text)),
-        "distill_text_sha256": distill_text and sha256_of(Path(distill_text)),
+        "distill_text_sha256": extra and sha256_of(extra.path),
     }

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from compressor.budgets import Budget, Limits
 from compressor.errors import UsageError
-from compressor.importance import check_units
-from compressor.learned_masks import check_size
 from compressor.request.recipe import Recipe
 
 
@@ -41,21 +39,20 @@ def plan_artifacts(recipe: Recipe, limits: Limits, output: Path) -> list[Plan]:
             f"the same budget is asked for twice: {', '.join(b.text for b in budgets)}",
             id="budget-twice",
         )
-    method = recipe.method.name
+    method = recipe.method
     for budget in budgets:
         budget.require_possible(limits)
         if recipe.learns:
             keep, _ = budget.to_learn(limits.full)
-            check_size(method, keep or {}, limits.full)
-    if not recipe.learns:
-        check_units(method, limits.units)
+            method.check_size(keep or {}, limits.full)
+    method.check_units(limits.units)
     alone = len(budgets) == 1
     return [
         Plan(
             name,
             budget,
             output if alone else output / name,
-            budget.action(method if recipe.learns else ""),
+            budget.action(method.name if recipe.learns else ""),
         )
         for name, budget in zip(names, budgets, strict=True)
     ]

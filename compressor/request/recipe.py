@@ -27,14 +27,13 @@ from compressor.options.bounds import (
 )  # fmt: skip
 from compressor.options.declare import Section, option
 from compressor.request.methods import (
-    LEARNING,
+    DEFAULT_METHOD,
     METHOD_HELP,
     METHOD_OR_MASK_HELP,
     RECOVER_HELP,
-    SCORED,
     AnyMethod,
-    Repair,
-    ScoringMethod,
+    AnyRecovery,
+    AnyScoring,
 )
 from compressor.request.sections import (
     DEVICE,
@@ -56,7 +55,6 @@ from compressor.storage.input_files import read_text
 
 MOST_RECIPE = 256 << 10  # bytes; PyYAML takes seconds for more, and recipes have about one KiB
 MOST_DEPTH = 50
-DEFAULT_METHOD = SCORED["second-order"]()
 _NAMED = Field(discriminator="name")
 
 
@@ -75,11 +73,9 @@ class Recipe(Section):
 
     model: RunModelSection
     data: Data = Data()
-    method: Annotated[AnyMethod, _NAMED] = option(
-        DEFAULT_METHOD, flag="--method", help=METHOD_OR_MASK_HELP
-    )
+    method: AnyMethod = option(DEFAULT_METHOD, flag="--method", help=METHOD_OR_MASK_HELP)
     budget: Annotated[AnyBudget, _NAMED]
-    recovery: list[Annotated[Repair, _NAMED]] = option(
+    recovery: list[AnyRecovery] = option(
         [{"name": "reconstruct"}], flag="--recover", help=RECOVER_HELP + " Default: reconstruct."
     )
     export: Export = Export()
@@ -105,7 +101,7 @@ class Recipe(Section):
     @property
     def learns(self) -> bool:
         """Whether a mask is learned, instead of chosen by scores."""
-        return self.method.name in LEARNING
+        return self.method.learns
 
     def to_yaml(self) -> str:
         """All options with their values, in the order of the sections."""
@@ -117,9 +113,7 @@ class ScoreRequest(Section):
 
     model: ModelSection
     data: CalibrationData = CalibrationData()
-    method: Annotated[ScoringMethod, _NAMED] = option(
-        DEFAULT_METHOD, flag="--method", help=METHOD_HELP
-    )
+    method: AnyScoring = option(DEFAULT_METHOD, flag="--method", help=METHOD_HELP)
     prune: Prune = option("heads", help="Units to score: heads, neurons or both.")
     seed: int = SEED
     device: Device = DEVICE
@@ -131,7 +125,7 @@ class PruneRequest(Section):
     model: ModelSection
     data: CalibrationData = CalibrationData()
     budget: Annotated[Counts, _NAMED]
-    recovery: list[Annotated[Repair, _NAMED]] = option(
+    recovery: list[AnyRecovery] = option(
         [], flag="--recover", help=RECOVER_HELP + " Default here: none."
     )
     seed: int = SEED

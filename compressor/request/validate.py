@@ -11,13 +11,14 @@ from typing import Any
 
 from compressor.errors import UsageError
 from compressor.export.target_text import count_lines
-from compressor.importance import METHODS
+from compressor.importance import METHODS, UnitMethod
+from compressor.learned_masks import LEARNED
 from compressor.model.checkpoint import Checkpoint
 from compressor.options.assemble import assemble
 from compressor.options.declare import flag_name
+from compressor.recovery import RecoveryMethod
 from compressor.report.rules import MaxDrop as MaxDropRule
 from compressor.report.rules import MinSpeedup, Rule, parse_rules, require_metrics
-from compressor.request.methods import SCORED, RecoverySection
 from compressor.request.recipe import Recipe, ScoreRequest
 from compressor.request.sections import Benchmark, CalibrationData, Columns, Evaluation, Gate
 from compressor.tasks import Task
@@ -41,7 +42,7 @@ def gate_rules(gate: Gate) -> list[Rule]:
 def check_recipe(recipe: Recipe, rules: Sequence[Rule]) -> None:
     """Raise `UsageError` for sections of a recipe that do not go together."""
     _check_method(recipe)
-    require_rows(recipe.method.name, recipe.recovery, recipe.data)
+    require_rows(recipe.method, recipe.recovery, recipe.data)
     if recipe.data.calibration is None and recipe.data.test is None:
         raise UsageError(
             "give --calibration FILE or --test FILE: builds are checked on its rows",
@@ -60,10 +61,11 @@ def check_recipe(recipe: Recipe, rules: Sequence[Rule]) -> None:
 
 def _check_method(recipe: Recipe) -> None:
     method, budget = recipe.method.name, recipe.budget
-    if budget.by_penalty and method != "hard-concrete":
+    if budget.by_penalty and not recipe.method.takes_penalty:
+        takes = " or ".join(name for name, learned in LEARNED.items() if learned.takes_penalty)
         raise UsageError(
-            f"{budget.as_typed} is for --method hard-concrete, not for {method}; choose that, or "
-            "give --keep",
+            f"{budget.as_typed} is for --method {takes}, not for {method}; choose that, or give "
+            "--keep",
             id="option-without-use",
         )
     if not recipe.learns:
@@ -80,8 +82,8 @@ def _check_method(recipe: Recipe) -> None:
             "whole mask at once; leave it out",
             id="options-exclude-each-other",
         )
-    trained = getattr(recipe.method, "train_weights", "none")
-    if trained != "none" and any(step.name == "reconstruct" for step in recipe.recovery):
+    trained = recipe.method.trained_weights
+    if trained != "none" and any(step.undoes_training for step in recipe.recovery):
         raise UsageError(
             f"reconstruction would re-solve what --train-weights {trained} trains, towards the "
             "weights before; use --recover none, which is the default with trained weights, or "
@@ -91,7 +93,7 @@ def _check_method(recipe: Recipe) -> None:
 
 
 def require_rows(
-    method: str | None, recovery: Sequence[RecoverySection], data: CalibrationData
+    method: UnitMethod | None, recovery: Sequence[RecoveryMethod], data: CalibrationData
 ) -> None:
     """Raise `UsageError` if a method or a repair looks at rows and there are none.
 
@@ -100,9 +102,9 @@ def require_rows(
     """
     if data.calibration is not None:
         return
-    if method is not None and (method not in METHODS or METHODS[method].needs_rows):
+    if method is not None and method.needs_rows:
         raise UsageError(
-            f"--method {method} needs --calibration FILE; give one", id="calibration-missing"
+            f"--method {method.name} needs --calibration FILE; give one", id="calibration-missing"
         )
     if recovery:
         names = "+".join(step.name for step in recovery)
@@ -180,11 +182,11 @@ def score_requests(flags: Mapping[str, Any], compare: Sequence[str]) -> list[Sco
     """
     first = flags.get("--method") or ScoreRequest.model_fields["method"].default.name
     methods = [first, *compare]
-    of_methods = {flag_name(n, i) for m in SCORED.values() for n, i in m.model_fields.items()}
+    of_methods = {flag_name(n, i) for m in METHODS.values() for n, i in m.model_fields.items()}
     known = {
-        name: {flag_name(option, info) for option, info in SCORED[name].model_fields.items()}
+        name: {flag_name(option, info) for option, info in METHODS[name].model_fields.items()}
         for name in methods
-        if name in SCORED
+        if name in METHODS
     }
     used = set().union(*known.values())
     requests = []
@@ -193,7 +195,7 @@ def score_requests(flags: Mapping[str, Any], compare: Sequence[str]) -> list[Sco
         without_use = (of_methods & used) - known.get(method, of_methods)
         given = {name: value for name, value in flags.items() if name not in without_use}
         requests.append(assemble(ScoreRequest, given | {"--method": method}))
-        require_rows(method, [], requests[-1].data)
+        require_rows(requests[-1].method, [], requests[-1].data)
     return requests
 
 

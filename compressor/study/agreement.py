@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from compressor.errors import UsageError
-from compressor.importance import METHODS
 from compressor.model.sublayers import Scores, kind_of
 from compressor.report import numbers
 from compressor.report.facts import kind_label
@@ -25,7 +24,7 @@ from compressor.tasks.rows import fingerprint
 
 def study(job: Job) -> Result:
     """Score on both data sets and on halves of each, and compare."""
-    if not METHODS[job.method.name].needs_rows:
+    if not job.method.needs_rows:
         raise UsageError(
             f"--method {job.method.name} uses no data, so two data sets always agree; choose "
             "another",

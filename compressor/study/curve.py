@@ -17,9 +17,9 @@ from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
 from compressor.pipeline.inputs import encode
 from compressor.pipeline.repair import Repair
+from compressor.recovery import RecoveryMethod
 from compressor.report import numbers
 from compressor.report.facts import kind_label, metric_style, significant
-from compressor.request.methods import RecoverySection
 from compressor.study.job import (
     Job,
     answer,
@@ -84,7 +84,7 @@ def removals(
 
 def _point(
     job: Job,
-    repairs: Sequence[RecoverySection],
+    repairs: Sequence[RecoveryMethod],
     batches: list[Batch],
     dense: list[str],
     mask: Mask,

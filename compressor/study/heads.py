@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from compressor.importance import Scoring
-from compressor.importance.ablation import answers_without_heads
+from compressor.importance import ScoringJob
+from compressor.importance.ablation_runs import answers_without_units
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.report import numbers
 from compressor.report.facts import kind_label, metric_style, significant
@@ -57,7 +57,7 @@ def _layer(
 ) -> list[dict[str, Any]]:
     assert job.test is not None
     checkpoint = job.checkpoint
-    scoring = Scoring(
+    scoring = ScoringJob(
         model=checkpoint.model.to(job.device),
         layers=checkpoint.attention,
         mask=Mask.full(checkpoint.attention),
@@ -68,7 +68,7 @@ def _layer(
         progress=lambda done, total: job.progress.update("passes", done, total),
     )
     try:
-        _, answers = answers_without_heads(scoring, [layer], job.testing.num_beams)
+        _, answers = answers_without_units(scoring, [layer], job.testing.num_beams)
     finally:
         checkpoint.model.to("cpu")
     return [

@@ -11,6 +11,7 @@ from torch import nn
 
 from compressor import __version__
 from compressor.evaluation import compare, main_metric
+from compressor.importance import ScoringMethod
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files, resolve
 from compressor.model.sublayers import Mask, Scores
@@ -26,7 +27,6 @@ from compressor.pipeline.inputs import (
 )
 from compressor.pipeline.score import Scorer
 from compressor.progress import Progress
-from compressor.request.methods import MethodSection
 from compressor.request.sections import CalibrationData, Columns, ModelSection
 from compressor.request.validate import check_columns, require_rows
 from compressor.storage.hashes import fingerprint
@@ -63,7 +63,7 @@ class Job:
         return getattr(self.request, "evaluation", Testing())
 
     @property
-    def method(self) -> MethodSection:
+    def method(self) -> ScoringMethod:
         """The scoring method of a study that scores."""
         assert self.request.scoring is not None
         return self.request.scoring
@@ -106,9 +106,8 @@ def prepare(request: StudyRequest, output: Path, progress: Progress) -> Job:
     task = get_task(checkpoint.entry.task)
     columns = request.rows
     check_columns(columns, task)
-    method = None if request.scoring is None else request.scoring.name
     if isinstance(columns, CalibrationData):
-        require_rows(method, [], columns)
+        require_rows(request.scoring, [], columns)
     calibration, other, test = (
         _read(columns, checkpoint, task, name) for name in ("calibration", "other", "test")
     )

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from compressor.errors import UsageError
-from compressor.importance import Scoring
-from compressor.importance.ablation import losses_alone
+from compressor.importance import ScoringJob
+from compressor.importance.ablation_runs import losses_alone
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.report import numbers
 from compressor.report.facts import kind_label, metric_style
@@ -78,7 +78,7 @@ def _best_heads(job: Job) -> tuple[dict[str, int], str]:
 def _losses(job: Job) -> dict[str, list[float]]:
     assert job.calibration is not None
     checkpoint = job.checkpoint
-    scoring = Scoring(
+    scoring = ScoringJob(
         model=checkpoint.model.to(job.device),
         layers=checkpoint.attention,
         mask=Mask.full(checkpoint.attention),

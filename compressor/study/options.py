@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from compressor.errors import UsageError
+from compressor.importance import ScoringMethod
 from compressor.options.bounds import MINIMUM_ROWS, MOST_BEAMS, MOST_RESAMPLES
 from compressor.options.declare import Section, option
-from compressor.request.methods import REPAIRS, MethodSection, RecoverySection, ScoringMethod
-from compressor.request.recipe import DEFAULT_METHOD
+from compressor.recovery.reconstruct import Reconstruct
+from compressor.request.methods import DEFAULT_METHOD, AnyScoring
 from compressor.request.sections import (
     DEVICE,
     SEED,
@@ -24,11 +25,6 @@ from compressor.request.sections import (
 
 # Holm's correction over 144 heads takes p-values below 0.05 / 144: many resamples.
 RESAMPLES = 10_000
-_NAMED = Field(discriminator="name")
-if TYPE_CHECKING:
-    Reconstruct = RecoverySection
-else:
-    Reconstruct = REPAIRS["reconstruct"]  # the only one that does not train, at every point
 _METHOD = option(DEFAULT_METHOD, flag="--method", help="How to score heads. Default: second-order.")
 _TEST = option(help="Rows to measure quality on.")
 
@@ -79,7 +75,7 @@ class StudyRequest(Section):
         return getattr(self, "data")  # noqa: B009 - likewise
 
     @property
-    def scoring(self) -> MethodSection | None:
+    def scoring(self) -> ScoringMethod | None:
         """The scoring method; None where nothing is scored."""
         return getattr(self, "method", None)
 
@@ -102,7 +98,7 @@ class LayersStudy(StudyRequest):
     model: ModelSection
     data: Rows
     evaluation: Testing = Testing()
-    method: Annotated[ScoringMethod, _NAMED] | None = option(
+    method: AnyScoring | None = option(
         None, flag="--method", help="Keep the head with the highest score. Default: the best head."
     )
 
@@ -128,7 +124,8 @@ class CurveStudy(StudyRequest):
     model: ModelSection
     data: Rows
     evaluation: Testing = Testing()
-    method: Annotated[ScoringMethod, _NAMED] = _METHOD
+    method: AnyScoring = _METHOD
+    # Training at every point would take hours.
     recovery: list[Reconstruct] = option(
         [], flag="--recover", help="none (default) or reconstruct at every point."
     )
@@ -153,7 +150,7 @@ class AgreementStudy(StudyRequest):
     function = "compressor.study.agreement:study"
     model: ModelSection
     data: AgreementData
-    method: Annotated[ScoringMethod, _NAMED] = _METHOD
+    method: AnyScoring = _METHOD
 
 
 class TrainingModels(Access):
@@ -172,7 +169,7 @@ class TrainingStudy(StudyRequest):
     model: TrainingModels
     data: Rows
     evaluation: Testing = Testing()
-    method: Annotated[ScoringMethod, _NAMED] = _METHOD
+    method: AnyScoring = _METHOD
     points: list[int] = option(
         list(range(0, 100, 20)), help="Percentages of heads to remove, as in 0,20,40."
     )

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from compressor.importance import Scoring
-from compressor.importance.confidence import visit_attention
+from compressor.importance import ScoringJob
+from compressor.importance.attention import visit_attention
 from compressor.model.sublayers import Sublayer
 from compressor.study.word_alignment import NO_WORD, Tokens
 from compressor.tasks import Batch
@@ -54,7 +54,7 @@ def rarity(
 
 
 def count_positions(
-    scoring: Scoring, rare: Rarity, special_ids: Collection[int]
+    scoring: ScoringJob, rare: Rarity, special_ids: Collection[int]
 ) -> dict[str, dict[str, Any]]:
     """Count to which tokens each self-attention head attends.
 
@@ -176,7 +176,7 @@ class Arcs:
 
 
 def count_arcs(
-    scoring: Scoring, sentences: Sequence[Tokens], arcs: Arcs, from_word: str
+    scoring: ScoringJob, sentences: Sequence[Tokens], arcs: Arcs, from_word: str
 ) -> dict[str, Tensor]:
     """How often heads attend from a word to the word at the other end of its arc.
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from compressor.errors import InputError, UsageError
 from compressor.export.metadata import max_source_tokens
-from compressor.importance import Scoring
+from compressor.importance import ScoringJob
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.study.conllu import read_conllu
@@ -219,8 +219,8 @@ def count_roles(
 
 def _scoring(
     job: Job, model: nn.Module, layers: Sequence[Sublayer], batches: Sequence[Batch]
-) -> Scoring:
-    return Scoring(
+) -> ScoringJob:
+    return ScoringJob(
         model=model.to(job.device),
         layers=layers,
         mask=Mask.full(layers),

@@ -33,7 +33,7 @@ class StoredRows(Protocol):
 
 
 @dataclass(frozen=True)
-class Data:
+class TrainingRows:
     """The rows to train on, and how they become batches.
 
     Args:
@@ -82,7 +82,7 @@ class Batches:
     whose rows are all known.
     """
 
-    def __init__(self, data: Data, batch_size: int, seed: int) -> None:
+    def __init__(self, data: TrainingRows, batch_size: int, seed: int) -> None:
         self.data, self.batch_size, self.seed = data, batch_size, seed
         stored = data.stored
         self._blocks = 0 if stored is None else -(-stored.rows // stored.block_rows)

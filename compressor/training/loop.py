@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from compressor.errors import InputError
 from compressor.tasks import Batch
 from compressor.tasks.batching import most_tokens, within_tokens
-from compressor.training.data import Batches, Data
+from compressor.training.data import Batches, TrainingRows
 from compressor.training.state import Trained, UnusableState, read_state, shapes, write_state
 
 SAVE_SECONDS = 60.0  # between two saves within an epoch
@@ -87,7 +87,7 @@ class Schedule:
 
 def train(
     problem: Problem,
-    data: Data,
+    data: TrainingRows,
     schedule: Schedule,
     seed: int = 0,
     state: Path | None = None,
@@ -127,7 +127,12 @@ class _Run:
     """One training under way: the optimizer, the best tensors so far, and the file."""
 
     def __init__(
-        self, problem: Problem, data: Data, schedule: Schedule, seed: int, state: Path | None
+        self,
+        problem: Problem,
+        data: TrainingRows,
+        schedule: Schedule,
+        seed: int,
+        state: Path | None,
     ) -> None:
         self.problem, self.data, self.schedule, self.seed = problem, data, schedule, seed
         self.state, self.trained = state, Trained()

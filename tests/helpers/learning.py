@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from compressor.learned_masks import Learning
+from compressor.learned_masks import LEARNED, learn
+from compressor.learned_masks.method import Learned, LearningJob
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask, units_of
 from compressor.tasks import Example, get_task
@@ -27,8 +28,8 @@ def examples(name: str, rows: int = 40, seed: int = 0) -> list[Example]:
     ]
 
 
-def learning(name: str, **options) -> Learning:
-    """A short training that keeps 5 heads, but for what `options` say."""
+def learning(name: str, **options) -> LearningJob:
+    """A job that keeps 5 heads, but for what `options` say."""
     model = options.pop("model", None) or tiny_model(name)
     keep = options.setdefault("keep", {"heads": 5})
     units = {"heads"} if keep is None else {units_of(pool) for pool in keep}
@@ -39,6 +40,15 @@ def learning(name: str, **options) -> Learning:
         "examples": options.pop("examples", None) or examples(name),
         "task": get_task("translation" if name in TRANSLATORS else "classification"),
         "floors": dict.fromkeys(Mask.full(layers).kinds(), 0),
-        "epochs": 2,
     }
-    return Learning(**defaults | options)
+    return LearningJob(**defaults | options)
+
+
+def trained(weights: str) -> dict[str, object]:
+    """Options that train weights along, at a rate that changes tiny models; none for `none`."""
+    return {} if weights == "none" else {"train_weights": weights, "learning_rate": 1e-3}
+
+
+def learned_by(method: str, job: LearningJob, **options) -> Learned:
+    """What a method learns by its name, in 2 epochs unless `options` say otherwise."""
+    return learn(LEARNED[method](**{"epochs": 2} | options), job)

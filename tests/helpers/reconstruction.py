@@ -9,19 +9,20 @@ from torch import nn
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.recovery import Recovery, recover
+from compressor.recovery import RecoveryJob
 from compressor.tasks import Batch, get_task
 from tests.helpers.batches import examples
+from tests.helpers.stages import repair
 from tests.helpers.tiny import TRANSLATORS, tiny_model, uneven_mask
 
 MANY = 1500  # enough that every repair helps on the rows held out, too
 
 
-def job(name: str, mask=uneven_mask, rows: int = 60, model: nn.Module | None = None) -> Recovery:
+def job(name: str, mask=uneven_mask, rows: int = 60, model: nn.Module | None = None) -> RecoveryJob:
     """A tiny pruned model and random rows; `mask` makes the mask from the layers."""
     model = model or tiny_model(name)
     layers = find_sublayers(model)
-    return Recovery(
+    return RecoveryJob(
         dense=model,
         pruned=prune(model, layers, mask(layers)),
         layers=layers,
@@ -30,12 +31,12 @@ def job(name: str, mask=uneven_mask, rows: int = 60, model: nn.Module | None = N
     )
 
 
-def batches_of(setup: Recovery) -> list[Batch]:
+def batches_of(setup: RecoveryJob) -> list[Batch]:
     return setup.task.batches(setup.examples, setup.dense)
 
 
-def reconstructed(setup: Recovery) -> nn.Module:
-    return recover({"reconstruct": {}}, setup).model
+def reconstructed(setup: RecoveryJob) -> nn.Module:
+    return repair(setup, reconstruct={}).model
 
 
 def one_head(layer: int, head: int):
@@ -44,7 +45,7 @@ def one_head(layer: int, head: int):
 
 
 @torch.no_grad()
-def difference(setup: Recovery, pruned: nn.Module) -> float:
+def difference(setup: RecoveryJob, pruned: nn.Module) -> float:
     """Mean squared difference of the logits to the dense model's, over real tokens."""
     total, count = 0.0, 0
     for batch in batches_of(setup):
@@ -59,7 +60,7 @@ def difference(setup: Recovery, pruned: nn.Module) -> float:
 
 
 @torch.no_grad()
-def rows_of(model: nn.Module, path: str, setup: Recovery, kind: str):
+def rows_of(model: nn.Module, path: str, setup: RecoveryJob, kind: str):
     """Inputs and outputs of a module over all real tokens, as NumPy [tokens, features]."""
     seen: list[tuple[np.ndarray, np.ndarray]] = []
     for batch in batches_of(setup):

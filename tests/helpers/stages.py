@@ -1,23 +1,23 @@
-"""The input of scoring and of recovery, for tiny models with random data."""
+"""Scoring and recovery of tiny models with random data."""
 
 from __future__ import annotations
 
-from compressor.importance import Scoring
+from compressor.importance import METHODS, ScoringJob, score_units
 from compressor.model.architectures import find_sublayers
-from compressor.model.sublayers import Mask, belongs
+from compressor.model.sublayers import Mask, Scores, belongs
 from compressor.model.surgery import prune
-from compressor.recovery import Recovery
+from compressor.recovery import RECOVERIES, Recovered, RecoveryJob, recover
 from compressor.tasks import Batch, get_task
 from tests.helpers.batches import examples, labelled_batch, one_row
 from tests.helpers.tiny import TRANSLATORS, tiny_model, uneven_mask
 
 
-def scoring(name: str, batches=None, units: str | None = None, **options) -> Scoring:
+def scoring(name: str, batches=None, units: str | None = None, **options) -> ScoringJob:
     """Rows and a tiny model, whose `heads` or `neurons` are scored; both if `units` is None."""
     model = tiny_model(name)
     layers = [layer for layer in find_sublayers(model) if belongs(layer.name, units)]
     task = get_task("translation" if name in TRANSLATORS else "classification")
-    return Scoring(
+    return ScoringJob(
         model=model,
         layers=layers,
         mask=options.pop("mask", Mask.full(layers)),
@@ -27,11 +27,16 @@ def scoring(name: str, batches=None, units: str | None = None, **options) -> Sco
     )
 
 
-def job(name: str, **options) -> Recovery:
+def score(method: str, setup: ScoringJob, **options) -> Scores:
+    """Scores of a method by its name, with some of its options."""
+    return score_units(METHODS[method](**options), setup)
+
+
+def job(name: str, **options) -> RecoveryJob:
     model = tiny_model(name)
     layers = find_sublayers(model)
     task = get_task("translation" if name in TRANSLATORS else "classification")
-    return Recovery(
+    return RecoveryJob(
         dense=model,
         pruned=prune(model, layers, uneven_mask(layers)),
         layers=layers,
@@ -41,12 +46,17 @@ def job(name: str, **options) -> Recovery:
     )
 
 
-def rows_of(setup: Scoring) -> list[Batch]:
+def repair(setup: RecoveryJob, **methods: dict) -> Recovered:
+    """A model after some recovery methods: `repair(setup, distill={"epochs": 2})`."""
+    return recover([RECOVERIES[name](**options) for name, options in methods.items()], setup)
+
+
+def rows_of(setup: ScoringJob) -> list[Batch]:
     """The rows of the first batch, each alone and without padding."""
     batch = setup.batches[0]
     return [one_row(batch, row) for row in range(len(batch["input_ids"]))]
 
 
-def masks(setup: Scoring) -> list[Mask]:
+def masks(setup: ScoringJob) -> list[Mask]:
     """With all units, and with a different number in every sublayer."""
     return [Mask.full(setup.layers), uneven_mask(setup.layers)]

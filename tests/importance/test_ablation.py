@@ -8,12 +8,11 @@ import sacrebleu
 import torch
 
 from compressor.errors import UsageError
-from compressor.importance import score_heads
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import prune
 from tests.helpers.batches import labelled_batch
 from tests.helpers.errors import raises
-from tests.helpers.stages import masks, rows_of, scoring
+from tests.helpers.stages import masks, rows_of, score, scoring
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model, uneven_mask, word_tokenizer
 
 
@@ -39,7 +38,7 @@ def test_ablation_is_the_loss_of_the_physically_pruned_model(name: str):
             return sum(float(setup.task.loss(model, row)) for row in rows) / terms
 
     for mask in masks(setup):
-        found = score_heads("ablation", scoring(name, mask=mask))
+        found = score("ablation", scoring(name, mask=mask))
         whole = mean_loss(mask)
         for layer in setup.layers:
             kept = mask.kept(layer.name)
@@ -90,7 +89,7 @@ def test_ablation_of_the_metric_is_what_physical_removal_costs(name: str):
             return metric(answers(prune(setup.model, setup.layers, mask)))[0]
 
         setup = short_answers(scoring(name, mask=mask, tokenizer=tokenizer, metric=metric))
-        found = score_heads("ablation", setup, ablate="metric")
+        found = score("ablation", setup, ablate="metric")
         whole = value(mask)
         for layer in setup.layers:
             for unit in range(layer.units)[:2]:
@@ -105,7 +104,7 @@ def test_ablation_of_the_metric_is_what_physical_removal_costs(name: str):
 
 def test_ablation_of_the_metric_needs_references():
     with raises(UsageError, "references-missing"):
-        score_heads("ablation", scoring("bert"), ablate="metric")
+        score("ablation", scoring("bert"), ablate="metric")
 
 
 def test_ablation_states_its_cost_and_computes_no_layer_below_the_heads_again():
@@ -116,7 +115,7 @@ def test_ablation_states_its_cost_and_computes_no_layer_below_the_heads_again():
     for name in runs:
         module = setup.model.get_submodule(f"model.{name}.fc1" if name else "")
         module.register_forward_hook(lambda *_, name=name: runs.update({name: runs[name] + 1}))
-    cost = score_heads("ablation", setup).cost
+    cost = score("ablation", setup).cost
     own = 4 + 2  # heads of an encoder layer, and blocks of its 48 neurons
     removed = 4 * (2 + 3 + 3) + 2 * (2 + 3)
     assert runs[""] == cost["forward_passes"] == 2 * (1 + removed)

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from compressor.errors import InputError, UsageError
-from compressor.importance import score_heads
 from compressor.importance.confidence import boundary_ids
 from tests.helpers.batches import labelled_batch, one_row
 from tests.helpers.errors import raises
 from tests.helpers.numpy_transformer import NumpyTransformer, mask_arrays
-from tests.helpers.stages import masks, rows_of, scoring
+from tests.helpers.stages import masks, rows_of, score, scoring
 from tests.helpers.tiny import BUILDERS, tiny_model
 
 
@@ -33,7 +32,7 @@ def test_confidence_is_the_mean_largest_attention_weight(name: str):
         special.add(int(setup.batches[0]["decoder_input_ids"][0, 2]))
     for mask in masks(setup):
         options = {"tokenizer": tokenizer_with(special), "mask": mask, "units": "heads"}
-        found = score_heads("confidence", scoring(name, **options), normalize="none")
+        found = score("confidence", scoring(name, **options), normalize="none")
         expected = {layer.name: [] for layer in setup.layers}
         for row in rows_of(setup):
             model = NumpyTransformer(setup.model, row)
@@ -61,7 +60,7 @@ def test_a_cross_attention_query_without_a_word_to_look_at_does_not_count():
     batch = labelled_batch(tiny_model("marian"), rows=2)
     batch["input_ids"][1, :2] = 3  # the second row has but two tokens
     both, first = (
-        score_heads(
+        score(
             "confidence",
             scoring("marian", batches, "heads", tokenizer=tokenizer_with({3})),
             normalize="none",
@@ -75,15 +74,13 @@ def test_confidence_of_rows_without_words_is_refused():
     setup = scoring("bert")
     setup.batches[0]["input_ids"][:] = 3
     with raises(InputError, "calibration-without-words"):
-        score_heads(
-            "confidence", scoring("bert", setup.batches, "heads", tokenizer=tokenizer_with({3}))
-        )
+        score("confidence", scoring("bert", setup.batches, "heads", tokenizer=tokenizer_with({3})))
 
 
 @pytest.mark.parametrize("units", ["neurons", None])
 def test_confidence_of_neurons_is_refused(units: str | None):
     with raises(UsageError, "method-for-heads-alone"):
-        score_heads("confidence", scoring("bert", units=units))
+        score("confidence", scoring("bert", units=units))
 
 
 def test_boundary_ids_are_the_tokenizers_begin_and_end():

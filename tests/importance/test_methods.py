@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from compressor.importance import METHODS, score_heads
+from compressor.importance import METHODS
 from tests.helpers.batches import labelled_batch, one_row
 from tests.helpers.numpy_transformer import NumpyTransformer
-from tests.helpers.stages import rows_of, scoring
+from tests.helpers.stages import rows_of, score, scoring
 from tests.helpers.tiny import BUILDERS, tiny_model
 
 
@@ -81,9 +81,9 @@ def test_every_method_scores_every_unit_and_leaves_the_model_alone(method, name,
     weights, gradients, modules, implementation = state_of(setup.model)
     if fails:
         with pytest.raises(Stopped):
-            score_heads(method, setup)
+            score(method, setup)
     else:
-        found = score_heads(method, setup)
+        found = score(method, setup)
         assert {n: len(v) for n, v in found.values.items()} == setup.mask.counts()
         assert np.isfinite(np.concatenate(list(found.values.values()))).all()
     after = state_of(setup.model)
@@ -95,20 +95,20 @@ def test_every_method_scores_every_unit_and_leaves_the_model_alone(method, name,
 @pytest.mark.parametrize("method", ["fisher", "ablation", "confidence", "relevance"])
 def test_padding_and_batching_do_not_change_scores(method: str, name: str):
     batch = labelled_batch(tiny_model(name), rows=5)
-    plain = {"normalize": "none"} if "normalize" in METHODS[method].options else {}
+    plain = {"normalize": "none"} if "normalize" in METHODS[method].model_fields else {}
     units = "heads" if method == "confidence" else None
-    together = score_heads(method, scoring(name, [batch], units), **plain)
+    together = score(method, scoring(name, [batch], units), **plain)
     rows = [one_row(batch, row) for row in range(5)]
-    apart = score_heads(method, scoring(name, rows, units), **plain)
+    apart = score(method, scoring(name, rows, units), **plain)
     for layer, values in together.values.items():
         np.testing.assert_allclose(values, apart.values[layer], rtol=2e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_layers_have_norm_one_where_a_method_can_be_normalized(method: str):
-    found = score_heads(method, scoring("bert", units="heads"))
+    found = score(method, scoring("bert", units="heads"))
     norms = [np.linalg.norm(values) for values in found.values.values()]
-    normalized = "normalize" in METHODS[method].options
+    normalized = "normalize" in METHODS[method].model_fields
     assert np.allclose(norms, 1) == normalized
     assert found.signature.endswith(f"|normalize:{'layer' if normalized else 'none'}")
 
@@ -123,7 +123,7 @@ def test_layers_have_norm_one_where_a_method_can_be_normalized(method: str):
 )
 def test_an_option_changes_scores_and_signature(method: str, option: str, other: str):
     setup = scoring("marian", units="heads")
-    usual, changed = score_heads(method, setup), score_heads(method, setup, **{option: other})
+    usual, changed = score(method, setup), score(method, setup, **{option: other})
     assert usual.values != changed.values
     assert f"|{option}:{other}" in changed.signature
     assert f"|{option}:{other}" not in usual.signature

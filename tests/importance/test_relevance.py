@@ -7,12 +7,11 @@ import pytest
 import torch
 from transformers.activations import ACT2FN
 
-from compressor.importance import score_heads
-from compressor.importance.relevance import linearized
+from compressor.importance.linearized import linearized
 from compressor.model.sublayers import Mask
 from tests.helpers.batches import labelled_batch
 from tests.helpers.numpy_transformer import NumpyTransformer, mask_arrays, with_gate
-from tests.helpers.stages import masks, rows_of, scoring
+from tests.helpers.stages import masks, rows_of, score, scoring
 from tests.helpers.tiny import BUILDERS, tiny_model
 
 
@@ -52,7 +51,7 @@ def test_relevance_is_the_contribution_in_the_linear_part_of_the_model(name: str
             for row in rows_of(setup)
         ]
         for per in ("token", "example"):
-            found = score_heads("relevance", scoring(name, mask=mask), per=per, normalize="none")
+            found = score("relevance", scoring(name, mask=mask), per=per, normalize="none")
             for layer in setup.layers:
                 rows = [row[layer.name] for row in by_row]
                 if per == "example":
@@ -68,7 +67,7 @@ def test_relevance_passes_through_every_activation(activation: str):
     for module in setup.model.modules():
         if hasattr(module, "activation_fn"):
             module.activation_fn = ACT2FN[activation]
-    found = score_heads("relevance", setup, normalize="none")
+    found = score("relevance", setup, normalize="none")
     by_row = [
         relevances(NumpyTransformer(setup.model, row, activation), setup.layers, setup.mask)
         for row in rows_of(setup)
@@ -83,7 +82,7 @@ def test_the_linearized_model_answers_as_the_model(name: str):
     setup = scoring(name)
     with torch.no_grad():
         expected = setup.task.logits(setup.model, setup.batches[0])
-        with linearized(setup):
+        with linearized(setup.model):
             actual = setup.task.logits(setup.model, setup.batches[0])
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
@@ -91,7 +90,7 @@ def test_the_linearized_model_answers_as_the_model(name: str):
 def test_relevance_states_its_cost():
     batches = [labelled_batch(tiny_model("marian"), seed=seed) for seed in (0, 1)]
     assert batches[0]["labels"].shape[1] == 6
-    by_position = score_heads("relevance", scoring("marian", batches)).cost
-    at_once = score_heads("relevance", scoring("marian", batches), per="example").cost
+    by_position = score("relevance", scoring("marian", batches)).cost
+    at_once = score("relevance", scoring("marian", batches), per="example").cost
     assert (by_position["forward_passes"], by_position["backward_passes"]) == (2, 12)
     assert (at_once["forward_passes"], at_once["backward_passes"]) == (2, 2)

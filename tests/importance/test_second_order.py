@@ -10,13 +10,12 @@ import torch
 
 from compressor.budgets.units import select
 from compressor.errors import InputError
-from compressor.importance import score_heads
-from compressor.importance.second_order import (
+from compressor.importance.removal_order import (
     DAMPING,
     block_removal_order,
     removal_order,
-    score,
 )
+from compressor.importance.second_order import SecondOrder
 from compressor.importance.statistics import Moments, collect_statistics
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask
@@ -24,7 +23,7 @@ from compressor.model.surgery import prune
 from compressor.tasks import Batch
 from tests.helpers.batches import labelled_batch, one_row
 from tests.helpers.errors import raises
-from tests.helpers.stages import scoring
+from tests.helpers.stages import score, scoring
 from tests.helpers.tiny import BUILDERS, tiny_model, uneven_mask
 
 HEADS, HEAD_DIM, WIDTH, TOKENS = 4, 3, 5, 200
@@ -252,7 +251,7 @@ def test_without_a_bias_nothing_takes_up_the_mean():
 @pytest.mark.parametrize("name", BUILDERS)
 def test_every_architecture_gets_a_score_for_every_unit(name: str):
     setup = scoring(name)
-    found = score_heads("second-order", setup)
+    found = score("second-order", setup)
     assert {n: len(v) for n, v in found.values.items()} == Mask.full(setup.layers).counts()
     values = np.concatenate(list(found.values.values()))
     assert np.isfinite(values).all()
@@ -264,7 +263,7 @@ def test_every_architecture_gets_a_score_for_every_unit(name: str):
 def test_ascending_scores_follow_the_removal_order_of_each_layer(name: str):
     """However many units are removed, those of a layer are the first of its removal order."""
     setup = scoring(name)
-    found = score_heads("second-order", setup)
+    found = score("second-order", setup)
     statistics, _ = collect_statistics(setup)
     full = Mask.full(setup.layers)
     orders = {}
@@ -288,21 +287,21 @@ def test_ascending_scores_follow_the_removal_order_of_each_layer(name: str):
 def test_raised_scores_stay_in_order(monkeypatch: pytest.MonkeyPatch):
     """Errors that fall along the order, which least squares can produce, or are all zero."""
     fixed = [(2, 5.0), (0, 1.0), (3, 1.0), (1, 6.0)]
-    monkeypatch.setattr("compressor.importance.second_order.removal_order", lambda *_: fixed)
-    scores = score(scoring("bert", units="heads")).values["encoder_self.0"]
+    monkeypatch.setattr("compressor.importance.removal_order.removal_order", lambda *_: fixed)
+    scores = SecondOrder().score(scoring("bert", units="heads")).values["encoder_self.0"]
     assert scores[2] == 5.0
     assert scores[2] < scores[0] < scores[3] < 5.0001
     assert scores[1] == 6.0
     fixed[:] = [(2, 0.0), (0, 0.0), (3, 0.0), (1, 0.0)]
-    scores = score(scoring("bert", units="heads")).values["encoder_self.0"]
+    scores = SecondOrder().score(scoring("bert", units="heads")).values["encoder_self.0"]
     assert 0 < scores[2] < scores[0] < scores[3] < scores[1] < 1e-300
 
 
 def test_padding_and_batching_do_not_change_scores():
     batch = labelled_batch(tiny_model("marian"), rows=5)
-    together = score_heads("second-order", scoring("marian", [batch]))
+    together = score("second-order", scoring("marian", [batch]))
     alone = [one_row(batch, row) for row in range(5)]
-    apart = score_heads("second-order", scoring("marian", alone))
+    apart = score("second-order", scoring("marian", alone))
     for name, values in together.values.items():
         np.testing.assert_allclose(values, apart.values[name], rtol=1e-3)
 
@@ -310,8 +309,8 @@ def test_padding_and_batching_do_not_change_scores():
 def test_scores_are_a_property_of_rows_not_of_how_many_there_are():
     batch = labelled_batch(tiny_model("bert"), rows=5)
     twice = [batch, Batch(batch, batch.rows)]
-    once = score_heads("second-order", scoring("bert", [batch]))
-    for name, values in score_heads("second-order", scoring("bert", twice)).values.items():
+    once = score("second-order", scoring("bert", [batch]))
+    for name, values in score("second-order", scoring("bert", twice)).values.items():
         np.testing.assert_allclose(values, once.values[name], rtol=1e-4)
 
 
@@ -320,11 +319,11 @@ def test_a_masked_model_scores_as_the_pruned_one(name: str):
     """The pruned model is a different network with fewer heads, scored without any mask."""
     setup = scoring(name)
     mask = Mask({n: (True, *flags[1:]) for n, flags in uneven_mask(setup.layers).keep.items()})
-    masked = score_heads("second-order", dataclasses.replace(setup, mask=mask))
+    masked = score("second-order", dataclasses.replace(setup, mask=mask))
     model = prune(setup.model, setup.layers, mask)
     layers = find_sublayers(model)
     smaller = dataclasses.replace(setup, model=model, layers=layers, mask=Mask.full(layers))
-    pruned = score_heads("second-order", smaller)
+    pruned = score("second-order", smaller)
     for layer, values in masked.values.items():
         kept = [value for value, keep in zip(values, mask.keep[layer], strict=True) if keep]
         np.testing.assert_allclose(kept, pruned.values[layer], rtol=1e-3)
@@ -336,5 +335,5 @@ def test_a_broken_model_is_named_not_scored():
     with torch.no_grad():
         setup.model.get_submodule(setup.layers[1].inputs["value"]).weight.fill_(float("nan"))
     with raises(InputError, "activations-not-finite") as caught:
-        score_heads("second-order", setup)
+        score("second-order", setup)
     assert "encoder_self." in str(caught.value)

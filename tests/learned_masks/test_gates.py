@@ -8,11 +8,11 @@ import torch
 
 from compressor.learned_masks import hard_concrete_distribution
 from compressor.learned_masks.base import distance_from_hard
-from compressor.learned_masks.hard_concrete import HardConcrete
+from compressor.learned_masks.hard_concrete_gates import HardConcreteGates
 from compressor.learned_masks.lagrangian import SQUARE, WARMUP, Lagrangian
 from compressor.learned_masks.layout import Layout
 from compressor.learned_masks.relaxation import UnitGroup, relaxed_subset
-from compressor.learned_masks.subset import Subset
+from compressor.learned_masks.subset_gates import SubsetGates
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask
 from tests.helpers.tiny import tiny_model
@@ -112,7 +112,7 @@ def test_each_pool_is_pulled_as_strongly_as_the_loss_cares_for_its_gates():
 def test_with_a_penalty_a_gate_is_what_it_is_more_probably():
     """At log alpha -0.6 a gate is not 0 in 55 % of the draws, but 1 in 20 % only."""
     layers = find_sublayers(tiny_model("bert"))[:3]
-    gates = HardConcrete(Layout(layers, None, {"encoder_self": 0}), penalty=0.1)
+    gates = HardConcreteGates(Layout(layers, None, {"encoder_self": 0}), penalty=0.1)
     with torch.no_grad():
         gates.log_alpha.copy_(torch.tensor([-0.6, 0.1, -0.1, 2.0] * 3))
     drawn = hard_concrete_distribution.sample(torch.full((4000,), -0.6), torch.rand(4000))
@@ -134,7 +134,9 @@ def test_the_target_falls_to_the_wanted_count_and_stays():
 def test_subset_gates_sum_to_the_count_and_harden(estimator):
     layers = find_sublayers(tiny_model("marian"))[:8]
     floors = {"encoder_self": 1, "decoder_self": 1, "cross": 1}
-    gates = Subset(Layout(layers, {"encoder_self": 3, "cross": 5}, floors), estimator=estimator)
+    gates = SubsetGates(
+        Layout(layers, {"encoder_self": 3, "cross": 5}, floors), estimator=estimator
+    )
     with torch.no_grad():
         gates.weight.normal_(generator=torch.Generator().manual_seed(0))
     for progress in (0.0, 0.5, 1.0):
@@ -155,7 +157,7 @@ def test_subset_gates_sum_to_the_count_and_harden(estimator):
 def test_a_cold_subset_and_its_mask_keep_the_same_heads_with_floors():
     layers = find_sublayers(tiny_model("marian"))[:8]
     floors = {"encoder_self": 0, "decoder_self": 1, "cross": 2}
-    gates = Subset(Layout(layers, {"heads": 11}, floors))
+    gates = SubsetGates(Layout(layers, {"heads": 11}, floors))
     for seed in range(5):
         with torch.no_grad():
             gates.weight.normal_(0, 9, generator=torch.Generator().manual_seed(seed))
@@ -166,7 +168,7 @@ def test_a_cold_subset_and_its_mask_keep_the_same_heads_with_floors():
 
 def test_a_layer_at_its_floor_earns_nothing_by_closing():
     layers = find_sublayers(tiny_model("bert"))
-    gates = HardConcrete(Layout(layers, {"heads": 5}, {"encoder_self": 2}))
+    gates = HardConcreteGates(Layout(layers, {"heads": 5}, {"encoder_self": 2}))
     with torch.no_grad():
         gates.log_alpha[:4] = -3.0  # expected heads of the first layer: 0.4
     (expected,) = gates.expected()

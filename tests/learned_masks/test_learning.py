@@ -12,15 +12,16 @@ import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 from compressor.errors import UsageError
-from compressor.learned_masks import hard_concrete_distribution, learn
+from compressor.learned_masks import hard_concrete_distribution
 from compressor.learned_masks.problem import trained_parameters
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask, belongs
 from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import Example, get_task
-from compressor.training import hold_out, loop
+from compressor.training import loop
+from compressor.training.data import hold_out
 from tests.helpers.errors import raises
-from tests.helpers.learning import MAKERS, examples, learning
+from tests.helpers.learning import MAKERS, examples, learned_by, learning, trained
 from tests.helpers.tiny import BUILDERS, LABELS, TRANSLATORS, tiny_model
 
 pytestmark = pytest.mark.slow
@@ -43,8 +44,10 @@ def test_a_batch_in_parts_teaches_hard_concrete_the_same(monkeypatch):
     for most in (10**6, 20):
         monkeypatch.setattr(loop, "most_tokens", lambda model, most=most: most)
         lines: list[str] = []
-        job = learning("bert", examples=examples("bert", 48), batch_size=8, epochs=4, patience=99)
-        learned = learn("hard-concrete", dataclasses.replace(job, report=lines.append))
+        job = learning("bert", examples=examples("bert", 48), batch_size=8)
+        learned = learned_by(
+            "hard-concrete", dataclasses.replace(job, report=lines.append), epochs=4, patience=99
+        )
         found.append((learned.mask, learned.scores.values, lines))
     (whole, values, told), (parts, others, heard) = found
     assert parts == whole
@@ -55,9 +58,8 @@ def test_a_batch_in_parts_teaches_hard_concrete_the_same(monkeypatch):
 
 def test_the_lagrangian_brings_hard_concrete_gates_to_the_wanted_count():
     lines: list[str] = []
-    job = learning("bert", examples=examples("bert", 64), batch_size=8, epochs=25, patience=99)
-    job = dataclasses.replace(job, report=lines.append)
-    learned = learn("hard-concrete", job)
+    job = learning("bert", examples=examples("bert", 64), batch_size=8, report=lines.append)
+    learned = learned_by("hard-concrete", job, epochs=25, patience=99)
     log_alpha = torch.tensor([v for values in learned.scores.values.values() for v in values])
     assert hard_concrete_distribution.open_probability(log_alpha).sum().item() == pytest.approx(
         5, abs=0.5
@@ -72,10 +74,10 @@ def test_the_lagrangian_brings_heads_and_neurons_to_their_counts():
     lines: list[str] = []
     keep = {"heads": 7, "neurons": 64}
     job = learning(
-        "bert", examples=examples("bert", 64), keep=keep, batch_size=8, epochs=25, patience=99
-    )
-    job = dataclasses.replace(job, report=lines.append, multiples={"heads": 1, "neurons": 8})
-    learned = learn("hard-concrete", job)
+        "bert", examples=examples("bert", 64), keep=keep, batch_size=8, report=lines.append,
+        multiples={"heads": 1, "neurons": 8},
+    )  # fmt: skip
+    learned = learned_by("hard-concrete", job, epochs=25, patience=99)
     for units, wanted, slack in (("heads", 7, 0.5), ("neurons", 64, 0.02 * 144)):
         values = [v for n, row in learned.scores.values.items() if belongs(n, units) for v in row]
         expected = hard_concrete_distribution.open_probability(torch.tensor(values)).sum()
@@ -100,10 +102,10 @@ def test_neurons_that_do_nothing_go_first():
     task = get_task("classification")
     rows = own_answers(model, task, examples("distilbert", 160))
     job = learning(
-        "distilbert", model=model, examples=rows, keep={"neurons": 72}, epochs=15, batch_size=16
-    )
-    job = dataclasses.replace(job, multiples={"heads": 1, "neurons": 1})
-    mask = learn("hard-concrete", job).mask
+        "distilbert", model=model, examples=rows, keep={"neurons": 72}, batch_size=16,
+        multiples={"heads": 1, "neurons": 1},
+    )  # fmt: skip
+    mask = learned_by("hard-concrete", job, epochs=15).mask
     removed = {(n, u) for n, flags in mask.keep.items() for u, flag in enumerate(flags) if not flag}
     assert len(removed) == 72
     assert len(removed & useless) >= 60  # by chance 36
@@ -113,7 +115,7 @@ def test_neurons_that_do_nothing_go_first():
 @pytest.mark.parametrize("name", BUILDERS)
 def test_every_architecture_learns_which_heads_and_neurons_stay(name: str, weights):
     keep = {"encoder_self": 5, "neurons": 64}
-    learned = learn("hard-concrete", learning(name, weights=weights, keep=keep, learning_rate=1e-3))
+    learned = learned_by("hard-concrete", learning(name, keep=keep), **trained(weights))
     assert learned.mask.count("encoder_self") == 5
     assert 64 <= learned.mask.count("neurons") < 64 + 32
     counts = learned.mask.counts()
@@ -128,10 +130,10 @@ def test_too_many_units_for_a_softmax_each_are_refused():
         )
     )  # fmt: skip
     with raises(UsageError, "method-for-few-units") as caught:
-        learn("subset", learning("bert", model=model, keep={"neurons": 1000, "heads": 5}))
+        learned_by("subset", learning("bert", model=model, keep={"neurons": 1000, "heads": 5}))
     assert "2,112" in str(caught.value)
-    heads = learning("bert", model=model, keep={"heads": 5}, epochs=1)
-    assert learn("subset", heads).mask.count("heads") == 5
+    heads = learning("bert", model=model, keep={"heads": 5})
+    assert learned_by("subset", heads, epochs=1).mask.count("heads") == 5
 
 
 @pytest.mark.parametrize("method", MAKERS)
@@ -151,10 +153,8 @@ def test_heads_that_do_nothing_go_first(method: str):
                     weight[:, head] = 0
     task = get_task("classification")
     rows = own_answers(model, task, examples("distilbert", 160))
-    job = learning(
-        "distilbert", model=model, examples=rows, keep={"heads": 6}, epochs=15, batch_size=16
-    )
-    mask = learn(method, job).mask
+    job = learning("distilbert", model=model, examples=rows, keep={"heads": 6}, batch_size=16)
+    mask = learned_by(method, job, epochs=15).mask
     removed = {(n, h) for n, flags in mask.keep.items() for h, flag in enumerate(flags) if not flag}
     assert removed == useless
 
@@ -166,8 +166,8 @@ def test_heads_that_do_nothing_go_first(method: str):
 )
 def test_head_counts_are_exact(method: str, keep: dict[str, int], floor: int):
     job = learning("marian", keep=keep)
-    job = dataclasses.replace(job, epochs=1, floors=dict.fromkeys(job.floors, floor))
-    mask = learn(method, job).mask
+    job = dataclasses.replace(job, floors=dict.fromkeys(job.floors, floor))
+    mask = learned_by(method, job, epochs=1).mask
     for kind in mask.kinds():
         if "heads" not in keep:
             assert mask.count(kind) == keep.get(kind, mask.total(kind))
@@ -186,9 +186,9 @@ def test_head_counts_are_exact(method: str, keep: dict[str, int], floor: int):
 )
 @pytest.mark.parametrize("name", BUILDERS)
 def test_every_architecture_learns_and_the_given_model_stays(name: str, method: str, weights):
-    job = learning(name, weights=weights, learning_rate=1e-3)
+    job = learning(name)
     before = {key: value.clone() for key, value in job.model.state_dict().items()}
-    learned = learn(method, job)
+    learned = learned_by(method, job, **trained(weights))
     assert learned.mask.count() == 5
     assert {n: len(v) for n, v in learned.scores.values.items()} == Mask.full(job.layers).counts()
     after = job.model.state_dict()
@@ -203,9 +203,9 @@ def test_every_architecture_learns_and_the_given_model_stays(name: str, method: 
 def test_encoder_weights_leave_the_decoder_or_the_classification_head_alone(name: str):
     """Everything outside is compared; for translators also what both sides share."""
     model = tiny_model(name)
-    trained = trained_parameters(model, "encoder")
-    assert any(layer.inputs["query"] + ".weight" in trained for layer in find_sublayers(model))
-    for parameter_name in trained:
+    parameters = trained_parameters(model, "encoder")
+    assert any(layer.inputs["query"] + ".weight" in parameters for layer in find_sublayers(model))
+    for parameter_name in parameters:
         assert "decoder" not in parameter_name
         assert not parameter_name.startswith(("classifier", "pre_classifier", "lm_head"))
         assert "shared" not in parameter_name
@@ -217,24 +217,25 @@ def test_encoder_weights_leave_the_decoder_or_the_classification_head_alone(name
         ids = torch.tensor([list(batch[0].target)])
         with torch.no_grad():
             first = model(encoder_outputs=(states,), decoder_input_ids=ids).logits
-            for parameter in trained.values():
+            for parameter in parameters.values():
                 parameter.add_(1.0)
             second = model(encoder_outputs=(states,), decoder_input_ids=ids).logits
         assert torch.equal(first, second)
 
 
 def test_a_larger_penalty_leaves_fewer_heads():
-    job = learning("bert", keep=None, batch_size=8, epochs=16)
+    job = learning("bert", keep=None, batch_size=8)
     counts = []
     for penalty in (1e-6, 0.25, 30.0):
-        learned = learn("hard-concrete", job, penalty=penalty)
+        given = dataclasses.replace(job, penalty=penalty)
+        learned = learned_by("hard-concrete", given, epochs=16)
         counts.append(learned.mask.count())
         assert f"|penalty:{penalty:g}|" in learned.scores.signature
         kept_all = learned.mask.count() == learned.mask.total()
         assert ("no head was removed; a larger penalty" in learned.text) == kept_all
     assert counts[0] > counts[1] > counts[2] == 0
-    floored = dataclasses.replace(job, floors={"encoder_self": 1})
-    assert learn("hard-concrete", floored, penalty=30.0).mask.counts() == {
+    floored = dataclasses.replace(job, floors={"encoder_self": 1}, penalty=30.0)
+    assert learned_by("hard-concrete", floored, epochs=16).mask.counts() == {
         "encoder_self.0": 1, "encoder_self.1": 1, "encoder_self.2": 1,
     }  # fmt: skip
 
@@ -242,7 +243,7 @@ def test_a_larger_penalty_leaves_fewer_heads():
 def test_the_text_tells_the_losses_of_soft_gates_and_of_the_mask():
     """The loss with the final mask is computed here once more, on the held-out rows."""
     job = learning("bert")
-    learned = learn("subset", job)
+    learned = learned_by("subset", job)
     _, held = hold_out(job.examples, job.seed)
     total = 0.0
     for batch in job.task.batches(held, job.model):
@@ -257,15 +258,15 @@ def test_the_text_tells_the_losses_of_soft_gates_and_of_the_mask():
 
 
 def test_a_training_that_was_too_short_says_all_that_is_wrong():
-    learned = learn("hard-concrete", learning("marian", batch_size=32, epochs=1))
+    learned = learned_by("hard-concrete", learning("marian", batch_size=32), epochs=1)
     assert "the gates had not settled at the wanted number of units; train longer" in learned.text
     soft, hard = map(float, re.findall(r"(\d+\.\d{4}) with", learned.text))
     assert ("making the gates hard changed it" in learned.text) == (abs(hard - soft) > 0.05 * soft)
 
 
 def test_fitting_that_does_not_help_is_dropped():
-    job = learning("bert", weights="all", learning_rate=3.0, epochs=2)
-    learned = learn("subset", job)
+    options = {"train_weights": "all", "learning_rate": 3.0}
+    learned = learned_by("subset", learning("bert"), **options)
     assert "fitting the weights to the mask gained nothing and was dropped" in learned.text
 
 
@@ -273,23 +274,19 @@ def test_fitting_that_does_not_help_is_dropped():
     ("method", "settings", "options", "problem"),
     [
         ("lottery", {}, {}, "method-unknown"),
-        ("hard-concrete", {}, {"penalty": 0.1}, "penalty-and-budget"),
-        ("subset", {"keep": None}, {}, "budget-missing"),
-        ("subset", {"weights": "all", "epochs": 1}, {}, "too-few-epochs"),
+        ("hard-concrete", {"penalty": 0.1}, {}, "penalty-and-budget"),
+        ("subset", {"keep": None, "penalty": 0.1}, {}, "budget-missing"),
+        ("hard-concrete", {"keep": None}, {}, "budget-missing"),
+        ("subset", {}, {"train_weights": "all", "epochs": 1}, "too-few-epochs"),
     ],
 )
 def test_options_that_do_not_go_together_are_an_error(
     method: str, settings: dict, options: dict, problem: str
 ):
     with raises(UsageError, problem):
-        learn(method, learning("bert", **settings), **options)
-
-
-def test_an_option_of_another_method_is_an_error():
-    with pytest.raises(TypeError):
-        learn("subset", learning("bert"), estimator="gumbel", start=0)
+        learned_by(method, learning("bert", **settings), **options)
 
 
 def test_floors_above_the_head_count_are_an_error():
     with pytest.raises(UsageError):
-        learn("subset", learning("bert", floors={"encoder_self": 2}))
+        learned_by("subset", learning("bert", floors={"encoder_self": 2}))

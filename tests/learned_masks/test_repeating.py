@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from compressor.learned_masks import learn
-from tests.helpers.learning import MAKERS, learning
+from tests.helpers.learning import MAKERS, learned_by, learning, trained
 
 pytestmark = pytest.mark.slow
 
@@ -27,11 +26,11 @@ def same(one: tuple, other: tuple) -> bool:
 @pytest.mark.parametrize("weights", ["none", "all"])
 @pytest.mark.parametrize("method", MAKERS)
 def test_the_seed_decides(method: str, weights):
-    job = learning("electra", weights=weights, learning_rate=1e-3, batch_size=8)
-    first = facts(learn(method, job))
+    job, options = learning("electra", batch_size=8), trained(weights)
+    first = facts(learned_by(method, job, **options))
     torch.manual_seed(99)  # what is random elsewhere must not matter
-    assert same(first, facts(learn(method, job)))
-    other = learn(method, dataclasses.replace(job, seed=1))
+    assert same(first, facts(learned_by(method, job, **options)))
+    other = learned_by(method, dataclasses.replace(job, seed=1), **options)
     assert other.scores.values != first[1]
 
 
@@ -46,9 +45,8 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(
 ):
     """3 epochs of 4 steps for the gates, 1 for the weights; stopped within each."""
     monkeypatch.setattr("compressor.training.loop.SAVE_SECONDS", 0.0)
-    job = learning("bert", weights="all", learning_rate=1e-3, batch_size=8, epochs=4)
-    job = dataclasses.replace(job, patience=99)
-    whole = facts(learn(method, job))
+    job, options = learning("bert", batch_size=8), trained("all") | {"epochs": 4, "patience": 99}
+    whole = facts(learned_by(method, job, **options))
     calls = 0
 
     def stop(done: int, total: int) -> None:
@@ -59,9 +57,9 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(
 
     job = dataclasses.replace(job, state=tmp_path / "gates.safetensors")
     with pytest.raises(Stopped):
-        learn(method, dataclasses.replace(job, progress=stop))
-    assert same(whole, facts(learn(method, job)))
-    assert same(whole, facts(learn(method, job)))  # once more, when all is done
+        learned_by(method, dataclasses.replace(job, progress=stop), **options)
+    assert same(whole, facts(learned_by(method, job, **options)))
+    assert same(whole, facts(learned_by(method, job, **options)))  # once more, when all is done
 
 
 @pytest.mark.parametrize("damage", [b"", b"not a training", None])
@@ -69,8 +67,8 @@ def test_a_damaged_state_is_made_again_with_a_message(tmp_path: Path, damage: by
     """None: the file of a finished training, cut in half."""
     state, lines = tmp_path / "gates.safetensors", []
     job = dataclasses.replace(learning("bert"), state=state)
-    whole = facts(learn("subset", job))
+    whole = facts(learned_by("subset", job))
     state.write_bytes(state.read_bytes()[: state.stat().st_size // 2] if damage is None else damage)
-    again = learn("subset", dataclasses.replace(job, report=lines.append))
+    again = learned_by("subset", dataclasses.replace(job, report=lines.append))
     assert same(whole, facts(again))
     assert str(state) in lines[0]

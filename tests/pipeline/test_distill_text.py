@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from compressor.errors import InputError, UsageError
-from compressor.pipeline import repair
 from compressor.pipeline.run import run
-from compressor.recovery import translations
-from compressor.request.methods import REPAIRS
+from compressor.recovery import distillation, recover, translations
+from compressor.recovery.distill import Distill
 from compressor.runtime import Translator
 from tests.helpers import toy
 from tests.helpers.command_line import compress, invoke
@@ -141,15 +139,22 @@ def test_a_single_step_translates_with_pytorch(translator, text, tmp_path):
 
 @pytest.mark.parametrize(("name", "weight"), [("bert", 1.0), ("marian", 0.0)])
 def test_classifiers_match_hidden_states_by_default(name, weight, monkeypatch):
+    """The weight of hidden states is the task's, unless it is given."""
     found = []
-    monkeypatch.setattr(repair, "recover_model", lambda methods, job: found.append(methods))
+
+    class Noted(Exception):
+        pass
+
+    def note(job, student, held, rate, hidden):
+        found.append((rate, hidden))
+        raise Noted
+
+    monkeypatch.setattr(distillation, "Distillation", note)
     setup = job(name)
-    checkpoint = SimpleNamespace(
-        model=setup.dense, layers=setup.layers, entry=SimpleNamespace(task=setup.task.name)
-    )
-    for step in (REPAIRS["distill"](), REPAIRS["distill"](hidden=0.3)):
-        repair.Repair([step], checkpoint, setup.examples, 0, "cpu", Progress()).run(setup.pruned)
-    assert [methods["distill"]["hidden"] for methods in found] == [weight, 0.3]
+    for method in (Distill(), Distill(hidden=0.3, learning_rate=0.1)):
+        with pytest.raises(Noted):
+            recover([method], setup)
+    assert found == [(setup.task.learning_rate, weight), (0.1, 0.3)]
 
 
 def test_options_that_would_do_nothing_are_refused(classifier, text, tmp_path):

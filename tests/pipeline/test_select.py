@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import compressor
 from compressor.errors import InputError, UsageError
-from compressor.importance import Scoring, score_heads
+from compressor.importance import METHODS, ScoringJob, score_units
 from compressor.learned_masks import LEARNED
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask, belongs
@@ -88,10 +88,9 @@ def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_p
     labels = [f"LABEL_{i}" for i in range(5)]
     rows = read_rows("classification", options.data.calibration, labels=labels, minimum=1)
     batches = task.batches(task.encode(rows, checkpoint.tokenizer, 512), checkpoint.model)
-    again = score_heads(
-        "fisher",
-        Scoring(checkpoint.model, heads, half, batches, task),
-        normalize="none",
+    again = score_units(
+        METHODS["fisher"](normalize="none"),
+        ScoringJob(checkpoint.model, heads, half, batches, task),
     )
     for name, scores in found["scores"].items():
         for head in half.kept(name):

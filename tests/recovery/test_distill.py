@@ -11,21 +11,21 @@ from scipy.special import log_softmax
 from torch import nn
 
 from compressor.errors import InputError
-from compressor.recovery import Recovered, Recovery, recover
-from compressor.recovery.distill import Distillation
+from compressor.recovery import Recovered, RecoveryJob
+from compressor.recovery.distillation import Distillation
 from compressor.tasks import Example
 from tests.helpers.errors import raises
-from tests.helpers.stages import job
+from tests.helpers.stages import job, repair
 from tests.helpers.tiny import BUILDERS
 
-OPTIONS = {"learning_rate": 1e-3}
+OPTIONS = {"learning_rate": 1e-3, "hidden": 0.0}
 
 
-def distilled(setup: Recovery, **options) -> nn.Module:
-    return recover({"distill": OPTIONS | options}, setup).model
+def distilled(setup: RecoveryJob, **options) -> nn.Module:
+    return repair(setup, distill=OPTIONS | options).model
 
 
-def divergence(setup: Recovery, model: nn.Module, rows: list[Example]) -> float:
+def divergence(setup: RecoveryJob, model: nn.Module, rows: list[Example]) -> float:
     """Mean KL(dense || pruned) by SciPy's log-softmax in double precision."""
     total, terms = 0.0, 0
     for batch in setup.task.batches(rows, setup.dense):
@@ -55,7 +55,7 @@ def test_the_pruned_model_comes_closer_to_the_dense_one(name: str):
     """On the rows it is trained on, most of the divergence must go in 8 epochs."""
     setup = job(name)
     before = divergence(setup, setup.pruned, setup.examples)
-    recovered = recover({"distill": {**OPTIONS, "epochs": 8}}, setup)
+    recovered = repair(setup, distill={**OPTIONS, "epochs": 8})
     assert divergence(setup, recovered.model, setup.examples) < 0.8 * before
     assert recovered.text.startswith(
         "distill: fine-tuned with the dense model as teacher on 40 rows at learning rate 0.001,"
@@ -65,7 +65,7 @@ def test_the_pruned_model_comes_closer_to_the_dense_one(name: str):
 def test_reconstruction_first_is_better_than_distillation_alone():
     setup = job("marian")
     alone = distilled(setup, epochs=2)
-    both = recover({"reconstruct": {}, "distill": {**OPTIONS, "epochs": 2}}, setup)
+    both = repair(setup, reconstruct={}, distill={**OPTIONS, "epochs": 2})
     after = divergence(setup, both.model, setup.examples)
     assert after < divergence(setup, alone, setup.examples)
     assert both.text.startswith("reconstruct: ")
@@ -73,18 +73,18 @@ def test_reconstruction_first_is_better_than_distillation_alone():
 
 
 def test_reconstruction_does_not_see_the_rows_that_distillation_judges_itself_on(monkeypatch):
-    from compressor.recovery import reconstruct
-    from compressor.training import hold_out
+    from compressor.recovery import least_squares
+    from compressor.training.data import hold_out
 
     seen: set[int] = set()
     monkeypatch.setattr(
-        reconstruct,
-        "recover",
+        least_squares,
+        "reconstruct",
         lambda job: seen.update(e.row for e in job.examples) or Recovered(job.pruned, "noted"),
     )
     setup = job("bert")
     learn, held = hold_out(setup.examples, setup.seed)
-    text = recover({"reconstruct": {}, "distill": {**OPTIONS, "epochs": 1}}, setup).text
+    text = repair(setup, reconstruct={}, distill={**OPTIONS, "epochs": 1}).text
     assert text.startswith("noted; then distill")
     assert seen == {example.row for example in learn}
     assert not seen & {example.row for example in held}
@@ -93,7 +93,7 @@ def test_reconstruction_does_not_see_the_rows_that_distillation_judges_itself_on
 def test_what_does_not_help_is_taken_back():
     """Steps that are far too large make it worse everywhere; the pruned model is the result."""
     setup = job("bert")
-    recovered = recover({"distill": {"epochs": 2, "learning_rate": 30.0}}, setup)
+    recovered = repair(setup, distill={"epochs": 2, "learning_rate": 30.0})
     assert recovered.text.startswith("distill: nothing gained on 8 held-out rows")
     assert recovered.model is setup.pruned
 
@@ -109,4 +109,4 @@ def test_too_few_rows_to_hold_some_out_are_an_error():
     setup = job("bert")
     few = dataclasses.replace(setup, examples=setup.examples[:12])
     with raises(InputError, "too-few-rows-to-train"):
-        recover({"distill": {}}, few)
+        repair(few, distill={})

@@ -11,12 +11,12 @@ from torch import nn
 
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.recovery import Recovery, recover
-from compressor.recovery.distill import Distillation
+from compressor.recovery import RecoveryJob
+from compressor.recovery.distillation import Distillation
 from compressor.recovery.hidden_states import find_blocks, observed, of_real_tokens
 from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
-from tests.helpers.stages import job
+from tests.helpers.stages import job, repair
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, nothing_left_mask
 
 
@@ -43,7 +43,7 @@ def hidden_states(model: nn.Module, batch: Batch) -> list[np.ndarray]:
     return [state[real].double().numpy() for states, real in stacks for state in states[1:]]
 
 
-def setup(name: str) -> Recovery:
+def setup(name: str) -> RecoveryJob:
     found = job(name)
     if name == "mbart":
         without_final_norms(found.dense)
@@ -159,7 +159,7 @@ def test_matching_them_brings_the_pruned_model_closer(name: str, left: str):
         return divergence, total - float(problem.loss(held[0], 0.0).detach())
 
     options = {"learning_rate": 1e-3, "epochs": 8, "hidden": 1.0}
-    repaired = recover({"distill": options}, found)
+    repaired = repair(found, distill=options)
     before, after = judged(found.pruned), judged(repaired.model)
     most = 0.9 if left == "uneven" else 1.0  # three layers without attention cannot do all
     assert after[0] < most * before[0]
@@ -169,7 +169,7 @@ def test_matching_them_brings_the_pruned_model_closer(name: str, left: str):
 def test_matching_them_changes_what_is_learned():
     found = job("marian")
     models = [
-        recover({"distill": {"learning_rate": 1e-3, "epochs": 1, "hidden": weight}}, found).model
+        repair(found, distill={"learning_rate": 1e-3, "epochs": 1, "hidden": weight}).model
         for weight in (0.0, 1.0)
     ]
     first, second = (model.state_dict() for model in models)

@@ -18,7 +18,7 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.modeling_pruned import OutputBias
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
-from compressor.recovery import Recovery, reconstruct, recover
+from compressor.recovery import RecoveryJob, least_squares
 from compressor.recovery.layerwise_forward import blocks_in_order
 from compressor.tasks import get_task, read_rows
 from tests.helpers.reconstruction import (
@@ -30,6 +30,7 @@ from tests.helpers.reconstruction import (
     reconstructed,
     rows_of,
 )
+from tests.helpers.stages import repair
 from tests.helpers.tiny import BUILDERS, empty_first_mask, tiny_model, uneven_mask
 
 pytestmark = pytest.mark.slow
@@ -66,7 +67,7 @@ def ridge_solution(
 def test_logits_come_closer_to_the_dense_models(name: str, mask):
     setup = job(name, mask, rows=200)
     before = difference(setup, setup.pruned)
-    recovered = recover({"reconstruct": {}}, setup)
+    recovered = repair(setup, reconstruct={})
     assert difference(setup, recovered.model) < 0.8 * before
     assert re.fullmatch(
         r"reconstruct: \d+ output projections of attention and feed-forward parts re-solved on 200 "
@@ -96,7 +97,7 @@ def require_ridge_solution(setup, layer, damping: float, rtol: float, atol: floa
 def test_the_first_repair_is_ridge_regression_towards_the_old_weights():
     """Nothing differs before the first layer, so what is missing is missing at its projection."""
     setup = job("bert", one_head(0, 2))
-    require_ridge_solution(setup, setup.layers[0], reconstruct.DAMPING, 1e-3, 1e-4)
+    require_ridge_solution(setup, setup.layers[0], least_squares.DAMPING, 1e-3, 1e-4)
 
 
 @pytest.mark.parametrize("name", ["bert", "marian", "distilbert"])
@@ -104,7 +105,7 @@ def test_neurons_that_stay_make_up_for_those_that_go(name: str):
     """No head goes, so that nothing differs before the first feed-forward part."""
     setup = job(name, without_neurons(3), rows=MANY)
     layer = next(x for x in setup.layers if x.kind == "encoder_ffn")
-    x = require_ridge_solution(setup, layer, reconstruct.FEED_FORWARD_DAMPING, 5e-3, 5e-4)
+    x = require_ridge_solution(setup, layer, least_squares.FEED_FORWARD_DAMPING, 5e-3, 5e-4)
     assert x.shape[1] == 32
 
 
@@ -132,7 +133,7 @@ def test_a_feed_forward_part_makes_up_for_what_attention_left(name: str):
     found, _ = rows_of(attention, norm, setup, block.kind)
     missing, centered = wanted - found, x - x.mean(0)
     covariance = centered.T @ centered / len(x)
-    ridge = reconstruct.FEED_FORWARD_DAMPING * covariance.diagonal().mean()
+    ridge = least_squares.FEED_FORWARD_DAMPING * covariance.diagonal().mean()
     step = scipy.linalg.solve(
         covariance + ridge * np.eye(len(covariance)),
         centered.T @ (missing - missing.mean(0)) / len(x),
@@ -161,12 +162,12 @@ def test_few_rows_do_no_harm_on_others(monkeypatch):
     def loss(held_out: int | None) -> float:
         model = prune(checkpoint.model, layers, half)
         if held_out is not None:
-            monkeypatch.setattr(reconstruct, "HELD_OUT", held_out)
-            model = reconstructed(Recovery(checkpoint.model, model, layers, task, few))
+            monkeypatch.setattr(least_squares, "HELD_OUT", held_out)
+            model = reconstructed(RecoveryJob(checkpoint.model, model, layers, task, few))
         return sum(float(task.loss(model, batch)) for batch in batches)
 
     cut = loss(None)
-    assert loss(reconstruct.HELD_OUT) < cut
+    assert loss(least_squares.HELD_OUT) < cut
     assert loss(10**6) > cut
 
 
@@ -218,7 +219,7 @@ def test_a_redundant_head_is_made_up_for(name: str, kind: str, monkeypatch):
     setup = job(name, without_copies, rows=200, model=model)
     cut = difference(setup, setup.pruned)
     assert difference(setup, reconstructed(setup)) < 0.05 * cut
-    monkeypatch.setattr(reconstruct, "DAMPING", 1e-9)
+    monkeypatch.setattr(least_squares, "DAMPING", 1e-9)
     undamped = reconstructed(setup)
     assert difference(setup, undamped) < 1e-5 * cut
     layer = next(x for x in setup.layers if x.kind == kind)
@@ -245,7 +246,7 @@ def test_redundant_neurons_are_made_up_for(name: str, kind: str, monkeypatch):
 
     setup = job(name, without_copies, rows=400, model=model)
     cut = difference(setup, setup.pruned)
-    monkeypatch.setattr(reconstruct, "FEED_FORWARD_DAMPING", 1e-9)
+    monkeypatch.setattr(least_squares, "FEED_FORWARD_DAMPING", 1e-9)
     undamped = reconstructed(setup)
     assert difference(setup, undamped) < 1e-5 * cut
     layer = next(x for x in setup.layers if x.kind == kind)

@@ -11,9 +11,10 @@ import torch
 from compressor.errors import InputError, UsageError
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask
-from compressor.recovery import RECOVERIES, Recovered, recover
+from compressor.recovery import RECOVERIES, Recovered
 from tests.helpers.errors import raises
 from tests.helpers.reconstruction import MANY, job, one_head, reconstructed
+from tests.helpers.stages import repair
 from tests.helpers.tiny import tiny_model
 
 pytestmark = pytest.mark.slow
@@ -51,7 +52,7 @@ def test_the_models_handed_in_stay_as_they_are(methods: tuple[str, ...]):
     before = [copy.deepcopy(model.state_dict()) for model in (setup.dense, setup.pruned)]
     flags = [p.requires_grad for p in setup.pruned.parameters()]
     options = {"reconstruct": {}, "distill": {"epochs": 1, "learning_rate": 1e-3}}
-    recovered = recover({method: options[method] for method in methods}, setup).model
+    recovered = repair(setup, **{method: options[method] for method in methods}).model
     for model, state in zip((setup.dense, setup.pruned), before, strict=True):
         assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
     assert all(module.training for module in setup.pruned.modules())
@@ -83,7 +84,7 @@ def test_nothing_is_touched_where_nothing_is_missing():
             model.get_submodule(layer.output).weight[:, unit] = 0
     setup = job("bert", lambda x: Mask.full(x).without((y.name, 1) for y in x), model=model)
     setup = dataclasses.replace(setup, dense=copy.deepcopy(setup.pruned))
-    recovered = recover({"reconstruct": {}}, setup)
+    recovered = repair(setup, reconstruct={})
     assert recovered.text == "reconstruct: nothing to repair in 6 projections"
     before = setup.pruned.state_dict()
     assert all(torch.equal(v, before[k]) for k, v in recovered.model.state_dict().items())
@@ -98,18 +99,18 @@ def test_progress_counts_projections():
 
 def test_no_recovery_gives_the_pruned_model():
     setup = dataclasses.replace(job("bert"), examples=[])
-    assert recover({}, setup) == Recovered(setup.pruned, "")
+    assert repair(setup) == Recovered(setup.pruned, "")
 
 
 def test_unknown_methods_missing_rows_and_broken_models_are_errors():
     setup = job("bert", rows=5)
     with raises(UsageError, "recovery-unknown") as caught:
-        recover({"distil": {}}, setup)
+        repair(setup, distil={})
     assert all(method in str(caught.value) for method in RECOVERIES)
     with raises(UsageError, "calibration-missing"):
-        recover({"reconstruct": {}}, dataclasses.replace(setup, examples=[]))
+        repair(dataclasses.replace(setup, examples=[]), reconstruct={})
     with torch.no_grad():
         setup.pruned.get_submodule(setup.layers[1].inputs["value"]).weight.fill_(float("nan"))
     with raises(InputError, "activations-not-finite") as caught:
-        recover({"reconstruct": {}}, setup)
+        repair(setup, reconstruct={})
     assert "encoder_self.1" in str(caught.value)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from compressor.recovery import recover
 from compressor.recovery.teacher import Teacher
 from compressor.tasks import get_task
 from tests.helpers.batches import examples
-from tests.helpers.stages import job
+from tests.helpers.stages import job, repair
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model
 
 
@@ -68,5 +67,5 @@ def test_the_dense_model_is_run_once_however_many_epochs():
         rows += len(inputs["input_ids"])
 
     setup.dense.register_forward_pre_hook(count, with_kwargs=True)
-    recover({"distill": {"epochs": 4, "hidden": 0}}, setup)
+    repair(setup, distill={"epochs": 4, "hidden": 0})
     assert rows == len(setup.examples)

@@ -11,15 +11,14 @@ import pytest
 import torch
 
 from compressor.errors import InputError
-from compressor.recovery import Recovery, recover
+from compressor.recovery import RecoveryJob
 from compressor.recovery import text as text_module
 from compressor.recovery.text import BLOCK_ROWS, Text, TextLines
 from compressor.tasks import get_task
-from compressor.training import Data
 from compressor.training import data as data_module
-from compressor.training.data import Batches
+from compressor.training.data import Batches, TrainingRows
 from tests.helpers.errors import raises
-from tests.helpers.stages import job
+from tests.helpers.stages import job, repair
 from tests.helpers.tiny import LABELS, tiny_model, word_tokenizer
 from tests.helpers.toy import sentence
 
@@ -136,7 +135,7 @@ def test_an_epoch_goes_through_rows_and_text_once_in_another_order_each_time(
     monkeypatch.setattr(data_module, "WINDOW_ROWS", 2 * BLOCK_ROWS)
     setup = job("bert")
     text = classified(write(tmp_path / "text.txt", some_lines(133)))
-    batches = Batches(Data(setup.examples, setup.task, setup.dense, stored=text), 8, seed=0)
+    batches = Batches(TrainingRows(setup.examples, setup.task, setup.dense, stored=text), 8, seed=0)
     orders = []
     for epoch in range(4):
         rows = [batch.rows for batch in batches.of_epoch(epoch)]
@@ -161,7 +160,7 @@ def test_what_is_skipped_is_not_read(tmp_path: Path, monkeypatch):
         "block",
         lambda lines, number: read.append(number) or lines_block(lines, number),
     )
-    batches = Batches(Data(setup.examples, setup.task, setup.dense, stored=text), 8, seed=0)
+    batches = Batches(TrainingRows(setup.examples, setup.task, setup.dense, stored=text), 8, seed=0)
     assert len(list(batches.of_epoch(0, skip=len(batches) - 1))) == 1
     assert len(read) == 1  # of five
 
@@ -174,7 +173,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path):
         task, model = get_task("classification"), tiny_model("bert")
         tracemalloc.start()
         text = classified(path)
-        batches = Batches(Data(job("bert").examples, task, model, stored=text), 32, seed=0)
+        batches = Batches(TrainingRows(job("bert").examples, task, model, stored=text), 32, seed=0)
         count = sum(len(batch.rows) for batch in batches.of_epoch(0) if batch.rows[0] < 0)
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
@@ -196,8 +195,8 @@ def test_distillation_from_text_brings_the_model_closer(name: str, tmp_path: Pat
     others, few = setup.examples[16:], setup.examples[:16]
     options = {"learning_rate": 1e-3, "epochs": 2, "hidden": 0.0}
 
-    def outcome(setup: Recovery) -> float:
-        model = recover({"distill": options}, setup).model
+    def outcome(setup: RecoveryJob) -> float:
+        model = repair(setup, distill=options).model
         total, terms = 0.0, 0
         for batch in setup.task.batches(others, setup.dense):
             with torch.no_grad():
@@ -218,7 +217,7 @@ def test_distillation_from_text_brings_the_model_closer(name: str, tmp_path: Pat
 def test_what_was_learned_from_is_told(tmp_path: Path):
     text = classified(write(tmp_path / "text.txt", some_lines(100)))
     setup = dataclasses.replace(job("bert"), text=text)
-    told = recover({"distill": {"learning_rate": 1e-3, "epochs": 1}}, setup).text
+    told = repair(setup, distill={"learning_rate": 1e-3, "epochs": 1}).text
     assert "on 40 rows and 100 lines of text" in told
     assert "(6 steps)" in told  # of 32: 40 rows in 2, 100 lines in 4
 
@@ -230,7 +229,7 @@ def test_a_stopped_training_on_text_ends_as_an_uninterrupted_one(tmp_path: Path,
     text = translated(tmp_path, 150)
     setup = dataclasses.replace(job("marian"), text=text)
     methods = {"distill": {"learning_rate": 1e-3, "epochs": 2}}
-    whole = recover(methods, setup).model.state_dict()
+    whole = repair(setup, **methods).model.state_dict()
 
     class Stopped(Exception):
         pass
@@ -241,7 +240,7 @@ def test_a_stopped_training_on_text_ends_as_an_uninterrupted_one(tmp_path: Path,
 
     state = tmp_path / "state.safetensors"
     with pytest.raises(Stopped):
-        recover(methods, dataclasses.replace(setup, state=state, progress=stop))
+        repair(dataclasses.replace(setup, state=state, progress=stop), **methods)
     assert state.exists()
-    rest = recover(methods, dataclasses.replace(setup, state=state)).model.state_dict()
+    rest = repair(dataclasses.replace(setup, state=state), **methods).model.state_dict()
     assert all(torch.equal(value, rest[key]) for key, value in whole.items())

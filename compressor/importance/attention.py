@@ -1,0 +1,86 @@
+"""Attention probabilities of every head, computed beside the forward pass.
+
+They are computed from the outputs of the query and key projections, so the model keeps its own
+attention kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from compressor.importance import ScoringJob
+from compressor.model.sublayers import Kind, Sublayer
+from compressor.model.surgery import gated, mask_gates
+from compressor.tasks import Batch
+
+# (layer, probabilities [batch, heads, queries, keys], which keys a query sees [batch or 1, 1,
+# queries or 1, keys], batch) -> None
+Visit = Callable[[Sublayer, Tensor, Tensor, Batch], None]
+
+
+@torch.no_grad()
+def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
+    """Run all batches forward and call `visit` once per layer and batch.
+
+    Returns:
+        The number of batches: that many forward passes were made.
+    """
+    model, total = scoring.model, len(scoring.batches)
+    for done, batch in enumerate(scoring.batches, 1):
+        batch = batch.to(scoring.device)
+        gates = mask_gates(scoring.mask)
+        with gated(model, scoring.layers, gates), _watch(scoring, visit, batch):
+            scoring.task.logits(model, batch)
+        scoring.progress(done, total)
+    return total
+
+
+@contextmanager
+def _watch(scoring: ScoringJob, visit: Visit, batch: Batch) -> Iterator[None]:
+    projected: dict[str, Tensor] = {}  # path of a query or key projection -> its output
+    handles = []
+
+    def keep(path: str) -> Callable[..., None]:
+        return lambda module, inputs, output: projected.update({path: output})
+
+    def compute(layer: Sublayer) -> Callable[..., None]:
+        def attend(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            query, key = projected.pop(layer.inputs["query"]), projected.pop(layer.inputs["key"])
+            seen = _seen_keys(batch, layer.kind)
+            visit(layer, _probabilities(layer, query, key, seen), seen, batch)
+
+        return attend
+
+    for layer in scoring.layers:
+        for path in (layer.inputs["query"], layer.inputs["key"]):
+            handles.append(scoring.model.get_submodule(path).register_forward_hook(keep(path)))
+        output = scoring.model.get_submodule(layer.output)
+        handles.append(output.register_forward_pre_hook(compute(layer)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _probabilities(layer: Sublayer, query: Tensor, key: Tensor, seen: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(head_dim)) over the seen keys, [batch, heads, queries, keys]."""
+    q, k = (
+        x.float().unflatten(-1, (layer.units, layer.unit_width)).transpose(1, 2)
+        for x in (query, key)
+    )
+    scores = q @ k.transpose(-1, -2) * layer.unit_width**-0.5
+    return torch.softmax(scores.masked_fill(~seen, -torch.inf), dim=-1)
+
+
+def _seen_keys(batch: Batch, kind: Kind) -> Tensor:
+    """Which keys a query may attend to, bool, broadcastable to [batch, heads, queries, keys]."""
+    if kind != "decoder_self":
+        return batch["attention_mask"].bool()[:, None, None]
+    ids = batch["decoder_input_ids"]
+    square = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device)
+    return square.tril()[None, None]  # padding is on the right, where no real query looks

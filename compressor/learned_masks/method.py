@@ -1,0 +1,130 @@
+"""What a method of learning masks starts from, and what it gives; nothing here imports torch."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import model_validator
+
+from compressor.budgets.units import MULTIPLES, Multiples
+from compressor.errors import UsageError
+from compressor.importance import TrainedWeights, UnitMethod
+from compressor.model.sublayers import Mask, Scores, Sublayer
+from compressor.options.bounds import Count
+from compressor.options.declare import option
+from compressor.training.options import PATIENCE, rate_option
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from compressor.learned_masks.base import Gates
+    from compressor.learned_masks.layout import Layout
+    from compressor.tasks import Example, Task
+
+
+class LearnedMask(UnitMethod):
+    """Trains a gate for every unit; a mask is what the gates come to.
+
+    `train_weights` are the weights that are trained along: none; those of the encoder alone (a
+    classifier's are all but its classification head); or all.
+
+    Args:
+        most_units: with gates; None for any number.
+    """
+
+    learns: ClassVar[bool] = True
+    most_units: ClassVar[int | None] = None
+
+    train_weights: TrainedWeights = option(
+        "none", help="Learned masks: train along none, encoder or all weights."
+    )
+    epochs: Count = option(20, flag="--gate-epochs", help="Learned masks: epochs.")
+    learning_rate: float | None = rate_option(needs="train_weights")
+    patience: Count = PATIENCE
+    gate_learning_rate: float | None = option(
+        None, gt=0, allow_inf_nan=False, help="Learned masks: of the gates; default: by method."
+    )
+
+    @model_validator(mode="after")
+    def _leaves_an_epoch_for_the_weights(self) -> LearnedMask:
+        if self.train_weights != "none" and self.epochs < 2:
+            raise UsageError(
+                f"--gate-epochs {self.epochs} is too short with trained weights: the last epoch "
+                "trains them on the final mask; give at least 2",
+                id="too-few-epochs",
+            )
+        return self
+
+    @abstractmethod
+    def make_gates(self, layout: Layout, job: LearningJob) -> Gates:
+        """Gates of the units of a layout, which nothing has trained yet."""
+
+    @property
+    def trained_weights(self) -> TrainedWeights:
+        return self.train_weights
+
+    def check_size(self, keep: Mapping[str, int], full: Mask) -> None:
+        gates = sum(full.total(pool) for pool in keep)  # only units of these pools have any
+        if self.most_units is not None and gates > self.most_units:
+            raise UsageError(
+                f"--method {self.name} takes one softmax over all gates for each unit that it "
+                f"keeps, which is made for at most {self.most_units:,} units, and here are "
+                f"{gates:,}; use --method hard-concrete, or keep all neurons",
+                id="method-for-few-units",
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningJob:
+    """The model and the data that a mask is learned from.
+
+    Args:
+        model: dense; never changed, a copy is trained where weights are.
+        examples: calibration rows; a tenth is held out to validate on.
+        layers: the sublayers that a mask is made for.
+        keep: units to keep per pool: `heads`, `neurons` or a kind of sublayer; those of other
+            sublayers stay and get no gate. None with a penalty, which is for heads.
+        floors: least number of units in each sublayer of a kind.
+        multiples: of how many units the mask keeps a multiple in each sublayer.
+        penalty: in place of `keep`, for methods that take one: nats per open head.
+        state: file to go on from if it is there, and to save to; with trained weights there is a
+            second one beside it.
+        report: called with a line after every epoch.
+        progress: called with (steps done, steps in all).
+    """
+
+    model: nn.Module
+    layers: Sequence[Sublayer]
+    examples: Sequence[Example]
+    task: Task
+    keep: Mapping[str, int] | None
+    floors: Mapping[str, int]
+    multiples: Multiples = field(default_factory=lambda: MULTIPLES)
+    penalty: float | None = None
+    batch_size: int = 32
+    seed: int = 0
+    device: str = "cpu"
+    state: Path | None = None
+    report: Callable[[str], None] = field(default=lambda line: None)
+    progress: Callable[[int, int], None] = field(default=lambda done, total: None)
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A mask that was learned.
+
+    Args:
+        scores: what the gates learned per unit, higher is kept; units without a gate have the
+            largest score.
+        model: the weights that belong to the mask: `LearningJob.model` itself if none were trained.
+        text: what was done and how far the gates were from open or closed, for the report.
+    """
+
+    mask: Mask
+    scores: Scores
+    model: nn.Module
+    text: str

@@ -1,0 +1,188 @@
+"""Least squares on the projections into the residual stream, from a model's bottom to its top.
+
+For the output projection of each attention layer, and for the projection that ends each
+feed-forward part, in execution order: with x the inputs it gets in the pruned model as repaired so
+far, and e the difference that is left between the dense and the pruned model's residual stream just
+after it, on the same tokens, solve
+
+    min  mean |e - (dW x + db)|^2 + damping |dW|^2,     W <- W + dW,  b <- b + db.
+
+(METHODS: structured Optimal Brain Surgeon's repair; solved bottom-up as in K-prune, Park et al.
+2024.) The damping pulls towards the present weights, not towards zero. Because e is taken
+in the residual stream, a projection also makes up for what those before it could not, as far as
+it can; a layer without heads still has its bias. Layers that lost no heads take part as well.
+No labels are used.
+
+Every solution is tried on rows it was not fitted to before it is used (`_repair`).
+
+Cost: each stack is run about three times through both models, whatever the number of layers, plus
+two solves per projection, more where rows are few; memory for one hidden state per token, stack
+and model.
+
+What did not help: weighting tokens by a power (1/4 to 1) of the loss's squared gradient at the
+projection changed the bundled translator's loss on other rows by less than 0.005 nats per token,
+either way.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from compressor.importance.statistics import Moments, damped, require_finite
+from compressor.model.sublayers import Sublayer
+from compressor.recovery import Recovered, RecoveryJob
+from compressor.recovery.layerwise_forward import LayerwiseForward, blocks_in_order
+from compressor.tasks import Batch
+
+# Share of the inputs' mean variance: see `compressor.importance.removal_order`.
+DAMPING = 1e-3
+# Feed-forward parts have several times as many inputs, and 1,000 rows say less about each. With
+# 80 % of the bundled translator's heads removed, 0.1 %, 1 % and 5 % gave a loss of 2.059, 2.046 and
+# 2.036 nats per token on other rows, and 23.4, 23.9 and 23.0 BLEU (2.166 and 19.9 without repairing
+# feed-forward parts at all); lighter cuts and a classifier showed hardly a difference.
+FEED_FORWARD_DAMPING = 1e-2
+HELD_OUT = 5  # one row in five is held out, to see whether the others' repair helps it too
+DAMPINGS = 4  # to try, each ten times the one before
+
+
+@dataclass(frozen=True)
+class _Residual:
+    """Mean squared difference to the dense model after a projection, before and after repair."""
+
+    before: float
+    after: float
+
+
+@torch.no_grad()
+def reconstruct(job: RecoveryJob) -> Recovered:
+    """Re-solve the projections of a copy; a repair that does not help is dropped."""
+    made: list[Batch] = job.task.batches(job.examples, job.dense)
+    batches = [batch.to(job.device) for batch in made]
+    blocks = blocks_in_order(job.layers)
+    paths = [sublayer.output for sublayer in job.layers]
+    model = _copy_with_own(job.pruned, paths)
+    dense = LayerwiseForward(job.dense, batches, job.task)
+    pruned = LayerwiseForward(model, batches, job.task)
+    repairs: list[_Residual] = []
+    for block, sublayers in blocks:
+        for sublayer in sublayers:
+            damping = DAMPING if sublayer.is_attention else FEED_FORWARD_DAMPING
+            fit, held = _gather(dense, pruned, sublayer)
+            module = model.get_submodule(sublayer.output)
+            repairs.append(_repair(sublayer, module, fit, held, damping))
+            job.progress(len(repairs), len(paths))
+        dense.finish(block)
+        pruned.finish(block)
+    return Recovered(model, _describe(repairs, len(job.examples)))
+
+
+def _copy_with_own(model: nn.Module, paths: Iterable[str]) -> nn.Module:
+    """A copy with its own parameters at some paths; all others it shares with the original."""
+    own = {id(p) for path in paths for p in model.get_submodule(path).parameters()}
+    tensors = (*model.parameters(), *model.buffers())
+    shared = {id(tensor): tensor for tensor in tensors if id(tensor) not in own}
+    return copy.deepcopy(model, shared)  # the memo: its tensors are not copied
+
+
+def _gather(
+    dense: LayerwiseForward, pruned: LayerwiseForward, sublayer: Sublayer
+) -> tuple[Moments, Moments]:
+    """Moments of an output projection's inputs and of what is missing after it, over real tokens.
+
+    Returns:
+        Of the rows to fit on, and of every `HELD_OUT`-th, to see whether that helps.
+    """
+    seen: list[Moments] = []
+    rows = 0
+    module = pruned.model.get_submodule(sublayer.output)
+    for number, batch in enumerate(pruned.batches):
+        _, wanted = dense.observe(sublayer, number)
+        inputs, found = pruned.observe(sublayer, number)
+        real = pruned.task.token_mask(batch, sublayer.kind)
+        # A sublayer without units has nothing but its bias, whatever its stand-in is handed.
+        width = module.in_features if isinstance(module, nn.Linear) else 0
+        held = torch.arange(rows, rows + len(real), device=real.device) % HELD_OUT == HELD_OUT // 2
+        rows += len(real)
+        if not seen:
+            seen = [Moments(width, wanted.shape[-1], device=real.device) for _ in range(2)]
+        for moments, chosen in zip(
+            seen, (real & ~held[:, None], real & held[:, None]), strict=True
+        ):
+            moments.add(inputs[chosen][:, :width], wanted[chosen] - found[chosen])
+    return seen[0], seen[1]
+
+
+def _repair(
+    sublayer: Sublayer, module: nn.Module, fit: Moments, held: Moments, damping: float
+) -> _Residual:
+    """Solve for one projection on all rows, and change its weight and bias.
+
+    Where the same damping makes things worse on rows that were not fitted, because there are few
+    of them against the inputs, it becomes stronger, and in the end nothing is changed.
+    """
+    moments = Moments(len(fit.mean), len(fit.other_mean), device=fit.mean.device)
+    moments.merge(fit)
+    moments.merge(held)
+    before = moments.other_square()
+    for stronger in range(DAMPINGS):
+        chosen = damping * 10**stronger
+        if held.rows and fit.rows and _gain(held, *_solve(sublayer, module, fit, chosen)) <= 0:
+            continue
+        change, offset = _solve(sublayer, module, moments, chosen)
+        gain = _gain(moments, change, offset)
+        if gain <= 0:
+            break
+        weight: Tensor | None = getattr(module, "weight", None)
+        for parameter, step in ((weight, change), (module.bias, offset)):
+            if parameter is not None:
+                parameter.copy_(parameter.double() + step)  # type: ignore[operator]
+        return _Residual(before, before - gain)
+    return _Residual(before, before)
+
+
+def _solve(
+    sublayer: Sublayer, module: nn.Module, moments: Moments, damping: float
+) -> tuple[Tensor, Tensor]:
+    """What to add to the weight, [width, inputs], and to the bias, [width], in their precision."""
+    weight: Tensor | None = getattr(module, "weight", None)
+    bias: Tensor | None = module.bias  # type: ignore[assignment]
+    centered = bias is not None
+    covariance = moments.covariance(centered=centered)
+    cross = moments.cross_covariance(centered=centered)
+    require_finite(sublayer.name, covariance, cross, moments.other_mean)
+    solution = torch.linalg.solve(damped(covariance, damping), cross).T
+    change = _representable(weight, solution)
+    return change, _representable(bias, moments.other_mean - change @ moments.mean)
+
+
+def _representable(parameter: Tensor | None, step: Tensor) -> Tensor:
+    """The part of a step that the parameter's precision can hold; all of none."""
+    if parameter is None:
+        return torch.zeros_like(step)
+    return (parameter.double() + step).to(parameter.dtype).double() - parameter.double()
+
+
+def _gain(moments: Moments, change: Tensor, offset: Tensor) -> float:
+    """E|e|^2 - E|e - change x - offset|^2, from the moments of x and e."""
+    spread = 2 * (change * moments.cross_covariance().T).sum()
+    spread -= ((change @ moments.covariance()) * change).sum()
+    mean = moments.other_mean
+    rest = mean - change @ moments.mean - offset
+    return float(spread + mean.pow(2).sum() - rest.pow(2).sum())
+
+
+def _describe(repairs: list[_Residual], rows: int) -> str:
+    changed = [repair for repair in repairs if repair.after < repair.before]
+    if not changed:
+        return f"reconstruct: nothing to repair in {len(repairs)} projections"
+    ratio = sum(r.after / r.before for r in changed) / len(changed)
+    return (
+        f"reconstruct: {len(changed)} output projections of attention and feed-forward parts "
+        f"re-solved on {rows} rows; squared difference to the dense model after each "
+        f"{100 * (1 - ratio):.0f} % smaller"
+    )
