@@ -24,7 +24,7 @@ from compressor.pipeline.choose import chosen_model
 from compressor.pipeline.inputs import Fitted, Probe, TargetTokens
 from compressor.pipeline.repair import Repair
 from compressor.pipeline.stages import DENSE, stage
-from compressor.request.plan import Plan
+from compressor.request.plan import ArtifactPlan
 from compressor.results import Check, Scoring, Variant
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.storage.workspace import Workspace
@@ -92,7 +92,7 @@ class Builder:
     tokens: TargetTokens
     costs: UnitCosts
 
-    def build(self, plan: Plan, choice: Choice, directory: Path) -> Variant:
+    def build(self, plan: ArtifactPlan, choice: Choice, directory: Path) -> Variant:
         """Remove units, repair, save, export."""
         checkpoint, probe, mask = self.repair.checkpoint, self.probe, choice.mask
         tokens = self.tokens.tokens
@@ -113,7 +113,7 @@ class Builder:
 
 
 @stage("build")
-def build(workspace: Workspace, plan: Plan, choice: Choice, builder: Builder) -> Variant:
+def build(workspace: Workspace, plan: ArtifactPlan, choice: Choice, builder: Builder) -> Variant:
     """The artifact of a plan."""
     with workspace.making(plan.directory) as making:
         built = builder.build(plan, choice, making)

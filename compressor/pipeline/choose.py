@@ -31,7 +31,7 @@ from compressor.pipeline.score import Scorer, score
 from compressor.pipeline.stages import stage, weights_file
 from compressor.pipeline.time_masks import Timer, time_mask, time_units
 from compressor.report.max_drop import unproven
-from compressor.request.plan import Plan
+from compressor.request.plan import ArtifactPlan
 from compressor.results import QualityProbe, QualitySearch, Source, Throughput, Timing
 from compressor.storage.workspace import Workspace
 from compressor.tasks import get_task
@@ -50,7 +50,7 @@ class RunTrials:
     """
 
     workspace: Workspace
-    plan: Plan
+    plan: ArtifactPlan
     limits: Limits
     costs: UnitCosts
     scorer: Scorer
@@ -117,13 +117,13 @@ class RunTrials:
 
 
 @stage("choice")
-def choose(workspace: Workspace, plan: Plan, trials: RunTrials) -> Choice:
+def choose(workspace: Workspace, plan: ArtifactPlan, trials: RunTrials) -> Choice:
     """The units that a plan keeps, by scores."""
     return plan.budget.choose(trials)
 
 
 @stage("choice")
-def learn(workspace: Workspace, plan: Plan, trials: RunTrials) -> Choice:
+def learn(workspace: Workspace, plan: ArtifactPlan, trials: RunTrials) -> Choice:
     """The units that a plan keeps, by a learned mask; its weights are kept beside the result."""
     scorer, progress = trials.scorer, workspace.progress
     checkpoint = scorer.checkpoint
@@ -153,7 +153,7 @@ def learn(workspace: Workspace, plan: Plan, trials: RunTrials) -> Choice:
     return Choice(mask, learned.scores, learned.text)
 
 
-def chosen_model(workspace: Workspace, plan: Plan, checkpoint: Checkpoint) -> nn.Module:
+def chosen_model(workspace: Workspace, plan: ArtifactPlan, checkpoint: Checkpoint) -> nn.Module:
     """What a plan's units are cut from: the checkpoint's model, or the weights of its choice."""
     path = weights_file(workspace, "choice", plan=plan)
     if not path.exists():

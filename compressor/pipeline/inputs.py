@@ -222,7 +222,7 @@ class TargetTokens:
     tokens: list[int] | None
 
 
-def target_tokens(workspace: Workspace, checkpoint: Checkpoint, text: str | None) -> TargetTokens:
+def target_tokens(workspace: Workspace, checkpoint: Checkpoint, text: Path | None) -> TargetTokens:
     """The tokens that decoders of pruned models shall score.
 
     Args:
@@ -230,7 +230,7 @@ def target_tokens(workspace: Workspace, checkpoint: Checkpoint, text: str | None
     """
     if text is None:
         return TargetTokens(None, output_tokens(checkpoint))
-    return _tokens_of_text(workspace, checkpoint, Path(text))
+    return _tokens_of_text(workspace, checkpoint, text)
 
 
 @stage("target-text")

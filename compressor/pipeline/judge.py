@@ -20,14 +20,14 @@ from compressor.model.sublayers import Scores
 from compressor.pipeline.evaluate import Answering, answer_rows, answer_search_rows
 from compressor.pipeline.inputs import source_of
 from compressor.pipeline.stages import stage
-from compressor.request.plan import Plan
+from compressor.request.plan import ArtifactPlan
 from compressor.results import QualityProbe, Record, Source, Variant
 from compressor.storage.staging import staging
 from compressor.storage.workspace import Workspace
 from compressor.tasks import Rows, get_task
 
 # Builds the artifact of a choice in a directory, as it would be delivered.
-Build = Callable[[Plan, Choice, Path], Variant]
+Build = Callable[[ArtifactPlan, Choice, Path], Variant]
 
 
 @dataclass(frozen=True)
@@ -65,13 +65,13 @@ class Judge:
         return -self._bound(self.search, reference, reference, 0.0, error)[0]
 
     def judge(
-        self, plan: Plan, scores: Scores, cut: PathCut, drop: float, error: float
+        self, plan: ArtifactPlan, scores: Scores, cut: PathCut, drop: float, error: float
     ) -> QualityProbe:
         """Build a model and compare its answers to the rows of the search."""
         return _candidate(self.workspace, self, plan, scores, cut, drop, error).probe
 
     def judge_held_out(
-        self, plan: Plan, scores: Scores, cut: PathCut, drop: float, error: float
+        self, plan: ArtifactPlan, scores: Scores, cut: PathCut, drop: float, error: float
     ) -> QualityProbe:
         """Compare the answers of a model that was built to the held-out rows."""
         candidate = _candidate(self.workspace, self, plan, scores, cut, drop, error)
@@ -130,7 +130,7 @@ class Candidate(Record):
 def _candidate(
     workspace: Workspace,
     judge: Judge,
-    plan: Plan,
+    plan: ArtifactPlan,
     scores: Scores,
     cut: PathCut,
     drop: float,
@@ -141,7 +141,7 @@ def _candidate(
     name = f"candidate-{cut.position}"
     with staging(workspace.state) as staged:
         directory = staged / "artifact"
-        candidate = Plan(f"{plan.name}-{name}", plan.budget, directory, plan.action)
+        candidate = ArtifactPlan(f"{plan.name}-{name}", plan.budget, directory, plan.action)
         judge.build(candidate, Choice(cut.mask, scores), directory)
         outputs = answers(directory, judge.search, device, beams, workspace.progress)
         reference = answer_search_rows(workspace, judge.dense, judge.search, judge.answering)

@@ -21,7 +21,7 @@ from compressor.report import DEFAULT_RENDERERS, RENDERERS, facts, render_report
 from compressor.report.combine import only, share_scoring
 from compressor.report.model_card import render_card
 from compressor.report.schema import Report
-from compressor.request.plan import Plan
+from compressor.request.plan import ArtifactPlan
 from compressor.results import QualitySearch, SpeedSearch, Throughput, Variant
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.storage.hashes import sha256_of
@@ -77,7 +77,7 @@ def describe_run(
     )
 
 
-def require_own_outputs(workspace: Workspace, output: Path, plans: Sequence[Plan]) -> None:
+def require_own_outputs(workspace: Workspace, output: Path, plans: Sequence[ArtifactPlan]) -> None:
     """Check, before anything is computed, that the last step will not meet files of the user's."""
     names = (RECIPE, CARD, MANIFEST, *(RENDERERS[name].file for name in DEFAULT_RENDERERS))
     directories = {output, *(plan.directory for plan in plans)}

@@ -49,10 +49,10 @@ from compressor.pipeline.unit_costs import unit_costs
 from compressor.progress import SILENT, Progress
 from compressor.report import rules
 from compressor.report.schema import Report
-from compressor.request.identity import run_identity
-from compressor.request.plan import Plan, plan_artifacts
+from compressor.request.plan import ArtifactPlan, RunPlan, plan_artifacts
 from compressor.request.recipe import Recipe
-from compressor.request.validate import check_model, check_recipe, gate_rules
+from compressor.request.resolve import resolve
+from compressor.request.validate import check_model
 from compressor.results import Variant
 from compressor.storage.disk import translate_disk_errors
 from compressor.storage.files import require_directory
@@ -70,20 +70,21 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
             the same recipe goes on from the last finished stage.
     """
     require_directory(output)
-    gate = gate_rules(recipe.gate)
-    check_recipe(recipe, gate)
-    checkpoint = load(recipe.model)
-    check_model(recipe, checkpoint, get_task(checkpoint.entry.task), gate)
-    inputs = prepare(recipe, checkpoint, output, progress)
+    plan = resolve(recipe)
+    checkpoint = load(plan.model)
+    check_model(plan, checkpoint, get_task(checkpoint.entry.task))
+    inputs = prepare(plan, checkpoint, output, progress)
     model, precisions = checkpoint.model, inputs.precisions
     with translate_disk_errors(output, partial(export_bytes, model, [BASE]), lambda: "beginning"):
-        workspace = open_run(recipe, inputs, output, progress)
-    needed = partial(written_bytes, model, precisions, len(inputs.plans))
+        workspace = open_run(plan, inputs, output, progress)
+    needed = partial(written_bytes, model, precisions, len(inputs.artifacts))
     with translate_disk_errors(output, needed, lambda: workspace.doing), workspace:
-        report = _compress(recipe, inputs, workspace, output, command)
-        outcomes = rules.check(report, gate, recipe.gate.inconclusive)
+        report = _compress(plan, inputs, workspace, output, command)
+        outcomes = rules.check(report, plan.rules, plan.inconclusive)
         report = report.model_copy(update={"gate": outcomes})
-        publish(workspace, report, _recipes(recipe, inputs.plans, output), precisions, output)
+        recipes = {output: plan.to_yaml()}
+        recipes |= {own.directory: plan.to_yaml(own.budget) for own in inputs.artifacts}
+        publish(workspace, report, recipes, precisions, output)
     return report
 
 
@@ -102,27 +103,27 @@ class Inputs:
     fitted: Fitted
     probe: Probe
     limits: Limits
-    plans: Sequence[Plan]
+    artifacts: Sequence[ArtifactPlan]
     repair: Repair
     device: str
     precisions: Sequence[str]
 
 
-def prepare(recipe: Recipe, checkpoint: Checkpoint, output: Path, progress: Progress) -> Inputs:
+def prepare(plan: RunPlan, checkpoint: Checkpoint, output: Path, progress: Progress) -> Inputs:
     """Open and check all that can be checked before the first long computation."""
     task = get_task(checkpoint.entry.task)
-    data = read(recipe.data, checkpoint, task)
-    device = pick_device(recipe.device, progress)
-    limits = recipe.budget.limits(Mask.full(checkpoint.layers))
-    plans = plan_artifacts(recipe, limits, output)
-    if recipe.budget.searches_rows:
-        data = hold_out(data, recipe.seed)
+    data = read(plan.data, checkpoint, task)
+    device = pick_device(plan.device, progress)
+    limits = plan.budget.limits(Mask.full(checkpoint.layers))
+    artifacts = plan_artifacts(plan, limits, output)
+    if plan.budget.searches_rows:
+        data = hold_out(data, plan.seed)
     warn_of_shared_rows(data, progress)
     fitted = fit(data, checkpoint, task, progress)
-    require_rows_to_train(recipe.recovery, len(fitted.examples), learns=recipe.learns)
-    text = open_text(recipe.recovery, data.fitted, task, checkpoint)
+    require_rows_to_train(plan.recovery, len(fitted.examples), learns=plan.method.learns)
+    text = open_text(plan.recovery, data.fitted, task, checkpoint)
     repair = Repair(
-        recipe.recovery, checkpoint, fitted.examples, recipe.seed, device, progress,
+        plan.recovery, checkpoint, fitted.examples, plan.seed, device, progress,
         output / STATE, text,
     )  # fmt: skip
     return Inputs(
@@ -131,29 +132,29 @@ def prepare(recipe: Recipe, checkpoint: Checkpoint, output: Path, progress: Prog
         fitted=fitted,
         probe=make_probe(data.fitted, fitted.examples, checkpoint.model, task),
         limits=limits,
-        plans=plans,
+        artifacts=artifacts,
         repair=repair,
         device=device,
-        precisions=precisions_to_export(recipe.export.precision, device),
+        precisions=precisions_to_export(plan.precision, device),
     )
 
 
-def open_run(recipe: Recipe, inputs: Inputs, output: Path, progress: Progress) -> Workspace:
+def open_run(plan: RunPlan, inputs: Inputs, output: Path, progress: Progress) -> Workspace:
     """Take an empty output directory, or go on with one that holds the same run."""
     files = checkpoint_files(inputs.checkpoint.directory)
-    identity = run_identity(recipe, inputs.device, files, inputs.data.sha256())
+    identity = plan.identity(inputs.device, files, inputs.data.sha256())
     return open_workspace(output, identity, progress)
 
 
 def _compress(
-    recipe: Recipe, inputs: Inputs, workspace: Workspace, output: Path, command: str
+    plan: RunPlan, inputs: Inputs, workspace: Workspace, output: Path, command: str
 ) -> Report:
     """The journey; the gate's outcomes are not in the report yet."""
     checkpoint, data, fitted, probe = inputs.checkpoint, inputs.data, inputs.fitted, inputs.probe
-    device, seed = inputs.device, recipe.seed
-    require_own_outputs(workspace, output, inputs.plans)
+    device, seed = inputs.device, plan.seed
+    require_own_outputs(workspace, output, inputs.artifacts)
     started = start(workspace, command)
-    tokens = target_tokens(workspace, checkpoint, recipe.export.target_text)
+    tokens = target_tokens(workspace, checkpoint, plan.target_text)
     costs = unit_costs(checkpoint, get_task(checkpoint.entry.task), fitted.examples)
 
     def precisions_of(model: Variant) -> list[Variant]:
@@ -166,22 +167,22 @@ def _compress(
     builds = precisions_of(dense)
     repair = with_translations(inputs.repair, workspace, dense)
     builder = Builder(workspace, repair, probe, tokens, costs)
-    answering = Answering(device, recipe.evaluation.num_beams)
+    answering = Answering(device, plan.evaluation.num_beams)
     search = None
-    for plan, trials in zip(
-        inputs.plans, make_trials(recipe, inputs, workspace, dense, builder), strict=True
+    for artifact, trials in zip(
+        inputs.artifacts, make_trials(plan, inputs, workspace, dense, builder), strict=True
     ):
-        choice = (learn if recipe.learns else choose)(workspace, plan, trials)
+        choice = (learn if plan.method.learns else choose)(workspace, artifact, trials)
         if choice.text:
             workspace.progress.message(f"  {choice.text}")
-        pruned = build(workspace, plan, choice, builder)
+        pruned = build(workspace, artifact, choice, builder)
         builds += [pruned, *precisions_of(pruned)]
         search = choice.search
 
     dense, builds = evaluate(
-        workspace, dense, builds, data.test, answering, recipe.evaluation.resamples, seed
+        workspace, dense, builds, data.test, answering, plan.evaluation.resamples, seed
     )
-    throughput, settings = None, recipe.throughput
+    throughput, settings = None, plan.throughput
     if settings is not None:
         config = checkpoint.model.config.to_dict()  # type: ignore[union-attr,operator]
         throughput = benchmark(workspace, [dense, *builds], data.timed, config, settings, device)
@@ -190,7 +191,7 @@ def _compress(
 
 
 def make_trials(
-    recipe: Recipe, inputs: Inputs, workspace: Workspace, dense: Variant, builder: Builder
+    plan: RunPlan, inputs: Inputs, workspace: Workspace, dense: Variant, builder: Builder
 ) -> list[RunTrials]:
     """What the budget of each plan may have measured.
 
@@ -198,30 +199,22 @@ def make_trials(
         dense: the exported dense model.
         builder: with the repair of the run.
     """
-    checkpoint, data, device, seed = inputs.checkpoint, inputs.data, inputs.device, recipe.seed
+    checkpoint, data, device, seed = inputs.checkpoint, inputs.data, inputs.device, plan.seed
     sublayers = [x for x in checkpoint.layers if units_of(x.kind) in inputs.limits.units]
     progress = workspace.progress
-    scorer = Scorer(recipe.method, checkpoint, sublayers, inputs.fitted, seed, device, progress)
+    scorer = Scorer(plan.method, checkpoint, sublayers, inputs.fitted, seed, device, progress)
     timer, judge = None, None
-    if recipe.throughput is not None:
-        timer = Timer(checkpoint, Path(dense.directory), data.timed, recipe.throughput, device)
+    if plan.throughput is not None:
+        timer = Timer(checkpoint, Path(dense.directory), data.timed, plan.throughput, device)
     if data.search is not None and data.test is not None:
-        answering = Answering(device, recipe.evaluation.num_beams)
-        resamples = recipe.evaluation.resamples
+        answering = Answering(device, plan.evaluation.num_beams)
+        resamples = plan.evaluation.resamples
         judge = Judge(
             workspace, data.search, data.test, dense, builder.build, answering, resamples, seed
         )
     return [
         RunTrials(
-            workspace, plan, inputs.limits, builder.costs, scorer, builder.repair, timer, judge
+            workspace, artifact, inputs.limits, builder.costs, scorer, builder.repair, timer, judge
         )
-        for plan in inputs.plans
+        for artifact in inputs.artifacts
     ]
-
-
-def _recipes(recipe: Recipe, plans: Sequence[Plan], output: Path) -> dict[Path, str]:
-    """Directory -> the recipe that makes what is in it."""
-    return {output: recipe.to_yaml()} | {
-        plan.directory: recipe.model_copy(update={"budget": plan.budget}).to_yaml()
-        for plan in plans
-    }

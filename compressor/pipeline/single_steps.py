@@ -174,7 +174,7 @@ def export_checkpoint(
         require_new(output)
     seen = None
     if request.export.target_text is not None:
-        require_target(checkpoint, task, request.export.target_text)
+        require_target(checkpoint, task, Path(request.export.target_text))
         seen = tokens_of_text(Path(request.export.target_text), checkpoint.tokenizer)
     tokens = output_tokens(checkpoint, seen)
     probe = synthetic_probe(checkpoint, task)

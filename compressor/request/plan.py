@@ -1,18 +1,27 @@
-"""From a recipe's budget to plans: one for each artifact that the run makes."""
+"""What a run is asked for, resolved, and the artifacts that it makes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import yaml
+
+from compressor import __version__
 from compressor.budgets import Budget, Limits
 from compressor.errors import UsageError
-from compressor.request.recipe import Recipe
+from compressor.importance import UnitMethod
+from compressor.recovery import RecoveryMethod, extra_text
+from compressor.report.rules import Rule
+from compressor.request.sections import Benchmark, Data, Evaluation, ModelSection
+from compressor.results import Inconclusive
+from compressor.storage.hashes import fingerprint, sha256_of
 
 
 @dataclass(frozen=True)
-class Plan:
+class ArtifactPlan:
     """One budget and where its artifact goes.
 
     Args:
@@ -26,33 +35,86 @@ class Plan:
     action: str
 
 
-def plan_artifacts(recipe: Recipe, limits: Limits, output: Path) -> list[Plan]:
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run is asked for.
+
+    Args:
+        task: that the user named.
+        precision: names, as given.
+        target_text: text in the target language; its tokens are those that decoders score.
+        throughput: how speed is measured; None where it is not.
+        rules: of the gate.
+        options: all options by section, as in a recipe file.
+    """
+
+    model: ModelSection
+    task: str | None
+    data: Data
+    method: UnitMethod
+    budget: Budget
+    recovery: Sequence[RecoveryMethod]
+    precision: Sequence[str]
+    target_text: Path | None
+    evaluation: Evaluation
+    throughput: Benchmark | None
+    rules: Sequence[Rule]
+    inconclusive: Inconclusive
+    seed: int
+    device: str
+    options: Mapping[str, Any]
+
+    def to_yaml(self, budget: Budget | None = None) -> str:
+        """The recipe with all options: of the run, or of the artifact with one of its budgets."""
+        own = {} if budget is None else {"budget": budget.model_dump()}
+        return yaml.safe_dump({**self.options, **own}, sort_keys=False, allow_unicode=True)
+
+    def identity(
+        self, device: str, weights: list[Path], rows: Mapping[str, str | None]
+    ) -> dict[str, Any]:
+        """What must be the same for a stopped run to go on: options, and all inputs' fingerprints.
+
+        Args:
+            weights: the files of the checkpoint.
+            rows: what rows are for -> their SHA-256.
+        """
+        options = {name: value for name, value in self.options.items() if name != "gate"}
+        model = {name: value for name, value in options["model"].items() if name != "verify"}
+        extra = extra_text(self.recovery)
+        texts = {"target": self.target_text, "distill": extra and extra.path}
+        return {
+            **options,
+            "model": model,
+            "device": device,
+            "version": __version__,
+            "weights": fingerprint(weights),
+            **{f"{name}_sha256": digest for name, digest in rows.items()},
+            **{f"{name}_text_sha256": text and sha256_of(text) for name, text in texts.items()},
+        }
+
+
+def plan_artifacts(plan: RunPlan, limits: Limits, output: Path) -> list[ArtifactPlan]:
     """One plan for each budget; several get a directory below `output` each.
 
     Raises:
         UsageError: the same budget twice, or one that the model or the method cannot meet.
     """
-    budgets: Sequence[Budget] = recipe.budget.each()
+    budgets: Sequence[Budget] = plan.budget.each()
     names = [budget.slug for budget in budgets]
     if len(set(names)) < len(names):
         raise UsageError(
             f"the same budget is asked for twice: {', '.join(b.text for b in budgets)}",
             id="budget-twice",
         )
-    method = recipe.method
+    method = plan.method
     for budget in budgets:
         budget.require_possible(limits)
-        if recipe.learns:
+        if plan.method.learns:
             keep, _ = budget.to_learn(limits.full)
             method.check_size(keep or {}, limits.full)
     method.check_units(limits.units)
-    alone = len(budgets) == 1
+    alone, learned_by = len(budgets) == 1, method.name if plan.method.learns else ""
     return [
-        Plan(
-            name,
-            budget,
-            output if alone else output / name,
-            budget.action(method.name if recipe.learns else ""),
-        )
+        ArtifactPlan(name, budget, output if alone else output / name, budget.action(learned_by))
         for name, budget in zip(names, budgets, strict=True)
     ]

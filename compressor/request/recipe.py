@@ -98,11 +98,6 @@ class Recipe(Section):
             return {"recovery": [], **values}
         return values
 
-    @property
-    def learns(self) -> bool:
-        """Whether a mask is learned, instead of chosen by scores."""
-        return self.method.learns
-
     def to_yaml(self) -> str:
         """All options with their values, in the order of the sections."""
         return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)

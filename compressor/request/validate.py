@@ -19,6 +19,7 @@ from compressor.options.declare import flag_name
 from compressor.recovery import RecoveryMethod
 from compressor.report.rules import MaxDrop as MaxDropRule
 from compressor.report.rules import MinSpeedup, Rule, parse_rules, require_metrics
+from compressor.request.plan import RunPlan
 from compressor.request.recipe import Recipe, ScoreRequest
 from compressor.request.sections import Benchmark, CalibrationData, Columns, Evaluation, Gate
 from compressor.tasks import Task
@@ -68,7 +69,7 @@ def _check_method(recipe: Recipe) -> None:
             "--keep",
             id="option-without-use",
         )
-    if not recipe.learns:
+    if not recipe.method.learns:
         return
     if budget.needs_scores:
         raise UsageError(
@@ -145,23 +146,22 @@ def _require_timing(settings: Benchmark | None, option: str, batch_size: int | N
         )
 
 
-def check_model(recipe: Recipe, checkpoint: Checkpoint, task: Task, rules: Sequence[Rule]) -> None:
+def check_model(plan: RunPlan, checkpoint: Checkpoint, task: Task) -> None:
     """Raise `UsageError` for options that a model or its task leave without effect."""
-    if recipe.model.task not in (None, task.name):
+    if plan.task not in (None, task.name):
         raise UsageError(
-            f"--task {recipe.model.task} does not fit {recipe.model.path}, a {task.name} model; "
-            "leave it out",
+            f"--task {plan.task} does not fit {plan.model.path}, a {task.name} model; leave it out",
             id="task-of-another-model",
         )
-    require_metrics(rules, task)
-    check_columns(recipe.data, task)
-    if recipe.export.target_text is not None:
-        require_target(checkpoint, task, recipe.export.target_text)
+    require_metrics(plan.rules, task)
+    check_columns(plan.data, task)
+    if plan.target_text is not None:
+        require_target(checkpoint, task, plan.target_text)
     if not task.generates:
-        why = f"translators, and {recipe.model.path} is a {task.name} model;"
-        _refuse(recipe.evaluation, Evaluation, ("num_beams",), why)
-        if recipe.throughput is not None:
-            _refuse(recipe.throughput, Benchmark, ("target_length",), why)
+        why = f"translators, and {plan.model.path} is a {task.name} model;"
+        _refuse(plan.evaluation, Evaluation, ("num_beams",), why)
+        if plan.throughput is not None:
+            _refuse(plan.throughput, Benchmark, ("target_length",), why)
 
 
 def check_columns(data: Columns, task: Task) -> None:
@@ -199,7 +199,7 @@ def score_requests(flags: Mapping[str, Any], compare: Sequence[str]) -> list[Sco
     return requests
 
 
-def require_target(checkpoint: Checkpoint, task: Task, path: str) -> None:
+def require_target(checkpoint: Checkpoint, task: Task, path: Path) -> None:
     """Raise where `--target-text` cannot do anything, before anything is written.
 
     Raises:
@@ -212,7 +212,7 @@ def require_target(checkpoint: Checkpoint, task: Task, path: str) -> None:
             "model; leave it out",
             id="option-without-use",
         )
-    count_lines(Path(path))
+    count_lines(path)
 
 
 def _refuse(

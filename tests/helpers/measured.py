@@ -14,6 +14,7 @@ from compressor.pipeline.run import make_trials, open_run, prepare
 from compressor.pipeline.unit_costs import unit_costs
 from compressor.progress import SILENT
 from compressor.request.recipe import Recipe
+from compressor.request.resolve import resolve
 from compressor.results import Variant
 from compressor.tasks import get_task
 from tests.helpers.command_line import compress
@@ -42,9 +43,9 @@ def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def before_search(recipe: Recipe, out: Path, progress=SILENT) -> RunTrials:
     """A run up to the search for its only budget; the dense model is only a name."""
-    checkpoint = load(recipe.model)
-    inputs = prepare(recipe, checkpoint, out, progress)
-    workspace = open_run(recipe, inputs, out, progress)
+    plan, checkpoint = resolve(recipe), load(recipe.model)
+    inputs = prepare(plan, checkpoint, out, progress)
+    workspace = open_run(plan, inputs, out, progress)
     full = Mask.full(checkpoint.layers)
     dense = Variant(
         name="dense", directory="nowhere", budget="", kept=full.to_json(), heads=full.counts(),
@@ -54,7 +55,7 @@ def before_search(recipe: Recipe, out: Path, progress=SILENT) -> RunTrials:
     costs = unit_costs(checkpoint, task, inputs.fitted.examples)
     tokens = TargetTokens(None, None)
     builder = Builder(workspace, inputs.repair, inputs.probe, tokens, costs)
-    (trials,) = make_trials(recipe, inputs, workspace, dense, builder)
+    (trials,) = make_trials(plan, inputs, workspace, dense, builder)
     trials.scores()
     return trials
 

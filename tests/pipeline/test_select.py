@@ -22,7 +22,8 @@ from compressor.pipeline.run import run
 from compressor.pipeline.single_steps import score_checkpoint
 from compressor.progress import SILENT
 from compressor.request.recipe import Recipe, ScoreRequest
-from compressor.request.validate import check_model, check_recipe
+from compressor.request.resolve import resolve
+from compressor.request.validate import check_model
 from compressor.tasks import get_task, read_rows
 from tests.helpers import toy
 from tests.helpers.errors import raises
@@ -284,5 +285,4 @@ def test_options_that_do_something_are_taken(checkpoints, tmp_path, name, option
         options = options | {"num_beams": 2, "target_length": 9, "bench": True}
     accepted = wanted(checkpoints, tmp_path, name, **options)
     checkpoint = open_checkpoint(str(checkpoints[name]))
-    check_recipe(accepted, [])
-    check_model(accepted, checkpoint, get_task(checkpoint.entry.task), [])
+    check_model(resolve(accepted), checkpoint, get_task(checkpoint.entry.task))
