@@ -10,15 +10,7 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AliasChoices,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, model_validator
 
 # Name of the check of fp16 graphs that is a share of what float16 can hold, not of a logit.
 HALF_RANGE = "values within float16's range"
@@ -40,7 +32,7 @@ def _is_number(value: Any, info: ValidationInfo) -> Any:
 
 
 def _is_limit(value: Any, info: ValidationInfo) -> Any:
-    """A number, or infinity: nothing limits a model of which nothing is left."""
+    """A number, or infinity: the limit of a pruned model that has no work left to do."""
     return value if value in ("Infinity", math.inf) else _is_number(value, info)
 
 
@@ -50,7 +42,7 @@ Limit = Annotated[float, BeforeValidator(_is_limit)]
 Whole = Annotated[int, BeforeValidator(_is_number)]
 
 
-class Record(BaseModel):
+class ResultModel(BaseModel):
     """Base of all results; unknown keys are errors, so that a mistyped key is not lost."""
 
     model_config = ConfigDict(
@@ -58,7 +50,7 @@ class Record(BaseModel):
     )
 
 
-class Quality(Record):
+class Quality(ResultModel):
     """Metric values of one model on the test rows, on the metric's own scale (BLEU 0-100)."""
 
     metrics: dict[str, Number]
@@ -66,7 +58,7 @@ class Quality(Record):
     rows: Whole
 
 
-class Comparison(Record):
+class Comparison(ResultModel):
     """Pruned minus dense for one metric, paired over the test rows."""
 
     metric: str
@@ -80,7 +72,7 @@ class Comparison(Record):
     discordant: tuple[Whole, Whole] | None = None
 
 
-class Check(Record):
+class Check(ResultModel):
     """One verification: the largest deviation seen and the tolerance it had to meet."""
 
     name: str
@@ -89,8 +81,8 @@ class Check(Record):
     detail: str = ""
 
 
-class Scoring(Record):
-    """How heads were ranked."""
+class Ranking(ResultModel):
+    """How units were ranked: by which method, at what cost, and every unit's score."""
 
     method: str
     signature: str
@@ -98,21 +90,17 @@ class Scoring(Record):
     values: dict[str, list[Number]]
 
 
-class Variant(Record):
-    """One model: the dense one (`name="dense"`) or one that lost units.
-
-    Reports of versions that removed heads alone have no neurons.
-    """
+class Variant(ResultModel):
+    """One model: the dense one (`name="dense"`) or one that lost units."""
 
     name: str
     directory: str
     budget: str
     kept: dict[str, list[Whole]]  # attention sublayer -> kept heads
     heads: dict[str, Whole]  # attention sublayer -> heads before removal
-    neurons: dict[str, Whole] = {}  # feed-forward part -> neurons before removal
-    kept_neurons: dict[str, Whole] = {}  # feed-forward part -> how many are kept
-    # What its units leave of the dense model's multiply-adds, at the rows' lengths.
-    macs_share: Number | None = None
+    neurons: dict[str, Whole]  # feed-forward part -> neurons before removal
+    kept_neurons: dict[str, Whole]  # feed-forward part -> how many are kept
+    macs_share: Number  # of the dense model's multiply-adds, at the rows' lengths
     parameters: Whole
     checkpoint_bytes: Whole
     onnx_bytes: Whole
@@ -120,8 +108,8 @@ class Variant(Record):
     precision: str
     base: str = ""  # name of the float32 model that this is another precision of
     default: bool = True  # whether the runtime takes this precision where none is named
-    selection: str = ""  # how the heads were found, in words, where scores alone do not tell
-    scoring: Scoring | None = None  # where it is not the report's
+    selection: str = ""  # how the units were found, in words, where scores alone do not tell
+    scoring: Ranking | None = None  # where it is not the report's
     recovery: str = ""  # how the kept weights were repaired, in words; empty if they were not
     quality: Quality | None = None
     comparisons: list[Comparison] = []
@@ -168,7 +156,7 @@ class Variant(Record):
         return self
 
 
-class Timing(Record):
+class Timing(ResultModel):
     """One model at one batch size."""
 
     variant: str
@@ -190,7 +178,7 @@ class Timing(Record):
     precision: str | None = None
 
 
-class Throughput(Record):
+class Throughput(ResultModel):
     """All timings of one interleaved run."""
 
     provider: str
@@ -201,7 +189,7 @@ class Throughput(Record):
     rows: list[Timing]
 
 
-class Source(Record):
+class Source(ResultModel):
     """A data file: where, how many rows, and a fingerprint of what was used."""
 
     files: list[str]
@@ -209,21 +197,21 @@ class Source(Record):
     sha256: str
 
 
-class LayerCost(Record):
+class LayerCost(ResultModel):
     """What reducing one sublayer of a kind to `units` units saves of a batch's time.
 
     Measured on the model with all sublayers of the kind at `units` and all others dense.
     """
 
     kind: str
-    units: Whole = Field(validation_alias=AliasChoices("units", "heads"))
+    units: Whole
     layers: Whole  # of that kind, all reduced at once
     speedup: Number  # of that model over dense
     speedup_interval: tuple[Number, Number]
     saved_share: Number  # of the dense time, per sublayer; never falls as units go
 
 
-class CostTable(Record):
+class CostTable(ResultModel):
     """Measured cost of units at one batch size on one machine."""
 
     batch_size: Whole
@@ -232,18 +220,18 @@ class CostTable(Record):
     rows: list[LayerCost]
 
 
-class SpeedTry(Record):
+class SpeedTry(ResultModel):
     """A choice of units that was timed to see whether it reaches the wanted speed-up."""
 
     aim: Number  # the speed-up that was asked of the cost table
     predicted: Number  # by the cost table for the units chosen
-    kept: Annotated[str, BeforeValidator(str)]  # units, in words; once a number of heads
+    kept: str  # units, in words
     speedup: Number  # measured
     speedup_interval: tuple[Number, Number]
     met: bool
 
 
-class SpeedSearch(Record):
+class SpeedSearch(ResultModel):
     """How units were chosen for a speed-up: what units cost, and the choices that were timed."""
 
     wanted: Number
@@ -251,44 +239,40 @@ class SpeedSearch(Record):
     tries: list[SpeedTry]
 
 
-class QualityProbe(Record):
+class QualityProbe(ResultModel):
     """A smaller model that was built, answered test rows, and was judged by them."""
 
     kept: Whole  # heads
-    neurons: Whole | None = None  # kept; None where all are
-    macs: Number | None = None  # share of the dense model's multiply-adds
-    position: Whole | None = None  # on the path of cuts, the dense model being 0
+    neurons: Whole  # kept, as heads
+    macs: Number  # share of the dense model's multiply-adds
+    position: Whole  # on the path of cuts, the dense model being 0
     comparison: Comparison
-    bound: Number | None = None  # lower confidence bound of the difference
-    confidence: Number | None = None  # of the bound, one-sided
+    bound: Number  # lower confidence bound of the difference
+    confidence: Number  # of the bound, one-sided
     rows_needed: Whole | None = None  # for a bound within the limit; None where none are enough
     accepted: bool
 
 
-class QualitySearch(Record):
-    """How far a model could be cut before the main metric fell by more than `drop`.
-
-    Reports of schema 1 have no `proof`: a probe was accepted there unless the whole 95 %
-    interval of its difference lay below -`drop`, on the same rows as the final figures.
-    """
+class QualitySearch(ResultModel):
+    """How far a model could be cut before the main metric fell by more than `drop`."""
 
     drop: Number
     metric: str
+    proof: Literal["bound", "measured"]  # what a probe must show to be accepted
+    rows: Source  # that probes were judged on
     probes: list[QualityProbe]  # in the order they were made
-    proof: Literal["bound", "measured"] | None = None  # what a probe must show to be accepted
-    rows: Source | None = None  # that probes were judged on
-    held_out: Whole | None = None  # rows that looks, and all final figures, were measured on
-    looks: list[QualityProbe] = []  # in the order they were made
-    delivered: Whole | None = None  # position of the look that is the delivered model
-    proven: bool | None = None  # whether its bound on the held-out rows is within the limit
+    held_out: Whole  # rows that looks, and all final figures, were measured on
+    looks: list[QualityProbe]  # in the order they were made
+    delivered: Whole  # position of the look that is the delivered model
+    proven: bool  # whether its bound on the held-out rows is within the limit
 
 
 Verdict = Literal["passed", "failed", "inconclusive"]
 Inconclusive = Literal["fail", "pass", "measured"]  # what an inconclusive rule counts as
 
 
-class Outcome(Record):
-    """One gate rule and what became of it; reports before schema 2.1 only say whether it is met.
+class Outcome(ResultModel):
+    """One gate rule and what became of it.
 
     `met` counts an inconclusive rule as it was asked to (`--inconclusive`).
     """
@@ -303,15 +287,8 @@ class Outcome(Record):
     limit: Number | None = None  # on the scale of `measured`
     enough: Whole | None = None  # rows, or timed batches, that would about settle it
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_schema_2_0(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "verdict" not in values:
-            return values | {"verdict": "passed" if values.get("met") else "failed"}
-        return values
 
-
-class Change(Record):
+class Change(ResultModel):
     """One number of a model beside that of an earlier run's.
 
     Quality is the difference from dense, speed the ratio to dense of one interleaved run.

@@ -54,6 +54,7 @@ def gate(
     A rule on what is measured is passed or failed when its whole confidence interval says so.
     """
     from compressor.report.gate_text import change_line, outcome_line
+    from compressor.report.rule_kinds import MaxDropRule
     from compressor.report.rules import exit_status
     from compressor.report.schema import load_report
     from compressor.report.summary import gate_summary
@@ -64,7 +65,7 @@ def gate(
     rules = gate_rules(request.gate)
     if not rules and baseline is None:
         raise UsageError(
-            "give at least one rule: --max-metric-drop bleu=0.5, --min-speedup 1.1@16, "
+            f"give at least one rule: --{MaxDropRule.option} bleu=0.5, --min-speedup 1.1@16, "
             "--max-size-mb 50, or --baseline FILE",
             id="rule-missing",
         )
@@ -83,16 +84,14 @@ def gate(
 
 def _require_outputs(junit: Path | None, ci: Path | None) -> None:
     """Refuse to replace what is not an output of this command."""
-    from compressor.report import CI_RENDERERS
-    from compressor.report.junit import is_junit
-    from compressor.report.ours import require_ours
+    from compressor.report import FORMATS, ci_formats, require_replaceable
     from compressor.storage.files import require_directory, require_file
 
     if junit is not None:
-        require_file(junit, "a JUnit file", is_junit, "--junit")
+        require_file(junit, "a JUnit file", FORMATS["junit"].is_own_file, "--junit")
     if ci is not None:
         require_directory(ci, "--ci")
-        require_ours(ci, CI_RENDERERS, "--ci")
+        require_replaceable(ci, ci_formats(), "--ci")
 
 
 def _judged(
@@ -114,12 +113,12 @@ def _judged(
 
 
 def _write(judged: Report, junit: Path | None, ci: Path | None) -> None:
-    from compressor.report import CI_RENDERERS, render, write_reports
+    from compressor.report import ci_formats, render, write_reports
     from compressor.storage.files import write_at_once
     from compressor.storage.outputs import update_manifest
 
     if ci is not None:
-        write_reports(judged, ci, CI_RENDERERS)
+        write_reports(judged, ci, ci_formats())
     if junit is not None:
         digest = write_at_once(junit, render(judged, "junit"))
         update_manifest(junit.parent, {junit.name: digest})

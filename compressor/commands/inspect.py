@@ -45,6 +45,7 @@ def inspect(
 
 
 def _parts(found: Inspection) -> str:
+    from compressor.report.table import columns, plain_table
     from compressor.report.text_table import render_table
 
     shapes = [f"macs {gain.batch_size}x{gain.source_tokens}" for gain in found.gains]
@@ -58,8 +59,8 @@ def _parts(found: Inspection) -> str:
         ]
         for part in found.parts
     ]
-    columns = ["part", "units", "parameters", "share", *shapes]
-    return render_table(columns, rows, align="ll" + "r" * (len(columns) - 2))
+    titles = columns("part, units", "parameters", "share", *shapes)
+    return render_table(plain_table(titles, rows))
 
 
 def _is_tied(found: Inspection, part: PartFacts) -> bool:
@@ -77,6 +78,7 @@ def _units(part: PartFacts) -> str:
 
 
 def _gains(found: Inspection) -> str:
+    from compressor.report.table import columns, plain_table
     from compressor.report.text_table import render_table
 
     rows = []
@@ -86,4 +88,4 @@ def _gains(found: Inspection) -> str:
             shape += f", {gain.target_tokens} target tokens"
         limits = (gain.without_heads, gain.without_neurons, gain.without_both)
         rows.append([shape, *(f"{limit:.2f}x" for limit in limits)])
-    return render_table(["", "heads", "neurons", "both"], rows)
+    return render_table(plain_table(columns("", "heads", "neurons", "both"), rows))

@@ -9,6 +9,7 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
+from compressor.report import DEFAULT_FORMATS, FORMATS
 
 
 def register(app: typer.Typer) -> None:
@@ -22,8 +23,7 @@ def report(
         list[str] | None,
         typer.Option(
             "--format",
-            help="json, markdown, html, junit, summary, comment, badge, benchmark-bigger, "
-            "benchmark-smaller, outputs; default: the first three.",
+            help=f"{', '.join(FORMATS)}; default: {', '.join(DEFAULT_FORMATS)}.",
         ),
     ] = None,
     plots: Annotated[
@@ -31,20 +31,20 @@ def report(
     ] = False,
 ) -> int:
     """Write report files (Markdown, HTML, JUnit, plots) from one or several report.json."""
-    from compressor.report import DEFAULT_RENDERERS, write_reports
+    from compressor.report import require_replaceable, write_reports
     from compressor.report.combine import combine
-    from compressor.report.ours import require_ours
     from compressor.report.plots import save_plots
     from compressor.report.schema import load_report
     from compressor.report.summary import short_table, summary
     from compressor.storage.files import require_directory
 
     require_directory(output)
-    require_ours(output, formats or DEFAULT_RENDERERS)
+    names = formats or DEFAULT_FORMATS
+    require_replaceable(output, names)
     if plots:
         _require_plots(output)
     combined = combine([load_report(path) for path in reports])
-    written = write_reports(combined, output, formats or DEFAULT_RENDERERS)
+    written = write_reports(combined, output, names)
     if plots:
         written += save_plots(combined, output)
     console.message("wrote " + ", ".join(str(path) for path in written))
@@ -56,9 +56,9 @@ def report(
 
 def _require_plots(directory: Path) -> None:
     """Refuse to replace files that are not plots of ours, before anything is made."""
-    from compressor.report.plots import FIGURES, is_plot
+    from compressor.report.plots import PLOTS, is_plot
     from compressor.storage.files import require_file
 
-    for figure in FIGURES:
+    for figure in PLOTS:
         for suffix in ("png", "svg"):
             require_file(directory / f"{figure}.{suffix}", "a plot of a report", is_plot)

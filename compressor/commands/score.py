@@ -57,6 +57,7 @@ def _shown(scores: Scores) -> list[str]:
     import numpy as np
 
     from compressor.model.sublayers import units_of
+    from compressor.report.table import columns, plain_table
     from compressor.report.text_table import render_table
 
     by_units: dict[str, list[list[str]]] = {}
@@ -66,9 +67,9 @@ def _shown(scores: Scores) -> list[str]:
             shown = tuple(np.quantile(values, (0, 0.25, 0.5, 0.75, 1)))
         row = [name, *(f"{value:.3g}" for value in shown)]
         by_units.setdefault(units_of(name), []).append(row)
-    quartiles = ["neurons", "lowest", "25%", "median", "75%", "highest"]
+    quartiles = columns("neurons", "lowest", "25%", "median", "75%", "highest")
     tables = [
-        render_table(quartiles if units == "neurons" else None, rows)
+        render_table(plain_table(quartiles if units == "neurons" else (), rows))
         for units, rows in by_units.items()
     ]
     return "\n\n".join(tables).split("\n")

@@ -25,7 +25,7 @@ from compressor.pipeline.inputs import Fitted, Probe, TargetTokens
 from compressor.pipeline.repair import Repair
 from compressor.pipeline.stages import DENSE, stage
 from compressor.request.plan import ArtifactPlan
-from compressor.results import Check, Scoring, Variant
+from compressor.results import Check, Ranking, Variant
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.storage.workspace import Workspace
 
@@ -122,7 +122,7 @@ def build(workspace: Workspace, plan: ArtifactPlan, choice: Choice, builder: Bui
 
 def _with_scores(model: Variant, scores: Scores) -> Variant:
     values = {name: list(v) for name, v in scores.values.items() if units_of(name) == "heads"}
-    scoring = Scoring(
+    scoring = Ranking(
         method=scores.method, signature=scores.signature, cost=dict(scores.cost), values=values
     )
     return model.model_copy(update={"scoring": scoring})

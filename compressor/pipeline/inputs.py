@@ -16,7 +16,7 @@ from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.options.bounds import MINIMUM_ROWS
 from compressor.pipeline.stages import stage
 from compressor.progress import Progress
-from compressor.report import sentences
+from compressor.report import phrases
 from compressor.request.sections import CalibrationData, Data, ModelSection
 from compressor.results import Source
 from compressor.runtime.session import choose_device
@@ -168,7 +168,7 @@ def hold_out(data: DataRows, seed: int) -> DataRows:
 def warn_of_shared_rows(data: DataRows, progress: Progress) -> None:
     """Tell how many test rows are calibration rows too, if there are any."""
     if data.shared and data.test is not None:
-        text = sentences.shared_rows(data.shared, len(data.test.sources))
+        text = phrases.shared_rows(data.shared, len(data.test.sources))
         progress.message(f"warning: {text}; give other --test rows")
 
 

@@ -21,7 +21,7 @@ from compressor.pipeline.evaluate import Answering, answer_rows, answer_search_r
 from compressor.pipeline.inputs import source_of
 from compressor.pipeline.stages import stage
 from compressor.request.plan import ArtifactPlan
-from compressor.results import QualityProbe, Record, Source, Variant
+from compressor.results import QualityProbe, ResultModel, Source, Variant
 from compressor.storage.staging import staging
 from compressor.storage.workspace import Workspace
 from compressor.tasks import Rows, get_task
@@ -92,10 +92,9 @@ class Judge:
             rows.task, reference, outputs, rows.targets, self.resamples, self.seed
         )
         bound, needed = self._bound(rows, reference, outputs, drop, error)
-        neurons = cut.mask.count("neurons")
         return QualityProbe(
             kept=cut.mask.count("heads"),
-            neurons=neurons if neurons < cut.mask.total("neurons") else None,
+            neurons=cut.mask.count("neurons"),
             macs=cut.macs,
             position=cut.position,
             comparison=next(x for x in comparisons if x.metric == self.metric),
@@ -115,7 +114,7 @@ class Judge:
         return found.value, found.rows
 
 
-class Candidate(Record):
+class Candidate(ResultModel):
     """A candidate judged on the rows of the search, and what it answers to the held-out rows.
 
     Args:

@@ -17,7 +17,7 @@ from compressor.export.precisions import set_default
 from compressor.model.checkpoint import Checkpoint
 from compressor.pipeline.inputs import DataRows, TargetTokens, source_of
 from compressor.pipeline.stages import stage
-from compressor.report import DEFAULT_RENDERERS, RENDERERS, facts, render_reports
+from compressor.report import DEFAULT_FORMATS, FORMATS, facts, render_reports
 from compressor.report.combine import only, share_scoring
 from compressor.report.model_card import render_card
 from compressor.report.schema import Report
@@ -79,7 +79,7 @@ def describe_run(
 
 def require_own_outputs(workspace: Workspace, output: Path, plans: Sequence[ArtifactPlan]) -> None:
     """Check, before anything is computed, that the last step will not meet files of the user's."""
-    names = (RECIPE, CARD, MANIFEST, *(RENDERERS[name].file for name in DEFAULT_RENDERERS))
+    names = (RECIPE, CARD, MANIFEST, *(FORMATS[name].file for name in DEFAULT_FORMATS))
     directories = {output, *(plan.directory for plan in plans)}
     require_written_by_run(
         output, workspace.state, [d / name for d in directories for name in names]

@@ -1,77 +1,73 @@
-"""The report's renderings: one literal table of what can be written and by which function.
+"""The report's formats: one table of what can be written.
 
-To add a rendering, write a function `Report -> str` and add a line to `RENDERERS`.
+To add one, make a `formats.ReportFormat` and add a line to `FORMATS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from compressor.errors import UsageError, did_you_mean
-from compressor.storage.files import write_at_once
+from compressor.options.table import Table
+from compressor.storage.files import require_file, write_at_once
 from compressor.storage.outputs import update_manifest
 
 if TYPE_CHECKING:
+    from compressor.report.formats import ReportFormat
     from compressor.report.schema import Report
 
 
-class Renderer(NamedTuple):
-    """A file name and the function that makes its text, as `module:function`."""
+FORMATS: Table[ReportFormat] = Table(
+    "report format",
+    {
+        "json": "compressor.report.formats:JSON",
+        "markdown": "compressor.report.markdown:MARKDOWN",
+        "html": "compressor.report.page:HTML",
+        "junit": "compressor.report.junit:JUNIT",
+        "summary": "compressor.report.step_summary:SUMMARY",
+        "comment": "compressor.report.step_summary:COMMENT",
+        "badge": "compressor.report.ci_values:BADGE",
+        "benchmark-bigger": "compressor.report.ci_values:BENCHMARK_BIGGER",
+        "benchmark-smaller": "compressor.report.ci_values:BENCHMARK_SMALLER",
+        "outputs": "compressor.report.ci_values:OUTPUTS",
+    },
+    id="report-format-unknown",
+)
+DEFAULT_FORMATS = ("json", "markdown", "html")
 
-    file: str
-    function: str
+
+def ci_formats() -> list[str]:
+    """The formats that `compress gate --ci` writes."""
+    return [name for name, found in FORMATS.items() if found.for_ci]
 
 
-RENDERERS: dict[str, Renderer] = {
-    "json": Renderer("report.json", "compressor.report.schema:render_json"),
-    "markdown": Renderer("report.md", "compressor.report.markdown:render_markdown"),
-    "html": Renderer("report.html", "compressor.report.page:render_html"),
-    "junit": Renderer("junit.xml", "compressor.report.junit:render_junit"),
-    "summary": Renderer("summary.md", "compressor.report.step_summary:render_summary"),
-    "comment": Renderer("comment.md", "compressor.report.step_summary:render_comment"),
-    "badge": Renderer("badge.json", "compressor.report.ci_values:render_badge"),
-    "benchmark-bigger": Renderer(
-        "benchmark-bigger.json", "compressor.report.ci_values:render_bigger"
-    ),
-    "benchmark-smaller": Renderer(
-        "benchmark-smaller.json", "compressor.report.ci_values:render_smaller"
-    ),
-    "outputs": Renderer("outputs.txt", "compressor.report.ci_values:render_outputs"),
-}
-DEFAULT_RENDERERS = ("json", "markdown", "html")
-CI_RENDERERS = tuple(name for name in RENDERERS if name not in DEFAULT_RENDERERS)
+def require_replaceable(directory: Path, names: Sequence[str], option: str = "--output") -> None:
+    """Refuse to replace files that are not reports, each by itself, before anything is made.
+
+    Raises:
+        UsageError: an unknown format.
+        InputError: a file is something else, or cannot be written.
+    """
+    for name in names:
+        found = FORMATS[name]
+        require_file(directory / found.file, "a report", found.is_own_file, option)
 
 
 def render(report: Report, name: str) -> str:
-    """The report's text in the format `name` of `RENDERERS`.
-
-    Raises:
-        UsageError: an unknown format; the message lists the known ones.
-    """
-    if name not in RENDERERS:
-        raise UsageError(
-            f"no report format {name!r}; choose from {', '.join(RENDERERS)}"
-            f"{did_you_mean(name, RENDERERS)}",
-            id="report-format-unknown",
-        )
-    module, _, function = RENDERERS[name].function.partition(":")
-    text: str = getattr(import_module(module), function)(report)
-    return text
+    """The report's text in the format `name` of `FORMATS`; raises UsageError for an unknown one."""
+    return FORMATS[name].render(report)
 
 
 def render_reports(
-    report: Report, directory: Path, names: Sequence[str] = DEFAULT_RENDERERS
+    report: Report, directory: Path, names: Sequence[str] = DEFAULT_FORMATS
 ) -> dict[Path, str]:
     """The report in the given formats: where each goes in `directory`, and its text."""
-    rendered = [(name, render(report, name)) for name in names]  # refuses unknown formats
-    return {directory / RENDERERS[name].file: text for name, text in rendered}
+    return {directory / FORMATS[name].file: render(report, name) for name in names}
 
 
 def write_reports(
-    report: Report, directory: Path, names: Sequence[str] = DEFAULT_RENDERERS
+    report: Report, directory: Path, names: Sequence[str] = DEFAULT_FORMATS
 ) -> list[Path]:
     """Write the report in the given formats into `directory`, which is created if missing.
 

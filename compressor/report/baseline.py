@@ -195,7 +195,7 @@ def _sizes(earlier: Report, report: Report, pair: _Pair) -> Iterator[Change]:
         ("multiply-adds, share of dense", then.macs_share, now.macs_share),
     ]
     for what, before, after in exact:
-        if before is None or after is None or math.isnan(before) or math.isnan(after):
+        if math.isnan(before) or math.isnan(after):
             continue
         same = math.isclose(before, after, rel_tol=1e-9)
         yield Change(

@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from compressor.report import facts, numbers
-from compressor.report.rule_kinds import MinSpeedup, worst_of
+from compressor.report.formats import ReportFormat
+from compressor.report.rule_kinds import MinSpeedupRule, worst_of
 from compressor.report.schema import Report
 from compressor.results import Timing, Variant
+from compressor.storage.input_files import parse_json
 
 LABEL = "compress"
 _COLORS = {"passed": "brightgreen", "failed": "red", "inconclusive": "orange"}
@@ -30,8 +32,8 @@ def render_badge(report: Report) -> str:
     return _json(badge)
 
 
-def is_badge(data: Any) -> bool:
-    """Whether JSON is a badge of ours."""
+def _is_badge(text: str) -> bool:
+    data = parse_json(text)
     return isinstance(data, dict) and data.get("schemaVersion") == 1 and data.get("label") == LABEL
 
 
@@ -58,19 +60,19 @@ def render_smaller(report: Report) -> str:
         found += [
             _entry(variant, what, unit, value)
             for what, unit, value in sizes
-            if value is not None and math.isfinite(value)
+            if math.isfinite(value)
         ]
     return _json(found)
 
 
-def is_benchmark(data: Any) -> bool:
-    """Whether JSON is a list of benchmarks, as github-action-benchmark reads it."""
+def _is_benchmark(text: str) -> bool:
+    data = parse_json(text)
     return isinstance(data, list) and all(
         isinstance(x, dict) and {"name", "unit", "value"} <= x.keys() for x in data
     )
 
 
-OUTPUTS = ("passed", "verdict", "speedup", "quality-delta", "quality-interval-low", "size-mb")
+_NAMES = ("passed", "verdict", "speedup", "quality-delta", "quality-interval-low", "size-mb")
 
 
 def render_outputs(report: Report) -> str:
@@ -80,7 +82,7 @@ def render_outputs(report: Report) -> str:
     the main metric's difference from dense, with the lower end of its confidence interval.
     """
     variant = facts.headline(report)
-    values: dict[str, str] = dict.fromkeys(OUTPUTS, "")
+    values: dict[str, str] = dict.fromkeys(_NAMES, "")
     values["passed"] = str(all(outcome.met for outcome in report.gate)).lower()
     values["verdict"] = worst_of(x.verdict for x in report.gate) if report.gate else "none"
     if variant is not None:
@@ -95,9 +97,8 @@ def render_outputs(report: Report) -> str:
     return "".join(f"{name}={value}\n" for name, value in values.items())
 
 
-def is_outputs(text: str) -> bool:
-    """Whether a text is of `render_outputs`."""
-    return [line.partition("=")[0] for line in text.splitlines()] == list(OUTPUTS)
+def _is_outputs(text: str) -> bool:
+    return [line.partition("=")[0] for line in text.splitlines()] == list(_NAMES)
 
 
 def _shown(report: Report) -> Iterator[str]:
@@ -116,11 +117,11 @@ def _shown(report: Report) -> Iterator[str]:
 
 
 def _timing(report: Report, variant: Variant) -> Timing | None:
-    rows = [row for row in facts.timings(report, variant.name) if row.speedup is not None]
+    rows = facts.with_speedup(report, variant)
     ruled = [
         outcome.rule.rpartition("@")[2]
         for outcome in report.gate
-        if outcome.variant == variant.name and outcome.rule.startswith(f"{MinSpeedup.option} ")
+        if outcome.variant == variant.name and outcome.rule.startswith(f"{MinSpeedupRule.option} ")
     ]
     asked = [row for row in rows if str(row.batch_size) in ruled]
     return next(iter(asked), rows[-1] if rows else None)
@@ -169,3 +170,11 @@ def _plain(value: float | None) -> str:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1, allow_nan=False) + "\n"
+
+
+BADGE = ReportFormat("badge.json", render_badge, _is_badge, for_ci=True)
+BENCHMARK_BIGGER = ReportFormat("benchmark-bigger.json", render_bigger, _is_benchmark, for_ci=True)
+BENCHMARK_SMALLER = ReportFormat(
+    "benchmark-smaller.json", render_smaller, _is_benchmark, for_ci=True
+)
+OUTPUTS = ReportFormat("outputs.txt", render_outputs, _is_outputs, for_ci=True)

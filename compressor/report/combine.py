@@ -8,7 +8,7 @@ from typing import Any
 from compressor.errors import InputError
 from compressor.report import facts
 from compressor.report.schema import SCHEMA_VERSION, Report, Run
-from compressor.results import Outcome, Scoring, Variant
+from compressor.results import Outcome, Ranking, Variant
 
 
 def combine(reports: Sequence[Report]) -> Report:
@@ -145,7 +145,7 @@ def only(report: Report, variant: Variant) -> Report:
     return report.model_copy(update=own | {"scoring": scoring})
 
 
-def share_scoring(variants: Sequence[Variant]) -> tuple[Scoring | None, list[Variant]]:
+def share_scoring(variants: Sequence[Variant]) -> tuple[Ranking | None, list[Variant]]:
     """Move a scoring that all variants share out of them, so that a report holds it once.
 
     Returns:

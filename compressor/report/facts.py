@@ -14,7 +14,7 @@ from typing import Literal
 from compressor.evaluation import confidence_bounds
 from compressor.model.sublayers import KINDS, kind_of
 from compressor.report.schema import Report, Run
-from compressor.results import Comparison, Scoring, Timing, Variant
+from compressor.results import Comparison, Ranking, Timing, Variant
 from compressor.tasks import get_task
 
 SIGNIFICANCE = 0.05
@@ -111,7 +111,7 @@ def default_build(report: Report, variant: Variant) -> Variant:
     return next((build for build in builds(report, variant) if build.default), variant)
 
 
-def scoring(report: Report, variant: Variant) -> Scoring | None:
+def scoring(report: Report, variant: Variant) -> Ranking | None:
     """How the units of a variant were ranked; all precisions of a model share it."""
     base = next((other for other in report.variants if other.name == variant.base), variant)
     return base.scoring or report.scoring
@@ -225,22 +225,11 @@ class Left:
     share: Callable[[Variant], float]
 
 
-def left(report: Report, variants: Sequence[Variant]) -> Left:
-    """The share of heads; with neurons, of multiply-adds if known of all, else of parameters."""
-
-    def heads(variant: Variant) -> float:
-        return kept(variant, "heads") / total(variant, "heads")
-
-    def parameters(variant: Variant) -> float:
-        return variant.parameters / report.dense.parameters
-
-    if not any(map(lost_neurons, variants)):
-        return Left("heads kept", heads)
-    shares = {variant.name: variant.macs_share for variant in variants}
-    known = {name: share for name, share in shares.items() if share is not None}
-    if len(known) < len(shares):
-        return Left("parameters", parameters)
-    return Left("multiply-adds", lambda variant: known[variant.name])
+def left(variants: Sequence[Variant]) -> Left:
+    """The share of heads; of multiply-adds where a variant lost neurons."""
+    if any(map(lost_neurons, variants)):
+        return Left("multiply-adds", lambda variant: variant.macs_share)
+    return Left("heads kept", lambda variant: kept(variant, "heads") / total(variant, "heads"))
 
 
 def metrics(report: Report) -> list[str]:
@@ -305,21 +294,34 @@ def timings(report: Report, name: str) -> list[Timing]:
     return sorted((row for row in rows if row.variant == name), key=lambda row: row.batch_size)
 
 
+def with_speedup(report: Report, variant: Variant) -> list[Timing]:
+    """A variant's timings that were compared with the dense model's."""
+    return [row for row in timings(report, variant.name) if row.speedup is not None]
+
+
 def batch_sizes(report: Report) -> list[int]:
     """Batch sizes that were measured, ascending."""
     rows = report.throughput.rows if report.throughput else []
     return sorted({row.batch_size for row in rows})
 
 
-def pays(timing: Timing) -> bool:
-    """Whether the speed-up's whole interval is above 1 (without an interval, the speed-up).
+Gain = Literal["faster", "same", "slower", "unknown"]
 
-    Compared as it is printed, with two decimals: `[1.00, 1.04]` is not above 1.
+
+def gain(timing: Timing) -> Gain:
+    """Whether the speed-up's whole interval (without one, the speed-up) is above or below 1.
+
+    Above 1 is compared as it is printed, with two decimals: `[1.00, 1.04]` is not.
     """
-    if timing.speedup is None:
-        return False
-    low = timing.speedup_interval[0] if timing.speedup_interval else timing.speedup
-    return not math.isnan(timing.speedup) and round(low, 2) > 1
+    if timing.speedup is None or math.isnan(timing.speedup):
+        return "unknown"
+    low, high = timing.speedup_interval or (timing.speedup, timing.speedup)
+    return "faster" if round(low, 2) > 1 else "slower" if high < 1 else "same"
+
+
+def pays(timing: Timing) -> bool:
+    """Whether a model is faster than dense; see `gain`."""
+    return gain(timing) == "faster"
 
 
 def share_of_gain(timing: Timing) -> float | None:
@@ -340,7 +342,7 @@ def headline(report: Report) -> Variant | None:
     """
     metric = primary_metric(report)
     failed = {outcome.variant for outcome in report.gate if not outcome.met}
-    size = left(report, delivered(report))
+    size = left(delivered(report))
 
     def rank(variant: Variant) -> tuple[bool, bool, float]:
         compared = comparison(variant, metric)

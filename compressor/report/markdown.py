@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from compressor.report import budgets, facts, numbers, sentences, tables, unit_tables
+from compressor.report import facts, numbers, sentences
+from compressor.report.formats import ReportFormat
 from compressor.report.schema import Report
+from compressor.report.sections import Section, sections
+from compressor.report.table import ReportTable
 
+_TITLE = "# Compression report: "
 # Escape only what Markdown would interpret, so that the file also reads well as plain text: an
 # underscore inside a word, a lone bracket, `< 0.001` and a minus sign inside a line stay.
 _INLINE = re.compile(r"[\\`*~$]|(?<!\w)_|_(?!\w)|<(?=[\w/!?])|&(?=[#\w])|\](?=[(\[:])")
@@ -29,49 +33,23 @@ def escape_line(text: str) -> str:
     return _LINE_START.sub(lambda found: f"{found[0][:-1]}&#{ord(found[0][-1])};", escape(text))
 
 
-def escape_cell(text: str) -> str:
-    """`text` as a table cell, shown literally by Markdown."""
-    return escape(text).replace("|", "&#124;")
-
-
 def render_markdown(report: Report) -> str:
     """The whole report as Markdown, ending with a newline."""
-    gate, signatures = tables.gate(report), tables.signatures(report)
     blocks = [
-        f"# Compression report: {escape(facts.model_name(report))}",
+        f"{_TITLE}{escape(facts.model_name(report))}",
         escape_line(sentences.verdict(report)),
-        *(["## Gate", *render_table(gate)] if gate else []),
-        "## Quality",
-        *bullets(sentences.quality_sentences(report)),
-        *render_table(tables.quality(report)),
-        *(["### Metric signatures", *pair_list(signatures)] if signatures else []),
-        "## Throughput",
-        *bullets(sentences.speed_sentences(report)),
-        *render_table(tables.throughput(report)),
-        *render_table(tables.shapes(report)),
-        "## Size",
-        *render_table(unit_tables.size(report)),
-        *_budget(report),
-        f"## {facts.units_title(report)} kept",
-        *bullets(sentences.emptied_sentences(report)),
-        *render_table(unit_tables.layers(report)),
-        "## Verification",
-        *(render_table(tables.checks(report)) or ["No check was recorded."]),
-        "## How it was made",
-        *pair_list(tables.origin(report)),
-        "## Environment",
-        *pair_list(tables.environment(report)),
+        *(block for section in sections(report) for block in render_section(section)),
     ]
     return "\n\n".join(blocks) + "\n"
 
 
-def _budget(report: Report) -> list[str]:
-    """The section on the search for a budget; nothing where there was no search."""
-    sentences = budgets.budget_sentences(report)
-    if not sentences:
-        return []
-    rendered = [block for table in budgets.tables(report) for block in render_table(table)]
-    return ["## Budget", *bullets(sentences), *rendered]
+def render_section(section: Section) -> list[str]:
+    """Title, sentences and tables, as blocks."""
+    said = [
+        *bullets(section.sentences),
+        *(block for table in section.tables for block in render_table(table)),
+    ]
+    return [f"## {section.title}", *(said or [section.otherwise])]
 
 
 def bullets(sentences: Iterable[str]) -> list[str]:
@@ -80,23 +58,27 @@ def bullets(sentences: Iterable[str]) -> list[str]:
     return [text] if text else []
 
 
-def pair_list(pairs: tables.Pairs) -> list[str]:
-    """Named values as one list; nothing for none."""
-    text = "\n".join(f"- **{escape(key)}**: {escape(value)}" for key, value in pairs)
-    return [text] if text else []
-
-
-def render_table(table: tables.Table | None) -> list[str]:
+def render_table(table: ReportTable | None) -> list[str]:
     """The caption and the table as two blocks; nothing for None."""
     if table is None:
         return []
+    return [escape_line(table.caption), table_block(table)]
+
+
+def table_block(table: ReportTable, escape: Callable[[str], str] = escape) -> str:
+    """The table alone; one without columns as a list of names and values."""
+    if not table.columns:
+        return "\n".join(f"- **{escape(key)}**: {escape(value)}" for key, value in table.rows)
     lines = [
-        _row(column.title for column in table.columns),
+        _row((column.title for column in table.columns), escape),
         "|" + "|".join(" ---: " if column.numeric else " --- " for column in table.columns) + "|",
-        *(_row(row) for row in table.rows),
+        *(_row(row, escape) for row in table.rows),
     ]
-    return [escape_line(table.caption), "\n".join(lines)]
+    return "\n".join(lines)
 
 
-def _row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(escape_cell(cell) for cell in cells) + " |"
+def _row(cells: Iterable[str], escape: Callable[[str], str]) -> str:
+    return "| " + " | ".join(escape(cell).replace("|", "&#124;") for cell in cells) + " |"
+
+
+MARKDOWN = ReportFormat("report.md", render_markdown, lambda text: text.startswith(_TITLE))

@@ -1,31 +1,30 @@
-"""What a report says of a search for `--max-drop`: on which rows, what it proved, what is missing.
-
-`sentences` puts `unproven` into the verdict, where nobody can miss it.
-"""
+"""What a report says of a search for `--max-drop`: on which rows, and what it proved."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import compress
 
-from compressor.report import facts, numbers
-from compressor.results import QualityProbe, QualitySearch, Source
-
-# For reports of schema 1, whose final figures are of the rows that were searched on.
-SEARCHED_ON_TEST = (
-    "The number of heads was searched on the test rows themselves, which the intervals do not "
-    "account for: on other rows the drop can be larger than they say."
-)
+from compressor.report import facts, numbers, phrases
+from compressor.report.schema import Report, Run
+from compressor.report.search_report import SearchReport
+from compressor.report.table import Column, ReportTable
+from compressor.results import QualityProbe, QualitySearch, Variant
 
 
-def search_sentences(search: QualitySearch, test: Source | None) -> list[str]:
-    """How a model was searched: what it had to show, on which rows, and how that ended.
+def describe(report: Report, run: Run, search: QualitySearch) -> SearchReport:
+    """How the model was searched, and where its drop is not proven or larger than allowed."""
+    whose = f"{phrases.join(run.variants)}: " if report.runs else ""
+    warnings = [whose + warning for warning in filter(None, [unproven(search)])]
+    for variant in facts.delivered(report):
+        if variant.name in run.variants:
+            warnings += _missed(report, variant, search)
+    tables = [_probes(search)] if search.probes else []
+    return SearchReport(_sentences(search), tables, warnings, _held_out(search))
 
-    Args:
-        test: the rows of the final figures.
-    """
-    if search.proof is None:
-        return _of_schema_1(search, test)
+
+def _sentences(search: QualitySearch) -> list[str]:
     label, allowed = _label(search), f"{search.drop:.15g}"
     if search.proof == "bound":
         line = (
@@ -37,9 +36,9 @@ def search_sentences(search: QualitySearch, test: Source | None) -> list[str]:
             f"The smallest model was searched whose measured drop in {label} is at most {allowed}; "
             "proof was not asked for."
         )
-    lines = [line, held_out_sentence(search)]
-    delivered = delivered_look(search)
-    if delivered is not None and delivered.bound is not None:
+    lines = [line, _held_out(search)]
+    delivered = _delivered_look(search)
+    if delivered is not None:
         inside = "within" if search.proven else "beyond"
         lines.append(
             f"On the held-out rows the lower confidence bound of the difference in {label} is "
@@ -48,14 +47,13 @@ def search_sentences(search: QualitySearch, test: Source | None) -> list[str]:
     return lines
 
 
-def held_out_sentence(search: QualitySearch) -> str:
+def _held_out(search: QualitySearch) -> str:
     """How many rows were searched on, how many held out, and how often these were looked at."""
     count, looks = len(search.probes), len(search.looks)
-    rows = 0 if search.rows is None else search.rows.rows
     models = "1 model" if count == 1 else f"{count} models"
     text = (
-        f"The search judged {models} on {rows:,} rows; all other figures are measured on "
-        f"{search.held_out or 0:,} rows that were held out of it"
+        f"The search judged {models} on {search.rows.rows:,} rows; all other figures are measured "
+        f"on {search.held_out:,} rows that were held out of it"
     )
     if looks == 1:
         return f"{text} and looked at once."
@@ -65,17 +63,17 @@ def held_out_sentence(search: QualitySearch) -> str:
     )
 
 
-def delivered_look(search: QualitySearch) -> QualityProbe | None:
+def _delivered_look(search: QualitySearch) -> QualityProbe | None:
     """The delivered model as the held-out rows judged it."""
     return next((seen for seen in search.looks if seen.position == search.delivered), None)
 
 
 def unproven(search: QualitySearch) -> str:
     """A warning where proof was asked for and the rows are too few; empty where they are enough."""
-    delivered = delivered_look(search)
-    if search.proof != "bound" or search.proven or delivered is None or delivered.bound is None:
+    delivered = _delivered_look(search)
+    if search.proof != "bound" or search.proven or delivered is None:
         return ""
-    needed = rows_needed(search, delivered)
+    needed = _rows_needed(search, delivered)
     if needed is None:
         enough = "no number of rows would do for this model, whose drop is at the limit"
     else:
@@ -89,31 +87,97 @@ def unproven(search: QualitySearch) -> str:
     )
 
 
-def rows_needed(search: QualitySearch, judged: QualityProbe) -> int | None:
+def _rows_needed(search: QualitySearch, judged: QualityProbe) -> int | None:
     """Test rows, those to search on included, that would about prove what a model lost.
 
     Rounded up to two digits; None where no number would.
     """
-    side = search.held_out if judged in search.looks else search.rows and search.rows.rows
+    side = search.held_out if judged in search.looks else search.rows.rows
     if judged.rows_needed is None or not side:
         return None
-    rows = judged.rows_needed * _test_rows(search) / side
-    return numbers.two_digits_up(math.ceil(rows))
+    return numbers.two_digits_up(math.ceil(judged.rows_needed * _test_rows(search) / side))
 
 
 def _rows_of_others(search: QualitySearch, delivered: QualityProbe) -> Iterator[int]:
-    """`rows_needed` of the models that lost no more than allowed but could not prove it."""
+    """`_rows_needed` of the models that lost no more than allowed but could not prove it."""
     for judged in (*search.probes, *search.looks):
-        inside = -judged.comparison.difference <= search.drop + facts.ROUNDING
-        if judged.accepted or not inside or judged.position == delivered.position:
+        if judged.accepted or not _inside(search, judged) or judged.position == delivered.position:
             continue
-        needed = rows_needed(search, judged)
+        needed = _rows_needed(search, judged)
         if needed is not None:
             yield needed
 
 
+def _missed(report: Report, variant: Variant, search: QualitySearch) -> list[str]:
+    """A warning about a measured drop above the limit.
+
+    That can be so of a default precision other than the float32 that was searched.
+    """
+    found = facts.comparison(variant, search.metric)
+    if found is None or not -found.difference > search.drop + facts.ROUNDING:
+        return []
+    whose = f"{variant.name}: the" if report.runs else "The"
+    start = (
+        f"{whose} measured drop of {_number(search, -found.difference)} in {_label(search)} is "
+        f"more than the {search.drop:.15g} asked for"
+    )
+    rows = f"{report.test.rows:,} test rows" if report.test else "the test rows"
+    if found.interval[1] >= -search.drop:
+        return [f"{start}, but {rows} are too few to be sure: use more."]
+    return [f"{start}, significantly so on {rows}."]
+
+
+def _probes(search: QualitySearch) -> ReportTable:
+    style = facts.metric_style(search.metric)
+    judged = [*search.probes, *search.looks]
+    columns = (
+        *map(Column, ("Probe", "Heads kept", "Neurons kept", "Multiply-adds", style.label)),
+        *map(Column, ("Difference", "95% interval", "Bound")),
+        Column("Rows", numeric=False),
+        Column("Result", numeric=False),
+    )
+    counts = {"Heads kept": {p.kept for p in judged}, "Neurons kept": {p.neurons for p in judged}}
+    # What is the same in all probes is no news.
+    shown = [len(counts.get(column.title, ())) != 1 for column in columns]
+    rows = [
+        (
+            str(number),
+            f"{probe.kept:,}",
+            f"{probe.neurons:,}",
+            f"{100 * probe.macs:.0f}%",
+            numbers.fixed(probe.comparison.pruned, style.digits),
+            numbers.fixed(probe.comparison.difference, style.digits, sign=True),
+            numbers.interval(probe.comparison.interval, style.digits, sign=True),
+            numbers.fixed(probe.bound, style.digits, sign=True),
+            "searched" if number <= len(search.probes) else "held out",
+            _result(search, probe),
+        )
+        for number, probe in enumerate(judged, 1)
+    ]
+    return ReportTable(
+        key="probes",
+        caption="Models that were built and judged to find how far the model can be cut; "
+        f"{style.label} may fall by {search.drop:.15g}. Difference is pruned minus dense. Bound is "
+        "its lower confidence bound, at 97.5%; each further look at the held-out rows halves the "
+        "error.",
+        columns=tuple(compress(columns, shown)),
+        rows=tuple(tuple(compress(row, shown)) for row in rows),
+    )
+
+
+def _result(search: QualitySearch, probe: QualityProbe) -> str:
+    if probe.accepted:
+        return "accepted"
+    return "not proven" if _inside(search, probe) else "refused"
+
+
+def _inside(search: QualitySearch, probe: QualityProbe) -> bool:
+    """Whether the measured drop is within the limit."""
+    return -probe.comparison.difference <= search.drop + facts.ROUNDING
+
+
 def _test_rows(search: QualitySearch) -> int:
-    return (0 if search.rows is None else search.rows.rows) + (search.held_out or 0)
+    return search.rows.rows + search.held_out
 
 
 def _label(search: QualitySearch) -> str:
@@ -122,17 +186,3 @@ def _label(search: QualitySearch) -> str:
 
 def _number(search: QualitySearch, number: float) -> str:
     return numbers.fixed(number, facts.metric_style(search.metric).digits)
-
-
-def _of_schema_1(search: QualitySearch, test: Source | None) -> list[str]:
-    count = len(search.probes)
-    where = "the test rows" if test is None else f"{test.rows:,} rows of {', '.join(test.files)}"
-    lines = [
-        f"As many heads were removed as possible before {where} showed a drop in {_label(search)} "
-        f"of more than {search.drop:.15g} (by the whole 95% interval).",
-        f"The search built and ran {count} {'model' if count == 1 else 'models'}. "
-        f"{SEARCHED_ON_TEST}",
-    ]
-    if not any(probe.accepted for probe in search.probes):
-        lines.append("No head could be removed.")
-    return lines

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from compressor.errors import InputError, did_you_mean
 from compressor.model.architectures import CLASSIFIER, TRANSLATOR
-from compressor.report import facts, max_drop, numbers, sentences, tables, unit_tables
+from compressor.report import budgets, facts, numbers, phrases, sentences, tables, unit_tables
 from compressor.report.combine import only
-from compressor.report.markdown import bullets, escape, escape_line, pair_list, render_table
+from compressor.report.markdown import bullets, escape, escape_line, render_table
 from compressor.report.schema import Report
-from compressor.results import QualitySearch, Variant
+from compressor.results import Variant
 
 _PIPELINES = {"translation": "translation", "classification": "text-classification"}
 _RUNTIMES = {
@@ -57,14 +57,14 @@ def render_card(
         "## Quality against the dense model",
         *bullets(sentences.quality_sentences(alone)),
         *render_table(tables.quality(alone)),
-        *pair_list(tables.signatures(alone)),
+        *render_table(tables.signatures(alone)),
         "## Speed",
         *bullets(sentences.speed_sentences(alone)),
         *render_table(tables.throughput(alone)),
         "## Size",
         *render_table(unit_tables.size(alone)),
         "## How it was made",
-        *pair_list(tables.origin(alone, directories=False)),
+        *render_table(tables.origin(alone, directories=False)),
         "## Limitations",
         *bullets(_limitations(alone)),
     ]
@@ -91,11 +91,11 @@ def _front_matter(
 
 
 def _removed(variant: Variant) -> str:
-    return sentences.join([_UNIT_NAMES[units] for units in facts.lost(variant)])
+    return phrases.join([_UNIT_NAMES[units] for units in facts.lost(variant)])
 
 
 def _what(report: Report, variant: Variant) -> list[str]:
-    kinds = sentences.join(
+    kinds = phrases.join(
         [
             f"{facts.kept(variant, kind):,} of {facts.total(variant, kind):,} "
             f"in {facts.kind_label(kind)}"
@@ -103,10 +103,10 @@ def _what(report: Report, variant: Variant) -> list[str]:
         ]
     )
     parameters = numbers.change(variant.parameters, report.dense.parameters)
-    work = sentences.work(variant)
+    work = phrases.work(variant)
     text = (
         f"A {report.model_type} model for {report.task} from which {_removed(variant)} were "
-        f"physically removed: it keeps {sentences.units(variant)}, {kinds}. It has "
+        f"physically removed: it keeps {phrases.units(variant)}, {kinds}. It has "
         f"{variant.parameters:,} parameters ({parameters} against dense)"
         f"{f' and {work}' if work else ''}."
     )
@@ -122,7 +122,7 @@ def _loading(report: Report, variant: Variant) -> str:
     builds = facts.builds(report, variant)
     precisions = ""
     if len(builds) > 1:
-        names = sentences.join([f'`precision="{build.precision}"`' for build in builds])
+        names = phrases.join([f'`precision="{build.precision}"`' for build in builds])
         default = facts.default_build(report, variant).precision
         precisions = f"\n\nThe graphs come in {names}; without one it is {default}."
     auto_class = _AUTO_CLASSES[report.task]
@@ -163,21 +163,15 @@ def _limitations(report: Report) -> list[str]:
     else:
         data = (
             f"Quality was measured on {report.test.rows:,} rows of "
-            f"{sentences.join(report.test.files)} (SHA-256 {report.test.sha256}); other domains, "
+            f"{phrases.join(report.test.files)} (SHA-256 {report.test.sha256}); other domains, "
             "lengths and languages can lose more, and the intervals account for the choice of "
             "these rows only."
         )
-    lines = [data]
-    if isinstance(report.search, QualitySearch):
-        lines.append(
-            max_drop.SEARCHED_ON_TEST
-            if report.search.proof is None
-            else max_drop.held_out_sentence(report.search)
-        )
+    lines = [data, *budgets.limitations(report)]
     if report.calibration is not None:
         lines.append(
             f"{facts.units_title(report)} were chosen on {report.calibration.rows:,} rows of "
-            f"{sentences.join(report.calibration.files)}; abilities that those rows do not need "
+            f"{phrases.join(report.calibration.files)}; abilities that those rows do not need "
             "may have been lost."
         )
     if report.throughput is not None:

@@ -1,11 +1,14 @@
-"""The report's plots, drawn once with matplotlib: for files and, themed, for the HTML page.
+"""The report's plots, drawn once with matplotlib: for files, and light and dark for the HTML page.
 
 Models differ in marker and line style as well as in color (Okabe & Ito's color-blind-safe set).
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.report import facts, numbers
 from compressor.report.schema import Report
-from compressor.results import Timing, Variant
+from compressor.results import Comparison, Timing
 from compressor.storage.files import written_at_once
 from compressor.storage.hashes import sha256_of
 from compressor.storage.outputs import update_manifest
@@ -30,6 +33,12 @@ DENSE = "#666666"
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _DENSE_MARKER = "x"
+# Color -> the one on a dark page.
+DARK = {
+    INK: "#d5dbe2", FAINT: "#333c47", DENSE: "#a3aebb",
+    **dict(zip(COLORS, ("#56b4e9", "#f08a4b", "#34c99a", "#e29bc4", "#9ad1f2", "#f0b840"),
+               strict=True)),
+}  # fmt: skip
 _LEGEND_NAME = 28
 _LIMIT_LINE: dict[str, Any] = {"linestyle": ":", "linewidth": 1.2, "markerfacecolor": "none"}
 
@@ -93,19 +102,29 @@ def _looks(report: Report) -> dict[str, Look]:
 
 def _figure(entries: int) -> tuple[Figure, Axes]:
     """A figure whose height leaves room for a legend of that many entries, two in a row."""
+    figure, (axes,) = _panels(1, entries)
+    return figure, axes
+
+
+def _panels(count: int, entries: int) -> tuple[Figure, Sequence[Axes]]:
+    """As `_figure`, with panels side by side that share the vertical axis."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.2, 3.1 + 0.2 * math.ceil(entries / 2)), layout="constrained")
-    return figure, figure.add_subplot()
+    height = 3.1 + 0.2 * math.ceil(entries / (2 * count))
+    figure = Figure(figsize=(5.2 * count, height), layout="constrained")
+    return figure, figure.subplots(1, count, sharey=True, squeeze=False)[0]
 
 
-def _legend(figure: Figure, axes: Axes, handles: Sequence[Line2D], names: Sequence[str]) -> None:
-    """A legend above the axes.
+def _legend(figure: Figure, handles: Sequence[Line2D], names: Sequence[str]) -> None:
+    """A legend above the axes, with two entries in a row for each panel.
 
     Names are set afterwards, because matplotlib leaves out entries whose name begins with "_".
     """
     legend = figure.legend(
-        handles, [f"entry {i}" for i in range(len(names))], loc="outside upper left", ncols=2
+        handles,
+        [f"entry {i}" for i in range(len(names))],
+        loc="outside upper left",
+        ncols=2 * len(figure.axes),
     )
     for text, name in zip(legend.get_texts(), names, strict=True):
         text.set_text(name)
@@ -127,15 +146,70 @@ def _batch_axis(axes: Axes, sizes: Sequence[int]) -> None:
     axes.set_xlabel("batch size (sentences)")
 
 
-def _error_bar(axes: Axes, x: float, bounds: tuple[float, float] | None, color: str) -> None:
-    """An interval as a bar with caps.
+def _error_bar(
+    axes: Axes, at: float, bounds: tuple[float, float] | None, color: str, *, level: bool = False
+) -> None:
+    """An interval as a bar with caps, upright or level.
 
     Not `Axes.errorbar`, which wants the point estimate inside the interval: a percentile interval
     need not contain it.
     """
     if bounds is None or not all(map(math.isfinite, bounds)):
         return
-    axes.plot([x, x], bounds, color=color, linewidth=1.2, marker="_", markersize=6)
+    ends = (bounds, [at, at]) if level else ([at, at], bounds)
+    axes.plot(*ends, color=color, linewidth=1.2, marker="|" if level else "_", markersize=6)
+
+
+def tradeoff_figure(report: Report) -> Figure | None:
+    """The primary metric against the measured speed-up of every build, both with 95% intervals.
+
+    A panel each for the smallest and the largest batch size. None where no build was both compared
+    and timed.
+    """
+    metric = facts.primary_metric(report)
+    shown = [
+        variant
+        for variant in report.variants
+        if facts.comparison(variant, metric) and facts.with_speedup(report, variant)
+    ]
+    if metric is None or not shown:
+        return None
+    sizes = list(dict.fromkeys((facts.batch_sizes(report)[0], facts.batch_sizes(report)[-1])))
+    looks = _looks(report)
+    figure, panels = _panels(len(sizes), len(shown) + 1)
+    for panel, size in zip(panels, sizes, strict=True):
+        handles, dense = [], math.nan
+        for variant in shown:
+            found = facts.comparison(variant, metric)
+            row = next(
+                (r for r in facts.timings(report, variant.name) if r.batch_size == size), None
+            )
+            if found is None or row is None or row.speedup is None:
+                continue
+            look, dense = looks[variant.name], found.dense
+            _error_bar(panel, row.speedup, _score_interval(found), look.color)
+            _error_bar(panel, found.pruned, row.speedup_interval, look.color, level=True)
+            handles += panel.plot([row.speedup], [found.pruned], look.marker, color=look.color)
+        look = looks[report.dense.name]
+        handles += panel.plot([1], [dense], look.marker, color=look.color)
+        panel.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2)
+        panel.set_xlabel("times as fast as dense, measured")
+        _note(panel, f"batch {size}; bars: 95% intervals")
+        panel.margins(x=0.12, y=0.15)
+    panels[0].set_ylabel(_axis_label(metric))
+    names = [looks[model.name].name for model in (*shown, report.dense)]
+    _legend(figure, handles, names)
+    return figure
+
+
+def _score_interval(found: Comparison) -> tuple[float, float]:
+    """The interval of the difference from dense, about the dense score."""
+    return found.dense + found.interval[0], found.dense + found.interval[1]
+
+
+def _axis_label(metric: str) -> str:
+    style = facts.metric_style(metric)
+    return f"{style.label} ({style.unit})" if style.unit else style.label
 
 
 def quality_figure(report: Report) -> Figure | None:
@@ -155,22 +229,20 @@ def quality_figure(report: Report) -> Figure | None:
         return None
     style = facts.metric_style(metric)
     looks = _looks(report)
-    left = facts.left(report, [variant for variant, _ in compared])
+    left = facts.left([variant for variant, _ in compared])
     figure, axes = _figure(len(compared) + 1)
     dense = compared[0][1].dense
     handles = [axes.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2)]
     for variant, found in compared:
         look, x = looks[variant.name], 100 * left.share(variant)
-        ends = (found.dense + found.interval[0], found.dense + found.interval[1])
-        _error_bar(axes, x, ends, look.color)
+        _error_bar(axes, x, _score_interval(found), look.color)
         handles += axes.plot([x], [found.pruned], look.marker, color=look.color)
-    unit = f" ({style.unit})" if style.unit else ""
     axes.set_xlabel(f"{left.label} (%)")
-    axes.set_ylabel(f"{style.label}{unit}")
+    axes.set_ylabel(_axis_label(metric))
     _note(axes, "bars: 95% interval of the difference from dense")
     axes.margins(x=0.12, y=0.15)
     names = [f"{looks[report.dense.name].name} ({numbers.fixed(dense, style.digits)})"]
-    _legend(figure, axes, handles, names + [looks[variant.name].name for variant, _ in compared])
+    _legend(figure, handles, names + [looks[variant.name].name for variant, _ in compared])
     return figure
 
 
@@ -199,13 +271,13 @@ def throughput_figure(report: Report) -> Figure | None:
     _batch_axis(axes, sizes)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("throughput (sentences/s)")
-    _legend(figure, axes, handles, [looks[name].name for name, _ in timed])
+    _legend(figure, handles, [looks[name].name for name, _ in timed])
     return figure
 
 
 def speedup_figure(report: Report) -> Figure | None:
     """Speed-up over dense with intervals, and the theoretical limit; None without speed-ups."""
-    timed = [(v, rows) for v in report.variants if (rows := _with_speedup(report, v))]
+    timed = [(v, rows) for v in report.variants if (rows := facts.with_speedup(report, v))]
     if not timed:
         return None
     looks = _looks(report)
@@ -224,7 +296,7 @@ def speedup_figure(report: Report) -> Figure | None:
     _batch_axis(axes, facts.batch_sizes(report))
     axes.set_ylabel("speed-up over dense (ratio)")
     _note(axes, "bars: 95% interval")
-    _legend(figure, axes, handles, names)
+    _legend(figure, handles, names)
     return figure
 
 
@@ -239,30 +311,86 @@ def _draw_speedups(axes: Axes, rows: Sequence[Timing], look: Look, shift: float)
     return axes.plot(x, measured, color=look.color, marker=look.marker)[0]
 
 
-def _with_speedup(report: Report, variant: Variant) -> list[Timing]:
-    return [row for row in facts.timings(report, variant.name) if row.speedup is not None]
+@dataclass(frozen=True)
+class Plot:
+    """One picture of the report: what draws it, its name for those who cannot see it, its caption.
+
+    Args:
+        draw: inside `plot_style`; None where the report has nothing to draw.
+    """
+
+    draw: Callable[[Report], Figure | None]
+    title: str
+    caption: str
 
 
-FIGURES: dict[str, Callable[[Report], Figure | None]] = {
-    "quality": quality_figure,
-    "throughput": throughput_figure,
-    "speedup": speedup_figure,
+# In the order of importance: the first one leads the page.
+PLOTS: dict[str, Plot] = {
+    "tradeoff": Plot(
+        tradeoff_figure,
+        "Quality against measured speed of all builds; the tables of quality and throughput have "
+        "the numbers",
+        "Quality against measured speed: better is up and to the right. The dashed line is the "
+        "quality of the dense model.",
+    ),
+    "quality": Plot(
+        quality_figure,
+        "Quality against what is left of the models; the table of quality has the numbers",
+        "The dashed line is the dense model.",
+    ),
+    "throughput": Plot(
+        throughput_figure,
+        "Throughput against batch size; the table of throughput has the numbers",
+        "Sentences per second; the models were timed in turns.",
+    ),
+    "speedup": Plot(
+        speedup_figure,
+        "Speed-up and its theoretical limit; the table of throughput has the numbers",
+        "Speed-up measured and what it cannot exceed (dotted, hollow).",
+    ),
 }
-
-
 PLOT_TITLE = "compress: report"  # in the files, to know them by
+
+
+@dataclass(frozen=True)
+class PageImage:
+    """A plot as `data:` addresses for a light and a dark page."""
+
+    plot: Plot
+    light: str
+    dark: str
+
+
+def page_images(report: Report) -> dict[str, PageImage]:
+    """The plots that the report has data for, by name."""
+    images = {}
+    for name, plot in PLOTS.items():
+        with plot_style(name):
+            figure = plot.draw(report)
+            if figure is None:
+                continue
+            buffer = io.StringIO()
+            figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+        svg = buffer.getvalue()
+        dark = re.sub("|".join(DARK), lambda found: DARK[found[0]], svg)
+        images[name] = PageImage(plot, _data_address(svg), _data_address(dark))
+    return images
+
+
+def _data_address(svg: str) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 def save_plots(report: Report, directory: Path) -> list[Path]:
     """Write each plot the report has data for as `NAME.png` (200 dpi) and `NAME.svg`.
 
-    Names are those of `FIGURES`; the background is white, so they read on any page.
+    Names are those of `PLOTS`; the background is white, so they read on any page.
     """
     directory.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, draw in FIGURES.items():
+    for name, plot in PLOTS.items():
         with plot_style(name):
-            figure = draw(report)
+            figure = plot.draw(report)
             if figure is None:
                 continue
             # Without a date, the same report gives the same file.

@@ -1,8 +1,6 @@
 """The report's data: what `report.json` holds, and all that the renderers read.
 
-Versioned by `SCHEMA_VERSION`. Files of all versions so far are read; what they do not have takes
-its default. Version 2 counts units where version 1 counted heads: models have neurons beside heads,
-and what a search tried is named in words. Version 2.1 gives gate rules three verdicts.
+Versioned by `SCHEMA_VERSION`; a file of another version is refused.
 
 Units are in the field names; ratios are pruned over dense where larger is better for pruned.
 """
@@ -20,8 +18,8 @@ from compressor.results import (
     Change,
     Outcome,
     QualitySearch,
-    Record,
-    Scoring,
+    Ranking,
+    ResultModel,
     Source,
     SpeedSearch,
     Throughput,
@@ -32,7 +30,6 @@ from compressor.storage.input_files import read_json
 from compressor.tasks import TASKS
 
 SCHEMA_VERSION = "2.1"
-_READ = ("1", "2")  # major versions
 
 
 def _known_task(name: str) -> str:
@@ -41,7 +38,7 @@ def _known_task(name: str) -> str:
     return name
 
 
-class Run(Record):
+class Run(ResultModel):
     """The facts of one run, in a report that combines the variants of several runs."""
 
     variants: list[str]  # the names they have in the report
@@ -58,7 +55,7 @@ class Run(Record):
     search: SpeedSearch | QualitySearch | None = None
 
 
-class Report(Record):
+class Report(ResultModel):
     """All results of a run; in a report that combines several runs, what they have in common."""
 
     schema_version: str = SCHEMA_VERSION
@@ -73,7 +70,7 @@ class Report(Record):
     calibration: Source | None  # likewise
     test: Source | None
     shared_rows: Whole = 0  # test rows whose texts are calibration rows too
-    scoring: Scoring | None  # of the variants whose own `scoring` is None
+    scoring: Ranking | None  # of the variants whose own `scoring` is None
     dense: Variant
     variants: list[Variant]
     throughput: Throughput | None
@@ -130,15 +127,14 @@ def load_report(path: Path) -> Report:
             f"{path} is not JSON ({error}); {_WANTED}", id="report-not-json"
         ) from error
     version = str(data.get("schema_version", ""))[:40] if isinstance(data, dict) else ""
-    if version.split(".")[0] not in _READ:
+    if version != SCHEMA_VERSION:
         raise InputError(
-            f"{path} has report schema {version or 'none'}, this version reads up to "
+            f"{path} has report schema {version or 'none'}, this version reads "
             f"{SCHEMA_VERSION}; write it again with `compress run`",
             id="report-version",
         )
     try:
-        # Once read it is of this version, and is written so.
-        return Report.model_validate(data | {"schema_version": SCHEMA_VERSION}, context=FROM_FILE)
+        return Report.model_validate(data, context=FROM_FILE)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part)[:40] for part in first["loc"])

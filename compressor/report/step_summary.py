@@ -9,10 +9,14 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from compressor.report import facts, gate_text, markdown, numbers, sentences, tables, unit_tables
+from compressor.report import facts, gate_text, markdown, numbers, sentences
+from compressor.report.formats import ReportFormat
 from compressor.report.rule_kinds import worst_of
 from compressor.report.schema import Report
+from compressor.report.sections import Section, sections
+from compressor.report.table import ReportTable
 
 SUMMARY_BYTES = 1_000_000  # GitHub takes 1 MiB from a step
 COMMENT_BYTES = 60_000  # and 65,536 characters of a comment
@@ -27,7 +31,8 @@ _SIGNS = {"passed": "✅ Passed", "failed": "❌ Failed", "inconclusive": "⚠�
 
 def render_summary(report: Report) -> str:
     """What goes to `$GITHUB_STEP_SUMMARY`, at most `SUMMARY_BYTES` long."""
-    return _fitted([*_opening(report), *_table(report)], _folded(report), SUMMARY_BYTES)
+    first, folds = _parts(report)
+    return _fitted([*_opening(report), *first], folds, SUMMARY_BYTES)
 
 
 def render_comment(report: Report) -> str:
@@ -36,8 +41,8 @@ def render_comment(report: Report) -> str:
     Its first line is a marker, the same for all reports about a model, by which the comment of an
     earlier run is found and replaced.
     """
-    opening = [marker(report), *_opening(report), *_table(report)]
-    return _fitted(opening, _folded(report)[:3], COMMENT_BYTES)
+    first, folds = _parts(report)
+    return _fitted([marker(report), *_opening(report), *first], folds[:3], COMMENT_BYTES)
 
 
 def marker(report: Report) -> str:
@@ -45,8 +50,7 @@ def marker(report: Report) -> str:
     return f"{MARKER}{hashlib.sha256(report.model.encode('utf-8', 'replace')).hexdigest()[:16]} -->"
 
 
-def is_ours(text: str) -> bool:
-    """Whether a text is a summary or a comment of these functions."""
+def _is_own(text: str) -> bool:
     return text.startswith(MARKER) or _TITLE.match(text) is not None
 
 
@@ -75,50 +79,32 @@ def _short_verdict(report: Report) -> str:
     return sentences.in_short(report, variant) or ""
 
 
-def _table(report: Report) -> list[str]:
-    """The one table that is seen at once: the rules, or without rules the quality."""
-    found = tables.gate(report) or tables.quality(report) or unit_tables.size(report)
-    return _rendered(found)
+# Sections that can be opened, the most important first.
+_FOLDED = (
+    *("gate", "baseline", "quality", "throughput", "size", "verification"),
+    *("origin", "environment"),
+)
 
 
-def _folded(report: Report) -> list[str]:
-    """What can be opened, the most important first."""
-    parts = [
-        ("Compared with the baseline", tables.baseline(report)),
-        ("Quality", tables.quality(report) if report.gate else None),
-        ("Throughput", tables.throughput(report)),
-        ("Size", unit_tables.size(report)),
-        ("Verification", tables.checks(report)),
-    ]
-    blocks = [_fold(title, _rendered(table)) for title, table in parts if table is not None]
-    for title, pairs in (
-        ("How it was made", tables.origin(report, directories=False)),
-        ("Environment", tables.environment(report)),
-    ):
-        lines = [
-            f"- **{_inert(markdown.escape, key)}**: {_inert(markdown.escape, value)}"
-            for key, value in pairs
-        ]
-        blocks.append(_fold(title, ["\n".join(lines)]))
-    return blocks
+def _parts(report: Report) -> tuple[list[str], list[str]]:
+    """The one table that is seen at once (the rules, or else the first there is), and the folds."""
+    by_key = {section.key: section for section in sections(report, directories=False)}
+    found = [by_key[key] for key in _FOLDED if key in by_key and by_key[key].tables]
+    first = next(s for s in found if s.key in ("gate", "quality", "size"))
+    return [_rendered(first.tables[0])], [_fold(section) for section in found if section != first]
 
 
-def _fold(title: str, blocks: Sequence[str]) -> str:
-    body = "\n\n".join(blocks)
-    return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
+def _fold(section: Section) -> str:
+    body = "\n\n".join(map(_rendered, section.tables))
+    return f"<details><summary>{section.title}</summary>\n\n{body}\n\n</details>"
 
 
-def _rendered(table: tables.Table | None) -> list[str]:
-    if table is None:
-        return []
-    rows = [[_inert(markdown.escape_cell, cell) for cell in row] for row in table.rows[:_MOST_ROWS]]
-    titles = [_inert(markdown.escape_cell, column.title) for column in table.columns]
-    rules = [" ---: " if column.numeric else " --- " for column in table.columns]
-    lines = [f"| {' | '.join(titles)} |", f"|{'|'.join(rules)}|"]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    left = len(table.rows) - len(rows)
-    more = [f"{left:,} more rows are in the report."] if left else []
-    return ["\n".join(lines), *more]
+def _rendered(table: ReportTable) -> str:
+    most = _MOST_ROWS if table.columns else len(table.rows)
+    left = len(table.rows) - most
+    more = f"\n\n{left:,} more rows are in the report." if left > 0 else ""
+    shown = replace(table, rows=table.rows[:most])
+    return markdown.table_block(shown, lambda text: _inert(markdown.escape, text)) + more
 
 
 def _inert(escape: Callable[[str], str], text: str) -> str:
@@ -146,3 +132,7 @@ def _fitted(opening: Sequence[str], folded: Sequence[str], most: int) -> str:
 
 def _size(blocks: Sequence[str]) -> int:
     return sum(len(block.encode("utf-8", "replace")) + 2 for block in blocks)
+
+
+SUMMARY = ReportFormat("summary.md", render_summary, _is_own, for_ci=True)
+COMMENT = ReportFormat("comment.md", render_comment, _is_own, for_ci=True)

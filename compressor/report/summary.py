@@ -7,11 +7,12 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from compressor.report import facts, gate_text, numbers, sentences, unit_tables
+from compressor.report import facts, gate_text, numbers, phrases, sentences, unit_tables
 from compressor.report.rule_kinds import worst_of
 from compressor.report.schema import Report
+from compressor.report.table import Column, columns, plain_table
 from compressor.report.text_table import render_table
-from compressor.results import Comparison, Record, Throughput, Timing, Variant
+from compressor.results import Comparison, ResultModel, Throughput, Timing, Variant
 
 WIDTH = 100
 _NAME_WIDTH = 24
@@ -38,7 +39,7 @@ def _size_table(report: Report) -> str:
     metric = facts.primary_metric(report)
     title = facts.metric_style(metric).label if metric else "quality"
     neurons = bool(facts.neuron_kinds(report))
-    columns = [
+    titles = [
         "heads",
         *(["neurons", "multiply-adds"] if neurons else []),
         f"{title} (difference, 95% interval)",
@@ -55,12 +56,11 @@ def _size_table(report: Report) -> str:
         ]
         for model in facts.models(report)
     ]
-    others = render_table(columns, rows, align="r" * len(columns))
+    others = render_table(plain_table([Column(title) for title in titles], rows))
     room = WIDTH - 2 - max(map(len, others.splitlines()))
     names = [_shorten(model.name, min(room, _NAME_WIDTH)) for model in facts.models(report)]
-    return render_table(
-        ["model", *columns], [[name, *row] for name, row in zip(names, rows, strict=True)]
-    )
+    named = ([name, *row] for name, row in zip(names, rows, strict=True))
+    return render_table(plain_table(columns("model", *titles), named))
 
 
 def _quality_cell(model: Variant, metric: str | None) -> str:
@@ -70,9 +70,7 @@ def _quality_cell(model: Variant, metric: str | None) -> str:
     found = facts.comparison(model, metric)
     if found is None:
         return numbers.fixed(facts.value(model, metric), digits)
-    score = numbers.fixed(found.pruned, digits)
-    difference = numbers.fixed(found.difference, digits, sign=True)
-    return f"{score} ({difference} {numbers.interval(found.interval, digits, sign=True)})"
+    return f"{numbers.fixed(found.pruned, digits)} ({phrases.change(found)})"
 
 
 def _speed_tables(report: Report) -> Iterator[str]:
@@ -86,12 +84,12 @@ def _speed_tables(report: Report) -> Iterator[str]:
     }
     while sizes:
         for count in range(len(sizes), 0, -1):
-            columns = ["sentences/s (speed-up)", *(f"batch {size}" for size in sizes[:count])]
+            titles = columns("sentences/s (speed-up)", *(f"batch {size}" for size in sizes[:count]))
             rows = [
                 [_shorten(name), *(_speed_cell(timings.get(size)) for size in sizes[:count])]
                 for name, timings in by_model.items()
             ]
-            table = render_table(columns, rows)
+            table = render_table(plain_table(titles, rows))
             if max(map(cell_len, table.splitlines())) <= WIDTH:
                 break
         yield table
@@ -102,7 +100,7 @@ def _speed_cell(row: Timing | None) -> str:
     if row is None:
         return numbers.ABSENT
     speed = numbers.adaptive(row.sentences_per_second)
-    return speed if row.speedup is None else f"{speed} ({sentences.speedup(row)})"
+    return speed if row.speedup is None else f"{speed} ({phrases.speedup(row)})"
 
 
 def _shorten(name: str, width: int = _NAME_WIDTH) -> str:
@@ -121,7 +119,7 @@ def timing_table(throughput: Throughput) -> str:
         memory = "" if row.peak_memory_mib is None else f"{row.peak_memory_mib:.0f}"
         speedup = ""
         if row.speedup is not None:
-            speedup = f"{row.speedup:.2f} {numbers.interval(row.speedup_interval, 2)}"
+            speedup = phrases.speedup(row)
             speedup += "" if row.limit is None else f" ({row.limit:.2f})"
         rows.append(
             [
@@ -134,8 +132,12 @@ def timing_table(throughput: Throughput) -> str:
                 speedup,
             ]
         )
-    columns = ["batch", "model", "sent/s", "tok/s", "p50 ms", "p90", "p99", "MiB"]
-    table = render_table([*columns, "speed-up (limit)"], rows, align="rlrrrrrrl")
+    titles = (
+        Column("batch"),
+        *columns("model", "sent/s", "tok/s", "p50 ms", "p90", "p99", "MiB"),
+        *columns("speed-up (limit)"),
+    )
+    table = render_table(plain_table(titles, rows))
     return (
         f"{throughput.provider}, {throughput.precision}, {throughput.threads} threads, "
         f"lengths: {throughput.lengths}\n{table}"
@@ -168,7 +170,7 @@ def gate_summary(report: Report) -> dict[str, Any]:
     }
 
 
-def _plain(record: Record) -> dict[str, Any]:
+def _plain(record: ResultModel) -> dict[str, Any]:
     """A result as JSON values."""
     return {
         name: _finite(value)

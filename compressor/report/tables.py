@@ -1,91 +1,81 @@
-"""The report's tables as rows of text, shared by the Markdown and the HTML rendering."""
+"""The report's tables, from its numbers to cells of text; every format shows these.
+
+A cell says nothing that another table says: units and sizes of a model stand in `unit_tables.size`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 from compressor.report import facts, gate_text, numbers
 from compressor.report.schema import Report
-from compressor.results import Change, Scoring, Source, Timing, Variant
+from compressor.report.table import Column, ReportTable, columns, named_values
+from compressor.results import Change, Comparison, Ranking, Source, Timing, Variant
 from compressor.tasks import get_task
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column's heading, and whether it holds numbers (set flush right)."""
-
-    title: str
-    numeric: bool = True
-
-
-@dataclass(frozen=True)
-class Table:
-    """A captioned table; every row has one text per column, the first one names the row."""
-
-    key: str
-    caption: str
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-
 
 Pairs = list[tuple[str, str]]
 
 
-def columns(text: str, *numeric: str) -> tuple[Column, ...]:
-    """Comma-separated titles of text columns, then the numeric ones."""
-    named = tuple(Column(title, numeric=False) for title in text.split(", "))
-    return named + tuple(Column(title) for title in numeric)
-
-
-def quality(report: Report) -> Table | None:
+def quality(report: Report) -> ReportTable | None:
     """Every metric of every model with its difference from dense; None without test rows."""
-    rows = []
-    for metric in facts.metrics(report):
-        rows += [_quality_row(report, model, metric) for model in facts.models(report)]
+    rows = [
+        row
+        for metric in facts.metrics(report)
+        for model in facts.models(report)
+        for row in _quality_rows(report, model, metric)
+    ]
     if not rows:
         return None
-    return Table(
+    return ReportTable(
         key="quality",
         caption="Quality on the test rows. The interval is the 95% interval of the difference "
         "(pruned minus dense) by paired bootstrap; p is two-sided, for accuracy by McNemar's exact "
         "test. A difference is significant if p is below 0.05 and the interval excludes 0.",
         columns=(
-            *columns("Model, Metric", "Score", "Difference", "95% interval", "p"),
+            *columns("Model, Metric", "Score"),
+            *columns("Against", "Difference", "95% interval", "p"),
             Column("Result", numeric=False),
         ),
         rows=tuple(rows),
     )
 
 
-def _quality_row(report: Report, model: Variant, metric: str) -> tuple[str, ...]:
+def _quality_rows(report: Report, model: Variant, metric: str) -> Iterator[tuple[str, ...]]:
+    """A row against dense, and one against the float32 model for another precision of it."""
     style = facts.metric_style(metric)
     label = f"{style.label} ({style.unit})" if style.unit else style.label
-    found = facts.comparison(model, metric)
+    compared = facts.comparison(model, metric)
     score = facts.value(model, metric)
-    if score is None and found is not None:
-        score = found.pruned
+    if score is None and compared is not None:
+        score = compared.pruned
     start = (model.name, label, numbers.fixed(score, style.digits))
     if model is report.dense:
-        return (*start, "", "", "", "reference")
-    if found is None:
+        yield (*start, "", "", "", "", "reference")
+    elif compared is None:
         missing = "not measured" if score is None else "not compared"
-        return (*start, numbers.ABSENT, numbers.ABSENT, numbers.ABSENT, missing)
+        yield (*start, "", *[numbers.ABSENT] * 3, missing)
+    else:
+        yield (*start, report.dense.name, *_difference(compared, style.digits))
+    for compared in model.base_comparisons:
+        if compared.metric == metric:
+            yield (*start, model.base, *_difference(compared, style.digits))
+
+
+def _difference(compared: Comparison, digits: int) -> tuple[str, ...]:
     return (
-        *start,
-        numbers.fixed(found.difference, style.digits, sign=True),
-        numbers.interval(found.interval, style.digits, sign=True),
-        numbers.p_value(found.p_value),
-        facts.JUDGMENT_WORDS[facts.judge(found)],
+        numbers.fixed(compared.difference, digits, sign=True),
+        numbers.interval(compared.interval, digits, sign=True),
+        numbers.p_value(compared.p_value),
+        facts.JUDGMENT_WORDS[facts.judge(compared)],
     )
 
 
-def throughput(report: Report) -> Table | None:
+def throughput(report: Report) -> ReportTable | None:
     """Speed of every model at every batch size; None where nothing was timed."""
     if report.throughput is None:
         return None
     kind = "generated" if get_task(report.task).generates else "source"
-    return Table(
+    return ReportTable(
         key="throughput",
         caption="Throughput by batch size. Latency is that of one batch; tokens are "
         f"{kind} tokens; the interval is the 95% interval of the speed-up. The limit is what the "
@@ -128,11 +118,11 @@ def _throughput_cells(report: Report, row: Timing) -> tuple[str, ...]:
     )
 
 
-def shapes(report: Report) -> Table | None:
+def shapes(report: Report) -> ReportTable | None:
     """The shape that was timed at each batch size with its two limits; None without timings."""
     if report.throughput is None:
         return None
-    return Table(
+    return ReportTable(
         key="shapes",
         caption="Shapes that were timed (mean tokens per row) and the limits they imply: dense "
         "over pruned in multiply-adds and in bytes moved.",
@@ -174,7 +164,7 @@ def _by_batch(
     )
 
 
-def checks(report: Report) -> Table | None:
+def checks(report: Report) -> ReportTable | None:
     """Verification of every model; None where no check is recorded."""
     rows = tuple(
         (
@@ -190,7 +180,7 @@ def checks(report: Report) -> Table | None:
     )
     if not rows:
         return None
-    return Table(
+    return ReportTable(
         key="checks",
         caption="Verification: the largest deviation seen and the tolerance it had to meet.",
         columns=(
@@ -201,11 +191,11 @@ def checks(report: Report) -> Table | None:
     )
 
 
-def gate(report: Report) -> Table | None:
+def gate(report: Report) -> ReportTable | None:
     """Gate rules and whether they are met; None without rules."""
     if not report.gate:
         return None
-    return Table(
+    return ReportTable(
         key="gate",
         caption="Gate: every rule for every variant, by 95% confidence bounds.",
         columns=columns("Model, Rule, Result, Measured"),
@@ -216,11 +206,11 @@ def gate(report: Report) -> Table | None:
     )
 
 
-def baseline(report: Report) -> Table | None:
+def baseline(report: Report) -> ReportTable | None:
     """What changed since an earlier run; None where none was compared with."""
     if not report.changes:
         return None
-    return Table(
+    return ReportTable(
         key="baseline",
         caption="Compared with the baseline: what each run measured against its own dense model. "
         "Intervals are of the change, of speed-ups of the ratio.",
@@ -242,7 +232,7 @@ def _change_row(change: Change) -> tuple[str, ...]:
     return (change.variant, change.what, *values, bounds, gate_text.change_result(change) + note)
 
 
-def origin(report: Report, *, directories: bool = True) -> Pairs:
+def origin(report: Report, *, directories: bool = True) -> ReportTable | None:
     """The model, the method, the data and the runs.
 
     Args:
@@ -274,9 +264,9 @@ def origin(report: Report, *, directories: bool = True) -> Pairs:
     pairs += _by_run(report, "Command", [run.command for run in runs])
     pairs += _by_run(report, "Created", [run.created for run in runs])
     pairs += _by_run(report, "compress", [run.tool_version for run in runs])
-    if directories:
-        return pairs
-    return [(title, facts.without_directories(text)) for title, text in pairs]
+    if not directories:
+        pairs = [(title, facts.without_directories(text)) for title, text in pairs]
+    return named_values("origin", "Model, method and data.", pairs)
 
 
 def _by_run(report: Report, title: str, texts: Sequence[str]) -> Pairs:
@@ -290,7 +280,7 @@ def _by_run(report: Report, title: str, texts: Sequence[str]) -> Pairs:
     ]
 
 
-def _scoring(scoring: Scoring | None, of: str) -> Pairs:
+def _scoring(scoring: Ranking | None, of: str) -> Pairs:
     if scoring is None:
         return [(f"Scores{of}", "none")]
     cost = ", ".join(f"{k} {numbers.adaptive(v)}" for k, v in scoring.cost.items())
@@ -321,7 +311,7 @@ def _source(source: Source | None) -> str:
     return f"{source.rows:,} rows of {', '.join(source.files)}; SHA-256 {source.sha256}"
 
 
-def signatures(report: Report) -> Pairs:
+def signatures(report: Report) -> ReportTable | None:
     """Metric signatures, one per model where they differ: such values cannot be compared."""
     pairs: Pairs = []
     for metric in facts.metrics(report):
@@ -335,10 +325,10 @@ def signatures(report: Report) -> Pairs:
             pairs.append((label, next(iter(by_model.values()))))
         else:
             pairs += [(f"{label} of {name}", text) for name, text in by_model.items()]
-    return pairs
+    return named_values("signatures", "Signatures of the metrics.", pairs)
 
 
-def environment(report: Report) -> Pairs:
+def environment(report: Report) -> ReportTable | None:
     """Provider, hardware and versions of the measurements."""
     pairs: Pairs = []
     if report.throughput is not None:
@@ -354,4 +344,4 @@ def environment(report: Report) -> Pairs:
     for settings in ([run.hardware for run in runs], [run.versions for run in runs]):
         for name in dict.fromkeys(key for of_run in settings for key in of_run):
             pairs += _by_run(report, name, [of_run.get(name, "none") for of_run in settings])
-    return pairs
+    return named_values("environment", "Where the measurements were taken.", pairs)

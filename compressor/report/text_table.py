@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from compressor.report.numbers import printable
-
-if TYPE_CHECKING:
-    from rich.console import JustifyMethod
-
-_ALIGNMENTS: dict[str, JustifyMethod] = {"l": "left", "r": "right"}
+from compressor.report.table import ReportTable
 
 
-def render_table(
-    columns: Sequence[str] | None, rows: Sequence[Sequence[str]], align: str | None = None
-) -> str:
-    """Aligned columns, two spaces between them; one line per row and one for the titles.
+def render_table(table: ReportTable) -> str:
+    """Aligned columns, two spaces between them; one line per row and one for the titles, if any.
 
-    Args:
-        columns: titles; None for a table without.
-        rows: cells as text; the last cells of a row may be left out.
-        align: `l` (left) or `r` (right) for each column; None: the first left, all others right.
+    Without columns, the first cell stands left and all others right. The last cells of a row may be
+    left out. The caption is not shown.
 
     Returns:
         The lines, without a newline at the end and without spaces at the ends of lines.
@@ -30,18 +19,20 @@ def render_table(
     from rich.table import Table
     from rich.text import Text
 
-    lines = [*([columns] if columns is not None else []), *rows]
+    titles = [tuple(column.title for column in table.columns)] if table.columns else []
+    lines = [*titles, *table.rows]
     if not lines:
         return ""
-    table = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
-    for letter in align or "l" + "r" * (max(map(len, lines)) - 1):
-        table.add_column(justify=_ALIGNMENTS[letter], no_wrap=True)
+    grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
+    widest = max(map(len, lines))
+    for right in [column.numeric for column in table.columns] or [False] + [True] * (widest - 1):
+        grid.add_column(justify="right" if right else "left", no_wrap=True)
     for cells in lines:
-        table.add_row(*(Text(printable(cell)) for cell in cells))
+        grid.add_row(*(Text(printable(cell)) for cell in cells))
     # As wide as the table wants to be, whatever the terminal and its variables say.
     console = Console(
         width=1_000_000, color_system=None, force_terminal=False, legacy_windows=False
     )
     with console.capture() as captured:
-        console.print(table)
+        console.print(grid)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from compressor.report import facts, numbers
 from compressor.report.schema import Report
-from compressor.report.tables import Column, Table, columns
+from compressor.report.table import Column, ReportTable, columns
 from compressor.results import Variant
 
 
-def size(report: Report) -> Table:
+def size(report: Report) -> ReportTable:
     """Units per kind, multiply-adds, parameters and file sizes of every model."""
     neurons = facts.neuron_kinds(report)
     shown = [(kind, _title(kind)) for kind in facts.attention_kinds(report)]
     shown.append(("heads", "All heads"))
     if neurons:
         shown += [*((kind, _title(kind)) for kind in neurons), ("neurons", "All neurons")]
-    counted = any(model.macs_share is not None for model in report.variants)
 
     def row(model: Variant) -> tuple[str, ...]:
         same = model is report.dense
@@ -27,7 +26,7 @@ def size(report: Report) -> Table:
             model.name,
             model.precision,
             *(kept(model, which) for which, _ in shown),
-            *([macs(model)] if counted else []),
+            macs(model),
             f"{model.parameters:,}",
             "" if same else numbers.change(model.parameters, report.dense.parameters),
             *(
@@ -37,14 +36,21 @@ def size(report: Report) -> Table:
             ),
         )
 
-    return Table(
+    return ReportTable(
         key="size",
-        caption=_size_caption(neurons=bool(neurons), counted=counted),
+        caption=_size_caption(neurons=bool(neurons)),
         columns=columns(
             "Model, Precision",
             *(title for _, title in shown),
-            *(["Multiply-adds"] if counted else []),
-            *("Parameters", "Change", "Checkpoint MB", "Change", "ONNX MB", "Change"),
+            *(
+                "Multiply-adds",
+                "Parameters",
+                "Change",
+                "Checkpoint MB",
+                "Change",
+                "ONNX MB",
+                "Change",
+            ),
         ),
         rows=tuple(row(model) for model in facts.models(report)),
     )
@@ -54,42 +60,37 @@ def _title(kind: str) -> str:
     return facts.kind_label(kind).capitalize()
 
 
-def _size_caption(*, neurons: bool, counted: bool) -> str:
+def _size_caption(*, neurons: bool) -> str:
     kept = "Heads and neurons" if neurons else "Heads"
-    shares = (
-        " Multiply-adds are a share of dense at the lengths of the rows, the vocabulary included."
-    )
     return (
         f"{kept} kept of {kept.lower()} before, parameters and file sizes, with the change against "
-        f"dense.{shares if counted else ''} 1 MB is 1,000,000 bytes."
+        "dense. Multiply-adds are a share of dense at the lengths of the rows, the vocabulary "
+        "included. 1 MB is 1,000,000 bytes."
     )
 
 
 def kept(model: Variant, which: str) -> str:
-    """`72/144`: units kept of units before; `all` of neurons that the report does not count."""
-    total = facts.total(model, which)
-    return f"{facts.kept(model, which):,}/{total:,}" if total else "all"
+    """`72/144`: units kept of units before."""
+    return f"{facts.kept(model, which):,}/{facts.total(model, which):,}"
 
 
 def macs(model: Variant) -> str:
     """What is left of the dense model's multiply-adds, for example `52.1%`."""
-    return numbers.ABSENT if model.macs_share is None else numbers.percent(model.macs_share, 1, 1)
+    return numbers.percent(model.macs_share, 1, 1)
 
 
-def layers(report: Report) -> Table:
+def layers(report: Report) -> ReportTable:
     """Which heads every layer of every variant keeps, and how many neurons."""
 
     def cell(variant: Variant, name: str) -> str:
         if name not in variant.kept:
-            neurons = variant.neurons.get(name)
-            return "all" if neurons is None else f"{variant.kept_neurons[name]:,}/{neurons:,}"
+            return f"{variant.kept_neurons[name]:,}/{variant.neurons[name]:,}"
         heads = variant.kept[name]
         listed = " ".join(str(head) for head in sorted(heads)) or "none"
         return f"{len(heads)}/{variant.heads[name]}: {listed}"
 
-    largest = max(facts.models(report), key=lambda model: len(facts.totals(model)))
-    names = [name for kind in facts.kinds(report) for name in facts.layers(largest, kind)]
-    return Table(
+    names = [name for kind in facts.kinds(report) for name in facts.layers(report.dense, kind)]
+    return ReportTable(
         key="layers",
         caption="Heads kept in each layer: how many of how many, and which."
         + (" Of neurons, how many." if facts.neuron_kinds(report) else ""),

@@ -17,8 +17,8 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.options.assemble import assemble
 from compressor.options.declare import flag_name
 from compressor.recovery import RecoveryMethod
-from compressor.report.rules import MaxDrop as MaxDropRule
-from compressor.report.rules import MinSpeedup, Rule, parse_rules, require_metrics
+from compressor.report.rule_kinds import Rule
+from compressor.report.rules import parse_rules
 from compressor.request.plan import RunPlan
 from compressor.request.recipe import Recipe, ScoreRequest
 from compressor.request.sections import Benchmark, CalibrationData, Columns, Evaluation, Gate
@@ -31,13 +31,7 @@ def gate_rules(gate: Gate) -> list[Rule]:
     Raises:
         UsageError: one has another form, or two limit the same number.
     """
-    return parse_rules(
-        gate.max_metric_drop,
-        gate.min_speedup,
-        max_size_mb=gate.max_size_mb,
-        max_macs=gate.max_macs,
-        max_parameters=gate.max_parameters,
-    )
+    return parse_rules(gate.model_dump())
 
 
 def check_recipe(recipe: Recipe, rules: Sequence[Rule]) -> None:
@@ -51,13 +45,12 @@ def check_recipe(recipe: Recipe, rules: Sequence[Rule]) -> None:
         )
     _check_budget(recipe)
     for rule in rules:
-        if isinstance(rule, MaxDropRule) and recipe.data.test is None:
+        if rule.needs_test_rows and recipe.data.test is None:
             raise UsageError(
-                f"--max-metric-drop {rule.text} needs --test FILE to measure quality on",
-                id="test-rows-missing",
+                f"--{rule.name} needs --test FILE to measure quality on", id="test-rows-missing"
             )
-        if isinstance(rule, MinSpeedup):
-            _require_timing(recipe.throughput, f"--min-speedup {rule.text}", rule.batch_size)
+        if rule.needs_timing:
+            _require_timing(recipe.throughput, f"--{rule.name}", rule.batch_size)
 
 
 def _check_method(recipe: Recipe) -> None:
@@ -153,7 +146,8 @@ def check_model(plan: RunPlan, checkpoint: Checkpoint, task: Task) -> None:
             f"--task {plan.task} does not fit {plan.model.path}, a {task.name} model; leave it out",
             id="task-of-another-model",
         )
-    require_metrics(plan.rules, task)
+    for rule in plan.rules:
+        rule.require_task(task)
     check_columns(plan.data, task)
     if plan.target_text is not None:
         require_target(checkpoint, task, plan.target_text)

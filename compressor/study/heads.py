@@ -16,7 +16,7 @@ from compressor.importance.ablation_runs import answers_without_units
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.report import numbers
 from compressor.report.facts import kind_label, metric_style, significant
-from compressor.report.tables import Table
+from compressor.report.table import ReportTable
 from compressor.study.job import Job, dense_answers, judge, make_batches
 from compressor.study.output import Result, table
 from compressor.study.plotting import by_kind, heat_map, metric_label, point_label
@@ -163,7 +163,9 @@ def _result(job: Job, data: dict[str, Any], layers: dict[str, list[dict[str, Any
     )
 
 
-def _grid(kind: str, layers: dict[str, Any], names: list[str], label: str, digits: int) -> Table:
+def _grid(
+    kind: str, layers: dict[str, Any], names: list[str], label: str, digits: int
+) -> ReportTable:
     """The change without each head: a row per layer, a column per head."""
     width = max(len(layers[name]) for name in names)
     rows = []
@@ -178,7 +180,7 @@ def _grid(kind: str, layers: dict[str, Any], names: list[str], label: str, digit
     return table(caption, titles, rows)
 
 
-def _details(layers: dict[str, list[dict[str, Any]]], digits: int) -> Table:
+def _details(layers: dict[str, list[dict[str, Any]]], digits: int) -> ReportTable:
     rows = [
         (
             name,

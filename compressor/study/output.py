@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
-from compressor.report import sentences, text_table
+from compressor.report import phrases
 from compressor.report.markdown import bullets, escape, render_table
-from compressor.report.tables import Column, Table
+from compressor.report.table import Column, ReportTable
+from compressor.report.text_table import render_table as text_of
 from compressor.storage.files import require_directory, write_at_once, write_json, written_at_once
 from compressor.storage.workspace import STATE
 
@@ -37,20 +38,22 @@ class Result:
     title: str
     data: dict[str, Any]
     sentences: list[str]
-    tables: list[Table]
+    tables: list[ReportTable]
     draw: Callable[[], Figure]
-    details: list[Table] = field(default_factory=list)
+    details: list[ReportTable] = field(default_factory=list)
 
     def with_shared_rows(self, shared: int, total: int) -> Result:
         """The result with a warning that test rows are calibration rows too."""
-        warning = f"{sentences.shared_rows(shared, total)}."
+        warning = f"{phrases.shared_rows(shared, total)}."
         return replace(self, sentences=[*self.sentences, warning])
 
 
-def table(caption: str, titles: str, rows: Sequence[tuple[str, ...]], texts: int = 1) -> Table:
+def table(
+    caption: str, titles: str, rows: Sequence[tuple[str, ...]], texts: int = 1
+) -> ReportTable:
     """A table with comma-separated titles; the first `texts` columns hold no numbers."""
     columns = tuple(Column(t, numeric=i >= texts) for i, t in enumerate(titles.split(", ")))
-    return Table(key="", caption=caption, columns=columns, rows=tuple(rows))
+    return ReportTable(key="", caption=caption, columns=columns, rows=tuple(rows))
 
 
 def require_output(output: Path) -> None:
@@ -97,7 +100,5 @@ def render_text(result: Result) -> str:
     """The sentences and the short tables, for a terminal."""
     blocks = ["\n".join(result.sentences)]
     for shown in result.tables:
-        titles = [column.title for column in shown.columns]
-        align = "".join("r" if column.numeric else "l" for column in shown.columns)
-        blocks.append(f"{shown.caption}\n{text_table.render_table(titles, shown.rows, align)}")
+        blocks.append(f"{shown.caption}\n{text_of(shown)}")
     return "\n\n".join(blocks)

@@ -7,7 +7,7 @@ from typing import Any
 from compressor.report import numbers
 from compressor.report.facts import kind_label
 from compressor.report.plots import COLORS, FAINT
-from compressor.report.tables import Table
+from compressor.report.table import ReportTable
 from compressor.study.job import Job
 from compressor.study.output import Result, table
 from compressor.study.plotting import MARKERS, head_panels
@@ -138,7 +138,7 @@ _TITLES = (
 )
 
 
-def _head_table(data: Facts, caption: str, *, everything: bool) -> Table:
+def _head_table(data: Facts, caption: str, *, everything: bool) -> ReportTable:
     rows = [
         _cells(data, name, head)
         for name, layer in data["heads_roles"].items()
@@ -150,15 +150,15 @@ def _head_table(data: Facts, caption: str, *, everything: bool) -> Table:
     return table(caption, titles, rows, texts=3)
 
 
-def _roles(data: Facts) -> Table:
+def _roles(data: Facts) -> ReportTable:
     return _head_table(data, "Heads with a role.", everything=False)
 
 
-def _all_heads(data: Facts) -> Table:
+def _all_heads(data: Facts) -> ReportTable:
     return _head_table(data, "All self-attention heads.", everything=True)
 
 
-def _relations(data: Facts) -> Table:
+def _relations(data: Facts) -> ReportTable:
     rows = []
     for one in data["relations"]:
         name, head = max(
@@ -194,7 +194,7 @@ def _relations(data: Facts) -> Table:
     )
 
 
-def _survival(data: Facts) -> Table:
+def _survival(data: Facts) -> ReportTable:
     rows = [
         (
             kind_label(one["kind"]),

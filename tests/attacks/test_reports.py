@@ -12,16 +12,16 @@ from hypothesis import given, settings
 
 from compressor.commands import invoke
 from compressor.errors import InputError
-from compressor.report import RENDERERS, render
-from compressor.report.rules import check, parse_rules
+from compressor.report import FORMATS, render
+from compressor.report.rules import check
 from compressor.report.schema import load_report, render_json
 from compressor.report.summary import short_table, summary
 from tests.attacks import fuzz_changes
 from tests.helpers.errors import raises
-from tests.helpers.report_samples import translator_report
+from tests.helpers.report_samples import rules, translator_report
 
 REPORT: dict[str, Any] = json.loads(render_json(translator_report()))
-RULES = parse_rules(["bleu=1"], ["0.5", "0.5@8"])
+RULES = rules(["bleu=1"], ["0.5", "0.5@8"])
 
 
 def changed(place: tuple[Any, ...], value: Any) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def test_values_of_other_types_end_as_input_errors_or_are_rendered(tmp_path, dra
         check(report, RULES)
     except InputError:
         return
-    for name in RENDERERS:
+    for name in FORMATS:
         if name != "html":  # the same sentences and tables, and slow plots
             render(report, name)
     short_table(report)

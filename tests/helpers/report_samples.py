@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from compressor.report import facts
+from compressor.report.rule_kinds import MaxDropRule, MinSpeedupRule, Rule
+from compressor.report.rules import parse_rules
 from compressor.report.schema import Report
 from compressor.results import (
     Check,
     Comparison,
     Outcome,
     Quality,
-    Scoring,
+    Ranking,
     Source,
     Throughput,
     Timing,
@@ -21,6 +24,7 @@ from compressor.results import (
 KINDS = ("encoder_self", "decoder_self", "cross")
 HOSTILE = "<script>alert(1)</script>\"'&amp;|`*_$x$_*`](http://example.invalid)"
 BATCHES = (1, 8, 32, 64)
+PARTS = {f"{kind}_ffn.{layer}": 64 for kind in ("encoder", "decoder") for layer in range(6)}
 # variant -> kept heads per kind (of 48 each), BLEU, chrF, interval and p of BLEU, speed-up by batch
 VARIANTS = {
     "heads-75": ((32, 36, 40), 34.1378, 58.8121, (-0.2519, 0.1034), 0.4126),
@@ -91,6 +95,9 @@ def _translator_variant(name: str, heads: dict[str, int]) -> Variant:
         budget=f"--keep {name.removeprefix('heads-')}%",
         kept=_kept(dict(zip(KINDS, counts, strict=True)), 6, 8, seed=removed),
         heads=heads,
+        neurons=PARTS,
+        kept_neurons=PARTS,
+        macs_share=1 - removed / 432,
         parameters=44_121_600 - removed * 131_264,
         checkpoint_bytes=176_512_340 - removed * 525_056,
         onnx_bytes=178_330_112 - removed * 525_056,
@@ -138,6 +145,9 @@ def translator_report() -> Report:
         budget="all heads",
         kept={name: list(range(8)) for name in heads},
         heads=heads,
+        neurons=PARTS,
+        kept_neurons=PARTS,
+        macs_share=1,
         parameters=44_121_600,
         checkpoint_bytes=176_512_340,
         onnx_bytes=178_330_112,
@@ -160,7 +170,7 @@ def translator_report() -> Report:
         seed=17,
         calibration=Source(files=["calibration.tsv"], rows=2000, sha256="ab" * 32),
         test=Source(files=["test.en", "test.de"], rows=1000, sha256="cd" * 32),
-        scoring=Scoring(
+        scoring=Ranking(
             method="taylor",
             signature="taylor|per:token|normalized:layer|rows:400",
             cost={"seconds": 12.345, "forward_passes": 50},
@@ -179,7 +189,13 @@ def translator_report() -> Report:
         hardware={"cpu": "Example CPU @ 2.5 GHz", "cores": "2", "memory": "16 GiB"},
         versions={"python": "3.11.9", "onnxruntime": "1.31.1", "torch": "2.13.0"},
         gate=[
-            Outcome(rule=rule, variant=name, met=met, message=f"measured on {name}")
+            Outcome(
+                rule=rule,
+                variant=name,
+                met=met,
+                message=f"measured on {name}",
+                verdict="passed" if met else "failed",
+            )
             for name, fast, good in (
                 ("heads-75", False, True),
                 ("heads-50", False, True),
@@ -193,12 +209,16 @@ def translator_report() -> Report:
 def classifier_report() -> Report:
     """A 4-layer classifier that lost a whole layer; no test rows, no timings, no scores."""
     heads = {f"encoder_self.{layer}": 4 for layer in range(4)}
+    parts = {f"encoder_ffn.{layer}": 16 for layer in range(4)}
     base = Variant(
         name="dense",
         directory="runs/dense",
         budget="all heads",
         kept={name: [0, 1, 2, 3] for name in heads},
         heads=heads,
+        neurons=parts,
+        kept_neurons=parts,
+        macs_share=1,
         parameters=812_345,
         checkpoint_bytes=3_251_000,
         onnx_bytes=3_270_123,
@@ -215,6 +235,7 @@ def classifier_report() -> Report:
                 "encoder_self.2": [0, 1, 2],
                 "encoder_self.3": [0, 2, 3],
             },
+            "macs_share": 0.8,
             "parameters": 746_297,
             "checkpoint_bytes": 2_986_808,
             "onnx_bytes": 3_004_321,
@@ -251,19 +272,13 @@ NEURONS = {
 def mixed_report() -> Report:
     """The translator's report with neurons removed beside the heads."""
     report = translator_report()
-    parts = [f"{kind}.{layer}" for kind in ("encoder_ffn", "decoder_ffn") for layer in range(6)]
-    neurons = dict.fromkeys(parts, 64)
-    dense = report.dense.model_copy(
-        update={"neurons": neurons, "kept_neurons": neurons, "macs_share": 1.0}
-    )
     variants = []
     for variant in report.variants:
         encoder, decoder, share = NEURONS[variant.name]
-        kept = dict(zip(parts, encoder + decoder, strict=True))
-        changed = {"neurons": neurons, "kept_neurons": kept, "macs_share": share}
+        kept = dict(zip(PARTS, encoder + decoder, strict=True))
+        changed = {"kept_neurons": kept, "macs_share": share}
         variants.append(variant.model_copy(update=changed))
-    changed = report.model_copy(update={"dense": dense, "variants": variants})
-    return Report.model_validate(changed.model_dump())
+    return Report.model_validate(report.model_copy(update={"variants": variants}).model_dump())
 
 
 def hostile_report() -> Report:
@@ -291,6 +306,12 @@ def hostile_report() -> Report:
     for outcome in data["gate"]:
         outcome["rule"] = outcome["variant"] = outcome["message"] = HOSTILE
     return Report.model_validate(data)
+
+
+def rules(drops: Sequence[str] = (), speedups: Sequence[str] = (), **exact: float) -> list[Rule]:
+    """Gate rules: drops in metrics, speed-ups, and limits by the names of their options."""
+    given = {MaxDropRule.field(): list(drops), MinSpeedupRule.field(): list(speedups)}
+    return parse_rules(given | exact)
 
 
 MAKERS = [translator_report, classifier_report, hostile_report, mixed_report]

@@ -64,18 +64,13 @@ def judged(
     kept: int,
     difference: float,
     bound: float,
-    position: int | None = None,
+    position: int = 0,
     *,
     accepted: bool = True,
 ) -> QualityProbe:
     """A model with so many heads that was judged on rows never seen."""
     found = comparison(bound, 2 * difference - bound)
     return QualityProbe(
-        kept=kept, position=position, comparison=found, bound=bound, confidence=0.975,
-        accepted=accepted,
+        kept=kept, neurons=64, macs=0.9, position=position, comparison=found, bound=bound,
+        confidence=0.975, accepted=accepted,
     )  # fmt: skip
-
-
-def probe(kept: int, accepted: bool) -> QualityProbe:
-    """A model with so many heads that was tried, as reports of schema 1 have it."""
-    return QualityProbe(kept=kept, comparison=comparison(-1, 0), accepted=accepted)

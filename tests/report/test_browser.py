@@ -18,7 +18,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 
 # Contrast of each text with what is behind it, by the formulas of WCAG 2.1 (1.4.3, relative
-# luminance); texts of drawings lie on the page's own background.
+# luminance); of plots, see test_plots.
 CONTRASTS = """() => {
   const number = color => color.match(/[\\d.]+/g).map(Number);
   const luminance = color => {
@@ -39,7 +39,7 @@ CONTRASTS = """() => {
     const box = element.getBoundingClientRect();
     if (!node.data.trim() || !box.width || element.closest("style, title, desc")) continue;
     const style = getComputedStyle(element);
-    const [a, b] = [element.closest("svg") ? style.fill : style.color, behind(element)]
+    const [a, b] = [style.color, behind(element)]
       .map(luminance).sort((x, y) => y - x);
     found.push([(a + 0.05) / (b + 0.05), node.data.trim().slice(0, 40)]);
   }
@@ -93,7 +93,7 @@ def test_a_narrow_page_scrolls_its_tables_and_not_itself(show, make):
     page = show(make(), viewport={"width": 360, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") == 360
     wide = page.evaluate(
-        "[...document.querySelectorAll('table')].filter(t => t.offsetParent && "
+        "[...document.querySelectorAll('.scroll table')].filter(t => t.offsetParent && "
         "t.scrollWidth > t.closest('.scroll').clientWidth).length"
     )
     assert wide > 0
@@ -152,4 +152,4 @@ def test_a_screen_reader_finds_its_way(show):
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
     assert not re.search(r"^\s*- '?(table|region|img)(:|$)", tree, re.MULTILINE)  # none unnamed
     images = re.findall(r"- '?img \"", tree)
-    assert len(images) == page.locator("main svg:visible").count()
+    assert len(images) == page.locator("img:visible, [role=img]:visible").count()

@@ -11,9 +11,9 @@ import pytest
 
 from compressor.commands import invoke
 from compressor.errors import InputError
-from compressor.report import CI_RENDERERS, RENDERERS, render, step_summary
+from compressor.report import FORMATS, ci_formats, render, step_summary
 from compressor.report.baseline import compare_reports
-from compressor.report.rules import check, parse_rules
+from compressor.report.rules import check
 from compressor.report.schema import Report, render_json
 from tests.helpers.command_line import invoke as invoked
 from tests.helpers.errors import raises
@@ -22,15 +22,14 @@ from tests.helpers.report_samples import (
     classifier_report,
     hostile_report,
     mixed_report,
+    rules,
     translator_report,
 )
 
 
-def judged(*rules: str, inconclusive: str = "fail") -> Report:
+def judged(*drops: str, inconclusive: str = "fail") -> Report:
     report = translator_report()
-    return report.model_copy(
-        update={"gate": check(report, parse_rules(rules, ["1.03@8"]), inconclusive)}
-    )
+    return report.model_copy(update={"gate": check(report, rules(drops, ["1.03@8"]), inconclusive)})
 
 
 class Tags(HTMLParser):
@@ -170,9 +169,9 @@ def test_a_number_that_is_none_is_left_out():
     for row in data["throughput"]["rows"]:
         row["speedup"] = None if row["speedup"] is None else math.nan
     report = Report.model_validate(data)
-    for name in CI_RENDERERS:
+    for name in ci_formats():
         text = render(report, name)
-        if RENDERERS[name].file.endswith(".json"):
+        if FORMATS[name].file.endswith(".json"):
             json.loads(text, parse_constant=pytest.fail)
     assert "quality-delta=\n" in render(report, "outputs")
 
@@ -182,7 +181,7 @@ def test_the_directory_of_the_gate_is_written_again_but_nobody_elses(tmp_path, c
     report.write_text(render_json(translator_report()), "utf-8")
     words = ["gate", report, "--max-size-mb", 1, "--ci", ci]
     assert invoke(list(map(str, words))) == 1
-    files = {name: (ci / RENDERERS[name].file) for name in CI_RENDERERS}
+    files = {name: (ci / FORMATS[name].file) for name in ci_formats()}
     assert {path.name for path in ci.iterdir()} == {path.name for path in files.values()}
     first = files["summary"].read_text("utf-8")
     assert invoke(list(map(str, [*words[:3], 1000, *words[4:]]))) == 0

@@ -9,9 +9,10 @@ import pytest
 from compressor.errors import InputError
 from compressor.report import facts, render, sentences, tables
 from compressor.report.combine import combine, only, share_scoring
-from compressor.report.headmap import render_head_map
 from compressor.report.model_card import render_card
 from compressor.report.schema import Report
+from compressor.report.unit_maps import unit_maps
+from compressor.results import Variant
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import translator_report
 
@@ -29,18 +30,24 @@ def scored_apart() -> Report:
     return report.model_copy(update={"scoring": None, "variants": changed})
 
 
+def titles(report: Report, variant: Variant) -> str:
+    """What the maps of a variant's heads tell."""
+    rows = [row for found in unit_maps(report, variant) for row in found.rows]
+    return "\n".join(title for row in rows for title, _ in row.cells)
+
+
 def test_each_variant_shows_the_scores_its_own_heads_were_chosen_by():
     report = scored_apart()
     for number, variant in enumerate(report.variants, 1):
         first = variant.scoring.values["cross.0"][0]
-        assert f"score {first!r}" in render_head_map(report, variant, "cross")
+        assert f"score {first!r}" in titles(report, variant)
         card = render_card(report, variant.name)
         assert f"signature-{number}" in card
         assert not any(f"signature-{n}" in card for n in (1, 2, 3) if n != number)
         own = only(report, variant)
         assert own.scoring == variant.scoring
-        assert f"score {first!r}" in render_head_map(own, own.variants[0], "cross")
-    pairs = dict(tables.origin(report))
+        assert f"score {first!r}" in titles(own, own.variants[0])
+    pairs = dict(tables.origin(report).rows)
     assert pairs["Scoring signature of heads-50"] == "signature-2"
     assert Report.model_validate_json(render(report, "json")) == report
 
@@ -60,7 +67,7 @@ def test_a_report_without_scores_of_its_variants_falls_back_to_its_own():
     report = translator_report()
     own = only(report, report.variants[1])
     assert own.scoring == report.scoring
-    assert dict(tables.origin(own))["Scoring signature"] == report.scoring.signature
+    assert dict(tables.origin(own).rows)["Scoring signature"] == report.scoring.signature
 
 
 def two_runs() -> tuple[Report, Report]:
@@ -86,7 +93,7 @@ def test_every_fact_of_several_runs_is_that_of_the_run_it_came_from():
     first, second = two_runs()
     both = combine([first, second])
     names, others = ", ".join(v.name for v in first.variants), "heads-75-2, heads-50-2, heads-25-2"
-    pairs = dict(tables.origin(both) + tables.environment(both))
+    pairs = dict(tables.origin(both).rows + tables.environment(both).rows)
     assert pairs[f"Seed of {names}"] == "17"
     assert pairs[f"Seed of {others}"] == "18"
     assert pairs[f"Command of {others}"] == second.command
@@ -97,9 +104,7 @@ def test_every_fact_of_several_runs_is_that_of_the_run_it_came_from():
     assert "Seed" not in pairs
     assert (both.seed, both.command, both.calibration) == (None, "", None)
     variant = both.variants[4]
-    assert f"score {9 + first.scoring.values['cross.0'][0]!r}" in render_head_map(
-        both, variant, "cross"
-    )
+    assert f"score {9 + first.scoring.values['cross.0'][0]!r}" in titles(both, variant)
     assert "Of heads-75-2, heads-50-2 and heads-25-2: 40 of 1,000 test" in sentences.verdict(both)
     own = only(both, variant)
     assert (own.seed, own.command, own.shared_rows) == (18, second.command, 40)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import re
 import struct
@@ -11,16 +12,15 @@ import matplotlib as mpl
 import pytest
 
 from compressor.report import facts, plots
-from compressor.report.inline_svg import VARIABLES, inline_svg
 from compressor.report.schema import Report
-from tests.helpers.report_samples import BATCHES, classifier_report, translator_report
+from tests.helpers.report_samples import BATCHES, classifier_report, int8_report, translator_report
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(name: str, report: Report):
     with plots.plot_style(name):
-        return plots.FIGURES[name](report)
+        return plots.PLOTS[name].draw(report)
 
 
 def lines(figure) -> list[tuple[list[float], list[float]]]:
@@ -94,48 +94,61 @@ def test_plots_bear_names_and_numbers_of_every_kind():
             row["speedup_interval"] = (math.nan, math.nan)
             row["limit"] = None
     report = Report.model_validate(data)
-    for name in plots.FIGURES:
-        with plots.plot_style(name):
-            svg = inline_svg(plots.FIGURES[name](report), name, "title", "description")
-        texts = [element.text for element in ElementTree.fromstring(svg).iter("text")]
-        assert "_$hidden$" in texts
+    for name, image in plots.page_images(report).items():
+        texts = [element.text for element in svg_of(image.light).iter(f"{SVG}text")]
+        assert "_$hidden$" in texts, name
 
 
-def test_inline_svg_takes_its_colours_from_the_page():
-    def render() -> str:
-        with plots.plot_style("speedup"):
-            figure = plots.speedup_figure(translator_report())
-            return inline_svg(figure, "speedup", "A <title>", 'what "it" shows')
-
-    text = render()
-    assert text == render()
-    root = ElementTree.fromstring(text)
-    assert root.find("title").text == "A <title>"
-    assert root.find("desc").text == 'what "it" shows'
-    assert not re.search("|".join(VARIABLES), text)
-    assert {"var(--ink)", "var(--series-0)", "var(--series-2)"} <= set(
-        re.findall(r"var\(--[\w-]+\)", text)
-    )
-    ids = {element.get("id") for element in root.iter()} - {None}
-    assert all(name.startswith("speedup-") for name in ids)
-    used = re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', text)
-    assert used
-    assert {a or b for a, b in used} <= ids
-    assert "http" not in text
+def svg_of(address: str) -> ElementTree.Element:
+    start = "data:image/svg+xml;base64,"
+    assert address.startswith(start)
+    return ElementTree.fromstring(base64.b64decode(address.removeprefix(start)))
 
 
-def test_style_sheet_defines_every_colour_in_light_and_dark():
-    from importlib.resources import files
+def luminance(color: str) -> float:
+    """WCAG 2.1, relative luminance."""
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    css = files("compressor.report").joinpath("page.css").read_text()
-    for variable in VARIABLES.values():
-        name = variable.removeprefix("var(").removesuffix(")")
-        assert css.count(f"{name}:") == 2
+
+def test_plots_are_light_and_dark_and_their_texts_can_be_read():
+    images = plots.page_images(translator_report())
+    assert images == plots.page_images(translator_report())
+    for image in images.values():
+        light, dark = (ElementTree.tostring(svg_of(x)).decode() for x in (image.light, image.dark))
+        assert plots.INK in light
+        assert plots.DARK[plots.INK] in dark
+        assert not {plots.INK, plots.FAINT, plots.DENSE} & set(re.findall(r"#\w{6}", dark))
+    for ink, page in ((plots.INK, "#ffffff"), (plots.DARK[plots.INK], "#12161c")):
+        low, high = sorted(luminance(color) + 0.05 for color in (ink, page))
+        assert high / low > 4.5
+
+
+def test_the_first_plot_is_quality_against_measured_speed_of_all_builds():
+    report = int8_report(0.3)
+    assert next(iter(plots.PLOTS)) == "tradeoff"
+    figure = drawn("tradeoff", report)
+    for axes, size in zip(figure.axes, (1, 64), strict=True):
+        found = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines]
+        assert ([1], [34.2134]) in found
+        for variant in report.variants:
+            compared = facts.comparison(variant, "bleu")
+            (row,) = [r for r in facts.timings(report, variant.name) if r.batch_size == size]
+            assert ([row.speedup], [compared.pruned]) in found
+            ends = [compared.dense + end for end in compared.interval]
+            assert ([row.speedup, row.speedup], ends) in found
+            assert (list(row.speedup_interval), [compared.pruned] * 2) in found
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["heads-75", "heads-50", "heads-25", "heads-50-int8", "dense"]
+    untimed = report.model_copy(update={"throughput": None})
+    assert drawn("tradeoff", untimed) is None
 
 
 def test_save_plots_writes_png_and_svg_files(tmp_path):
     paths = plots.save_plots(translator_report(), tmp_path / "plots")
     assert [path.name for path in paths] == [
+        *("tradeoff.png", "tradeoff.svg"),
         *("quality.png", "quality.svg"),
         *("throughput.png", "throughput.svg"),
         *("speedup.png", "speedup.svg"),
@@ -144,7 +157,9 @@ def test_save_plots_writes_png_and_svg_files(tmp_path):
         if path.suffix == ".png":
             header = path.read_bytes()[:24]
             assert header[:8] == b"\x89PNG\r\n\x1a\n"
-            assert struct.unpack(">I", header[16:20])[0] == 1040  # 5.2 inches at 200 dpi
+            panels = 2 if path.stem == "tradeoff" else 1
+            width = struct.unpack(">I", header[16:20])[0]
+            assert width == 1040 * panels  # 5.2 inches at 200 dpi
         else:
             texts = [element.text for element in ElementTree.parse(path).iter(f"{SVG}text")]
             assert "heads-25" in texts

@@ -9,17 +9,20 @@ from compressor.report.combine import combine, only
 from compressor.report.markdown import render_markdown
 from compressor.report.model_card import render_card
 from compressor.report.page import render_html
-from compressor.report.rules import check, parse_rules
+from compressor.report.rules import check
 from compressor.report.schema import Report
 from compressor.report.summary import short_table, summary
 from compressor.results import HALF_RANGE, Check, Throughput
-from tests.helpers.report_samples import int8_report, lossy, translator_report
+from tests.helpers.report_samples import int8_report, lossy, rules, translator_report
 
 
 def test_a_significant_loss_is_told_everywhere():
     report = int8_report(0.01)
     told = "heads-50-int8 is significantly worse than heads-50 in BLEU, so it is not the default."
-    assert told in sentences.precision_sentences(report)
+    assert told in sentences.refusals(report)
+    assert sentences.precision_sentences(report) == [
+        "Unless a precision is named, fp32 is run of heads-50."
+    ]
     assert told in render_markdown(report)
     assert told in render_html(report)
     assert told in render_card(report, "heads-50")
@@ -34,7 +37,7 @@ def test_values_beyond_float16_are_the_reason_that_is_told():
     beyond = Check(name=HALF_RANGE, largest_difference=1.6, tolerance=0.5, detail="")
     build = report.variants[-1].model_copy(update={"checks": [beyond]})
     report = report.model_copy(update={"variants": [*report.variants[:-1], build]})
-    told = " ".join(sentences.precision_sentences(report))
+    told = " ".join(sentences.refusals(report))
     assert "heads-50-int8 computes values of 1.6 times float16's range" in told
 
 
@@ -43,7 +46,7 @@ def test_heads_are_shown_once_and_only_defaults_lead_and_are_judged():
     assert [v.name for v in facts.pruned(report)] == [v.name for v in report.variants[:-1]]
     assert facts.headline(report).name != "heads-50-int8"
     assert render_html(report).count('data-variant="heads-50-int8"') == 0
-    outcomes = check(report, parse_rules(["bleu=0.5"], []))
+    outcomes = check(report, rules(["bleu=0.5"]))
     assert {o.variant for o in outcomes} == {v.name for v in facts.delivered(report)}
     assert "heads-50-int8" not in {o.variant for o in outcomes}
 

@@ -9,8 +9,10 @@ from xml.etree import ElementTree
 import pytest
 from pydantic import ValidationError
 
+from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
-from compressor.report import RENDERERS, facts, numbers, render, write_reports
+from compressor.report import FORMATS, facts, numbers, render, write_reports
+from compressor.report.formats import ReportFormat
 from compressor.report.markdown import render_markdown
 from compressor.report.schema import Report, load_report
 from tests.helpers.errors import raises
@@ -142,6 +144,28 @@ def test_an_unknown_format_is_an_error_and_writes_nothing(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("name", RENDERERS)
+def test_a_format_is_one_entry(tmp_path, monkeypatch, capsys):
+    """Registered from outside: written, known again, and not written over other files."""
+    monkeypatch.setattr(FORMATS, "_rows", dict(FORMATS._rows))
+    titles = ReportFormat(
+        "titles.txt",
+        lambda report: f"titles of {report.model}\n",
+        lambda text: text.startswith("titles of "),
+        for_ci=True,
+    )
+    FORMATS.register("titles", titles)
+    source, out, ci = tmp_path / "report.json", tmp_path / "out", tmp_path / "ci"
+    translator_report().save(source)
+    for _ in range(2):
+        assert invoke(["report", str(source), "-o", str(out), "--format", "titles"]) == 0
+        assert invoke(["gate", str(source), "--max-size-mb", "1000", "--ci", str(ci)]) == 0
+        for directory in (out, ci):
+            assert (directory / "titles.txt").read_text() == "titles of acme/opus-en-de\n"
+    (out / "titles.txt").write_text("my own")
+    assert invoke(["report", str(source), "-o", str(out), "--format", "titles"]) == 4
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_every_renderer_gives_the_same_text_twice(name):
     assert render(translator_report(), name) == render(translator_report(), name)

@@ -7,18 +7,12 @@ import math
 import pytest
 
 from compressor.errors import InputError, UsageError
-from compressor.report.rules import (
-    MaxDrop,
-    MinSpeedup,
-    check,
-    exit_status,
-    parse_rules,
-    require_metrics,
-)
+from compressor.report.rule_kinds import MaxDropRule, MinSpeedupRule
+from compressor.report.rules import check, exit_status
 from compressor.report.schema import Report
 from compressor.tasks import get_task
 from tests.helpers.errors import raises
-from tests.helpers.report_samples import classifier_report, translator_report
+from tests.helpers.report_samples import classifier_report, rules, translator_report
 
 
 def changed(path: tuple[str | int, ...], value: object) -> Report:
@@ -33,16 +27,16 @@ def changed(path: tuple[str | int, ...], value: object) -> Report:
 
 
 def test_rules_are_parsed():
-    rules = parse_rules(["bleu=0.5", " Macro_F1 = 1 ", "mcc=.02"], ["1.1@16", "1", " 1.05 @ 8"])
-    assert rules == [
-        MaxDrop("bleu", 0.5),
-        MaxDrop("macro_f1", 1.0),
-        MaxDrop("mcc", 0.02),
-        MinSpeedup(1.1, 16),
-        MinSpeedup(1.0),
-        MinSpeedup(1.05, 8),
+    parsed = rules(["bleu=0.5", " Macro_F1 = 1 ", "mcc=.02"], ["1.1@16", "1", " 1.05 @ 8"])
+    assert parsed == [
+        MaxDropRule("bleu", 0.5),
+        MaxDropRule("macro_f1", 1.0),
+        MaxDropRule("mcc", 0.02),
+        MinSpeedupRule(1.1, 16),
+        MinSpeedupRule(1.0),
+        MinSpeedupRule(1.05, 8),
     ]
-    assert [rule.text for rule in rules] == [
+    assert [rule.text for rule in parsed] == [
         "bleu=0.5",
         "macro_f1=1",
         "mcc=0.02",
@@ -50,11 +44,9 @@ def test_rules_are_parsed():
         "1",
         "1.05@8",
     ]
-    assert (
-        parse_rules([rule.text for rule in rules[:3]], [rule.text for rule in rules[3:]]) == rules
-    )
-    assert [rules[0].name, rules[3].name] == ["max-metric-drop bleu=0.5", "min-speedup 1.1@16"]
-    assert parse_rules([], []) == []
+    assert rules([rule.text for rule in parsed[:3]], [rule.text for rule in parsed[3:]]) == parsed
+    assert [parsed[0].name, parsed[3].name] == ["max-metric-drop bleu=0.5", "min-speedup 1.1@16"]
+    assert rules() == []
 
 
 @pytest.mark.parametrize(
@@ -64,10 +56,10 @@ def test_rules_are_parsed():
 )  # fmt: skip
 def test_a_malformed_drop_is_a_usage_error_with_an_example(text):
     with raises(UsageError, "max-drop-malformed") as caught:
-        parse_rules([text], [])
+        rules([text])
     assert repr(text) in str(caught.value)
     example = str(caught.value).rpartition("--max-metric-drop ")[2]
-    assert parse_rules([example], []) == [MaxDrop("bleu", 0.5)]
+    assert rules([example]) == [MaxDropRule("bleu", 0.5)]
 
 
 @pytest.mark.parametrize(
@@ -77,15 +69,15 @@ def test_a_malformed_drop_is_a_usage_error_with_an_example(text):
 )  # fmt: skip
 def test_a_malformed_speedup_is_a_usage_error_with_an_example(text):
     with raises(UsageError, "min-speedup-malformed") as caught:
-        parse_rules([], [text])
+        rules([], [text])
     assert repr(text) in str(caught.value)
     example = str(caught.value).rpartition("--min-speedup ")[2]
-    assert parse_rules([], [example]) == [MinSpeedup(1.1, 16)]
+    assert rules([], [example]) == [MinSpeedupRule(1.1, 16)]
 
 
 def test_an_unknown_metric_is_a_usage_error_that_suggests_a_known_one():
     with raises(UsageError, "metric-unknown") as caught:
-        parse_rules(["blue=0.5"], [])
+        rules(["blue=0.5"])
     assert "'blue'" in str(caught.value)
     assert str(caught.value).endswith("did you mean 'bleu'?")
 
@@ -96,7 +88,7 @@ def test_an_unknown_metric_is_a_usage_error_that_suggests_a_known_one():
 )
 def test_two_limits_for_the_same_number_are_a_usage_error(max_metric_drop, min_speedup):
     with raises(UsageError, "rule-twice"):
-        parse_rules(max_metric_drop, min_speedup)
+        rules(max_metric_drop, min_speedup)
 
 
 @pytest.mark.parametrize(
@@ -104,21 +96,22 @@ def test_two_limits_for_the_same_number_are_a_usage_error(max_metric_drop, min_s
     [("translation", "chrf", "accuracy"), ("classification", "macro_f1", "bleu")],
 )
 def test_a_metric_of_another_task_is_a_usage_error(task, good, bad):
-    require_metrics([MaxDrop(good, 1.0), MinSpeedup(1.1)], get_task(task))
+    for rule in (MaxDropRule(good, 1.0), MinSpeedupRule(1.1)):
+        rule.require_task(get_task(task))
     with raises(UsageError, "metric-of-another-task") as caught:
-        require_metrics([MaxDrop(good, 1.0), MaxDrop(bad, 1.0)], get_task(task))
+        MaxDropRule(bad, 1.0).require_task(get_task(task))
     assert bad in str(caught.value)
     assert good in str(caught.value)
 
 
 def test_a_general_and_a_particular_speedup_go_together():
-    assert parse_rules([], ["1", "1.1@8"]) == [MinSpeedup(1.0), MinSpeedup(1.1, 8)]
+    assert rules([], ["1", "1.1@8"]) == [MinSpeedupRule(1.0), MinSpeedupRule(1.1, 8)]
 
 
 def test_a_drop_is_judged_by_its_confidence_bounds():
     # Differences of BLEU in the sample, with their intervals: -0.08 [-0.25, +0.10],
     # -0.31 [-0.62, +0.01] and -3.01 [-3.60, -2.41].
-    outcomes = check(translator_report(), parse_rules(["bleu=0.3"], []))
+    outcomes = check(translator_report(), rules(["bleu=0.3"]))
     assert [(o.variant, o.verdict, o.met) for o in outcomes] == [
         ("heads-75", "passed", True),
         ("heads-50", "inconclusive", False),
@@ -132,25 +125,27 @@ def test_a_drop_is_judged_by_its_confidence_bounds():
 
 def test_a_gain_meets_a_drop_of_nothing():
     report = changed(("variants", 0, "quality", "metrics", "bleu"), 35.0)
-    first = check(report, [MaxDrop("bleu", 0.0)])[0]
+    first = check(report, [MaxDropRule("bleu", 0.0)])[0]
     assert first.met
     assert "a drop of -0.79 [-0.97, -0.61]" in first.message
 
 
 def test_exactly_the_allowed_drop_is_met_in_spite_of_binary_rounding():
     report = changed(("variants", 0, "comparisons", 0, "interval"), (-0.6000000000000014, 0.1))
-    assert check(report, [MaxDrop("bleu", 0.6)])[0].met
+    assert check(report, [MaxDropRule("bleu", 0.6)])[0].met
     report = changed(("variants", 0, "comparisons", 0, "interval"), (-0.6001, 0.1))
-    assert not check(report, [MaxDrop("bleu", 0.6)])[0].met
+    assert not check(report, [MaxDropRule("bleu", 0.6)])[0].met
 
 
 def test_speedup_at_one_batch_size_and_at_all():
     # Speed-ups in the sample at batch 8, all -0.02 +0.0194: 1.021, 1.04, 1.112.
     report = translator_report()
-    at_eight = check(report, [MinSpeedup(1.04, 8)])
+    at_eight = check(report, [MinSpeedupRule(1.04, 8)])
     assert [x.verdict for x in at_eight] == ["inconclusive", "inconclusive", "passed"]
-    assert [x.verdict for x in check(report, [MinSpeedup(1.09, 8)])] == ["failed"] * 2 + ["passed"]
-    everywhere = check(report, [MinSpeedup(1.0)])  # heads-25 is above 1 at every size
+    assert [x.verdict for x in check(report, [MinSpeedupRule(1.09, 8)])] == ["failed"] * 2 + [
+        "passed"
+    ]
+    everywhere = check(report, [MinSpeedupRule(1.0)])  # heads-25 is above 1 at every size
     assert [outcome.verdict for outcome in everywhere] == ["inconclusive"] * 2 + ["passed"]
     assert everywhere[1].message.startswith(
         "speed-up 0.99 [0.97, 1.01] at batch 1, at least 1 required; about "
@@ -161,10 +156,10 @@ def test_speedup_at_one_batch_size_and_at_all():
 @pytest.mark.parametrize(
     ("path", "rule"),
     [
-        (("variants", 0, "quality", "metrics", "bleu"), MaxDrop("bleu", 100.0)),
-        (("dense", "quality", "metrics", "bleu"), MaxDrop("bleu", 100.0)),
-        (("throughput", "rows", 5, "speedup"), MinSpeedup(0.1, 8)),
-        (("throughput", "rows", 5, "speedup"), MinSpeedup(0.1)),
+        (("variants", 0, "quality", "metrics", "bleu"), MaxDropRule("bleu", 100.0)),
+        (("dense", "quality", "metrics", "bleu"), MaxDropRule("bleu", 100.0)),
+        (("throughput", "rows", 5, "speedup"), MinSpeedupRule(0.1, 8)),
+        (("throughput", "rows", 5, "speedup"), MinSpeedupRule(0.1)),
     ],
 )
 def test_not_a_number_never_passes(path, rule):
@@ -176,7 +171,7 @@ def test_not_a_number_never_passes(path, rule):
 
 def test_comparisons_serve_where_scores_are_missing():
     report = changed(("variants", 0, "quality"), None)
-    outcome = check(report, [MaxDrop("bleu", 0.5)])[0]
+    outcome = check(report, [MaxDropRule("bleu", 0.5)])[0]
     assert outcome.met
     assert "34.14 against 34.21" in outcome.message
 
@@ -184,11 +179,11 @@ def test_comparisons_serve_where_scores_are_missing():
 @pytest.mark.parametrize(
     ("report", "rule", "measured"),
     [
-        (translator_report(), MaxDrop("accuracy", 1.0), "bleu, chrf;"),
-        (classifier_report(), MaxDrop("accuracy", 1.0), "none;"),
-        (translator_report(), MinSpeedup(1.0, 16), "1, 8, 32, 64;"),
-        (classifier_report(), MinSpeedup(1.0), "none;"),
-        (changed(("throughput", "rows", 15, "speedup"), None), MinSpeedup(1.0), "1, 8, 32;"),
+        (translator_report(), MaxDropRule("accuracy", 1.0), "bleu, chrf;"),
+        (classifier_report(), MaxDropRule("accuracy", 1.0), "none;"),
+        (translator_report(), MinSpeedupRule(1.0, 16), "1, 8, 32, 64;"),
+        (classifier_report(), MinSpeedupRule(1.0), "none;"),
+        (changed(("throughput", "rows", 15, "speedup"), None), MinSpeedupRule(1.0), "1, 8, 32;"),
     ],
 )
 def test_a_rule_about_what_was_not_measured_is_an_error_that_lists_what_was(report, rule, measured):
@@ -199,10 +194,10 @@ def test_a_rule_about_what_was_not_measured_is_an_error_that_lists_what_was(repo
 
 def test_a_report_without_variants_meets_no_rule():
     with raises(InputError, "report-without-variants"):
-        check(classifier_report().model_copy(update={"variants": []}), [MaxDrop("bleu", 1.0)])
+        check(classifier_report().model_copy(update={"variants": []}), [MaxDropRule("bleu", 1.0)])
 
 
 def test_exit_status_is_one_exactly_when_a_rule_is_not_met():
     report = translator_report()
-    assert exit_status(check(report, [MaxDrop("bleu", 5.0)])) == 0
-    assert exit_status(check(report, [MaxDrop("bleu", 5.0), MaxDrop("chrf", 0.1)])) == 1
+    assert exit_status(check(report, [MaxDropRule("bleu", 5.0)])) == 0
+    assert exit_status(check(report, [MaxDropRule("bleu", 5.0), MaxDropRule("chrf", 0.1)])) == 1

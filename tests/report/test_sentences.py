@@ -22,10 +22,27 @@ def test_pruning_that_does_not_pay_is_said_for_every_such_batch_size():
     report = with_timing(report, "heads-50", 8, speedup=0.95, speedup_interval=(0.93, 0.97))
     report = with_timing(report, "heads-50", 64, speedup=math.nan, speedup_interval=None)
     assert sentences.speed_sentences(report) == [
-        "At batch 32 (speed-up 1.15 [1.13, 1.17]) pruning pays.",
-        "At batch 1 pruning does not pay: speed-up 0.99 [0.97, 1.01].",
-        "At batch 8 pruning does not pay: speed-up 0.95 [0.93, 0.97], slower than dense.",
-        "At batch 64 pruning has no usable speed-up: the ratio is not a number.",
+        "heads-50 does not pay at batch 1.",
+        "heads-50 is slower than dense at batch 8.",
+        "heads-50 pays at batch 32.",
+        "heads-50 has no usable speed-up at batch 64.",
+    ]
+
+
+def test_models_of_which_the_same_is_true_share_a_sentence():
+    report = translator_report()
+    assert sentences.quality_sentences(report) == [
+        "BLEU against dense, significantly worse: heads-25.",
+        "BLEU against dense, no significant difference: heads-75 and heads-50.",
+        "chrF against dense, significantly worse: heads-25.",
+        "chrF against dense, no significant difference: heads-75 and heads-50.",
+    ]
+    assert sentences.speed_sentences(report) == [
+        "heads-75 does not pay at batch 1 and 8.",
+        "heads-75 pays at batch 32 and 64.",
+        "heads-50 does not pay at batch 1.",
+        "heads-50 pays at batch 8, 32 and 64.",
+        "heads-25 pays at batch 1, 8, 32 and 64.",
     ]
 
 
@@ -51,7 +68,8 @@ def test_pays_only_if_the_written_interval_is_above_one(speedup, interval, pays)
 def test_a_speedup_above_the_theoretical_limit_is_pointed_out():
     report = with_timing(translator_report(), "heads-50", 8, limit=1.01)
     assert (
-        sum("above the theoretical limit 1.01" in s for s in sentences.speed_sentences(report)) == 1
+        sum("is above the theoretical limit 1.01" in s for s in sentences.speed_sentences(report))
+        == 1
     )
     assert not any("above the" in s for s in sentences.speed_sentences(translator_report()))
 
@@ -76,7 +94,9 @@ def test_headline_is_the_smallest_without_loss_that_meets_the_gate():
     assert "heads-50, the smallest without significant loss, keeps 72 of" in sentences.verdict(
         report
     )
-    failed = Outcome(rule="min-speedup 2", variant="heads-50", met=False, message="")
+    failed = Outcome(
+        rule="min-speedup 2", variant="heads-50", met=False, message="", verdict="failed"
+    )
     gated = report.model_copy(update={"gate": [failed]})
     assert facts.headline(gated).name == "heads-75"
     assert "without significant loss that meets the gate" in sentences.verdict(gated)

@@ -27,12 +27,13 @@ def test_quality_table_holds_the_reports_numbers_rounded():
     table = tables.quality(report)
     models = {model.name: model for model in facts.models(report)}
     assert len(table.rows) == 8
-    for name, metric, score, difference, interval, p_value, result in table.rows:
+    for name, metric, score, against, difference, interval, p_value, result in table.rows:
         key = {"BLEU": "bleu", "chrF": "chrf"}[metric]
         assert score == rounded(models[name].quality.metrics[key], 2)
         if name == "dense":
-            assert (difference, interval, p_value, result) == ("", "", "", "reference")
+            assert (against, difference, interval, p_value, result) == (*[""] * 4, "reference")
             continue
+        assert against == "dense"
         (found,) = [c for c in models[name].comparisons if c.metric == key]
         low, high = (rounded(bound, 2, sign=True) for bound in found.interval)
         assert difference == rounded(found.difference, 2, sign=True)
@@ -71,15 +72,15 @@ def test_size_table_counts_heads_per_kind():
     rows = {row[0]: row for row in unit_tables.size(report).rows}
     # 32 + 36 + 40 of 48 each were drawn for this variant; bytes divided by a million.
     assert rows["heads-75"][2:6] == ("32/48", "36/48", "40/48", "108/144")
-    assert rows["heads-75"][6] == f"{report.variants[0].parameters:,}"
-    assert rows["heads-75"][8] == rounded(report.variants[0].checkpoint_bytes / 1e6, 1)
-    assert rows["heads-75"][10] == rounded(report.variants[0].onnx_bytes / 1e6, 1)
+    assert rows["heads-75"][7] == f"{report.variants[0].parameters:,}"
+    assert rows["heads-75"][9] == rounded(report.variants[0].checkpoint_bytes / 1e6, 1)
+    assert rows["heads-75"][11] == rounded(report.variants[0].onnx_bytes / 1e6, 1)
 
 
 def test_differing_signatures_name_their_models():
     data = translator_report().model_dump()
     data["variants"][1]["quality"]["signatures"]["bleu"] = "tok:char"
-    labels = [label for label, _ in tables.signatures(Report.model_validate(data))]
+    labels = [label for label, _ in tables.signatures(Report.model_validate(data)).rows]
     assert labels == [
         *("BLEU of dense", "BLEU of heads-75", "BLEU of heads-50", "BLEU of heads-25"),
         "chrF",

@@ -1,0 +1,70 @@
+"""Phrases that sentences, tables and messages share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compressor.report import facts, numbers
+from compressor.results import Comparison, Timing, Variant
+
+
+def join(items: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(items[:-1]), *items[-1:])))
+
+
+def units(variant: Variant) -> str:
+    """`72 of 144 heads (50%)`; `72 of 144 heads (50%) and 96 of 288 neurons (33%)`.
+
+    Neurons are mentioned where some were removed; `all 144 heads` where only neurons were.
+    """
+    if not facts.lost_neurons(variant):
+        return _kept(variant, "heads")
+    return f"{_kept(variant, 'heads')} and {_kept(variant, 'neurons')}"
+
+
+def _kept(variant: Variant, which: str) -> str:
+    kept, total = facts.kept(variant, which), facts.total(variant, which)
+    if kept == total and which not in facts.lost(variant):
+        return f"all {total:,} {which}"
+    return f"{kept:,} of {total:,} {which} ({numbers.percent(kept, total)})"
+
+
+def work(variant: Variant) -> str:
+    """`52% of the multiply-adds`, where neurons were removed; else empty."""
+    if not facts.lost_neurons(variant):
+        return ""
+    return f"{numbers.percent(variant.macs_share, 1)} of the multiply-adds"
+
+
+def speedup(timing: Timing) -> str:
+    """`0.99 [0.97, 1.01]`; just the ratio where there is no interval."""
+    ratio = numbers.fixed(timing.speedup, 2)
+    if timing.speedup_interval is None:
+        return ratio
+    return f"{ratio} {numbers.interval(timing.speedup_interval, 2)}"
+
+
+def change(found: Comparison) -> str:
+    """`-0.31 [-0.62, +0.01]`: the difference with its interval."""
+    digits = facts.metric_style(found.metric).digits
+    bounds = numbers.interval(found.interval, digits, sign=True)
+    return f"{numbers.fixed(found.difference, digits, sign=True)} {bounds}"
+
+
+def quality(found: Comparison) -> str:
+    """`BLEU 33.90 against 34.21 (-0.31 [-0.62, +0.01], p = 0.062): no significant difference`."""
+    style = facts.metric_style(found.metric)
+    unit = f" {style.unit}" if style.unit else ""
+    pruned, dense = (numbers.fixed(v, style.digits) for v in (found.pruned, found.dense))
+    verdict = facts.JUDGMENT_WORDS[facts.judge(found)]
+    return (
+        f"{style.label} {pruned}{unit} against {dense}{unit} "
+        f"({change(found)}, {numbers.p_equation(found.p_value)}): {verdict}"
+    )
+
+
+def shared_rows(shared: int, total: int) -> str:
+    """`3 of 24 test rows are calibration rows too, so …`, without the final full stop."""
+    are = "is a calibration row" if shared == 1 else "are calibration rows"
+    return f"{shared:,} of {total:,} test rows {are} too, so the loss on new text can be greater"

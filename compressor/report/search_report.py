@@ -1,0 +1,24 @@
+"""What there is to say of one run's search for a budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from compressor.report.table import ReportTable
+
+
+@dataclass(frozen=True)
+class SearchReport:
+    """One run's search.
+
+    Args:
+        sentences: how the units were searched, and how that ended.
+        tables: what was measured on the way.
+        warnings: for the verdict, where nobody can miss them; they name the models they are about.
+        limitation: for the model card.
+    """
+
+    sentences: list[str]
+    tables: list[ReportTable]
+    warnings: list[str]
+    limitation: str = ""

@@ -1,0 +1,83 @@
+"""What a report consists of, as data: sections of sentences and tables that every page renders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from compressor.report import budgets, facts, sentences, tables, unit_tables
+from compressor.report.schema import Report
+from compressor.report.table import ReportTable
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report.
+
+    Args:
+        key: its name in a page.
+        sentences, tables: what it says.
+        plots: names in `plots.PLOTS`, for formats that have pictures.
+        otherwise: what is said where there is nothing.
+    """
+
+    key: str
+    title: str
+    sentences: list[str] = field(default_factory=list)
+    tables: list[ReportTable] = field(default_factory=list)
+    plots: tuple[str, ...] = ()
+    otherwise: str = ""
+
+
+def sections(report: Report, *, directories: bool = True) -> list[Section]:
+    """All sections in their order; those about nothing are left out.
+
+    Args:
+        directories: whether to tell where on the machine files are.
+    """
+    return [
+        section
+        for section in _all(report, directories=directories)
+        if section.sentences or section.tables or section.otherwise or section.plots
+    ]
+
+
+def _all(report: Report, *, directories: bool) -> Iterator[Section]:
+    yield Section("gate", "Gate", tables=_some(tables.gate(report)))
+    yield Section("baseline", "Compared with the baseline", tables=_some(tables.baseline(report)))
+    yield Section(
+        "quality",
+        "Quality",
+        sentences.quality_sentences(report),
+        _some(tables.quality(report), tables.signatures(report)),
+        plots=("quality",),
+    )
+    yield Section(
+        "throughput",
+        "Throughput",
+        sentences.speed_sentences(report),
+        _some(tables.throughput(report), tables.shapes(report)),
+        plots=("throughput", "speedup"),
+    )
+    yield Section("size", "Size", tables=[unit_tables.size(report)])
+    yield Section("budget", "Budget", budgets.sentences(report), budgets.tables(report))
+    yield Section(
+        "units",
+        f"{facts.units_title(report)} kept",
+        sentences.emptied_sentences(report),
+        [unit_tables.layers(report)],
+    )
+    yield Section(
+        "verification",
+        "Verification",
+        tables=_some(tables.checks(report)),
+        otherwise="No check was recorded.",
+    )
+    yield Section(
+        "origin", "How it was made", tables=_some(tables.origin(report, directories=directories))
+    )
+    yield Section("environment", "Environment", tables=_some(tables.environment(report)))
+
+
+def _some(*found: ReportTable | None) -> list[ReportTable]:
+    return [table for table in found if table is not None]

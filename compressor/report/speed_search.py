@@ -1,0 +1,80 @@
+"""What a report says of a search for a wanted speed-up: what units cost, and what was tried."""
+
+from __future__ import annotations
+
+from compressor.report import facts, numbers, phrases
+from compressor.report.schema import Report, Run
+from compressor.report.search_report import SearchReport
+from compressor.report.table import Column, ReportTable, columns
+from compressor.results import CostTable, SpeedSearch
+
+
+def describe(report: Report, run: Run, search: SpeedSearch) -> SearchReport:
+    """The search, the finished model's speed-up, and both tables."""
+    batch = search.costs.batch_size
+    lines = [
+        f"Units were chosen to make the model {search.wanted:.15g} times as fast at batch {batch}: "
+        "by the measured cost of sublayers, those with the lowest sum of scores were removed."
+    ]
+    if not any(choice.met for choice in search.tries):
+        lines.append(
+            f"The wanted speed-up was not reached in {len(search.tries)} tries; the fastest choice "
+            "was taken."
+        )
+    for name in run.variants:
+        for row in facts.timings(report, name):
+            if row.batch_size == batch and row.speedup is not None:
+                short = ", less than wanted" if row.speedup < search.wanted else ""
+                lines.append(
+                    f"The finished model was timed once more: {phrases.speedup(row)} at batch "
+                    f"{batch}{short}."
+                )
+    return SearchReport(lines, [_tries(search), _costs(search.costs)], warnings=[])
+
+
+def _costs(costs: CostTable) -> ReportTable:
+    return ReportTable(
+        key="costs",
+        caption=f"Cost of units at batch {costs.batch_size} ({costs.lengths}): the model with all "
+        "sublayers of one kind reduced was timed in turns with dense, which takes "
+        f"{numbers.adaptive(1000 * costs.dense_seconds)} ms a batch. Saved is per sublayer, "
+        "smoothed so that removing more units never saves less.",
+        columns=columns(
+            "Sublayers", "Units kept", "Layers", "Speed-up", "95% interval", "Saved ms"
+        ),
+        rows=tuple(
+            (
+                facts.kind_label(row.kind),
+                f"{row.units:,}",
+                str(row.layers),
+                numbers.fixed(row.speedup, 3),
+                numbers.interval(row.speedup_interval, 3),
+                numbers.adaptive(1000 * costs.dense_seconds * row.saved_share),
+            )
+            for row in costs.rows
+        ),
+    )
+
+
+def _tries(search: SpeedSearch) -> ReportTable:
+    return ReportTable(
+        key="tries",
+        caption=f"Choices of units, timed against dense until one reached {search.wanted:.15g}.",
+        columns=(
+            *map(Column, ("Try", "Aimed at", "Units kept", "Predicted")),
+            *map(Column, ("Measured", "95% interval")),
+            Column("Result", numeric=False),
+        ),
+        rows=tuple(
+            (
+                str(number),
+                numbers.fixed(choice.aim, 3),
+                choice.kept,
+                numbers.fixed(choice.predicted, 3),
+                numbers.fixed(choice.speedup, 3),
+                numbers.interval(choice.speedup_interval, 3),
+                "reached" if choice.met else "missed",
+            )
+            for number, choice in enumerate(search.tries, 1)
+        ),
+    )

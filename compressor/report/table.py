@@ -1,0 +1,46 @@
+"""A table as data: built once, rendered as plain text, Markdown and HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's heading, and whether it holds numbers (set flush right)."""
+
+    title: str
+    numeric: bool = True
+
+
+@dataclass(frozen=True)
+class ReportTable:
+    """A captioned table; the first cell of a row names it.
+
+    Args:
+        key: of the table in a page.
+        columns: one for each cell; none for pairs of a name and a value.
+    """
+
+    key: str
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def columns(text: str, *numeric: str) -> tuple[Column, ...]:
+    """Comma-separated titles of text columns, then the numeric ones."""
+    named = tuple(Column(title, numeric=False) for title in text.split(", "))
+    return named + tuple(map(Column, numeric))
+
+
+def plain_table(titles: Sequence[Column], rows: Iterable[Iterable[str]]) -> ReportTable:
+    """A table without a caption, for a terminal."""
+    return ReportTable("", "", tuple(titles), tuple(map(tuple, rows)))
+
+
+def named_values(key: str, caption: str, pairs: Iterable[tuple[str, str]]) -> ReportTable | None:
+    """A table of names and values; None without any."""
+    rows = tuple(pairs)
+    return ReportTable(key, caption, (), rows) if rows else None
