@@ -136,16 +136,16 @@ class _Quantizer:
 
     def run(self) -> bool:
         """Rewrite the graph; returns whether there was a product."""
-        found = [node for node in self.graph.node if self.is_product(node)]
-        multiplied = {node.input[1] for node in found if _attribute(node, "transB", 0)}
-        biases = self._biases(found)
+        multiplications = [node for node in self.graph.node if self.is_product(node)]
+        transposed = {node.input[1] for node in multiplications if _attribute(node, "transB", 0)}
+        biases = self._biases(multiplications)
         added = {add.output[0] for add in biases.values()}
         nodes: list[NodeProto] = []
         for node in self.graph.node:
             if self.is_product(node):
                 nodes += self._product(node, biases.get(node.output[0]))
             elif self._is_lookup(node):
-                nodes += self._lookup(node, shared=node.input[0] in multiplied)
+                nodes += self._lookup(node, shared=node.input[0] in transposed)
             elif node.output[0] not in added:
                 nodes.append(node)
         del self.graph.node[:]
@@ -157,9 +157,9 @@ class _Quantizer:
                 del weights[index]
         # Some describe values that no longer exist; onnxruntime infers the others by itself.
         del self.graph.value_info[:]
-        return bool(found)
+        return bool(multiplications)
 
-    def _biases(self, found: Sequence[NodeProto]) -> dict[str, NodeProto]:
+    def _biases(self, multiplications: Sequence[NodeProto]) -> dict[str, NodeProto]:
         """Value of a product -> the node that does nothing but add a bias to it."""
         readers: dict[str, list[NodeProto]] = {value.name: [] for value in self.graph.output}
         for node in self.graph.node:
@@ -167,7 +167,7 @@ class _Quantizer:
                 readers.setdefault(name, []).append(node)
         outputs = {value.name for value in self.graph.output}
         biases = {}
-        for node in found:
+        for node in multiplications:
             value = node.output[0]
             read = readers.get(value, [])
             if len(node.input) > 2 or value in outputs or [n.op_type for n in read] != ["Add"]:

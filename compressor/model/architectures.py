@@ -299,16 +299,16 @@ def find_sublayers(model: nn.Module) -> list[Sublayer]:
         for index in count():
             if f"{full['layer']}.{paths.output}".format(i=index) not in modules:
                 break
-            found = find_sublayer(model, full, index)
+            placed = find_sublayer(model, full, index)
             sublayers.append(
                 Sublayer(
                     kind=paths.kind,
                     index=index,
-                    units=found.units,
-                    unit_width=found.unit_width,
-                    block=found.block,
-                    inputs=dict(zip(paths.inputs, found.inputs, strict=True)),
-                    output=found.output,
+                    units=placed.units,
+                    unit_width=placed.unit_width,
+                    block=placed.block,
+                    inputs=dict(zip(paths.inputs, placed.inputs, strict=True)),
+                    output=placed.output,
                 )
             )
     if not sublayers:

@@ -224,9 +224,9 @@ def _load_dense(
             f"(first: {missing[0]}); fine-tune it for {entry.task} first",
             id="weights-do-not-fit",
         )
-    for name, found, wanted in sorted(info["mismatched_keys"]):
+    for name, held, wanted in sorted(info["mismatched_keys"]):
         raise InputError(
-            f"{directory} stores {name} as {shape(found)}, but by its config.json {what} has "
+            f"{directory} stores {name} as {shape(held)}, but by its config.json {what} has "
             f"{shape(wanted)}; get the checkpoint again",
             id="weights-do-not-fit",
         )

@@ -212,7 +212,7 @@ class _Pruned(transformers.PreTrainedModel):
         Raises:
             ValueError: they do not fit; the message names the first.
         """
-        told = kwargs.pop("output_loading_info", False)
+        with_info = kwargs.pop("output_loading_info", False)
         loaded: Any = super().from_pretrained(
             pretrained_model_name_or_path, *model_args, output_loading_info=True, **kwargs
         )
@@ -229,7 +229,7 @@ class _Pruned(transformers.PreTrainedModel):
                         f"{pretrained_model_name_or_path} {what} {len(names)} weights, first "
                         f"{min(names)}; get the checkpoint again"
                     )
-        return (model, info) if told else model
+        return (model, info) if with_info else model
 
 
 @cache

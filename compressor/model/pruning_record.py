@@ -38,8 +38,8 @@ class PruningRecord:
 def render_pruning_record(contents: Mapping[str, Any]) -> str:
     """The text of the file: indented, with each list of numbers in one line."""
     text = json.dumps(contents, indent=1, ensure_ascii=False)
-    # A text never holds a line break, so only lists that were indented are found.
-    in_one_line = re.sub(r"\[\n[\s\d.,e+-]+\]", lambda found: _joined(found.group()), text)
+    # A text never holds a line break, so only indented lists match.
+    in_one_line = re.sub(r"\[\n[\s\d.,e+-]+\]", lambda match: _joined(match.group()), text)
     return in_one_line + "\n"
 
 

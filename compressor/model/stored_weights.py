@@ -77,14 +77,14 @@ def stored_tensors(files: list[Path]) -> dict[str, StoredTensor]:
     Raises:
         InputError: a file is damaged, or two of them hold the same tensor.
     """
-    found: dict[str, StoredTensor] = {}
+    stored: dict[str, StoredTensor] = {}
     for path in files:
         tensors = dict(_of_safetensors(path) if path.suffix == ".safetensors" else _of_pickle(path))
-        twice = sorted(tensors.keys() & found.keys())
+        twice = sorted(tensors.keys() & stored.keys())
         if twice:
-            raise unreadable(path, f"it holds {twice[0]}, as {found[twice[0]].file.name} does")
-        found |= tensors
-    return found
+            raise unreadable(path, f"it holds {twice[0]}, as {stored[twice[0]].file.name} does")
+        stored |= tensors
+    return stored
 
 
 def stored_dtype(tensors: Mapping[str, StoredTensor]) -> torch.dtype:

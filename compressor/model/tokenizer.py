@@ -85,11 +85,11 @@ def _require_size(vocabulary: dict[str, int], tokens: int, rows: int, directory:
 
 def _require_tokens(tokenizer: Any, directory: Path) -> None:
     ends = (tokenizer.eos_token_id, tokenizer.sep_token_id)
-    for what, found in (
+    for what, is_there in (
         ("pad token", tokenizer.pad_token_id is not None),
         ("end or separator token", any(token is not None for token in ends)),
     ):
-        if not found:
+        if not is_there:
             raise InputError(
                 f"the tokenizer of {directory} has no {what}; add it to tokenizer_config.json",
                 id="tokenizer-without-token",
