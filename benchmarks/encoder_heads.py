@@ -15,10 +15,10 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from compressor import example
 from compressor.commands.console import Console
 from compressor.pipeline.run import run
 from compressor.report.schema import Report
+from compressor.request import example
 from compressor.request.recipe import make_recipe
 
 RESULTS = Path(__file__).parent / "results"

@@ -24,7 +24,7 @@ import venv
 from dataclasses import dataclass
 from pathlib import Path
 
-from compressor import example
+from compressor.request import example
 from compressor.throughput.hardware import describe
 
 ROOT = Path(__file__).parents[1]

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.sections import title_of, write_section
-from compressor import example
 from compressor.commands.console import Console
 from compressor.options.assemble import assemble
 from compressor.pipeline.compare_artifacts import bench_artifacts, evaluate_artifacts
 from compressor.pipeline.single_steps import export_checkpoint
+from compressor.request import example
 from compressor.request.recipe import ExportRequest, as_flags
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import read_artifact

@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.speed import models
-from compressor import example
+from compressor.request import example
 
 RESULTS = Path(__file__).parent / "results"
 LIBRARIES = (

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks.speed import models
-from compressor import example
 from compressor.commands.console import Console
 from compressor.model.architectures import architecture
 from compressor.model.pruning_record import read_pruning_record
 from compressor.pipeline.run import run
 from compressor.progress import Progress
+from compressor.request import example
 from compressor.request.recipe import make_recipe
 from compressor.tasks import read_rows
 from compressor.throughput import Subject, benchmark

@@ -12,11 +12,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from compressor import example
 from compressor.commands.console import Console
 from compressor.pipeline.run import run
 from compressor.report.plots import save_plots
 from compressor.report.schema import Report
+from compressor.request import example
 from compressor.request.recipe import Recipe, make_recipe
 from compressor.results import Variant
 from compressor.tasks import get_task

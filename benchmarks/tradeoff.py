@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from compressor import example
 from compressor.commands.console import Console
 from compressor.pipeline.run import run
 from compressor.report.plots import COLORS, plot_style
 from compressor.report.schema import Report, load_report
+from compressor.request import example
 from compressor.request.recipe import Recipe, make_recipe
 from compressor.results import Comparison, Timing, Variant
 from compressor.tasks import get_task

@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import EnvironmentProblem
+from compressor.storage.version import __version__
 
-__version__ = "0.1.0"
 __all__ = ["__version__", "load"]
 
 # onnxruntime would write a device id and a database below the home directory, and look up a host

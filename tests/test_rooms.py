@@ -33,7 +33,6 @@ APART = {
         {"errors", "storage"},
         {"export", "evaluation", "throughput", "pipeline", "commands"},
     ),
-    "example": ({"errors"}, {"pipeline", "study", "commands"}),
 }
 
 PACKAGE = Package()

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from benchmarks.quality.cells import RANDOM, Cell, Experiment, fill, read
 from benchmarks.quality.draw import figure, summary, table
-from compressor import example
 from compressor.commands.console import Console
+from compressor.request import example
 from compressor.request.sections import Data
 
 RESULTS = Path(__file__).parent.parent / "results"

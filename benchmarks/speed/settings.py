@@ -11,13 +11,13 @@ from typing import Any
 
 from benchmarks.speed import models
 from benchmarks.speed.peers import Peer, convert
-from compressor import example
 from compressor.export import graph_bytes
 from compressor.options.assemble import assemble
 from compressor.pipeline.run import run
 from compressor.pipeline.single_steps import export_checkpoint
 from compressor.progress import Progress
 from compressor.report.schema import load_report
+from compressor.request import example
 from compressor.request.recipe import ExportRequest, as_flags, make_recipe
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.storage.hashes import sha256_of

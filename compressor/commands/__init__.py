@@ -10,10 +10,10 @@ from importlib import import_module
 
 import typer
 
-from compressor import __version__
 from compressor.commands.console import console, leave_stdout
 from compressor.errors import CompressError, InputError, UsageError
 from compressor.storage.disk import disk_problem
+from compressor.storage.version import __version__
 
 COMMANDS = (
     "run",

@@ -29,7 +29,7 @@ def demo(
 
 def demo_recipe(macs: str = MACS) -> Recipe:
     """What the demo runs, as the options of `compress run`."""
-    from compressor import example
+    from compressor.request import example
 
     return build_recipe(
         {

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from compressor import __version__
 from compressor.errors import InputError
 from compressor.export.precisions import set_default
 from compressor.model.checkpoint import Checkpoint
@@ -27,6 +26,7 @@ from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.storage.hashes import sha256_of
 from compressor.storage.manifest import GRAPHS_FILE, MANIFEST, manifest_of
 from compressor.storage.outputs import require_written_by_run, write_manifest, write_outputs
+from compressor.storage.version import __version__
 from compressor.storage.workspace import STATE, Workspace
 from compressor.throughput.hardware import describe as describe_hardware
 from compressor.throughput.hardware import versions

@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from compressor import __version__
 from compressor.budgets import Budget, Limits
 from compressor.errors import UsageError
 from compressor.importance import UnitMethod
@@ -18,6 +17,7 @@ from compressor.report.rule_kinds import Rule
 from compressor.request.sections import Benchmark, Data, Evaluation, ModelSection
 from compressor.results import Inconclusive
 from compressor.storage.hashes import fingerprint, sha256_of
+from compressor.storage.version import __version__
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from compressor import __version__
 from compressor.errors import InputError
 from compressor.storage.disk import translate_disk_errors
 from compressor.storage.files import require_directory, write_at_once, write_json
@@ -29,6 +28,7 @@ from compressor.storage.manifest import (
     read_manifest,
 )
 from compressor.storage.staging import move_output, require_free, staging_output
+from compressor.storage.version import __version__
 
 _WRITTEN = "outputs.list"
 _KEPT = 50  # hashes of a file

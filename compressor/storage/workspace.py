@@ -25,7 +25,6 @@ from typing import Any, Self, TypeVar
 
 from pydantic import TypeAdapter
 
-from compressor import __version__
 from compressor.errors import InputError, UsageError
 from compressor.progress import Progress
 from compressor.storage.files import write_json
@@ -33,6 +32,7 @@ from compressor.storage.hashes import sha256_below, sha256_of
 from compressor.storage.locks import lock_output
 from compressor.storage.manifest import GRAPHS_FILE
 from compressor.storage.staging import move_files, remove_leftovers, staging
+from compressor.storage.version import __version__
 
 STATE = ".compress"
 _RUN = "run.json"

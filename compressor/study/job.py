@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import nn
 
-from compressor import __version__
 from compressor.evaluation import compare, main_metric
 from compressor.importance import ScoringMethod
 from compressor.model.checkpoint import Checkpoint
@@ -30,6 +29,7 @@ from compressor.progress import Progress
 from compressor.request.sections import CalibrationData, Columns, ModelSection
 from compressor.request.validate import check_columns, require_rows
 from compressor.storage.hashes import fingerprint
+from compressor.storage.version import __version__
 from compressor.storage.workspace import STATE, Workspace, open_workspace
 from compressor.study.options import StudyRequest, Testing
 from compressor.study.output import PREFIX, require_output

@@ -15,11 +15,11 @@ from benchmarks.speed.__main__ import answers, compare_peers, quality
 from benchmarks.speed.peers import Peer, convert, open_peer, vocabulary_map
 from benchmarks.speed.settings import Setting
 from benchmarks.speed.tables import document, summary
-from compressor import example
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.pruning_record import read_pruning_record
 from compressor.pipeline.run import run
 from compressor.progress import SILENT
+from compressor.request import example
 from compressor.request.recipe import make_recipe
 from compressor.runtime import Classifier
 from compressor.tasks import read_rows

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from compressor import example
+from compressor.request import example
 
 SCRIPT = Path(__file__).parents[2] / "examples" / "tatoeba_en_de" / "check_sentences.py"
 FILES = {"calibration": example.calibration(), "test": example.test()}

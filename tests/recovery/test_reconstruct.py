@@ -12,7 +12,6 @@ import scipy.linalg
 import torch
 from torch import nn
 
-from compressor import example
 from compressor.model.architectures import find_sublayers
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.modeling_pruned import OutputBias
@@ -20,6 +19,7 @@ from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.recovery import RecoveryJob, least_squares
 from compressor.recovery.layerwise_forward import blocks_in_order
+from compressor.request import example
 from compressor.tasks import get_task, read_rows
 from tests.helpers.reconstruction import (
     MANY,

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from compressor import example
 from compressor.errors import InputError
+from compressor.request import example
 from compressor.tasks import count_shared, read_rows, split_rows
 from tests.helpers.errors import raises
 from tests.helpers.rows import LABELS, PAIRS, tsv, write
@@ -202,7 +202,7 @@ def test_classification_columns_default_to_the_first_two(tmp_path: Path) -> None
 
 def test_tasks_and_reading_rows_need_no_torch() -> None:
     code = (
-        "import sys; from compressor import tasks, example;"
+        "import sys; from compressor import tasks; from compressor.request import example;"
         "assert all(tasks.get_task(name).metrics for name in tasks.TASKS);"
         "tasks.read_rows('translation', example.test());"
         "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"

@@ -22,9 +22,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from compressor import example
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Kind
+from compressor.request import example
 from compressor.tasks import TASKS, Batch, Example, Rows, count_truncated, get_task, read_rows
 from compressor.tasks.batching import most_tokens, within_tokens
 from tests.helpers.errors import raises

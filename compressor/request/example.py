@@ -18,14 +18,14 @@ def directory() -> Path:
     Raises:
         EnvironmentProblem: the package is imported from a zip file, where no directory exists.
     """
-    found = files(__name__)
-    if not isinstance(found, Path):
+    package = files("compressor")
+    if not isinstance(package, Path):
         raise EnvironmentProblem(
-            f"the bundled example needs an unpacked installation, but {__name__} is imported from "
-            f"{found}; install the package with pip",
+            "the bundled example needs an unpacked installation, but compressor is imported from "
+            f"{package}; install the package with pip",
             id="example-in-archive",
         )
-    return found
+    return package / "example"
 
 
 def model() -> Path:
