@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from compressor.budgets.macs import Macs
 from compressor.commands.demo import demo_recipe
 from compressor.request import example
-from compressor.budgets.macs import Macs
 
 
 def test_the_demo_is_a_run_of_the_bundled_model_on_bundled_sentences():
