@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.sections import title_of, write_section
 from compressor.runtime import Classifier
-from compressor.tasks import read_rows
+from compressor.tasks import TASKS
 
 Row = dict[str, Any]
 RESULTS = Path(__file__).parent / "results"
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repetitions", type=int, default=5)
     args = parser.parse_args()
-    texts = list(read_rows("classification", args.rows, limit=args.limit).sources)
+    texts = list(TASKS["classification"].read_rows(args.rows, limit=args.limit).sources)
     found: dict[str, list[Row]] = {}
     for threads in args.threads:
         rows = [

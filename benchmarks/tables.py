@@ -19,7 +19,7 @@ from compressor.report.schema import Report
 from compressor.request import example
 from compressor.request.recipe import Recipe, make_recipe
 from compressor.results import Variant
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 
 RESULTS = Path(__file__).parent / "results"
 KEEP = ["1.0", "0.8", "0.6", "0.4"]
@@ -52,7 +52,7 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
 
 def table(report: Report) -> str:
     """Markdown: quality with its interval, size, and sentences per second with speed-ups."""
-    metric = get_task(report.task).main_metric
+    metric = TASKS[report.task].main_metric
     heads = [f"sent/s, batch {b}" for b in BATCHES]
     columns = [
         "heads kept",

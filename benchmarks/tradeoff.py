@@ -24,7 +24,7 @@ from compressor.report.schema import Report, load_report
 from compressor.request import example
 from compressor.request.recipe import Recipe, make_recipe
 from compressor.results import Comparison, Timing, Variant
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 
 RESULTS = Path(__file__).parent / "results"
 MACS = "0.9,0.8,0.7,0.6,0.5,0.4,0.3"
@@ -54,7 +54,7 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
 
 def main_comparison(report: Report, variant: Variant) -> Comparison:
     """Pruned (or dense in int8) against dense in fp32."""
-    metric = get_task(report.task).main_metric
+    metric = TASKS[report.task].main_metric
     return next(c for c in variant.comparisons if c.metric == metric)
 
 
@@ -148,7 +148,7 @@ def figure(reports: Sequence[Report], path: Path) -> None:
 
 
 def _draw(panel: Any, reports: Sequence[Report], batch: int) -> None:
-    metric = get_task(reports[0].task).main_metric
+    metric = TASKS[reports[0].task].main_metric
     quality = reports[0].dense.quality
     assert quality is not None
     dense = quality.metrics[metric]

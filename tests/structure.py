@@ -22,11 +22,11 @@ HERE = Path(__file__).parents[1]
 BUDGETS = {"Counts", "SteppedCounts", "Macs", "Speedup", "MaxDrop", "Penalty"}
 # Nothing may be larger.
 LIMITS = {
-    "lines in compressor/": 34_200,
+    "lines in compressor/": 34_700,
     "lines in tests/": 24_800,
     "rooms at the top": 25,
     "loose modules at the top": 3,
-    "`generates` read outside tasks/": 30,
+    "`generates` read outside tasks/": 0,
     "isinstance on budgets": 26,
 }
 
@@ -72,10 +72,19 @@ class Package:
 
     def _imports(self, module: str) -> Iterator[str]:
         """A string that names a module counts too, unless it names one of the same room: that is
-        how a table lists the members of its room."""
+        how a table lists the members of its room. Nor does a task's `exporter` count: a task says
+        everything about itself, also what writes its graphs, which stands in a room above it."""
         is_package = self.modules[module].name == "__init__.py"
         parents = module.split(".") if is_package else module.split(".")[:-1]
+        exporters = {
+            id(node.value)
+            for node in ast.walk(self.trees[module])
+            if room_of(module) == "tasks" and isinstance(node, ast.Assign)
+            and [ast.unparse(target) for target in node.targets] == ["exporter"]
+        }  # fmt: skip
         for node in ast.walk(self.trees[module]):
+            if id(node) in exporters:
+                continue
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom):

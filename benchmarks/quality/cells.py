@@ -32,7 +32,7 @@ from compressor.progress import Progress
 from compressor.recovery import RECOVERIES, Recovered
 from compressor.request import sections
 from compressor.storage.files import write_json
-from compressor.tasks import Batch, get_task
+from compressor.tasks import TASKS, Batch
 
 SHARES = (90, 80, 70, 60, 50, 40, 30, 20)  # percent of heads kept
 REPAIRS = ("none", "reconstruct", "distill", "reconstruct+distill")
@@ -124,7 +124,7 @@ class Experiment:
         self.model, self.layers = self.checkpoint.model, self.checkpoint.layers
         self.full = Mask.full(self.layers)
         self.floors = {"heads": parse_floors("1", self.full), "macs": parse_floors("0", self.full)}
-        self.task = get_task(self.checkpoint.entry.task)
+        self.task = TASKS[self.checkpoint.task]
         self.metric = self.task.main_metric
         rows = read_rows(data, self.checkpoint, self.task)
         assert rows.calibration is not None

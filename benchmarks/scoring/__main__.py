@@ -49,11 +49,9 @@ def build(task: str, size: tuple[int, int, int]) -> Any:
     import torch
     import transformers as t
 
-    from compressor.tasks import get_task
-
     layers, width, heads = size
     torch.manual_seed(0)
-    if not get_task(task).generates:
+    if task == "classification":
         config = t.BertConfig(
             vocab_size=VOCABULARY, hidden_size=width, num_hidden_layers=layers,
             num_attention_heads=heads, intermediate_size=4 * width,
@@ -77,15 +75,16 @@ def make_work(task: str, size: tuple[int, int, int], rows: int) -> dict[str, Cal
     from compressor.importance import ScoringJob, score_units
     from compressor.model.architectures import find_sublayers
     from compressor.model.sublayers import Mask
-    from compressor.tasks import Example, get_task
+    from compressor.tasks import TASKS, Example
 
-    model, module, rng = build(task, size), get_task(task), random.Random(0)
+    model, module, rng = build(task, size), TASKS[task], random.Random(0)
 
     def tokens() -> tuple[int, ...]:
         return tuple(rng.randrange(5, VOCABULARY - 1) for _ in range(rng.randint(5, 35)))
 
+    translates = task == "translation"
     examples = [
-        Example(row, tokens(), tokens() if module.generates else (row % 10,)) for row in range(rows)
+        Example(row, tokens(), tokens() if translates else (row % 10,)) for row in range(rows)
     ]
     batches = module.batches(examples, model)
     layers = find_sublayers(model)

@@ -29,10 +29,10 @@ from compressor.commands.console import Console
 from compressor.evaluation import compare, score_answers
 from compressor.model.pruning_record import read_pruning_record
 from compressor.progress import Progress
-from compressor.runtime import Classifier, Translator, collate
+from compressor.runtime import collate
 from compressor.runtime.batching import by_length
 from compressor.runtime.vocabulary import count_output_tokens
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 from compressor.throughput import WorkSize, limit_of, measure, measure_machine, shape_of, summarize
 from compressor.throughput.hardware import cores, describe, versions
 from compressor.throughput.limits import Limit
@@ -44,7 +44,7 @@ QUALITY_ROWS = 64  # rows per batch while quality is measured
 
 
 def make_timed(
-    setting: Setting, runtime: Translator | Classifier, sizes: list[int], tokens: int | None
+    setting: Setting, runtime: Any, sizes: list[int], tokens: int | None
 ) -> list[Workload]:
     """Batches of rows of similar length, as the runtime makes them from a list of texts.
 
@@ -66,7 +66,7 @@ def make_timed(
     ]
 
 
-def answers(setting: Setting, run: Run, runtime: Translator | Classifier) -> list[str]:
+def answers(setting: Setting, run: Run, runtime: Any) -> list[str]:
     """The answers of one peer to the test rows, in their order."""
     encoded = runtime.encode(setting.rows.sources)
     artifact = runtime.artifact
@@ -74,7 +74,7 @@ def answers(setting: Setting, run: Run, runtime: Translator | Classifier) -> lis
     for places in by_length(encoded, QUALITY_ROWS):
         chosen = [encoded[place] for place in places]
         output = run(collate(chosen, artifact.pad_token_id, artifact.inputs), None)
-        if isinstance(runtime, Translator):
+        if setting.generates:
             texts = runtime.decode(output)
         else:
             texts = [runtime.artifact.labels[i] for i in np.argmax(output, axis=1)]
@@ -86,7 +86,7 @@ def answers(setting: Setting, run: Run, runtime: Translator | Classifier) -> lis
 def quality(setting: Setting, answered: dict[str, list[str]]) -> dict[str, Any]:
     """BLEU or accuracy of every peer, and the difference of each low precision from its fp32."""
     rows, found = setting.rows, {}
-    metric = get_task(rows.task).main_metric
+    metric = TASKS[rows.task].main_metric
     for name, outputs in answered.items():
         labels = sorted(set(rows.targets))
         value = score_answers(rows.task, outputs, rows.targets, labels).metrics[metric]
@@ -106,8 +106,8 @@ def limits(
     config = json.loads((setting.checkpoint / "config.json").read_text(encoding="utf-8"))
     mask = read_pruning_record(setting.output).mask
     tokens = count_output_tokens(setting.output)
-    dense = shape_of(config, mask.totals(), tokens)
-    pruned = shape_of(config, mask.counts(), tokens)
+    dense = shape_of(TASKS[setting.task], config, mask.totals(), tokens)
+    pruned = shape_of(TASKS[setting.task], config, mask.counts(), tokens)
     precision = "fp16" if device == "cuda" else "fp32"
     machine = measure_machine(device, threads, precision)
     found = {}
@@ -123,9 +123,7 @@ def limits(
 def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress) -> dict[str, Any]:
     """Everything about one model: quality, times, memory, load time."""
     threads = args.threads or cores()
-    runtime: Translator | Classifier = (
-        Translator(setting.dense) if setting.generates else Classifier(setting.dense)
-    )
+    runtime = TASKS[setting.task].open(setting.dense)
     chosen = peers(setting, args.device, threads, args.programs)
     opened = {peer.name: open_peer(peer, args.device, threads) for peer in chosen}
     found: dict[str, Any] = {}

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 from compressor.throughput.workloads import Batch
 
 # Rows of token ids (translators), or an array of logits; the number of tokens to generate.
@@ -59,27 +59,24 @@ def open_peer(peer: Peer, device: str, threads: int) -> Run:
 
 
 def _compress(peer: Peer, device: str, threads: int) -> Run:
-    from compressor.runtime import Classifier, Translator
-
     options: dict[str, Any] = {
         "precision": peer.precision, "device": device, "threads": threads,
     }  # fmt: skip
-    if get_task(peer.task).generates:
-        translator = Translator(peer.directory, **options)
-        return lambda batch, length: translator.generate(
-            batch, forced_length=length, num_beams=None if length else 1
-        )
-    classifier = Classifier(peer.directory, **options)
-    return lambda batch, _: classifier.run(batch)
+    runtime = TASKS[peer.task].open(peer.directory, **options)
+    if peer.task != "translation":
+        return lambda batch, _: runtime.compute(batch)
+    return lambda batch, length: runtime.compute(
+        batch, forced_length=length, num_beams=None if length else 1
+    )
 
 
 def _transformers(peer: Peer, device: str, threads: int) -> Run:
     import torch
-    from transformers import AutoModelForSeq2SeqLM, AutoModelForSequenceClassification
+    import transformers
 
     torch.set_num_threads(threads)
-    generates = get_task(peer.task).generates
-    kind = AutoModelForSeq2SeqLM if generates else AutoModelForSequenceClassification
+    generates = peer.task == "translation"
+    kind = getattr(transformers, TASKS[peer.task].auto_class)
     kinds = {"fp32": torch.float32, "fp16": torch.float16}
     model = kind.from_pretrained(peer.directory, dtype=kinds[peer.precision]).to(device).eval()
     logging.getLogger("transformers").setLevel(

@@ -21,7 +21,7 @@ from compressor.request import example
 from compressor.request.recipe import ExportRequest, as_flags, make_recipe
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.storage.hashes import sha256_of
-from compressor.tasks import Rows, get_task, read_rows
+from compressor.tasks import TASKS, Rows
 
 # For random weights: a share of the multiply-adds would be taken from the attention alone, whose
 # random heads are the smallest. Trained models lose some of both kinds.
@@ -68,7 +68,7 @@ class Setting:
 
     @property
     def generates(self) -> bool:
-        return get_task(self.task).generates
+        return self.task == "translation"
 
     @property
     def dense(self) -> Path:
@@ -88,7 +88,7 @@ def prepare(name: str, args: argparse.Namespace, progress: Progress) -> Setting:
     budget = " ".join(f"--{option} {value}" for option, value in found["budget"].items())
     progress.message(f"{name}: {found['checkpoint']} with {budget}")
     run(recipe, work / "out", f"python -m benchmarks.speed {name}", progress)
-    rows = read_rows(found["task"], found["test"], limit=found.get("test_rows"), minimum=2)
+    rows = TASKS[found["task"]].read_rows(found["test"], limit=found.get("test_rows"), minimum=2)
     text, restricted = found.get("target_text"), None
     if text:
         restricted = work / f"target-text-{sha256_of(Path(text))[:12]}"

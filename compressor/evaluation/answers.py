@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from compressor.progress import Progress
-from compressor.runtime import Classifier, Translator
-from compressor.tasks import Rows, get_task
+from compressor.tasks import TASKS, Rows
 
 _CHUNK_ROWS = 512  # rows between two reports of progress
 
@@ -20,28 +18,17 @@ def answers(
     progress: Progress,
     precision: str | None = None,
 ) -> list[str]:
-    """Translations, or label names, of all rows in their order; files are not checked for damage.
+    """The answers to all rows in their order; files are not checked for damage.
 
     Args:
         precision: of the artifact's graphs; None takes its default.
     """
-    answer = _open(directory, rows, device, num_beams, precision)
+    task = TASKS[rows.task]
+    runtime = task.open(directory, device=device, precision=precision)
     texts: list[str] = []
     for start in range(0, len(rows.sources), _CHUNK_ROWS):
-        texts += answer(slice(start, start + _CHUNK_ROWS))
+        part = slice(start, start + _CHUNK_ROWS)
+        pairs = None if rows.pairs is None else rows.pairs[part]
+        texts += task.answer(runtime, rows.sources[part], pairs, num_beams)
         progress.update("rows", len(texts), len(rows.sources))
     return texts
-
-
-def _open(
-    directory: Path, rows: Rows, device: str, num_beams: int | None, precision: str | None
-) -> Callable[[slice], list[str]]:
-    """A function from a slice of the rows to the answers."""
-    if get_task(rows.task).generates:
-        translator = Translator(directory, device=device, precision=precision, verify=False)
-        return lambda part: translator.translate(rows.sources[part], num_beams=num_beams)
-    classifier = Classifier(directory, device=device, precision=precision, verify=False)
-    pairs = rows.pairs
-    return lambda part: classifier.classify(
-        rows.sources[part], None if pairs is None else pairs[part]
-    )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compressor.evaluation.classification import ClassificationPair, score_classification
 from compressor.evaluation.translation import TranslationPair, score_translation
 from compressor.results import Quality
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 
 Array = NDArray[np.float64]
 
@@ -68,7 +68,7 @@ def metrics_of(task: str) -> Metrics:
     Raises:
         UsageError: an unknown task.
     """
-    return METRICS[get_task(task).name]
+    return METRICS[TASKS[task].name]
 
 
 def score_answers(
@@ -92,5 +92,5 @@ def main_metric(
     task: str, answers: Sequence[str], references: Sequence[str], labels: Sequence[str] | None
 ) -> tuple[float, str]:
     """The task's main metric (0-100), and its signature with its name."""
-    quality, name = score_answers(task, answers, references, labels), get_task(task).main_metric
+    quality, name = score_answers(task, answers, references, labels), TASKS[task].main_metric
     return quality.metrics[name], f"{name}|{quality.signatures[name]}"

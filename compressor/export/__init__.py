@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compressor.export.precision_names import BASE
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 
 # What needs torch or numpy is imported where it is used: the recipe and the commands' help read
 # `precision_names` of this package, and must not wait for them.
@@ -36,30 +36,27 @@ def export_model(
         model: the network to export, which may have lost the heads that `mask` removes.
         batches: ragged batches to compare on.
         texts: rows to compare the tokenizer on.
-        tokens: what a translator's decoder shall score (`vocabulary.output_tokens`).
+        tokens: what a translator's decoder shall score (`TaskGraphs.output_tokens`).
 
     Raises:
         VerificationError: an answer differs.
         InputError: the checkpoint holds settings that the runtime cannot follow.
     """
-    from compressor.export.graphs import export_graphs
     from compressor.export.metadata import write_metadata
     from compressor.export.tokenizer import check_tokenizer, write_tokenizer
-    from compressor.export.verify import verify_classifier, verify_translator
     from compressor.model.memory import trim_memory
     from compressor.runtime.artifact import GRAPH_DIRECTORY
 
+    task_graphs = TASKS[checkpoint.task].graphs
     graphs = directory / GRAPH_DIRECTORY
     graphs.mkdir(parents=True, exist_ok=True)
     write_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json")  # fails sooner than graphs do
     check_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json", texts)
-    files = export_graphs(model, checkpoint.layers, mask, graphs, tokens=tokens)
+    files = task_graphs.write(model, checkpoint.layers, mask, graphs, tokens=tokens)
     trim_memory()
     write_metadata(checkpoint, model, mask, files, graphs, tokens)
     inputs = [batch.inputs() for batch in batches]
-    generates = get_task(checkpoint.entry.task).generates
-    verify = verify_translator if generates else verify_classifier
-    checks = verify(model, directory, inputs)
+    checks: list[Check] = task_graphs.verify(model, directory, inputs)
     trim_memory()
     return checks
 

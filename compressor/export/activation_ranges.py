@@ -18,14 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import InputError
-from compressor.export.precision_names import BASE
-from compressor.runtime.artifact import GRAPH_DIRECTORY, TranslationArtifact, read_artifact
+from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
 from compressor.runtime.batching import collate
 from compressor.runtime.decoder import BEST
 from compressor.runtime.session import open_session
 from compressor.runtime.text import Encoded
-from compressor.runtime.vocabulary import AllTokens, OutputTokens, read_output_tokens
-from compressor.tasks import Example
+from compressor.tasks import TASKS, Example
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
 MOST_ROWS = 256
 _BATCH_ROWS = 32
 _SMALLEST, _LARGEST = "ReduceMin", "ReduceMax"
-# A translation that does not end is followed for this many tokens, and two per source token.
-_STEPS = 8
 
 Array = NDArray[Any]
 Range = tuple[float, float]  # smallest and largest
@@ -61,29 +57,11 @@ def activation_ranges(
     if not examples:
         raise InputError("there are no rows to see the ranges on; give some", id="too-few-rows")
     artifact = read_artifact(directory)
-    files = artifact.precisions[BASE]
     graphs = directory / GRAPH_DIRECTORY
     chosen = examples[:: -(-len(examples) // MOST_ROWS)]
     batches = [_collate(rows, artifact) for rows in _of_one_length(chosen)]
-    if not isinstance(artifact, TranslationArtifact):
-        with _observed(graphs / files["model"], products) as model:
-            for batch in batches:
-                model.run(batch)
-        return _found(model)
-    tokens: OutputTokens = AllTokens(artifact.vocab_size)
-    if artifact.output_tokens is not None:
-        tokens = read_output_tokens(graphs / artifact.output_tokens, artifact.vocab_size)
-    settings = tokens.settings(artifact.generation)
-    with (
-        _observed(graphs / files["encoder"], products) as encoder,
-        _observed(graphs / files["decoder"], products) as decoder,
-    ):
-        for batch in batches:
-            steps = min(settings.limit, 2 * batch["input_ids"].shape[1] + _STEPS)
-            source = {**encoder.run(batch), "attention_mask": batch["attention_mask"]}
-            start = settings.decoder_start_token_id
-            _decode(decoder, source, start, settings.eos_token_id, steps)
-    return _found(encoder, decoder)
+    found = TASKS[artifact.task].graphs.observe(graphs, artifact, batches, products)
+    return {graph.file: graph.ranges for graph in found if graph.ranges}
 
 
 def _of_one_length(examples: Iterable[Example]) -> Iterator[list[Example]]:
@@ -100,7 +78,7 @@ def _collate(examples: Sequence[Example], artifact: Any) -> dict[str, Array]:
 
 
 @dataclass
-class _Observed:
+class Observed:
     """A session of a graph with further outputs, and the ranges that it showed so far."""
 
     file: str
@@ -128,12 +106,9 @@ def _output(value: str, operator: str) -> str:
     return f"{value} {operator}"
 
 
-def _found(*graphs: _Observed) -> dict[str, dict[str, Range]]:
-    return {graph.file: graph.ranges for graph in graphs if graph.ranges}
-
-
 @contextmanager
-def _observed(path: Path, products: Finder) -> Iterator[_Observed]:
+def observed(path: Path, products: Finder) -> Iterator[Observed]:
+    """Open a graph whose products' first inputs are noted while it runs."""
     import onnx
     from onnx import TensorProto
     from onnx.helper import make_node, make_tensor_value_info
@@ -149,13 +124,13 @@ def _observed(path: Path, products: Finder) -> Iterator[_Observed]:
     observed = path.with_name(f"{path.stem}.observed.onnx")
     try:
         onnx.save_model(model, observed)
-        yield _Observed(path.name, open_session(observed), values)
+        yield Observed(path.name, open_session(observed), values)
     finally:
         observed.unlink(missing_ok=True)
 
 
-def _decode(
-    decoder: _Observed, source: Mapping[str, Array], start: int, ends: Sequence[int], steps: int
+def decode(
+    decoder: Observed, source: Mapping[str, Array], start: int, ends: Sequence[int], steps: int
 ) -> None:
     """Generate greedily; a row that ends leaves the batch.
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import torch
 from onnx import ModelProto
 from onnx.external_data_helper import load_external_data_for_model
 from torch import Tensor, nn
@@ -24,14 +23,11 @@ from compressor.export.half_range import LargestValue, range_check
 from compressor.export.int8 import products, to_int8
 from compressor.export.metadata import GRAPHS
 from compressor.export.precision_names import BASE
-from compressor.export.verify import greedy_tokens, relative_difference
-from compressor.export.vocabulary import restricted
 from compressor.model.memory import trim_memory
 from compressor.results import HALF_RANGE, Check
-from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
 from compressor.storage.files import write_json
-from compressor.tasks import Example, get_task
+from compressor.tasks import TASKS, Example
 
 # Of the largest logit. Rounding to 11 bits moves logits by about 1e-3 and rounding to 8 bits by a
 # few hundredths, more in deep models; a wrong graph is off by tenths and more.
@@ -119,8 +115,7 @@ def compare_precision(
     Args:
         real: whether the batches are of real rows, so that answers to them mean something.
     """
-    generates = get_task(read_artifact(directory).task).generates
-    compare = _compare_translator if generates else _compare_classifier
+    compare = TASKS[read_artifact(directory).task].graphs.compare
     if precision != "fp16":
         compared = compare(model, directory, batches, precision, device)
         return [compared.by_answers() if real else compared.on_random_tokens()]
@@ -201,57 +196,8 @@ def _signature(model: ModelProto) -> list[tuple[str, list[str | int]]]:
     ]
 
 
-@torch.no_grad()
-def _compare_classifier(
-    model: nn.Module,
-    directory: Path,
-    batches: Sequence[Mapping[str, Tensor]],
-    precision: str,
-    device: str,
-) -> _Compared:
-    runtime = Classifier(directory, precision=precision, device=device, verify=False)
-    differences, same = [], []
-    for batch in batches:
-        expected = model(**batch).logits.numpy()
-        actual = runtime.run({name: value.numpy() for name, value in batch.items()})
-        differences.append(relative_difference(actual, expected))
-        same += (actual.argmax(-1) == expected.argmax(-1)).tolist()
-    return _Compared(precision, differences, same, "labels", runtime.provider)
-
-
-@torch.no_grad()
-def _compare_translator(
-    model: nn.Module,
-    directory: Path,
-    batches: Sequence[Mapping[str, Tensor]],
-    precision: str,
-    device: str,
-) -> _Compared:
-    """Logits and most probable tokens along PyTorch's own greedy translations."""
-    runtime = Translator(directory, precision=precision, device=device, verify=False)
-    differences, same = [], []
-    for batch in batches:
-        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        arrays = {name: value.numpy() for name, value in inputs.items()}
-        with restricted(model, runtime.tokens.ids.tolist()):
-            tokens = greedy_tokens(model, inputs, runtime)[:, :-1]
-        expected = model(**inputs, decoder_input_ids=tokens).logits.numpy()[..., runtime.tokens.ids]
-        actual = runtime.teacher_forced(arrays, tokens.numpy())
-        differences.append(relative_difference(actual, expected))
-        real = _until_end(tokens.numpy(), runtime.end_ids)
-        same += (actual.argmax(-1) == expected.argmax(-1))[real].tolist()
-    return _Compared(precision, differences, same, "greedy tokens", runtime.provider)
-
-
-def _until_end(tokens: np.ndarray, end_ids: Sequence[int]) -> np.ndarray:
-    """[rows, steps]: whether the step reads a real token; the start token may be an end token."""
-    ended = np.isin(tokens, list(end_ids))
-    ended[:, 0] = False
-    return np.cumsum(ended, axis=1) == 0
-
-
 @dataclass(frozen=True)
-class _Compared:
+class Compared:
     """What a comparison with PyTorch found.
 
     Args:
@@ -268,7 +214,7 @@ class _Compared:
     provider: str
 
     @property
-    def _largest(self) -> float:
+    def largest(self) -> float:
         return float(np.max(self.differences))  # NaN wins, unlike with Python's max
 
     @property
@@ -279,7 +225,7 @@ class _Compared:
         """Logits that are all near PyTorch's."""
         return Check(
             name=f"{self.precision} against PyTorch in float32",
-            largest_difference=self._largest,
+            largest_difference=self.largest,
             tolerance=tolerance,
             detail=f"logits of {len(self.differences)} ragged batches, relative to the largest "
             f"logit; {self._agreement}; {self.provider}",
@@ -302,5 +248,5 @@ class _Compared:
             largest_difference=others,
             tolerance=OTHER_ANSWERS,
             detail=f"answers to real rows: {self._agreement}; logits differ by at most "
-            f"{self._largest:.2g} of the largest; {self.provider}",
+            f"{self.largest:.2g} of the largest; {self.provider}",
         )

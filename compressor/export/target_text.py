@@ -14,7 +14,7 @@ from typing import Any
 
 from compressor.errors import InputError
 from compressor.storage.input_files import require_regular
-from compressor.tasks.translation import require_target_language
+from compressor.tasks.translation.task import require_target_language
 
 CHUNK = 2000  # lines that are tokenized at once
 

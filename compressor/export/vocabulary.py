@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from compressor.export.metadata import generation_settings
+from compressor.export.generation import generation_settings
 from compressor.model.memory import release
-from compressor.tasks import get_task
 
 if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
@@ -47,8 +46,6 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
             byte, from which every text can still be composed.
     """
     tokenizer = checkpoint.tokenizer
-    if not get_task(checkpoint.entry.task).generates:
-        return None
     ids: dict[str, int] = tokenizer.get_vocab()
     kept = set(ids.values()) - {ids[piece] for piece in _source_only(tokenizer) if piece in ids}
     if seen is not None:

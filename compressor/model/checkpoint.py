@@ -63,6 +63,7 @@ class Checkpoint:
         name: as the user gave it: a path or a hub id.
         revision: the commit, of a model from the hub.
         dtype: how the weights are stored; computation is in float32.
+        task: name of the task that it was opened for.
         pruning: what its `units.json` says; None of a dense checkpoint.
     """
 
@@ -74,6 +75,7 @@ class Checkpoint:
     name: str
     revision: str | None
     dtype: torch.dtype
+    task: str
     pruning: PruningRecord | None = None
 
     @property
@@ -90,6 +92,7 @@ class Checkpoint:
 def open_checkpoint(
     model: str,
     *,
+    task: str | None = None,
     revision: str | None = None,
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
@@ -100,6 +103,7 @@ def open_checkpoint(
 
     Args:
         model: a directory, or a hub id.
+        task: what it is for; None takes what models of its architecture are for.
         verify: check the files of a checkpoint that this tool wrote against its manifest first.
         dense: refuse a checkpoint that has lost units already.
 
@@ -134,6 +138,7 @@ def open_checkpoint(
         name=model,
         revision=commit,
         dtype=stored_dtype(stored),
+        task=task or entry.task,
         pruning=pruning,
     )
 

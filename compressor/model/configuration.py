@@ -75,7 +75,7 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
         raise _malformed(path, first_line(error)) from error
     _require_whole(config, entry, path)
     if entry.auto_class == CLASSIFIER:
-        _require_one_of_several_classes(directory, config)
+        _require_class_names(directory, config)
     # These change how the model is called, not what it computes; scoring and recovery rely on the
     # usual values.
     config.return_dict = True
@@ -181,20 +181,11 @@ def _require_whole(config: Any, entry: Architecture, path: Path) -> None:
         raise _malformed(path, f"{positions:,} positions of width {width:,} are too many")
 
 
-def _require_one_of_several_classes(directory: Path, config: Any) -> None:
+def _require_class_names(directory: Path, config: Any) -> None:
     names = config.id2label
     if set(names) != set(range(len(names))) or not all(isinstance(x, str) for x in names.values()):
         raise _malformed(
             directory / "config.json", "id2label does not give a name to each class from 0 on"
-        )
-    multi_label = "multi_label_classification"
-    if config.num_labels < 2 or config.problem_type in (multi_label, "regression"):
-        kind = "several labels" if config.problem_type == multi_label else "a number"
-        raise InputError(
-            f"{directory} answers with {kind} per text (problem_type {config.problem_type}, "
-            f"{config.num_labels} labels), and only classifiers with one of several labels are "
-            "supported; give one of those",
-            id="classifier-unsupported",
         )
 
 

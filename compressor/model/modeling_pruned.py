@@ -232,10 +232,13 @@ class _Pruned(transformers.PreTrainedModel):
         return (model, info) if with_info else model
 
 
-@cache
 def pruned_class(name: str) -> type[_Pruned]:
     """The class of pruned models for a class of transformers, by the name of either."""
-    dense = name.removeprefix("Pruned")
+    return _derived(name.removeprefix("Pruned"))
+
+
+@cache
+def _derived(dense: str) -> type[_Pruned]:
     bases = (_Pruned, getattr(transformers, dense))
     return type(f"Pruned{dense}", bases, {"__module__": __name__})
 

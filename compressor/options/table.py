@@ -44,8 +44,7 @@ class Table(Mapping[str, Member], Generic[Member]):
             )
         row = self._rows[name]
         if isinstance(row, str):
-            module, _, attribute = row.partition(":")
-            self._rows[name] = row = getattr(import_module(module), attribute)
+            self._rows[name] = row = opened(row)
         return cast(Member, row)
 
     def __contains__(self, name: object) -> bool:
@@ -56,3 +55,9 @@ class Table(Mapping[str, Member], Generic[Member]):
 
     def __len__(self) -> int:
         return len(self._rows)
+
+
+def opened(place: str) -> Any:
+    """What `package.module:attribute` names, imported."""
+    module, _, attribute = place.partition(":")
+    return getattr(import_module(module), attribute)

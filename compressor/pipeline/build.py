@@ -13,7 +13,6 @@ from compressor.errors import VerificationError
 from compressor.export import export_model, graph_bytes
 from compressor.export.precision_names import BASE, BYTES_PER_WEIGHT
 from compressor.export.precisions import compare_precision, write_precision
-from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.memory import release, trim_memory
 from compressor.model.saving import round_to, save_checkpoint
@@ -28,6 +27,7 @@ from compressor.request.plan import ArtifactPlan
 from compressor.results import Check, Ranking, Variant
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.storage.workspace import Workspace
+from compressor.tasks import TASKS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -137,7 +137,7 @@ def export_dense(
     with workspace.making(directory) as making:
         checks = export_model(
             checkpoint, checkpoint.model, full, probe.batches, probe.texts, making,
-            output_tokens(checkpoint),
+            TASKS[checkpoint.task].graphs.output_tokens(checkpoint),
         )  # fmt: skip
     stored = sum(path.stat().st_size for path in checkpoint.directory.glob("*.safetensors"))
     stored = stored or sum(p.stat().st_size for p in checkpoint.directory.glob(_NOT_SAFETENSORS))
@@ -168,7 +168,9 @@ def export_precision(
         examples = fitted.examples if fitted.calibrated else ()
         write_precision(directory, precision, examples, making)
     dense = model.name == DENSE
-    opened = checkpoint if dense else open_checkpoint(model.directory, verify=False)
+    opened = checkpoint
+    if not dense:
+        opened = open_checkpoint(model.directory, task=checkpoint.task, verify=False)
     checks = compare_precision(
         opened.model.eval(), probe.inputs, directory, precision, device, real=True
     )

@@ -34,7 +34,7 @@ from compressor.report.max_drop import unproven
 from compressor.request.plan import ArtifactPlan
 from compressor.results import QualityProbe, QualitySearch, Source, Throughput, Timing
 from compressor.storage.workspace import Workspace
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -135,7 +135,7 @@ def learn(workspace: Workspace, plan: ArtifactPlan, trials: RunTrials) -> Choice
             model=checkpoint.model,
             layers=scorer.sublayers,
             examples=scorer.fitted.examples,
-            task=get_task(checkpoint.entry.task),
+            task=TASKS[checkpoint.task],
             keep=keep,
             penalty=penalty,
             floors=trials.limits.floors,

@@ -16,11 +16,11 @@ from compressor.model.configuration import read_configuration
 from compressor.model.pruning_record import PRUNING_RECORD, read_pruning_record
 from compressor.progress import SILENT, Progress
 from compressor.results import Comparison, Quality, Throughput
-from compressor.runtime.artifact import Artifact, ClassificationArtifact, read_artifact
+from compressor.runtime.artifact import Artifact, read_artifact
 from compressor.runtime.consistency import read_unchanged
 from compressor.runtime.session import choose_device
 from compressor.storage.manifest import read_manifest, require_unchanged
-from compressor.tasks import Rows, read_rows
+from compressor.tasks import TASKS, Rows
 from compressor.throughput import Subject, benchmark
 
 
@@ -67,7 +67,7 @@ def evaluate_artifacts(
     for directory, precision in builds:
         progress.message(f"evaluating {directory} ({precision}) on {len(rows.sources)} rows …")
         outputs = answers(directory, rows, device, num_beams, progress, precision)
-        quality = score_answers(rows.task, outputs, rows.targets, _labels(first))
+        quality = score_answers(rows.task, outputs, rows.targets, first.labels)
         comparisons = []
         if found:
             comparisons = compare(
@@ -167,16 +167,12 @@ def _open(
     artifacts = [read_artifact(directory) for directory in directories]
     first = artifacts[0]
     for artifact, directory in zip(artifacts, directories, strict=True):
-        if (artifact.task, _labels(artifact)) != (first.task, _labels(first)):
+        if (artifact.task, artifact.labels) != (first.task, first.labels):
             raise InputError(
                 f"{directory} cannot be compared with {directories[0]}: task or labels differ",
                 id="artifacts-not-comparable",
             )
-    return first, read_rows(first.task, test, labels=_labels(first), minimum=2, **columns)
-
-
-def _labels(artifact: Artifact) -> list[str] | None:
-    return artifact.labels if isinstance(artifact, ClassificationArtifact) else None
+    return first, TASKS[first.task].read_rows(test, labels=first.labels, minimum=2, **columns)
 
 
 def _subjects(directories: Sequence[Path]) -> tuple[list[Subject], dict[str, Any] | None]:

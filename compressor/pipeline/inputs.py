@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from compressor.errors import EnvironmentProblem, InputError
 from compressor.export.metadata import max_source_tokens
 from compressor.export.target_text import count_lines, tokens_of_text
-from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.options.bounds import MINIMUM_ROWS
 from compressor.pipeline.stages import stage
@@ -23,13 +22,14 @@ from compressor.runtime.session import choose_device
 from compressor.storage.hashes import sha256_of
 from compressor.storage.workspace import Workspace
 from compressor.tasks import (
+    TASKS,
     Batch,
     Example,
     Rows,
     Task,
     count_shared,
     count_truncated,
-    read_rows,
+    require_task,
     split_rows,
 )
 
@@ -119,7 +119,11 @@ def load(section: ModelSection, *, dense: bool = True) -> Checkpoint:
     Args:
         dense: refuse one that has lost units already.
     """
-    return open_checkpoint(section.path, dense=dense, **section.access())
+    if section.task is not None:
+        TASKS[section.task]  # raises if it is unknown, before anything is opened
+    checkpoint = open_checkpoint(section.path, task=section.task, dense=dense, **section.access())
+    require_task(checkpoint)
+    return checkpoint
 
 
 def read(section: CalibrationData, checkpoint: Checkpoint, task: Task) -> DataRows:
@@ -133,8 +137,8 @@ def read(section: CalibrationData, checkpoint: Checkpoint, task: Task) -> DataRo
     def rows(spec: str | None, limit: int | None) -> Rows | None:
         if spec is None:
             return None
-        return read_rows(
-            task.name, spec, labels=labels, minimum=MINIMUM_ROWS, limit=limit, **section.columns()
+        return task.read_rows(
+            spec, labels=labels, minimum=MINIMUM_ROWS, limit=limit, **section.columns()
         )
 
     calibration = rows(section.calibration, section.calibration_rows)
@@ -229,7 +233,8 @@ def target_tokens(workspace: Workspace, checkpoint: Checkpoint, text: Path | Non
         text: file in the target language.
     """
     if text is None:
-        return TargetTokens(None, output_tokens(checkpoint))
+        graphs = TASKS[checkpoint.task].graphs
+        return TargetTokens(None, graphs.output_tokens(checkpoint))
     return _tokens_of_text(workspace, checkpoint, text)
 
 
@@ -240,7 +245,8 @@ def _tokens_of_text(workspace: Workspace, checkpoint: Checkpoint, path: Path) ->
         path, checkpoint.tokenizer, lambda done: progress.update("target text", done, lines)
     )
     source = Source(files=[path.as_posix()], rows=lines, sha256=sha256_of(path))
-    return TargetTokens(source, output_tokens(checkpoint, seen))
+    graphs = TASKS[checkpoint.task].graphs
+    return TargetTokens(source, graphs.output_tokens(checkpoint, seen))
 
 
 def make_probe(rows: Rows, examples: Sequence[Example], model: nn.Module, task: Task) -> Probe:
@@ -270,9 +276,6 @@ def synthetic_probe(checkpoint: Checkpoint, task: Task) -> Probe:
     def sentence(length: int) -> tuple[int, ...]:
         return (*rng.choices(ids, k=length), end)
 
-    examples = [
-        Example(row, sentence(2 + row % 9), sentence(2 + row % 7) if task.generates else (0,))
-        for row in range(CHECKED_ROWS * 2)
-    ]
+    examples = [task.synthetic_example(row, sentence) for row in range(CHECKED_ROWS * 2)]
     batches = task.batches(examples, model, batch_tokens=None, batch_size=CHECKED_ROWS)
     return Probe(batches, SAMPLE_TEXTS)

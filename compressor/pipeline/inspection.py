@@ -6,11 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import KINDS, UNITS_OF, Mask, Units, units_of
 from compressor.model.weights import computed_weights, count_parameters
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 from compressor.throughput.limits import WorkSize, operations, total_macs
 from compressor.throughput.shapes import shape_of
 
@@ -78,15 +77,14 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
     its columns of the output projection; a neuron's are its row of the projection up with its bias,
     and its column of the projection down. The output bias remains when all units are removed.
     """
-    translates = get_task(checkpoint.entry.task).generates
     model: Any = checkpoint.model
     kinds = checkpoint.mask.kinds()
     owned = {kind: _unit_parameters(checkpoint, kind) for kind in kinds}
     tables = _embedding_weights(model)
     owned[EMBEDDINGS] = _count(model, tables)
     tied = False
-    if translates:
-        projection = model.get_output_embeddings()
+    projection = model.get_output_embeddings()
+    if projection is not None:
         tied = any(projection.weight is weight for weight in tables)
         owned[VOCABULARY] = _count(model, [w for w in projection.parameters() if not tied])
     parameters = count_parameters(model)
@@ -107,7 +105,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         model=checkpoint.name,
         revision=checkpoint.revision,
         model_type=str(model.config.model_type),
-        task=checkpoint.entry.task,
+        task=checkpoint.task,
         dtype=str(checkpoint.dtype).removeprefix("torch."),
         parameters=parameters,
         parts=parts,
@@ -148,8 +146,9 @@ def _count(model: nn.Module, weights: Iterable[Tensor]) -> int:
 def _work(checkpoint: Checkpoint, mask: Mask, size: tuple[int, int]) -> dict[str, float]:
     """Multiply-adds of one batch by part."""
     config: dict[str, Any] = checkpoint.model.config.to_dict()  # type: ignore[union-attr,operator]
-    tokens = output_tokens(checkpoint)
-    shape = shape_of(config, mask.counts(), None if tokens is None else len(tokens))
+    task = TASKS[checkpoint.task]
+    tokens = task.graphs.output_tokens(checkpoint)
+    shape = shape_of(task, config, mask.counts(), None if tokens is None else len(tokens))
     work = dict.fromkeys([*KINDS, EMBEDDINGS, VOCABULARY, OTHER], 0.0)
     for operation in operations(shape, _work_size(checkpoint, size)):
         start = operation.name.partition(".")[0]
@@ -160,7 +159,7 @@ def _work(checkpoint: Checkpoint, mask: Mask, size: tuple[int, int]) -> dict[str
 
 def _work_size(checkpoint: Checkpoint, size: tuple[int, int]) -> WorkSize:
     batch, tokens = size
-    return WorkSize(batch, tokens, tokens if get_task(checkpoint.entry.task).generates else 0)
+    return WorkSize(batch, tokens, tokens if checkpoint.entry.decoder else 0)
 
 
 def _gain(checkpoint: Checkpoint, size: tuple[int, int]) -> Gain:

@@ -24,7 +24,7 @@ from compressor.request.plan import ArtifactPlan
 from compressor.results import QualityProbe, ResultModel, Source, Variant
 from compressor.storage.staging import staging
 from compressor.storage.workspace import Workspace
-from compressor.tasks import Rows, get_task
+from compressor.tasks import TASKS, Rows
 
 # Builds the artifact of a choice in a directory, as it would be delivered.
 Build = Callable[[ArtifactPlan, Choice, Path], Variant]
@@ -53,7 +53,7 @@ class Judge:
     @property
     def metric(self) -> str:
         """The metric that counts."""
-        return get_task(self.search.task).main_metric
+        return TASKS[self.search.task].main_metric
 
     def described(self) -> tuple[Source, int, str]:
         """The rows to search on, how many are held out, and the metric."""

@@ -58,7 +58,7 @@ def describe_run(
         tool_version=__version__,
         created=started["created"],
         command=started["command"],
-        task=checkpoint.entry.task,
+        task=checkpoint.task,
         model=checkpoint.name,
         revision=checkpoint.revision,
         model_type=str(checkpoint.model.config.model_type),  # type: ignore[union-attr]

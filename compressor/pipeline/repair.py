@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from compressor.errors import UsageError
 from compressor.export.metadata import max_source_tokens
 from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
@@ -26,10 +25,9 @@ from compressor.recovery import Recovered, RecoveryJob, RecoveryMethod, extra_te
 from compressor.recovery.text import Text, TextLines
 from compressor.recovery.translations import translate_lines
 from compressor.results import Source, Variant
-from compressor.runtime import Translator
 from compressor.storage.hashes import fingerprint, sha256_of
 from compressor.storage.workspace import Workspace
-from compressor.tasks import Example, Rows, Task, get_task
+from compressor.tasks import TASKS, Example, Rows, Task
 
 if TYPE_CHECKING:
     from torch import nn
@@ -65,7 +63,7 @@ class Repair:
         Args:
             name: of the model, for the file from which a stopped training goes on.
         """
-        progress, task = self.progress, get_task(self.checkpoint.entry.task)
+        progress, task = self.progress, TASKS[self.checkpoint.task]
         job = RecoveryJob(
             dense=self.checkpoint.model,
             pruned=pruned,
@@ -105,18 +103,11 @@ def open_text(
         rows: calibration rows; where they are pairs of texts, lines are pairs, too.
 
     Raises:
-        UsageError: a beam width for a model that does not translate.
         InputError: see `TextLines`.
     """
     text = extra_text(recovery)
     if text is None:
         return None
-    if not task.generates and text.beams != 1:
-        raise UsageError(
-            f"--distill-beams {text.beams} is for translators, and {checkpoint.name} is a "
-            f"{task.name} model; leave it out",
-            id="option-without-use",
-        )
     return Text(
         lines=TextLines(text.path, pairs=rows is not None and rows.pairs is not None),
         task=task,
@@ -133,7 +124,7 @@ def with_translations(repair: Repair, workspace: Workspace, dense: Variant) -> R
         dense: the exported dense model.
     """
     text = repair.text
-    if text is None or not text.task.generates:
+    if text is None or not text.task.learns_from_answers:
         return repair
     beams = text_beams(repair.steps)
     _translate(workspace, text, repair.checkpoint, dense, beams, repair.device)
@@ -149,7 +140,7 @@ def _translate(
     beams: int,
     device: str,
 ) -> Source:
-    translator = Translator(dense.directory, precision=BASE, device=device, verify=False)
+    runtime = text.task.open(dense.directory, precision=BASE, device=device)
     path, progress = text.lines.path, workspace.progress
     warned = False
 
@@ -157,7 +148,7 @@ def _translate(
         nonlocal warned
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            translations = translator.translate(texts, num_beams=beams)
+            translations = text.task.answer(runtime, texts, num_beams=beams)
         if caught and not warned:
             warned = True
             progress.message(f"  lines of {path} with more than {text.max_tokens} tokens are cut")
@@ -186,7 +177,7 @@ def translated_by_pytorch(
     Args:
         beams: beam width of the translations.
     """
-    if text is None or not text.task.generates:
+    if text is None or not text.task.learns_from_answers:
         yield text
         return
     model, task = checkpoint.model, text.task

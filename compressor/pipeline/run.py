@@ -57,7 +57,7 @@ from compressor.results import Variant
 from compressor.storage.disk import translate_disk_errors
 from compressor.storage.files import require_directory
 from compressor.storage.workspace import STATE, Workspace, open_workspace
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 
 
 def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SILENT) -> Report:
@@ -72,7 +72,7 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
     require_directory(output)
     plan = resolve(recipe)
     checkpoint = load(plan.model)
-    check_model(plan, checkpoint, get_task(checkpoint.entry.task))
+    check_model(plan, checkpoint, TASKS[checkpoint.task])
     inputs = prepare(plan, checkpoint, output, progress)
     model, precisions = checkpoint.model, inputs.precisions
     with translate_disk_errors(output, partial(export_bytes, model, [BASE]), lambda: "beginning"):
@@ -111,7 +111,7 @@ class Inputs:
 
 def prepare(plan: RunPlan, checkpoint: Checkpoint, output: Path, progress: Progress) -> Inputs:
     """Open and check all that can be checked before the first long computation."""
-    task = get_task(checkpoint.entry.task)
+    task = TASKS[checkpoint.task]
     data = read(plan.data, checkpoint, task)
     device = pick_device(plan.device, progress)
     limits = plan.budget.limits(Mask.full(checkpoint.layers))
@@ -155,7 +155,7 @@ def _compress(
     require_own_outputs(workspace, output, inputs.artifacts)
     started = start(workspace, command)
     tokens = target_tokens(workspace, checkpoint, plan.target_text)
-    costs = unit_costs(checkpoint, get_task(checkpoint.entry.task), fitted.examples)
+    costs = unit_costs(checkpoint, TASKS[checkpoint.task], fitted.examples)
 
     def precisions_of(model: Variant) -> list[Variant]:
         return [

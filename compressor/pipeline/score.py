@@ -14,7 +14,7 @@ from compressor.pipeline.inputs import Fitted
 from compressor.pipeline.stages import stage
 from compressor.progress import Progress
 from compressor.storage.workspace import Workspace
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,7 +51,7 @@ class Scorer:
             model: one of the checkpoint's shape, to be scored in its place.
         """
         model = model or self.checkpoint.model
-        task = get_task(self.checkpoint.entry.task)
+        task = TASKS[self.checkpoint.task]
         labels = task.label_names(model.config)
         references = self.fitted.references
 

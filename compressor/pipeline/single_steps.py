@@ -15,7 +15,6 @@ from compressor.export.optimum import export_optimum
 from compressor.export.precision_names import AUTO, BASE, precisions_to_export
 from compressor.export.precisions import add_precision, require_within
 from compressor.export.target_text import tokens_of_text
-from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.pipeline.build import export_bytes, save_pruned
@@ -40,13 +39,13 @@ from compressor.pipeline.score import Scorer
 from compressor.pipeline.scores_file import require_weights, weights_of
 from compressor.progress import SILENT, Progress
 from compressor.request.recipe import ExportRequest, PruneRequest, ScoreRequest
-from compressor.request.validate import check_columns, require_rows, require_target
+from compressor.request.validate import check_options, check_target, require_rows
 from compressor.results import Check
 from compressor.runtime.session import choose_device
 from compressor.storage.files import require_directory
 from compressor.storage.outputs import require_new, whole_output
 from compressor.storage.staging import require_free
-from compressor.tasks import Example, Task, get_task
+from compressor.tasks import TASKS, Example, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,8 +58,8 @@ def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scor
     require_rows(request.method, [], request.data)
     device = pick_device(request.device, progress)
     checkpoint = load(request.model)
-    task = get_task(checkpoint.entry.task)
-    check_columns(request.data, task)
+    task = TASKS[checkpoint.task]
+    check_options([request.data], task, checkpoint.name)
     rows = read(request.data, checkpoint, task).calibration
     fitted = Fitted([], [])
     if rows is not None:
@@ -101,8 +100,8 @@ def prune_checkpoint(
     require_weights(scores, request.model)
     device = pick_device(request.device, progress)
     checkpoint = load(request.model)
-    task = get_task(checkpoint.entry.task)
-    check_columns(request.data, task)
+    task = TASKS[checkpoint.task]
+    check_options([request.data, *request.recovery], task, checkpoint.name)
     rows = read(request.data, checkpoint, task).calibration
     examples = [] if rows is None else encode(rows, checkpoint, task)
     require_rows_to_train(request.recovery, len(examples))
@@ -169,14 +168,15 @@ def export_checkpoint(
         return _export_optimum(request, output)
     precisions = _check_export(request, output)
     checkpoint = load(request.model, dense=False)
-    task = get_task(checkpoint.entry.task)
+    task = TASKS[checkpoint.task]
+    check_options([request.data], task, checkpoint.name)
     if output.resolve() != checkpoint.directory.resolve():
         require_new(output)
     seen = None
     if request.export.target_text is not None:
-        require_target(checkpoint, task, Path(request.export.target_text))
+        check_target(Path(request.export.target_text), task, checkpoint.name)
         seen = tokens_of_text(Path(request.export.target_text), checkpoint.tokenizer)
-    tokens = output_tokens(checkpoint, seen)
+    tokens = task.graphs.output_tokens(checkpoint, seen)
     probe = synthetic_probe(checkpoint, task)
     examples, compared = _rows_to_compare(request, checkpoint, task, probe)
     needed = export_bytes(checkpoint.model, precisions)
@@ -217,7 +217,6 @@ def _rows_to_compare(
     request: ExportRequest, checkpoint: Checkpoint, task: Task, synthetic: Probe
 ) -> tuple[list[Example], list[Mapping[str, Tensor]]]:
     """The calibration rows, and batches of them; none, and random ones, where none are given."""
-    check_columns(request.data, task)
     rows = read(request.data, checkpoint, task).calibration
     if rows is None:
         return [], synthetic.inputs
@@ -253,6 +252,6 @@ def _export_optimum(request: ExportRequest, output: Path) -> list[Check]:
     # Also where the output is the checkpoint's own directory: both have a config.json.
     require_new(output)
     checkpoint = load(request.model, dense=False)
-    probe = synthetic_probe(checkpoint, get_task(checkpoint.entry.task))
+    probe = synthetic_probe(checkpoint, TASKS[checkpoint.task])
     with whole_output(output, export_bytes(checkpoint.model, [BASE]), "exporting") as making:
         return export_optimum(checkpoint, checkpoint.mask, probe.batches, making)

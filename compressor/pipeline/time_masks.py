@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compressor.budgets.cost_table import trial_mask
-from compressor.export.graphs import export_graphs
 from compressor.export.metadata import write_metadata
-from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import release
 from compressor.model.sublayers import Mask
@@ -25,14 +23,9 @@ from compressor.results import Throughput, Timing
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.storage.staging import staging
 from compressor.storage.workspace import Workspace
-from compressor.tasks import Rows, get_task
+from compressor.tasks import TASKS, Rows
 from compressor.throughput import Subject, benchmark
 
-# What each graph of a translator holds; the encoder's also makes the cross-attention's keys.
-_GRAPH_KINDS = {
-    "encoder": {"encoder_self", "cross", "encoder_ffn"},
-    "decoder": {"decoder_self", "cross", "decoder_ffn"},
-}
 _CHOICE = "choice"
 
 
@@ -113,21 +106,20 @@ def time_mask(workspace: Workspace, timer: Timer, mask: Mask, number: int, at_ba
 def export_trial(checkpoint: Checkpoint, mask: Mask, dense: Path, directory: Path) -> None:
     """Write unchecked graphs of the dense weights without the units that `mask` removes.
 
-    A translator's graph from which no unit goes is copied from the artifact `dense`: exporting
-    takes far longer than timing.
+    A graph that no unit goes from is copied from the artifact `dense`, where there are several:
+    exporting takes far longer than timing.
     """
     graphs = directory / GRAPH_DIRECTORY
     graphs.mkdir(parents=True)
     shutil.copy(dense / GRAPH_DIRECTORY / "tokenizer.json", graphs)
     changed = {kind for kind in mask.kinds() if mask.count(kind) < mask.total(kind)}
-    same = [role for role, kinds in _GRAPH_KINDS.items() if not changed & kinds]
-    if not get_task(checkpoint.entry.task).generates:
-        same = []
+    task_graphs = TASKS[checkpoint.task].graphs
+    same = [role for role, kinds in task_graphs.parts.items() if not changed & kinds]
     for role in same:
         for path in (dense / GRAPH_DIRECTORY).glob(f"{role}.onnx*"):  # weights may lie beside it
             shutil.copy(path, graphs)
     model = prune(checkpoint.model, checkpoint.layers, mask)
-    tokens = output_tokens(checkpoint)
-    files = export_graphs(model, checkpoint.layers, mask, graphs, skip=same, tokens=tokens)
+    tokens = task_graphs.output_tokens(checkpoint)
+    files = task_graphs.write(model, checkpoint.layers, mask, graphs, skip=same, tokens=tokens)
     write_metadata(checkpoint, model, mask, files, graphs, tokens)
     release(model)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from compressor.budgets.path import UnitCosts
-from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask
 from compressor.tasks import Example, Task
@@ -20,15 +19,14 @@ def unit_costs(checkpoint: Checkpoint, task: Task, examples: Sequence[Example]) 
     Everything is counted, the vocabulary too. As all operations that belong to a unit are linear
     in the number of units, one unit less says what each costs.
     """
-    generates = task.generates
-    lengths = [(len(x.source), len(x.target) if generates else 0) for x in examples]
+    lengths = [(len(x.source), task.target_tokens(x)) for x in examples]
     config: dict[str, Any] = checkpoint.model.config.to_dict()  # type: ignore[union-attr,operator]
-    tokens = output_tokens(checkpoint)
+    tokens = task.graphs.output_tokens(checkpoint)
     scored = None if tokens is None else len(tokens)
     full = Mask.full(checkpoint.layers)
 
     def count(counts: Mapping[str, int], scored: int | None = scored) -> float:
-        shape = shape_of(config, counts, scored)
+        shape = shape_of(task, config, counts, scored)
         return sum_quadratic(
             lambda source, target: total_macs(operations(shape, WorkSize(1, source, target))),
             lengths,
@@ -39,9 +37,9 @@ def unit_costs(checkpoint: Checkpoint, task: Task, examples: Sequence[Example]) 
     for kind in full.kinds():
         first = next(name for name in full.keep if name.startswith(f"{kind}."))
         of_units[kind] = dense - count(full.without([(first, 0)]).counts())
-    if not generates:
+    vocabulary = shape_of(task, config, full.counts(), scored).vocabulary
+    if not vocabulary:
         return UnitCosts(dense, of_units)
-    vocabulary = shape_of(config, full.counts(), scored).vocabulary
     return UnitCosts(
         dense, of_units, vocabulary, dense - count(full.counts(), scored=vocabulary - 1)
     )

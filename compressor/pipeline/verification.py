@@ -7,21 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compressor.errors import InputError
-from compressor.export.verify import verify_classifier, verify_translator
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.pipeline.inputs import synthetic_probe
 from compressor.progress import SILENT, Progress
 from compressor.results import Check
-from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import (
     GRAPH_DIRECTORY,
     Artifact,
-    TranslationArtifact,
     read_artifact,
 )
 from compressor.storage.manifest import GRAPHS_FILE, MANIFEST, Listed, find_change, read_manifest
 from compressor.storage.workspace import STATE
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 
 # Files that loading a checkpoint or its graphs may read: one more of them changes what is loaded.
 _READ = (".json", ".safetensors", ".bin", ".spm", ".model", ".onnx", ".onnx_data", ".py")
@@ -110,40 +107,34 @@ def _verify_artifact(
     has_weights = (directory / "model.safetensors").exists()
     if has_graphs:
         artifact = read_artifact(directory)
-        generates = get_task(artifact.task).generates
+        task = TASKS[artifact.task]
         for precision in artifact.precisions:
             progress.message(f"opening {directory} in {precision} …")
-            (Translator if generates else Classifier)(directory, precision=precision, verify=False)
+            task.open(directory, precision=precision)
             found.opened.append(f"{directory} {precision}")
     if has_weights:
         progress.message(f"loading the checkpoint in {directory} …")
-        checkpoint = open_checkpoint(str(directory), verify=False)
+        named = artifact.task if has_graphs else None
+        checkpoint = open_checkpoint(str(directory), task=named, verify=False)
     if has_graphs and has_weights:
         _require_units(artifact, checkpoint, directory)
-        probe = synthetic_probe(checkpoint, get_task(checkpoint.entry.task))
-        verify = verify_translator if generates else verify_classifier
-        inputs = probe.inputs
-        found.checks.extend(verify(checkpoint.model, directory, inputs))
+        probe = synthetic_probe(checkpoint, task)
+        found.checks.extend(task.graphs.verify(checkpoint.model, directory, probe.inputs))
 
 
 def _require_units(artifact: Artifact, checkpoint: Checkpoint, directory: Path) -> None:
     """Check that `graphs.json` and `units.json` tell the same head counts."""
-    if artifact.task != checkpoint.entry.task:
+    if TASKS[artifact.task].auto_class != checkpoint.entry.auto_class:
         raise InputError(
             f"the graphs in {directory} are of a {artifact.task} model, the checkpoint is of a "
             f"{checkpoint.entry.task} model; export it again",
             id="graphs-of-another-model",
         )
-    if not isinstance(artifact, TranslationArtifact):
-        return
     counts = checkpoint.mask.counts()
-    for prefix, heads in (
-        ("decoder_self", artifact.decoder_self_heads), ("cross", artifact.cross_heads)
-    ):  # fmt: skip
-        for layer, count in enumerate(heads):
-            if counts.get(f"{prefix}.{layer}") != count:
-                raise InputError(
-                    f"{directory}: {GRAPHS_FILE} tells {count} heads of {prefix}.{layer}, the "
-                    f"checkpoint has {counts.get(f'{prefix}.{layer}')}; export it again",
-                    id="graphs-of-another-model",
-                )
+    for name, count in artifact.heads.items():
+        if counts.get(name) != count:
+            raise InputError(
+                f"{directory}: {GRAPHS_FILE} tells {count} heads of {name}, the checkpoint has "
+                f"{counts.get(name)}; export it again",
+                id="graphs-of-another-model",
+            )

@@ -146,8 +146,8 @@ class Text:
         if self.translations is not None:
             targets = [text for block in blocks for text in self.translations.block(block)]
         else:
-            # Examples of a classifier have a class, which distillation does not look at.
-            targets = [(self.labels or [""])[0]] * len(texts)
+            # Distillation looks at the dense model's logits alone.
+            targets = [self.task.blank_answer(self.labels)] * len(texts)
         sources, seconds = texts, None
         if self.lines.pairs:
             halves = [text.split("\t") for text in texts]

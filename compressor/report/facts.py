@@ -15,7 +15,7 @@ from compressor.evaluation import confidence_bounds
 from compressor.model.sublayers import KINDS, kind_of
 from compressor.report.schema import Report, Run
 from compressor.results import Comparison, Ranking, Timing, Variant
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 
 SIGNIFICANCE = 0.05
 # In binary floating point a drop of exactly 0.5 may come out as 0.5000000000000071.
@@ -244,7 +244,7 @@ def metrics(report: Report) -> list[str]:
 def primary_metric(report: Report) -> str | None:
     """The metric the report leads with: BLEU or accuracy if there, else the first."""
     found = metrics(report)
-    usual = get_task(report.task).main_metric
+    usual = TASKS[report.task].main_metric
     return usual if usual in found else (found[0] if found else None)
 
 

@@ -6,19 +6,13 @@ import json
 from collections.abc import Sequence
 
 from compressor.errors import InputError, did_you_mean
-from compressor.model.architectures import CLASSIFIER, TRANSLATOR
 from compressor.report import budgets, facts, numbers, phrases, sentences, tables, unit_tables
 from compressor.report.combine import only
 from compressor.report.markdown import bullets, escape, escape_line, render_table
 from compressor.report.schema import Report
 from compressor.results import Variant
+from compressor.tasks import TASKS
 
-_PIPELINES = {"translation": "translation", "classification": "text-classification"}
-_RUNTIMES = {
-    "translation": ("Translator", 'print(model.translate(["First sentence.", "Second one."]))'),
-    "classification": ("Classifier", 'print(model.classify(["First text.", "Second one."]))'),
-}
-_AUTO_CLASSES = {"translation": TRANSLATOR, "classification": CLASSIFIER}
 _UNIT_NAMES = {"heads": "attention heads", "neurons": "feed-forward neurons"}
 _TAGS = {"heads": "attention-head-pruning", "neurons": "feed-forward-pruning"}
 
@@ -75,10 +69,9 @@ def _front_matter(
     report: Report, variant: Variant, license: str | None, base_model: str | None
 ) -> str:
     """YAML between dashes; values are written as JSON, which is YAML whatever they contain."""
-    pipeline = _PIPELINES[report.task]
     methods = [_TAGS[units] for units in facts.lost(variant)]
     fields: dict[str, str | Sequence[str]] = {
-        "pipeline_tag": pipeline,
+        "pipeline_tag": TASKS[report.task].pipeline_tag,
         "library_name": "onnx",
         "tags": ["onnx", "pruned", *methods, report.model_type],
     }
@@ -118,24 +111,24 @@ def _what(report: Report, variant: Variant) -> list[str]:
 
 
 def _loading(report: Report, variant: Variant) -> str:
-    runtime, example = _RUNTIMES[report.task]
+    task = TASKS[report.task]
+    module, _, runtime = task.runtime.partition(":")
     builds = facts.builds(report, variant)
     precisions = ""
     if len(builds) > 1:
         names = phrases.join([f'`precision="{build.precision}"`' for build in builds])
         default = facts.default_build(report, variant).precision
         precisions = f"\n\nThe graphs come in {names}; without one it is {default}."
-    auto_class = _AUTO_CLASSES[report.task]
     return f"""\
 From ONNX, without PyTorch, in the directory this file is in. For serving, the package
 `compress-heads-runtime` is enough (`pip install 'compress-heads-runtime[cpu]'`, or `[cuda]`); it is
 part of `compress-heads`, too:
 
 ```python
-from compressor.runtime import {runtime}
+from {module} import {runtime}
 
 model = {runtime}(".")
-{example}
+{task.usage}
 ```{precisions}
 
 As a PyTorch module with the package `compress-heads`:
@@ -149,9 +142,9 @@ model = compressor.load(".")
 As a PyTorch module with transformers 5 alone, which runs `modeling_pruned.py` from this directory:
 
 ```python
-from transformers import {auto_class}
+from transformers import {task.auto_class}
 
-model = {auto_class}.from_pretrained(".", trust_remote_code=True)
+model = {task.auto_class}.from_pretrained(".", trust_remote_code=True)
 ```
 
 Without `trust_remote_code=True` transformers expects the dense model's sizes in every layer."""

@@ -11,7 +11,7 @@ from compressor.report import facts, gate_text, numbers
 from compressor.report.schema import Report
 from compressor.report.table import Column, ReportTable, columns, named_values
 from compressor.results import Change, Comparison, Ranking, Source, Timing, Variant
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 
 Pairs = list[tuple[str, str]]
 
@@ -74,7 +74,7 @@ def throughput(report: Report) -> ReportTable | None:
     """Speed of every model at every batch size; None where nothing was timed."""
     if report.throughput is None:
         return None
-    kind = "generated" if get_task(report.task).generates else "source"
+    kind = TASKS[report.task].counted_tokens
     return ReportTable(
         key="throughput",
         caption="Throughput by batch size. Latency is that of one batch; tokens are "

@@ -15,7 +15,7 @@ import compressor
 from compressor.model.location import checkpoint_files, revision_of
 from compressor.request.recipe import Recipe
 from compressor.storage.hashes import sha256_of, sha256_of_text
-from compressor.tasks.translation import parallel_files
+from compressor.tasks.parallel import parallel_files
 from compressor.throughput.hardware import versions
 
 

@@ -40,7 +40,6 @@ class RunPlan:
     """What a run is asked for.
 
     Args:
-        task: that the user named.
         precision: names, as given.
         target_text: text in the target language; its tokens are those that decoders score.
         throughput: how speed is measured; None where it is not.
@@ -49,7 +48,6 @@ class RunPlan:
     """
 
     model: ModelSection
-    task: str | None
     data: Data
     method: UnitMethod
     budget: Budget

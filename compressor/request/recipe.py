@@ -48,7 +48,6 @@ from compressor.request.sections import (
     Export,
     Gate,
     ModelSection,
-    RunModelSection,
     TestData,
 )
 from compressor.storage.input_files import read_text
@@ -71,7 +70,7 @@ def _each_once(repairs: list[Any]) -> list[Any]:
 class Recipe(Section):
     """The resolved options of one run: a section for each stage."""
 
-    model: RunModelSection
+    model: ModelSection
     data: Data = Data()
     method: AnyMethod = option(DEFAULT_METHOD, flag="--method", help=METHOD_OR_MASK_HELP)
     budget: Annotated[AnyBudget, _NAMED]

@@ -20,7 +20,6 @@ def resolve(recipe: Recipe) -> RunPlan:
     text = recipe.export.target_text
     return RunPlan(
         model=recipe.model,
-        task=recipe.model.task,
         data=recipe.data,
         method=recipe.method,
         budget=recipe.budget,

@@ -47,14 +47,7 @@ class ModelSection(Access):
     path: str = option(
         flag="--model", short="-m", help="Checkpoint: a local directory or a hub id."
     )
-
-
-class RunModelSection(ModelSection):
-    """Which checkpoint a whole run starts from."""
-
-    task: str | None = option(
-        None, short="-t", help="translation or classification; follows from the model."
-    )
+    task: str | None = option(None, short="-t", help="What it is for, if not the usual task.")
 
 
 class Columns(Section):

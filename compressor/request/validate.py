@@ -5,7 +5,7 @@ Everything here is checked before the first long computation.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,14 @@ from compressor.importance import METHODS, UnitMethod
 from compressor.learned_masks import LEARNED
 from compressor.model.checkpoint import Checkpoint
 from compressor.options.assemble import assemble
-from compressor.options.declare import flag_name
+from compressor.options.declare import Section, flag_name
 from compressor.recovery import RecoveryMethod
 from compressor.report.rule_kinds import Rule
 from compressor.report.rules import parse_rules
 from compressor.request.plan import RunPlan
 from compressor.request.recipe import Recipe, ScoreRequest
-from compressor.request.sections import Benchmark, CalibrationData, Columns, Evaluation, Gate
-from compressor.tasks import Task
+from compressor.request.sections import Benchmark, CalibrationData, Columns, Gate
+from compressor.tasks import TASKS, Task
 
 
 def gate_rules(gate: Gate) -> list[Rule]:
@@ -107,7 +107,13 @@ def require_rows(
             id="calibration-missing",
         )
     if not hasattr(data, "test") or data.test is None:
-        _refuse(data, Columns, tuple(Columns.model_fields), "--calibration FILE; give it, or")
+        for name, info in Columns.model_fields.items():
+            if (value := getattr(data, name)) != info.default:
+                raise UsageError(
+                    f"{flag_name(name, info)} {value} is for --calibration FILE; give it, or leave "
+                    "it out",
+                    id="option-without-use",
+                )
 
 
 def _check_budget(recipe: Recipe) -> None:
@@ -140,28 +146,52 @@ def _require_timing(settings: Benchmark | None, option: str, batch_size: int | N
 
 
 def check_model(plan: RunPlan, checkpoint: Checkpoint, task: Task) -> None:
-    """Raise `UsageError` for options that a model or its task leave without effect."""
-    if plan.task not in (None, task.name):
-        raise UsageError(
-            f"--task {plan.task} does not fit {plan.model.path}, a {task.name} model; leave it out",
-            id="task-of-another-model",
-        )
+    """Raise for options that a model or its task leave without effect.
+
+    Raises:
+        UsageError: such an option.
+        InputError: the text of `--target-text` cannot be read, or holds none.
+    """
     for rule in plan.rules:
         rule.require_task(task)
-    check_columns(plan.data, task)
+    sections = (plan.data, plan.evaluation, plan.throughput, *plan.recovery)
+    check_options(sections, task, checkpoint.name)
     if plan.target_text is not None:
-        require_target(checkpoint, task, plan.target_text)
-    if not task.generates:
-        why = f"translators, and {plan.model.path} is a {task.name} model;"
-        _refuse(plan.evaluation, Evaluation, ("num_beams",), why)
-        if plan.throughput is not None:
-            _refuse(plan.throughput, Benchmark, ("target_length",), why)
+        check_target(plan.target_text, task, checkpoint.name)
 
 
-def check_columns(data: Columns, task: Task) -> None:
-    """Raise `UsageError` for columns of another task."""
-    others = tuple(n for n in Columns.model_fields if n not in (*task.columns, "header"))
-    _refuse(data, Columns, others, f"another task than {task.name};")
+def check_options(sections: Iterable[Section | None], task: Task, model: str) -> None:
+    """Raise `UsageError` for options that other tasks have and this one has not.
+
+    Args:
+        model: name of the checkpoint, for the message.
+    """
+    for section in filter(None, sections):
+        for name, info in type(section).model_fields.items():
+            value = getattr(section, name)
+            if value != info.default:
+                _require_own(flag_name(name, info), value, task, model)
+
+
+def check_target(text: Path, task: Task, model: str) -> None:
+    """Raise where `--target-text` cannot do anything, before anything is written.
+
+    Raises:
+        UsageError: the task has no such option.
+        InputError: the file cannot be read, or holds no text.
+    """
+    _require_own("--target-text", text, task, model)
+    count_lines(text)
+
+
+def _require_own(flag: str, value: object, task: Task, model: str) -> None:
+    owners = [other.name for other in TASKS.values() if flag in other.flags]
+    if owners and task.name not in owners:
+        raise UsageError(
+            f"{flag} {value} is for {' and '.join(owners)}, and {model} is a {task.name} model; "
+            "leave it out",
+            id="option-without-use",
+        )
 
 
 def score_requests(flags: Mapping[str, Any], compare: Sequence[str]) -> list[ScoreRequest]:
@@ -191,32 +221,3 @@ def score_requests(flags: Mapping[str, Any], compare: Sequence[str]) -> list[Sco
         requests.append(assemble(ScoreRequest, given | {"--method": method}))
         require_rows(requests[-1].method, [], requests[-1].data)
     return requests
-
-
-def require_target(checkpoint: Checkpoint, task: Task, path: Path) -> None:
-    """Raise where `--target-text` cannot do anything, before anything is written.
-
-    Raises:
-        UsageError: the model does not generate text.
-        InputError: the file cannot be read, or holds no text.
-    """
-    if not task.generates:
-        raise UsageError(
-            f"--target-text {path} is for translators, and {checkpoint.name} is a {task.name} "
-            "model; leave it out",
-            id="option-without-use",
-        )
-    count_lines(path)
-
-
-def _refuse(
-    section: Columns | Evaluation | Benchmark, kind: type, names: tuple[str, ...], why: str
-) -> None:
-    for name in names:
-        info = type(section).model_fields[name]
-        value = getattr(section, name)
-        if value != info.default:
-            raise UsageError(
-                f"{flag_name(name, info)} {value} is for {why} leave it out",
-                id="option-without-use",
-            )

@@ -13,7 +13,8 @@ require_one_version()  # before files that may be of another version are importe
 # ruff: noqa: E402
 from compressor.runtime.batching import collate
 from compressor.runtime.classifier import Classifier
+from compressor.runtime.runtime import Runtime
 from compressor.runtime.text import Encoded
 from compressor.runtime.translator import Translator
 
-__all__ = ["Classifier", "Encoded", "Translator", "collate"]
+__all__ = ["Classifier", "Encoded", "Runtime", "Translator", "collate"]

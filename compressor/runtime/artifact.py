@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from compressor.errors import InputError, UsageError
 from compressor.runtime.fields import (
@@ -35,7 +35,6 @@ _MOST = (1 << 31) - 1  # ids, lengths and counts are 32-bit numbers in tokenizer
 _TOKEN = _COUNT = whole(0, _MOST)
 _SIZE = whole(1, _MOST)
 _FLAG = one_of(True, False)
-_TASKS = ("classification", "translation")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,15 +106,23 @@ class Generation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Artifact:
+class Artifact:
+    """What `graphs.json` says of every artifact; each task has its own further entries.
+
+    `opened_with` is the name of the class that runs it.
+    """
+
+    opened_with: ClassVar[str]
+
     schema: int = checked(one_of(1))
-    task: str = checked(one_of(*_TASKS))
+    task: str = checked(text)
     precisions: Mapping[str, Mapping[str, str]] = checked(mapping(mapping(file_name), 1))
     default_precision: str = checked(text)
     tokenizer: str = checked(file_name)
     max_source_tokens: int = checked(_SIZE)
     pad_token_id: int = checked(_TOKEN)
     inputs: list[str] = checked(list_of(one_of("input_ids", "attention_mask", "token_type_ids")))
+    labels: list[str] | None = checked(one_of(None), None)  # of classes, in the order of the logits
 
     def __post_init__(self) -> None:
         if self.default_precision not in self.precisions:
@@ -138,12 +145,19 @@ class _Artifact:
 
     def used_files(self, precision: str) -> list[str]:
         """Files that are opened for one precision, as paths from the artifact's directory."""
-        names = [self.tokenizer, *self.precisions.get(precision, {}).values(), *self._own_files()]
-        return [f"{GRAPH_DIRECTORY}/{name}" for name in names]
+        names = [self.tokenizer, *self.precisions.get(precision, {}).values()]
+        _, tokens = self.scored or (0, None)
+        return [f"{GRAPH_DIRECTORY}/{name}" for name in (*names, tokens) if name is not None]
 
-    def _own_files(self) -> list[str]:
-        """Further files of the task."""
-        return []
+    @property
+    def scored(self) -> tuple[int, str | None] | None:
+        """Size of a decoder's vocabulary, and the file with the tokens it scores (None: all)."""
+        return None
+
+    @property
+    def heads(self) -> Mapping[str, int]:
+        """Heads by sublayer, as far as the runtime has to know them."""
+        return {}
 
     def file(self, role: str, precision: str | None) -> str:
         """Name of the graph with that role, in one precision (None: the default one).
@@ -168,17 +182,34 @@ class _Artifact:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassificationArtifact(_Artifact):
-    """A classifier: one graph, `model`."""
+class EncoderArtifact(Artifact):
+    """An encoder with a head: one graph, `model`."""
 
-    labels: list[str] = checked(list_of(text, 1))
+    @property
+    def outputs(self) -> int:
+        """How many logits a row has."""
+        return 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslationArtifact(_Artifact):
+class ClassificationArtifact(EncoderArtifact):
+    """A classifier."""
+
+    opened_with = "Classifier"
+
+    labels: list[str] = checked(list_of(text, 1))
+
+    @property
+    def outputs(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationArtifact(Artifact):
     """A translator: the graphs `encoder` and `decoder`, and how to decode."""
 
-    labels: None = checked(one_of(None), None)
+    opened_with = "Translator"
+
     decoder_self_heads: list[int] = checked(list_of(_COUNT))
     cross_heads: list[int] = checked(list_of(_COUNT))
     head_dim: int = checked(_SIZE)
@@ -187,8 +218,14 @@ class TranslationArtifact(_Artifact):
     output_tokens: str | None = checked(optional(file_name), None)
     generation: Generation = checked(record(Generation))
 
-    def _own_files(self) -> list[str]:
-        return [] if self.output_tokens is None else [self.output_tokens]
+    @property
+    def scored(self) -> tuple[int, str | None]:
+        return self.vocab_size, self.output_tokens
+
+    @property
+    def heads(self) -> Mapping[str, int]:
+        counts = {"decoder_self": self.decoder_self_heads, "cross": self.cross_heads}
+        return {f"{kind}.{i}": n for kind, heads in counts.items() for i, n in enumerate(heads)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -204,7 +241,11 @@ class TranslationArtifact(_Artifact):
             raise ValueError(f"token {beyond[0]} is beyond the vocabulary of {self.vocab_size}")
 
 
-Artifact = ClassificationArtifact | TranslationArtifact
+# By task. A task from outside this package adds its own class here.
+ARTIFACTS: dict[str, type[Artifact]] = {
+    "classification": ClassificationArtifact,
+    "translation": TranslationArtifact,
+}
 
 
 def read_artifact(directory: Path) -> Artifact:
@@ -237,8 +278,6 @@ def read_artifact(directory: Path) -> Artifact:
 
 def _parse(values: Any) -> Artifact:
     task = values.get("task") if isinstance(values, dict) else None
-    if task == "classification":
-        return parse(ClassificationArtifact, values, task)
-    if task == "translation":
-        return parse(TranslationArtifact, values, task)
-    raise ValueError(f"the file: it does not name a task, one of {', '.join(_TASKS)}")
+    if isinstance(task, str) and task in ARTIFACTS:
+        return parse(ARTIFACTS[task], values, task)
+    raise ValueError(f"the file: it does not name a task, one of {', '.join(ARTIFACTS)}")

@@ -13,13 +13,6 @@ from compressor.errors import UsageError
 
 Batch = dict[str, NDArray[np.int64]]
 
-# Default of rows x longest row of a batch, by task and device. docs/serving.md, "How batches are
-# made", has the measurements on CPUs. CUDA is not measured: a GPU runs more rows at once, and 4096
-# are 32 rows of 128 tokens.
-BATCH_TOKENS = {
-    "classification": {"cpu": 512, "cuda": 4096},
-    "translation": {"cpu": 1024, "cuda": 4096},
-}
 # Rows that a stream reads ahead, to sort them by length.
 CHUNK_ROWS = 2048
 
@@ -59,7 +52,7 @@ def by_length(
     rows: Sequence[Sequence[int]],
     batch_size: int | None = None,
     batch_tokens: int | None = None,
-    default_tokens: int = BATCH_TOKENS["translation"]["cpu"],
+    default_tokens: int = 1024,
 ) -> list[list[int]]:
     """Numbers of the rows of each batch: rows of similar length, longest first, ties in order.
 

@@ -14,7 +14,7 @@ from compressor.errors import InputError
 from compressor.runtime.artifact import (
     GRAPH_DIRECTORY,
     Artifact,
-    ClassificationArtifact,
+    EncoderArtifact,
     TranslationArtifact,
     read_artifact,
 )
@@ -102,17 +102,15 @@ def require_translator(
     _require(where, "number of tokens that the decoder scores", outputs["logits"][-1], tokens)
 
 
-def require_classifier(
-    artifact: ClassificationArtifact, session: InferenceSession, where: Path
-) -> None:
-    """Check a classifier's graph: inputs and number of labels.
+def require_encoder(artifact: EncoderArtifact, session: InferenceSession, where: Path) -> None:
+    """Check the graph of an encoder with a head: inputs and number of logits.
 
     Raises:
         InputError: they are not what `graphs.json` says.
     """
     outputs = _shapes(session.get_outputs())
     _require(where, "graph's outputs", set(outputs), {"logits"})
-    _require(where, "number of labels", outputs["logits"][-1], len(artifact.labels))
+    _require(where, "number of labels", outputs["logits"][-1], artifact.outputs)
     _require(where, "graph's inputs", set(_shapes(session.get_inputs())), set(artifact.inputs))
 
 

@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import InputError, UsageError
-from compressor.runtime.artifact import (
-    GRAPH_DIRECTORY,
-    Generation,
-    TranslationArtifact,
-    read_artifact,
-)
-from compressor.runtime.batching import (
-    BATCH_TOKENS,
-    CHUNK_ROWS,
-    by_length,
-    check_limits,
-    collate,
-    in_chunks,
-)
-from compressor.runtime.consistency import (
-    read_unchanged,
-    require_ids,
-    require_inside,
-    require_translator,
-)
+from compressor.errors import UsageError
+from compressor.runtime.artifact import Generation, TranslationArtifact
+from compressor.runtime.batching import CHUNK_ROWS, by_length, check_limits, collate, in_chunks
+from compressor.runtime.consistency import require_ids, require_translator
 from compressor.runtime.decoder import (
     SELECT_CACHES,
     SELECT_PAST,
@@ -37,80 +19,47 @@ from compressor.runtime.decoder import (
     DecoderGraph,
     run_bound,
 )
+from compressor.runtime.runtime import Runtime
 from compressor.runtime.search import beam_search, greedy
-from compressor.runtime.session import open_session, run_errors, slower_optimizations
-from compressor.runtime.text import Encoded, TextTokenizer
-from compressor.runtime.vocabulary import AllTokens, OutputTokens, read_output_tokens
+from compressor.runtime.session import run_errors
+from compressor.runtime.text import Encoded
+from compressor.runtime.vocabulary import open_output_tokens
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 
-class Translator:
-    """An exported translator; needs numpy, onnxruntime and tokenizers only.
+class Translator(Runtime[TranslationArtifact]):
+    """An exported translator; arguments and errors are those of `Runtime`.
 
     Decodes as `generate` of transformers does with the model's generation settings and
-    `do_sample=False`. Arguments and errors are those of `Classifier`.
+    `do_sample=False`.
     """
 
-    def __init__(
-        self,
-        directory: str | Path,
-        *,
-        precision: str | None = None,
-        device: str = "cpu",
-        threads: int | None = None,
-        verify: bool = True,
-    ) -> None:
-        self._directory = Path(directory)
-        graphs = self._directory / GRAPH_DIRECTORY
-        if verify:
-            artifact = read_unchanged(self._directory, [precision] if precision else None)
-        else:
-            artifact = read_artifact(self._directory)
-            require_inside(self._directory, artifact)
-        if not isinstance(artifact, TranslationArtifact):
-            raise InputError(
-                f"{directory} holds a {artifact.task} model; open it with Classifier",
-                id="artifact-of-another-task",
-            )
-        self.artifact = artifact
-        precision = self.precision = artifact.precision(precision, device)
-        self._device = device
-        without = slower_optimizations(device, precision)
+    task = "translation"
+    # As in `EncoderRuntime`.
+    batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 1024, "cuda": 4096}
 
-        def opened(role: str) -> InferenceSession:
-            file = graphs / artifact.file(role, precision)
-            return open_session(file, device, threads, without=without)
-
-        self._encoder, decoder = opened("encoder"), opened("decoder")
-        self._batch_tokens = BATCH_TOKENS["translation"][device]
+    def _open(self) -> InferenceSession:
+        artifact = self.artifact
+        self._encoder, decoder = self._session("encoder"), self._session("decoder")
         select = [
-            opened(role)
+            self._session(role)
             for role in (SELECT_PAST, SELECT_CACHES)
-            if role in artifact.precisions[precision]  # not in artifacts of earlier versions
+            if role in artifact.precisions[self.precision]  # not in artifacts of earlier versions
         ]
-        self._tokenizer = TextTokenizer(graphs / artifact.tokenizer, artifact.max_source_tokens)
-        self.tokens: OutputTokens = AllTokens(artifact.vocab_size)
-        if artifact.output_tokens is not None:
-            self.tokens = read_output_tokens(graphs / artifact.output_tokens, artifact.vocab_size)
+        self.tokens = open_output_tokens(self._directory, artifact)
         scored = len(self.tokens.ids)
         require_translator(artifact, self._encoder, decoder, scored, self._directory)
-        require_ids(self._tokenizer, artifact.vocab_size, graphs / artifact.tokenizer)
-        self._decoder = DecoderGraph(decoder, device, select)
+        require_ids(self._tokenizer, artifact.vocab_size, self._graphs / artifact.tokenizer)
+        self._decoder = DecoderGraph(decoder, self._device, select)
         self._generation = self.tokens.settings(artifact.generation)
-        self.provider = str(decoder.get_providers()[0])
+        return decoder
 
     @property
     def end_ids(self) -> list[int]:
         """Ids of the tokens that end a translation."""
         return list(self.artifact.generation.eos_token_id)
-
-    def encode(self, texts: Sequence[str]) -> list[Encoded]:
-        """Token ids of each text, cut to the model's longest input with the end token kept."""
-        rows = self._tokenizer.encode(texts)
-        self._tokenizer.warn_of_cut(sum(row.cut for row in rows), len(rows))
-        return rows
 
     def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """The text of each row of token ids, special tokens left out."""
@@ -189,6 +138,10 @@ class Translator:
         """
         settings = self._settings(num_beams, max_new_tokens, forced_length)
         return self._search(batch, settings)
+
+    def compute(self, batch: Mapping[str, NDArray[np.int64]], **options: Any) -> object:
+        """Generate, with the options of `generate`."""
+        return self.generate(batch, **options)
 
     def teacher_forced(
         self, batch: Mapping[str, NDArray[np.int64]], tokens: NDArray[np.int64]

@@ -96,13 +96,19 @@ def count_output_tokens(directory: Path) -> int | None:
     Raises:
         InputError: not an artifact.
     """
-    artifact = read_artifact(directory)
-    if not isinstance(artifact, TranslationArtifact):
-        return None
-    if artifact.output_tokens is None:
-        return artifact.vocab_size
-    path = directory / GRAPH_DIRECTORY / artifact.output_tokens
-    return len(read_output_tokens(path, artifact.vocab_size).ids)
+    scored = read_artifact(directory).scored
+    return None if scored is None else len(_open(directory, *scored).ids)
+
+
+def open_output_tokens(directory: Path, artifact: TranslationArtifact) -> OutputTokens:
+    """The tokens that the decoder of the artifact in `directory` scores."""
+    return _open(directory, *artifact.scored)
+
+
+def _open(directory: Path, vocabulary: int, file: str | None) -> OutputTokens:
+    if file is None:
+        return AllTokens(vocabulary)
+    return read_output_tokens(directory / GRAPH_DIRECTORY / file, vocabulary)
 
 
 def read_output_tokens(path: Path, vocabulary: int) -> OutputTokens:

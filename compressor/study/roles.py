@@ -8,7 +8,8 @@ shows them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,11 @@ from torch import nn
 
 from compressor.errors import InputError, UsageError
 from compressor.export.metadata import max_source_tokens
+from compressor.importance import ScoringJob
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
-from compressor.model.sublayers import Sublayer
+from compressor.model.sublayers import Mask, Sublayer
 from compressor.study.conllu import read_conllu
-from compressor.study.job import Job, make_batches, scoring
+from compressor.study.job import Job, make_batches
 from compressor.study.options import RolesStudy
 from compressor.study.output import Result
 from compressor.study.patterns import Arcs, arcs_of, count_arcs, count_positions, rarity
@@ -30,16 +32,16 @@ from compressor.study.role_criteria import (
     POSITIONAL,
     RARE,
     SYNTACTIC,
-    Dependency,
-    HeadRoles,
-    dependencies,
     head_roles,
     relation_counts,
+    relations,
     survival,
 )
 from compressor.study.role_report import role_result
 from compressor.study.word_alignment import Tokens, tokenize
-from compressor.tasks import Batch, Example
+from compressor.tasks import Batch
+
+Facts = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -60,46 +62,53 @@ class Material:
     left_out: int
 
 
-def study(job: Job[RolesStudy]) -> Result:
+def study(job: Job) -> Result:
     """Find the roles of all self-attention heads, before and after pruning."""
-    request, model = job.request, job.checkpoint
     pruned = _open_pruned(job)
     material = _material(job)
+    model = job.checkpoint
     before = count_roles(job, "dense", model.model, model.attention, material)
-    counts = relation_counts(material.sentences)
-    data: dict[str, Any] = {
+    data: Facts = {
         **job.facts(),
-        "conllu": request.conllu,
+        "conllu": _request(job).conllu,
         "sentences": len(material.sentences),
         "left_out": material.left_out,
-        "from_word": request.from_word,
+        "from_word": _request(job).from_word,
         "thresholds": {
             "positional": POSITIONAL, "syntactic": SYNTACTIC, "rare-word": RARE, "common": COMMON,
             "arcs": MINIMUM_ARCS,
         },
-        "too_rare": {name: count for name, count in counts.items() if count < MINIMUM_ARCS},
-        "positions": before.positions,
-        "relations": [asdict(one) for one in before.dependencies],
-        "heads_roles": before.roles,
+        "too_rare": {
+            name: count
+            for name, count in relation_counts(material.sentences).items()
+            if count < MINIMUM_ARCS
+        },
+        **before,
     }  # fmt: skip
     if pruned is not None:
-        kept = {name: pruned.mask.kept(name) for name in before.roles}
+        kept = {name: pruned.mask.kept(name) for name in before["heads_roles"]}
         layers = [
             replace(layer, units=len(kept[layer.name]))
             for layer in model.attention
             if kept.get(layer.name)
         ]
+        after = count_roles(job, "pruned", pruned.model, layers, material)
         data["pruned"] = {
-            "directory": request.pruned,
+            "directory": _request(job).pruned,
             "kept": kept,
-            "heads_roles": count_roles(job, "pruned", pruned.model, layers, material).roles,
-            "survival": survival(before.roles, kept),
+            "heads_roles": after["heads_roles"],
+            "survival": survival(before["heads_roles"], kept),
         }
-    return role_result(job, data, before)
+    return role_result(job, data)
 
 
-def _open_pruned(job: Job[RolesStudy]) -> Checkpoint | None:
-    directory = job.request.pruned
+def _request(job: Job) -> RolesStudy:
+    assert isinstance(job.request, RolesStudy)
+    return job.request
+
+
+def _open_pruned(job: Job) -> Checkpoint | None:
+    directory = _request(job).pruned
     if directory is None:
         return None
     pruned = open_checkpoint(directory)
@@ -117,21 +126,20 @@ def _open_pruned(job: Job[RolesStudy]) -> Checkpoint | None:
     return pruned
 
 
-def _material(job: Job[RolesStudy]) -> Material:
+def _material(job: Job) -> Material:
     """The calibration rows and the parsed sentences, as far as they are given.
 
     Parsed sentences have no translations, so that without rows only the encoder is studied.
     """
-    checkpoint, conllu = job.checkpoint, job.request.conllu
-    calibration = job.rows.get("calibration")
-    if calibration is None and conllu is None:
+    if job.calibration is None and _request(job).conllu is None:
         raise UsageError(
             "`compress study roles` needs --calibration FILE, --conllu FILE or both",
             id="rows-missing",
         )
     sentences: list[Tokens] = []
     parsed: list[Batch] = []
-    left_out = 0
+    left_out, checkpoint = 0, job.checkpoint
+    conllu = _request(job).conllu
     if conllu is not None:
         sentences, left_out = tokenize(
             checkpoint.tokenizer, read_conllu(conllu), max_source_tokens(checkpoint)
@@ -148,18 +156,19 @@ def _material(job: Job[RolesStudy]) -> Material:
             f"{left_out} sentences of {conllu} are left out: too long, or normalized by the "
             "tokenizer"
         )
-    if calibration is None:
+    if job.calibration is None:
         return Material(parsed, ("encoder_self",), parsed, sentences, left_out)
-    batches = make_batches(job, checkpoint, calibration)
+    batches = make_batches(job, checkpoint, job.calibration)
     return Material(batches, ("encoder_self", "decoder_self"), parsed, sentences, left_out)
 
 
-def source_batches(job: Job[RolesStudy], sentences: Sequence[Tokens]) -> list[Batch]:
+def source_batches(job: Job, sentences: Sequence[Tokens]) -> list[Batch]:
     """Batches of sentences without targets, for the encoder alone."""
     tokenizer = job.checkpoint.tokenizer
-    # The decoder needs some input; what it computes from the end token is not used.
-    end = int(tokenizer.eos_token_id) if job.task.generates else 0
-    examples = [Example(row, tokens.ids, (end,)) for row, tokens in enumerate(sentences)]
+    examples = [
+        job.task.source_example(row, tokens.ids, tokenizer.eos_token_id)
+        for row, tokens in enumerate(sentences)
+    ]
     batches: list[Batch] = job.task.batches(examples, job.checkpoint.model)
     return batches
 
@@ -174,50 +183,69 @@ def special_ids(checkpoint: Checkpoint) -> frozenset[int]:
 
 
 def count_roles(
-    job: Job[RolesStudy],
-    name: str,
-    model: nn.Module,
-    layers: Sequence[Sublayer],
-    material: Material,
-) -> HeadRoles:
+    job: Job, name: str, model: nn.Module, layers: Sequence[Sublayer], material: Material
+) -> Facts:
     """Count to what the heads of a model attend, and derive their roles.
 
     Args:
         name: of the model, in stages and messages.
         layers: with the head counts that the model has.
+
+    Returns:
+        `positions` (see `patterns.count_positions`), `relations` (see `role_criteria.relations`),
+        and `heads_roles`: layer name -> for each head the list of its roles.
     """
     counted = [layer for layer in layers if layer.kind in material.kinds]
-    positions = job.workspace.stage(
+    positions: Facts = job.workspace.stage(
         f"positions-{name}",
         f"{name}: to which tokens {sum(layer.units for layer in counted)} heads attend",
         lambda: _positions(job, model, counted, material),
         dict[str, dict[str, Any]],
     )
     encoder = [layer for layer in layers if layer.kind == "encoder_self"]
-    found: list[Dependency] = []
+    by_relation: list[Facts] = []
     if material.sentences and encoder:
-        found = job.workspace.stage(
+        by_relation = job.workspace.stage(
             f"relations-{name}",
             f"{name}: dependencies in {len(material.sentences)} sentences",
-            lambda: _dependencies(job, model, encoder, material),
-            list[Dependency],
+            partial(_relations, job, model, encoder, material),
+            list[dict[str, Any]],
         )
-    return HeadRoles(positions, found, head_roles(positions, found))
+    return {
+        "positions": positions,
+        "relations": by_relation,
+        "heads_roles": head_roles(positions, by_relation),
+    }
 
 
-def _positions(
-    job: Job[RolesStudy], model: nn.Module, layers: Sequence[Sublayer], material: Material
-) -> dict[str, dict[str, Any]]:
+def _scoring(
+    job: Job, model: nn.Module, layers: Sequence[Sublayer], batches: Sequence[Batch]
+) -> ScoringJob:
+    return ScoringJob(
+        model=model.to(job.device),
+        layers=layers,
+        mask=Mask.full(layers),
+        batches=batches,
+        task=job.task,
+        device=job.device,
+        progress=lambda done, total: job.progress.update("batches", done, total),
+    )
+
+
+def _positions(job: Job, model: nn.Module, layers: Sequence[Sublayer], material: Material) -> Facts:
     vocabulary = int(model.config.vocab_size)  # type: ignore[union-attr,arg-type]
-    special = special_ids(job.checkpoint)
-    with scoring(job, model, layers, material.batches, "batches") as subject:
+    try:
+        scoring = _scoring(job, model, layers, material.batches)
+        special = special_ids(job.checkpoint)
         rare = rarity(material.batches, vocabulary, COMMON, special)
-        return count_positions(subject, rare, special)
+        return count_positions(scoring, rare, special)
+    finally:
+        model.to("cpu")
 
 
-def _dependencies(
-    job: Job[RolesStudy], model: nn.Module, layers: Sequence[Sublayer], material: Material
-) -> list[Dependency]:
+def _relations(
+    job: Job, model: nn.Module, layers: Sequence[Sublayer], material: Material
+) -> list[Facts]:
     sentences = material.sentences
     names = [name for name, count in relation_counts(sentences).items() if count >= MINIMUM_ARCS]
     if not names:
@@ -225,7 +253,14 @@ def _dependencies(
     # Two groups per relation, one for each direction.
     rows = arcs_of(sentences, {name: 2 * number for number, name in enumerate(names)})
     groups = [(name, direction) for name in names for direction in DIRECTIONS]
-    with scoring(job, model, layers, material.parsed, "batches") as subject:
-        hits = count_arcs(subject, sentences, Arcs(groups, rows), job.request.from_word)
+    try:
+        hits = count_arcs(
+            _scoring(job, model, layers, material.parsed),
+            sentences,
+            Arcs(groups, rows),
+            _request(job).from_word,
+        )
+    finally:
+        model.to("cpu")
     arcs = np.concatenate([part.numpy() for part in rows])
-    return dependencies(groups, arcs, {name: counts.numpy() for name, counts in hits.items()})
+    return relations(groups, arcs, {name: counts.numpy() for name, counts in hits.items()})

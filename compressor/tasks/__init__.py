@@ -1,85 +1,50 @@
-"""The tasks: reading rows, turning them into batches, and the loss of a model on a batch.
+"""The tasks: each is one folder that says everything about itself; see `compressor.tasks.base`.
 
-- `read_rows`: data files to `Rows`, checked
-- `get_task`: the `Task` of a name, with the same attributes and methods for every task
-
-To add a task, write a module with a subclass of `Task` and add a line to `TASKS`. Nothing here
-imports torch until tensors are made.
+To add one, write a subclass of `Task` and add a line to `TASKS`, or from outside this package call
+`TASKS.register`. Nothing here imports torch until tensors are made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
-from importlib import import_module
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from compressor.errors import UsageError, did_you_mean
-from compressor.tasks.base import Task
+from compressor.errors import UsageError
+from compressor.options.table import Table
+from compressor.tasks.base import Task, Timed
 from compressor.tasks.batching import Batch, Example, count_truncated
 from compressor.tasks.rows import Rows, count_shared, split_rows
 
+if TYPE_CHECKING:
+    from compressor.model.checkpoint import Checkpoint
+
 __all__ = [
-    "TASKS", "Batch", "Example", "Rows", "Task", "count_shared", "count_truncated", "get_task",
-    "read_rows", "split_rows",
+    "TASKS", "Batch", "Example", "Rows", "Task", "Timed", "count_shared", "count_truncated",
+    "require_task", "split_rows",
 ]  # fmt: skip
 
-TASKS: dict[str, str] = {
-    "translation": "compressor.tasks.translation:Translation",
-    "classification": "compressor.tasks.classification:Classification",
-}
+TASKS: Table[Task] = Table(
+    "task",
+    {
+        "translation": "compressor.tasks.translation.task:TASK",
+        "classification": "compressor.tasks.classification.task:TASK",
+    },
+    id="task-unknown",
+)
 
 
-@cache
-def get_task(name: str) -> Task:
-    """The task of this name, imported on first use.
+def require_task(checkpoint: Checkpoint) -> Task:
+    """The task that a checkpoint was opened for, which must be possible with it.
 
     Raises:
-        UsageError: an unknown name; the message lists the known ones.
+        UsageError: an unknown task, or one for other models.
+        InputError: the model answers in a way that the task does not know.
     """
-    if name not in TASKS:
+    task = TASKS[checkpoint.task]
+    if task.auto_class != checkpoint.entry.auto_class:
         raise UsageError(
-            f"there is no task {name!r}; there are {', '.join(TASKS)}{did_you_mean(name, TASKS)}",
-            id="task-unknown",
+            f"--task {task.name} does not fit {checkpoint.name}, a {checkpoint.entry.task} model; "
+            "leave it out",
+            id="task-of-another-model",
         )
-    module, _, class_name = TASKS[name].partition(":")
-    task: Task = getattr(import_module(module), class_name)()
+    task.require(checkpoint.model.config, checkpoint.directory)
     return task
-
-
-def read_rows(
-    task: str,
-    spec: str | Path,
-    *,
-    labels: Sequence[str] | None = None,
-    minimum: int = 1,
-    limit: int | None = None,
-    header: bool = True,
-    **columns: str | None,
-) -> Rows:
-    """Read and check the rows of a calibration or test file.
-
-    Tables (TSV, CSV) have a header row; their first two columns are read unless others are named:
-    source and target for translation, text and label for classification (columns called `text` or
-    `sentence`, and `label`, are taken first). A header that reads like a sentence is an error, and
-    one of unusual names is told, so that a file without a header does not lose its first row.
-
-    Args:
-        task: name of a task.
-        spec: a .tsv, .csv or .jsonl file; for translation also `SOURCE,TARGET`, two plain text
-            files with a sentence per line. A path that exists is one file, commas or not.
-        labels: the checkpoint's label names by class id; the labels of the file may be these
-            names or class ids. Without it labels are taken as they are.
-        minimum: fewer rows are an error.
-        limit: use only the first so many rows; all are checked nevertheless.
-        header: whether a table has a header row; without one its columns are `1`, `2`, ….
-        columns: names of the columns, by option of the task (`source_column`, `label_column`, …).
-
-    Raises:
-        UsageError: an unknown task, or options that do not belong together.
-        InputError: a missing or malformed file, a missing column, an empty cell, an unknown
-            label, too few rows; with file and line.
-    """
-    return get_task(task).read_rows(
-        str(spec), columns, labels=labels, minimum=minimum, limit=limit, header=header
-    )

@@ -1,37 +1,77 @@
-"""What every task offers: how its rows are read, and what a model of it computes from them."""
+"""What every task answers about itself, so that nobody else asks which task it is."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Kind
+from compressor.options.table import opened
 from compressor.tasks.batching import BATCH_TOKENS, Batch, Example
 from compressor.tasks.rows import Rows, RowTexts, fingerprint
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor, nn
+
+    from compressor.runtime.runtime import Runtime
+
+    Arrays = Mapping[str, NDArray[np.int64]]
+
+
+@dataclass(frozen=True)
+class Timed:
+    """How every model of one measurement runs its batches.
+
+    Args:
+        options: of `Runtime.compute`.
+        target_tokens: what each row generates, where that is the same for all models; else 0.
+        description: said after the source lengths.
+    """
+
+    options: Mapping[str, int | None] = field(default_factory=dict)
+    target_tokens: float = 0.0
+    description: str = ""
 
 
 class Task(ABC):
-    """One task, for example translation; `compressor.tasks.get_task` gives it by name.
+    """One task, for example translation; `compressor.tasks.TASKS` has it by name.
 
     Args:
-        name: as in a checkpoint's architecture, in reports and on the command line.
-        metrics: names of its quality metrics, the main one first.
-        columns: names of the options that name the columns of its data files.
-        generates: whether answers are generated token by token. Such a model has a decoder, a
-            beam width and target lengths, and its examples have target tokens instead of a class.
+        name: in reports, in artifacts and on the command line.
+        auto_class: the class of transformers that loads its checkpoints.
+        metrics: names of its metrics in `compressor.evaluation.METRICS`, the main one first.
+        columns: the options that name the columns of its data files, as fields of a recipe.
+        options: flags of other options that only some tasks have, this one among them.
+        runtime: what runs its artifacts, a subclass of `compressor.runtime.Runtime`, as
+            `module:class`.
+        exporter: what writes and checks its graphs, a subclass of `TaskGraphs` in
+            `compressor/export/task_graphs.py`, as `module:class`.
+        pipeline_tag: what model hubs call the task.
+        usage: a line of Python that shows what an opened artifact, `model`, does.
+        counted_tokens: which tokens "tokens per second" counts: `source` or `generated`.
+        learns_from_answers: whether distillation from text needs the dense model's answers to it,
+            as examples do whose targets the model reads (sequence-level distillation).
         learning_rate: of trained weights where none is given; measured, see docs/recovery.md.
         hidden_weight: of hidden states in distillation where none is given; measured likewise.
     """
 
     name: ClassVar[str]
+    auto_class: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]]
     columns: ClassVar[tuple[str, ...]]
-    generates: ClassVar[bool]
+    options: ClassVar[tuple[str, ...]] = ()
+    runtime: ClassVar[str]
+    exporter: ClassVar[str]
+    pipeline_tag: ClassVar[str]
+    usage: ClassVar[str]
+    counted_tokens: ClassVar[str] = "source"
+    learns_from_answers: ClassVar[bool] = False
     learning_rate: ClassVar[float]
     hidden_weight: ClassVar[float]
 
@@ -40,25 +80,77 @@ class Task(ABC):
         """The metric that budgets, searches and reports go by."""
         return self.metrics[0]
 
-    def label_names(self, config: Any) -> list[str] | None:
-        """Names of the classes in the order of the logits; None where there are no classes.
+    @property
+    def flags(self) -> list[str]:
+        """All options that it has and some other tasks lack, as typed."""
+        return [*(flag_of(name) for name in self.columns), *self.options]
+
+    @property
+    def column_options(self) -> str:
+        """The options that name columns, as typed: `--source-column and --target-column`."""
+        *first, last = map(flag_of, self.columns)
+        return f"{', '.join(first)} and {last}" if first else last
+
+    # --- the checkpoint ---
+
+    def require(self, config: Any, where: Path) -> None:  # noqa: B027 # most need nothing
+        """Check that the task can be done with a checkpoint of `auto_class`.
 
         Args:
-            config: the model's configuration.
+            config: the model's configuration, from the directory `where`.
+
+        Raises:
+            InputError: it cannot.
         """
+
+    def label_names(self, config: Any) -> list[str] | None:
+        """Names of the classes in the order of the logits; None where there are no classes."""
         return None
+
+    def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
+        """(inputs, outputs) of the linear layers between the first token's hidden state and logits.
+
+        Args:
+            config: contents of `config.json`.
+            width: of the hidden state.
+        """
+        return ()
+
+    # --- rows ---
 
     def read_rows(
         self,
-        spec: str,
-        columns: Mapping[str, str | None],
+        spec: str | Path,
         *,
         labels: Sequence[str] | None = None,
         minimum: int = 1,
         limit: int | None = None,
         header: bool = True,
+        **columns: str | None,
     ) -> Rows:
-        """Read and check the rows of a data file; see `compressor.tasks.read_rows`."""
+        """Read and check the rows of a calibration or test file.
+
+        Tables (TSV, CSV) have a header row; their first two columns are read unless others are
+        named: source and target for translation, text and label for classification (columns called
+        `text` or `sentence`, and `label`, are taken first). A header that reads like a sentence is
+        an error, and one of unusual names is told, so that a file without a header does not lose
+        its first row.
+
+        Args:
+            spec: a .tsv, .csv or .jsonl file; for translation also `SOURCE,TARGET`, two plain text
+                files with a sentence per line. A path that exists is one file, commas or not.
+            labels: the checkpoint's label names by class id; the labels of the file may be these
+                names or class ids. Without it labels are taken as they are.
+            minimum: fewer rows are an error.
+            limit: use only the first so many rows; all are checked nevertheless.
+            header: whether a table has a header row; without one its columns are `1`, `2`, ….
+            columns: names of the columns, by option (`source_column`, `label_column`, …).
+
+        Raises:
+            UsageError: options of another task, or that do not belong together.
+            InputError: a missing or malformed file, a missing column, an empty cell, an unknown
+                label, too few rows; with file and line.
+        """
         needed = max(minimum, 1)
         if limit is not None and limit < needed:
             raise UsageError(
@@ -69,11 +161,11 @@ class Task(ABC):
         for name, column in given.items():
             if name not in self.columns:
                 raise UsageError(
-                    f"--{name.replace('_', '-')} {column} makes no sense for the task {self.name}; "
+                    f"{flag_of(name)} {column} makes no sense for the task {self.name}; "
                     f"its columns are named with {self.column_options}",
                     id="option-of-another-task",
                 )
-        texts = self.read_texts(spec, given, labels, header)
+        texts = self.read_texts(str(spec), given, labels, header)
         if len(texts.sources[:limit]) < needed:
             raise InputError(
                 f"{', '.join(texts.files)}: too few rows, {len(texts.sources)}; the minimum is "
@@ -88,12 +180,6 @@ class Task(ABC):
             labels=None if labels is None else list(labels),
         )  # fmt: skip
 
-    @property
-    def column_options(self) -> str:
-        """The options that name columns, as typed: `--source-column and --target-column`."""
-        *first, last = (f"--{name.replace('_', '-')}" for name in self.columns)
-        return f"{', '.join(first)} and {last}" if first else last
-
     @abstractmethod
     def read_texts(
         self,
@@ -102,17 +188,17 @@ class Task(ABC):
         labels: Sequence[str] | None = None,
         header: bool = True,
     ) -> RowTexts:
-        """Read all rows of a data file, checking every cell.
+        """Read all rows of a data file, checking every cell; arguments are those of `read_rows`.
 
         Args:
-            spec: the file as the user named it.
             columns: option of `self.columns` -> name of the column, where one was given.
-            labels: the checkpoint's label names by class id, if it has any and they are known.
-            header: whether a table has a header row.
-
-        Raises:
-            UsageError, InputError: see `compressor.tasks.read_rows`.
         """
+
+    def blank_answer(self, labels: Sequence[str] | None) -> str:
+        """An answer for rows that have none, where nothing looks at it."""
+        return ""
+
+    # --- examples and batches ---
 
     @abstractmethod
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
@@ -125,6 +211,26 @@ class Task(ABC):
         Raises:
             InputError: rows or tokenizer lack what the task needs.
         """
+
+    @abstractmethod
+    def synthetic_example(self, row: int, sentence: Callable[[int], tuple[int, ...]]) -> Example:
+        """An example of random tokens, for checks where no rows are given.
+
+        Args:
+            sentence: makes the ids of a sentence of so many tokens, and an end token.
+        """
+
+    def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
+        """An example of which only what the encoder computes is looked at.
+
+        Args:
+            end: id of the token that ends a text.
+        """
+        return Example(row, source, (0,))
+
+    def target_tokens(self, example: Example) -> int:
+        """How many tokens a decoder reads of an example; 0 without one."""
+        return 0
 
     @abstractmethod
     def batches(
@@ -144,6 +250,8 @@ class Task(ABC):
         Raises:
             InputError: the model's configuration lacks the padding id.
         """
+
+    # --- the model ---
 
     @abstractmethod
     def logits(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
@@ -184,3 +292,59 @@ class Task(ABC):
             tokenizer: the checkpoint's tokenizer.
             num_beams: beam width; None is greedy search, whatever the model's settings say.
         """
+
+    # --- artifacts ---
+
+    @property
+    def graphs(self) -> Any:
+        """The `TaskGraphs` that writes and checks its graphs."""
+        return opened(self.exporter)(self)
+
+    def open(self, directory: str | Path, **options: Any) -> Runtime:
+        """Open an artifact; options are those of `Runtime`, whose files are not checked."""
+        found: Runtime = opened(self.runtime)(directory, verify=False, **options)
+        return found
+
+    @abstractmethod
+    def answer(
+        self,
+        runtime: Any,
+        sources: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        num_beams: int | None = None,
+    ) -> list[str]:
+        """What an opened artifact answers to texts, as `Rows` holds targets.
+
+        Args:
+            runtime: made by `open`.
+            num_beams: beam width where answers are searched; None takes the model's own.
+        """
+
+    # --- speed ---
+
+    def timed(
+        self,
+        runtime: Any,
+        batches: Sequence[Arrays],
+        target_length: int | None,
+        natural: bool,
+        num_beams: int,
+    ) -> Timed:
+        """How all models of a measurement run their batches.
+
+        Args:
+            runtime: the reference model's.
+            batches: as it takes them.
+            target_length: generated tokens per row, if they were asked for.
+            natural: models stop generating by themselves, with `num_beams`.
+        """
+        return Timed()
+
+    def generated(self, runtime: Any, batch: Arrays, timed: Timed) -> float:
+        """Mean number of tokens that a model generates for a row of a batch."""
+        return 0.0
+
+
+def flag_of(name: str) -> str:
+    """`--source-column` for `source_column`."""
+    return f"--{name.replace('_', '-')}"

@@ -26,14 +26,14 @@ class Example:
     Args:
         row: index of the row in `Rows`.
         source: token ids with special tokens.
-        target: translation: token ids with special tokens; classification: the class id alone.
+        target: token ids with special tokens, or what `labels` of a batch hold alone (a class id).
         types: token type ids of `source`; None means all 0.
         truncated: whether source or target had to be cut.
     """
 
     row: int
     source: tuple[int, ...]
-    target: tuple[int, ...]
+    target: tuple[Any, ...]
     types: tuple[int, ...] | None = None
     truncated: bool = False
 

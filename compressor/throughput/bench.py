@@ -13,6 +13,7 @@ import numpy as np
 
 from compressor.results import Throughput, Timing
 from compressor.runtime.vocabulary import count_output_tokens
+from compressor.tasks import TASKS, Task
 from compressor.throughput.hardware import cores
 from compressor.throughput.limits import Limit, WorkSize, limit_of
 from compressor.throughput.machine import measure_machine
@@ -34,6 +35,7 @@ from compressor.throughput.statistics import summarize
 from compressor.throughput.workloads import Lengths, Workload
 
 if TYPE_CHECKING:
+    from compressor.runtime import Runtime
     from compressor.tasks.rows import Rows
 
 
@@ -85,6 +87,7 @@ def benchmark(
         InputError: an artifact cannot be read, or there are no rows.
         EnvironmentProblem: the device is not usable, or artifacts run on different providers.
     """
+    task = TASKS[rows.task]
     check_request(subjects, rows.task, target_length, natural, num_beams)
     threads = threads or cores()
     open_one = partial(
@@ -92,17 +95,17 @@ def benchmark(
     )
     # The workloads are made with a runtime of their own: one that has run before is slower than a
     # fresh one, because its memory arena has grown, and the reference would be at a disadvantage.
-    workloads, forced = plan_workloads(
-        open_one(subjects[0]), rows, batch_sizes, lengths, target_length, natural, seed
+    workloads, timed = plan_workloads(
+        open_one(subjects[0]), rows, batch_sizes, lengths, target_length, natural, num_beams, seed
     )
     runtimes = {subject.name: open_one(subject) for subject in subjects}
     precisions = precisions_of(
         runtimes, [s for s in subjects if (s.precision or precision) is None]
     )
-    settings = Settings(device, threads, precisions, forced, num_beams)
-    generated = generated_lengths(runtimes, workloads, settings) if natural else {}
-    limits = _limits(subjects, config, workloads, generated, settings)
-    peaks = _peaks(subjects, rows.task, workloads, settings, progress) if memory else {}
+    settings = Settings(device, threads, precisions, timed, num_beams)
+    generated = generated_lengths(task, runtimes, workloads, timed) if natural else {}
+    limits = _limits(task, subjects, config, workloads, generated, settings)
+    peaks = _peaks(task, subjects, workloads, settings, progress) if memory else {}
     runs = {name: _runner(runtime, settings) for name, runtime in runtimes.items()}
     samples = measure(runs, workloads, min_seconds=seconds, progress=progress)
     if samples_file is not None:
@@ -116,7 +119,7 @@ def benchmark(
         reference=subjects[0].name,
         seed=seed,
     )
-    description = describe_lengths(lengths, settings, target_length, natural)
+    description = describe_lengths(lengths, timed)
     return _throughput(timings, settings, runtimes[subjects[0].name].provider, description)
 
 
@@ -138,13 +141,12 @@ def _throughput(
     )
 
 
-def _runner(runtime: Any, settings: Settings) -> Run:
-    if hasattr(runtime, "generate"):
-        return lambda batch: runtime.generate(batch, **settings.generation)
-    return lambda batch: runtime.run(batch)
+def _runner(runtime: Runtime, settings: Settings) -> Run:
+    return lambda batch: runtime.compute(batch, **settings.timed.options)
 
 
 def _limits(
+    task: Task,
     subjects: Sequence[Subject],
     config: Mapping[str, Any] | None,
     workloads: Sequence[Workload],
@@ -164,7 +166,7 @@ def _limits(
         return {}
     machine = measure_machine(settings.device, settings.threads, precision)
     shapes = {
-        subject.name: shape_of(config, subject.counts, count_output_tokens(subject.directory))
+        subject.name: shape_of(task, config, subject.counts, count_output_tokens(subject.directory))
         for subject in (subjects[0], *alike)
     }
 
@@ -197,8 +199,8 @@ def _work_sizes(workload: Workload, generated: list[float] | None, beams: int) -
 
 
 def _peaks(
+    task: Task,
     subjects: Sequence[Subject],
-    task: str,
     workloads: Sequence[Workload],
     settings: Settings,
     progress: Callable[[str], None] | None,
@@ -211,10 +213,9 @@ def _peaks(
         for workload in workloads:
             peaks[subject.name, workload.batch_size] = peak_memory(
                 subject.directory,
-                task,
+                task.runtime,
                 [max(workload.batches, key=lambda batch: batch["input_ids"].size)],
-                forced_length=settings.forced_length,
-                num_beams=settings.generation["num_beams"],
+                settings.timed.options,
                 device=settings.device,
                 precision=settings.precisions[subject.name],
                 threads=settings.threads,

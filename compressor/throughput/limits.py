@@ -41,7 +41,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import InputError
-from compressor.tasks import get_task
 from compressor.throughput.machine import Machine
 from compressor.throughput.shapes import ModelShape
 
@@ -164,7 +163,7 @@ def operations(
 
     Args:
         shape: the model.
-        size: the batch; `target` counts decoding steps and must be at least 1 for translators.
+        size: the batch; `target` counts decoding steps and must be at least 1 with a decoder.
         weight_bytes, value_bytes: bytes per stored weight and per computed value.
 
     Raises:
@@ -176,12 +175,11 @@ def operations(
             id="work-size-too-small",
         )
     work: list[Operation] = []
-    classifies = not get_task(shape.task).generates
-    graph: Literal["model", "encoder"] = "model" if classifies else "encoder"
+    graph: Literal["model", "encoder"] = "encoder" if shape.decodes else "model"
     once = _Counter(work, graph, 1, weight_bytes, value_bytes)
     _count_encoder(once, shape, size.batch, size.source)
-    if classifies:
-        for number, (inputs, outputs) in enumerate(shape.classifier):
+    if not shape.decodes:
+        for number, (inputs, outputs) in enumerate(shape.head):
             once.linear(f"classifier.{number}", size.batch, inputs, outputs)
         return work
     if size.target < 1:
@@ -301,6 +299,6 @@ def _run(shape: ModelShape, size: WorkSize, machine: Machine) -> list[Operation]
     work = operations(
         shape, size, weight_bytes=machine.weight_bytes, value_bytes=machine.value_bytes
     )
-    if not get_task(shape.task).generates or any(shape.cross_heads):
+    if not shape.decodes or any(shape.cross_heads):
         return work
     return [operation for operation in work if operation.graph == "decoder"]

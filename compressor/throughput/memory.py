@@ -10,9 +10,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -36,11 +37,10 @@ class MemoryUse:
 
 def peak_memory(
     directory: Path,
-    task: str,
+    runtime: str,
     batches: Sequence[Batch],
+    options: Mapping[str, Any] | None = None,
     *,
-    forced_length: int | None = None,
-    num_beams: int | None = None,
     device: str = "cpu",
     precision: str | None = None,
     threads: int | None = None,
@@ -51,10 +51,9 @@ def peak_memory(
     """
     use = measure_memory(
         directory,
-        task,
+        runtime,
         batches,
-        forced_length=forced_length,
-        num_beams=num_beams,
+        options,
         device=device,
         precision=precision,
         threads=threads,
@@ -64,11 +63,10 @@ def peak_memory(
 
 def measure_memory(
     directory: Path,
-    task: str,
+    runtime: str,
     batches: Sequence[Batch],
+    options: Mapping[str, Any] | None = None,
     *,
-    forced_length: int | None = None,
-    num_beams: int | None = None,
     device: str = "cpu",
     precision: str | None = None,
     threads: int | None = None,
@@ -77,10 +75,10 @@ def measure_memory(
 
     Args:
         directory: the artifact.
-        task: `translation` or `classification`.
+        runtime: what runs it, as `Task.runtime`.
         batches: padded batches as the runtime takes them.
-        forced_length: tokens every row generates; None lets translators stop by themselves.
-        num_beams, device, precision, threads: as for the runtime.
+        options: of `Runtime.compute`.
+        device, precision, threads: as for the runtime.
 
     Raises:
         EnvironmentProblem: the process failed; the message ends with the process's own.
@@ -90,9 +88,9 @@ def measure_memory(
             np.savez(Path(folder) / f"{number}.npz", **batch)  # type: ignore[arg-type]
         request = {
             "directory": str(Path(directory).resolve()),
-            "task": task,
+            "runtime": runtime,
             "batches": [str(Path(folder) / f"{number}.npz") for number in range(len(batches))],
-            "run": {"forced_length": forced_length, "num_beams": num_beams},
+            "run": dict(options or {}),
             "open": {"device": device, "precision": precision, "threads": threads},
         }
         path = Path(folder) / "request.json"

@@ -10,15 +10,14 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from compressor.errors import CompressError
 from compressor.throughput.hardware import run_tool
-from compressor.throughput.workloads import Batch
 
 _STATUS = Path("/proc/self/status")
 
@@ -28,11 +27,14 @@ def main(arguments: Sequence[str]) -> int:
     request = json.loads(Path(arguments[0]).read_text(encoding="utf-8"))
     try:
         start = time.perf_counter()
-        run = _open(request["task"], Path(request["directory"]), request["open"])
+        # By name, without `compressor.tasks`, whose import would count as the artifact's memory.
+        module, _, name = request["runtime"].partition(":")
+        kind = getattr(import_module(module), name)
+        runtime = kind(request["directory"], verify=False, **request["open"])
         load_seconds = time.perf_counter() - start
         for path in request["batches"]:
             with np.load(path) as arrays:
-                run(dict(arrays), request["run"])
+                runtime.compute(dict(arrays), **request["run"])
     except CompressError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -44,35 +46,6 @@ def main(arguments: Sequence[str]) -> int:
     }
     print(json.dumps(answer))
     return 0
-
-
-def _open(
-    task: str, directory: Path, options: dict[str, Any]
-) -> Callable[[Batch, dict[str, Any]], object]:
-    """A function that runs one batch of the artifact with the given generation options."""
-    return _OPENERS[task](directory, options)
-
-
-def _open_translator(
-    directory: Path, options: dict[str, Any]
-) -> Callable[[Batch, dict[str, Any]], object]:
-    from compressor.runtime import Translator
-
-    translator = Translator(directory, verify=False, **options)
-    return lambda batch, how: translator.generate(batch, **how)
-
-
-def _open_classifier(
-    directory: Path, options: dict[str, Any]
-) -> Callable[[Batch, dict[str, Any]], object]:
-    from compressor.runtime import Classifier
-
-    classifier = Classifier(directory, verify=False, **options)
-    return lambda batch, _: classifier.run(batch)
-
-
-# A table by name instead of `compressor.tasks`, whose import would count as the artifact's memory.
-_OPENERS = {"translation": _open_translator, "classification": _open_classifier}
 
 
 def host_peak_mib() -> float | None:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from compressor.errors import EnvironmentProblem, UsageError
-from compressor.runtime.artifact import TranslationArtifact
-from compressor.tasks import get_task
+from compressor.tasks import TASKS, Task, Timed
 from compressor.throughput.workloads import Lengths, Workload, make_workloads
 
 if TYPE_CHECKING:
-    from compressor.runtime import Classifier, Translator
+    from compressor.runtime import Runtime
     from compressor.tasks.rows import Rows
 
 Key = tuple[str, int]  # model, batch size
@@ -44,14 +40,8 @@ class Settings:
     device: str
     threads: int
     precisions: Mapping[str, str]  # of each model
-    forced_length: int | None  # tokens every row generates; None: models stop by themselves
+    timed: Timed
     num_beams: int
-
-    @property
-    def generation(self) -> dict[str, int | None]:
-        """Arguments of `Translator.generate`."""
-        beams = self.num_beams if self.forced_length is None else None
-        return {"forced_length": self.forced_length, "num_beams": beams}
 
 
 def check_request(
@@ -63,9 +53,9 @@ def check_request(
         raise UsageError(
             f"the models to time need distinct names, not {names}", id="names-not-distinct"
         )
-    if not get_task(task).generates and (target is not None or natural):
+    if (target is not None or natural) and "--target-length" not in TASKS[task].options:
         raise UsageError(
-            "classifiers generate no tokens; leave the target length out",
+            f"models for {task} generate no tokens; leave the target length out",
             id="target-length-without-generation",
         )
     if target is not None and (target < 1 or natural):
@@ -83,43 +73,27 @@ def check_request(
 
 def open_subject(
     subject: Subject, task: str, device: str, threads: int, precision: str | None
-) -> Classifier | Translator:
+) -> Runtime:
     """The runtime of an artifact; `precision` is that of the whole measurement."""
-    from compressor import runtime
-
-    kind = runtime.Translator if get_task(task).generates else runtime.Classifier
     chosen = subject.precision or precision
-    return kind(subject.directory, device=device, threads=threads, precision=chosen, verify=False)
+    return TASKS[task].open(subject.directory, device=device, threads=threads, precision=chosen)
 
 
 def plan_workloads(
-    reference: Classifier | Translator,
+    reference: Runtime,
     rows: Rows,
     batch_sizes: Sequence[int],
     lengths: Lengths,
     target_length: int | None,
     natural: bool,
+    num_beams: int,
     seed: int,
-) -> tuple[list[Workload], int | None]:
-    """The workloads, and how many tokens every row generates (None where that is not forced)."""
-    if target_length is not None and isinstance(reference.artifact, TranslationArtifact):
-        reference.artifact.generation.with_length(target_length)  # raises if it is too long
-    workloads = _workloads(reference, rows, batch_sizes, lengths, seed)
-    forced = None if natural else _forced_length(reference, workloads, target_length)
-    if forced is not None:
-        workloads = [replace(workload, target_tokens=float(forced)) for workload in workloads]
-    return workloads, forced
+) -> tuple[list[Workload], Timed]:
+    """The workloads in the reference's tokens, and how all models run them.
 
-
-def _workloads(
-    reference: Classifier | Translator,
-    rows: Rows,
-    batch_sizes: Sequence[int],
-    lengths: Lengths,
-    seed: int,
-) -> list[Workload]:
-    """Workloads in the reference's tokens; all artifacts of a model share the tokenizer."""
-    from compressor.runtime import Translator, collate
+    All artifacts of a model share the tokenizer.
+    """
+    from compressor.runtime import collate
 
     artifact = reference.artifact
     if lengths != "data" and lengths > artifact.max_source_tokens:
@@ -128,22 +102,20 @@ def _workloads(
             "model can read; ask for fewer",
             id="length-too-large",
         )
-    if isinstance(reference, Translator):
-        encoded = reference.encode(rows.sources)
-    else:
-        encoded = reference.encode(rows.sources, rows.pairs)
-    return make_workloads(
-        encoded,
+    workloads = make_workloads(
+        reference.encode(rows.sources, rows.pairs),
         batch_sizes,
         lambda chosen: collate(chosen, artifact.pad_token_id, artifact.inputs),
         lengths=lengths,
         seed=seed,
     )
+    largest = max(workloads, key=lambda workload: workload.batch_size)
+    task = TASKS[rows.task]
+    timed = task.timed(reference, largest.batches, target_length, natural, num_beams)
+    return [replace(load, target_tokens=timed.target_tokens) for load in workloads], timed
 
 
-def precisions_of(
-    runtimes: Mapping[str, Classifier | Translator], unnamed: Sequence[Subject]
-) -> dict[str, str]:
+def precisions_of(runtimes: Mapping[str, Runtime], unnamed: Sequence[Subject]) -> dict[str, str]:
     """The precision of each model.
 
     Raises:
@@ -163,40 +135,20 @@ def precisions_of(
     return precisions
 
 
-def _forced_length(
-    runtime: Classifier | Translator, workloads: Sequence[Workload], asked: int | None
-) -> int | None:
-    """Tokens every row generates: as many as asked, or the mean of the model's translations."""
-    if asked is not None or not hasattr(runtime, "generate"):
-        return asked
-    largest = max(workloads, key=lambda workload: workload.batch_size)
-    lengths = [len(row) for batch in largest.batches for row in runtime.generate(batch)]
-    return math.ceil(sum(lengths) / len(lengths))
-
-
 def generated_lengths(
-    runtimes: Mapping[str, Any], workloads: Sequence[Workload], settings: Settings
+    task: Task, runtimes: Mapping[str, Runtime], workloads: Sequence[Workload], timed: Timed
 ) -> dict[Key, list[float]]:
-    """Mean tokens per row of each batch, for translators that stop by themselves."""
+    """Mean tokens per row of each batch, of models that stop by themselves."""
     return {
         (name, workload.batch_size): [
-            float(np.mean([len(row) for row in runtime.generate(batch, **settings.generation)]))
-            for batch in workload.batches
+            task.generated(runtime, batch, timed) for batch in workload.batches
         ]
         for name, runtime in runtimes.items()
         for workload in workloads
     }
 
 
-def describe_lengths(
-    lengths: Lengths, settings: Settings, target_length: int | None, natural: bool
-) -> str:
+def describe_lengths(lengths: Lengths, timed: Timed) -> str:
     """Where the source and target lengths come from, for the report."""
     source = "source lengths from the data" if lengths == "data" else f"{lengths} source tokens"
-    if natural:
-        beams = "greedy" if settings.num_beams == 1 else f"{settings.num_beams} beams"
-        return f"{source}; translations as long as each model makes them, {beams}"
-    if settings.forced_length is None:
-        return source
-    origin = "" if target_length else ", the mean of the reference model's own translations"
-    return f"{source}; {settings.forced_length} generated tokens for every row{origin}"
+    return source + timed.description

@@ -8,17 +8,17 @@ from typing import Any
 
 from compressor.errors import InputError
 from compressor.model.architectures import architecture
+from compressor.tasks import Task
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a classifier or translator, dense or pruned.
+    """Sizes of an encoder with a head, or of an encoder and a decoder, dense or pruned.
 
-    Heads and feed-forward widths are given for each layer, in layer order. `classifier` lists the
+    Heads and feed-forward widths are given for each layer, in layer order. `head` lists the
     (inputs, outputs) of the linear layers that turn the first token's hidden state into logits.
     """
 
-    task: str
     width: int
     head_dim: int
     embedding: int  # width of the embedding tables; projected to `width` where it differs
@@ -28,10 +28,16 @@ class ModelShape:
     cross_heads: tuple[int, ...] = ()
     decoder_ffn: tuple[int, ...] = ()
     vocabulary: int = 0
-    classifier: tuple[tuple[int, int], ...] = ()
+    head: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def decodes(self) -> bool:
+        """Whether there is a decoder, whose last projection is to a vocabulary."""
+        return self.vocabulary > 0
 
 
 def shape_of(
+    task: Task,
     config: Mapping[str, Any],
     counts: Mapping[str, int],
     output_tokens: int | None = None,
@@ -39,6 +45,7 @@ def shape_of(
     """The shape of a checkpoint from its `config.json`.
 
     Args:
+        task: what the checkpoint is for.
         config: contents of `config.json`, or `model.config.to_dict()`.
         counts: sublayer name (`encoder_self.0`, …) -> units it has, of every attention;
             feed-forward parts that are not named have all the configuration's neurons.
@@ -52,24 +59,18 @@ def shape_of(
     width, encoder_layers = _size(config, entry.width), _size(config, encoder.layers)
     encoder_heads = _heads(counts, "encoder_self", encoder_layers)
     encoder_ffn = _neurons(counts, "encoder_ffn", encoder_layers, _size(config, encoder.neurons))
-    head_dim = width // _size(
-        config, encoder.heads
-    )  # the configuration has the dense model's heads
+    head_dim = width // _size(config, encoder.heads)  # a configuration has the dense model's heads
     if decoder is None:
-        # transformers leaves `id2label` out of config.json where it is the default, two labels.
-        labels = len(config.get("id2label") or (0, 1))
         return ModelShape(
-            task=entry.task,
             width=width,
             head_dim=head_dim,
             embedding=int(config.get(entry.embedding or entry.width) or width),
             encoder_heads=encoder_heads,
             encoder_ffn=encoder_ffn,
-            classifier=((width, width), (width, labels)),  # a hidden layer, then the labels
+            head=task.head(config, width),
         )
     layers = _size(config, decoder.layers)
     return ModelShape(
-        task=entry.task,
         width=width,
         head_dim=head_dim,
         embedding=width,

@@ -16,7 +16,7 @@ from compressor.commands import invoke
 from compressor.errors import UsageError
 from compressor.pipeline.stream_lines import Lines
 from compressor.request.recipe import build_recipe
-from compressor.tasks.labels import Labels
+from compressor.tasks.classification.labels import Labels
 from tests.helpers.errors import raises
 
 HUGE = "99999999999999999999"
@@ -193,11 +193,11 @@ def test_a_label_of_thousands_of_digits_is_told(tmp_path):
 @pytest.mark.parametrize("line", ["[" * 100_000, '{"text": ' + "9" * 5000 + "}", "NaN", "5"])
 def test_a_line_of_json_that_is_no_row_is_told_by_its_number(line, tmp_path):
     from compressor.errors import InputError
-    from compressor.tasks import read_rows
+    from compressor.tasks import TASKS
 
     file = tmp_path / "rows.jsonl"
     good = json.dumps({"text": "a", "label": "b"})
     Path(file).write_text(f"{good}\n{line}\n", "utf-8")
     with pytest.raises(InputError) as caught:
-        read_rows("classification", str(file), labels=["a", "b"], minimum=2)
+        TASKS["classification"].read_rows(str(file), labels=["a", "b"], minimum=2)
     assert f"{file}:2" in str(caught.value)

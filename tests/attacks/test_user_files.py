@@ -19,7 +19,7 @@ from compressor.storage.files import written_at_once
 from compressor.storage.locks import Lock
 from compressor.storage.manifest import read_manifest
 from compressor.storage.outputs import require_new, whole_output
-from compressor.tasks import read_rows
+from compressor.tasks import TASKS
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import translator_report
@@ -204,10 +204,11 @@ def test_a_first_row_that_is_taken_as_a_header_is_told(tmp_path):
     path = tmp_path / "rows.tsv"
     path.write_text(ROWS, encoding="utf-8")
     with pytest.warns(CompressWarning, match="'Hello', 'Hallo'.*--no-header"):
-        assert read_rows("translation", path).sources == ["Good night"]
-    rows = read_rows("translation", path, header=False)
+        assert TASKS["translation"].read_rows(path).sources == ["Good night"]
+    rows = TASKS["translation"].read_rows(path, header=False)
     assert (rows.sources, rows.targets) == (["Hello", "Good night"], ["Hallo", "Gute Nacht"])
-    turned = read_rows("translation", path, header=False, source_column="2", target_column="1")
+    columns = {"source_column": "2", "target_column": "1"}
+    turned = TASKS["translation"].read_rows(path, header=False, **columns)
     assert turned.sources == rows.targets
 
 
@@ -216,22 +217,22 @@ def test_a_first_row_that_is_taken_as_a_header_is_told(tmp_path):
 def test_usual_headers_are_not_worth_a_word(tmp_path, header):
     path = tmp_path / "rows.tsv"
     path.write_text(f"{header}\n{ROWS}", encoding="utf-8")
-    assert len(read_rows("translation", path).sources) == 2
+    assert len(TASKS["translation"].read_rows(path).sources) == 2
 
 
 def test_formats_without_a_header_refuse_the_option(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"src": "a", "tgt": "b"}\n', encoding="utf-8")
     with raises(UsageError, "header-of-json"):
-        read_rows("translation", path, header=False)
+        TASKS["translation"].read_rows(path, header=False)
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text("x\n", encoding="utf-8")
     with raises(UsageError, "header-of-plain-text"):
-        read_rows("translation", f"{tmp_path}/a.txt,{tmp_path}/b.txt", header=False)
+        TASKS["translation"].read_rows(f"{tmp_path}/a.txt,{tmp_path}/b.txt", header=False)
 
 
 def test_rows_of_unequal_length_are_told_without_a_header_too(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("a,b\nc\n", encoding="utf-8")
     with raises(InputError, "cell-count-differs"):
-        read_rows("translation", path, header=False)
+        TASKS["translation"].read_rows(path, header=False)

@@ -22,7 +22,7 @@ from compressor.progress import SILENT
 from compressor.request import example
 from compressor.request.recipe import make_recipe
 from compressor.runtime import Classifier
-from compressor.tasks import read_rows
+from compressor.tasks import TASKS
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     run(recipe, folder / "out")
     return Setting(
         name="tiny", title="a tiny encoder", checkpoint=checkpoint, output=folder / "out",
-        rows=read_rows("classification", rows, limit=12), trained=True, target_length=None,
+        rows=TASKS["classification"].read_rows(rows, limit=12), trained=True, target_length=None,
         batches=2, warmup=1, budget={"macs": "0.5"}, macs_share=0.5,
     )  # fmt: skip
 

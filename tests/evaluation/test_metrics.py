@@ -11,7 +11,7 @@ from sklearn import metrics as sklearn_metrics
 from compressor.errors import InputError
 from compressor.evaluation.classification import score_classification
 from compressor.evaluation.translation import bleu_from_sums, chrf_from_sums, score_translation
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 from tests.helpers.errors import raises
 
 REFERENCES = [
@@ -33,7 +33,7 @@ def test_translation_scores_are_sacrebleus() -> None:
 
     assert quality.metrics["bleu"] == sacrebleu.corpus_bleu(HYPOTHESES, [REFERENCES]).score
     assert quality.metrics["chrf"] == sacrebleu.corpus_chrf(HYPOTHESES, [REFERENCES]).score
-    assert tuple(quality.metrics) == get_task("translation").metrics  # what gates may be about
+    assert tuple(quality.metrics) == TASKS["translation"].metrics  # what gates may be about
     assert quality.rows == 4
 
 
@@ -126,7 +126,7 @@ def test_classification_scores_are_scikit_learns(labels: int) -> None:
         rel=1e-12,
     )
     assert quality.signatures.keys() == quality.metrics.keys()
-    assert tuple(quality.metrics) == get_task("classification").metrics
+    assert tuple(quality.metrics) == TASKS["classification"].metrics
 
 
 def test_correlation_is_zero_where_it_is_undefined() -> None:

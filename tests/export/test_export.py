@@ -15,8 +15,8 @@ from torch.export import ExportedProgram
 
 from compressor.errors import InputError, VerificationError
 from compressor.export import export_model
-from compressor.export.graphs import OPSET, export_graphs
-from compressor.export.metadata import generation_settings
+from compressor.export.generation import generation_settings
+from compressor.export.graphs import OPSET
 from compressor.export.precisions import add_precision
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask, units_of
@@ -25,7 +25,7 @@ from compressor.pipeline.inputs import synthetic_probe
 from compressor.pipeline.single_steps import export_checkpoint
 from compressor.request.recipe import ExportRequest
 from compressor.results import Check
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.recipes import request
@@ -58,7 +58,7 @@ def test_exported_answers_are_pytorchs(name: str, mask_name: str, tmp_path):
     checkpoint = open_toy(name, tmp_path)
     mask = MASKS[mask_name](checkpoint.layers)
     model = prune(checkpoint.model, checkpoint.layers, mask)
-    task = get_task(checkpoint.entry.task)
+    task = TASKS[checkpoint.task]
     probe = synthetic_probe(checkpoint, task)
     texts = ["w5 w7 w9", "w40", "", "  w8   w8 "]
     with mock.patch.object(ExportedProgram, "run_decompositions", traced_again):
@@ -80,7 +80,7 @@ def test_models_without_any_units_come_in_low_precisions_too(name: str, tmp_path
     checkpoint = open_toy(name, tmp_path)
     mask = nothing_left_mask(checkpoint.layers)
     model = prune(checkpoint.model, checkpoint.layers, mask)
-    probe = synthetic_probe(checkpoint, get_task(checkpoint.entry.task))
+    probe = synthetic_probe(checkpoint, TASKS[checkpoint.task])
     export_model(checkpoint, model, mask, probe.batches, ["w5 w7"], tmp_path / "out", None)
     inputs = [batch.inputs() for batch in probe.batches]
     for precision in ("int8", "fp16"):
@@ -139,7 +139,7 @@ def test_graphs_are_valid_and_the_model_is_given_back_unchanged(tmp_path):
     model = prune(checkpoint.model, checkpoint.layers, mask)
     batch = ragged_batch(model)
     before = model(**batch).logits
-    export_graphs(model, checkpoint.layers, mask, tmp_path / "onnx")
+    TASKS[checkpoint.task].graphs.write(model, checkpoint.layers, mask, tmp_path / "onnx")
     assert torch.equal(model(**batch).logits, before)
     for name in ("encoder", "decoder"):
         path = tmp_path / "onnx" / f"{name}.onnx"
@@ -159,7 +159,9 @@ def test_the_same_model_exports_to_the_same_bytes(tmp_path):
     checkpoint = open_toy("bert", tmp_path)
     full = Mask.full(checkpoint.layers)
     for name in ("a", "b"):
-        export_graphs(checkpoint.model, checkpoint.layers, full, tmp_path / name)
+        TASKS[checkpoint.task].graphs.write(
+            checkpoint.model, checkpoint.layers, full, tmp_path / name
+        )
     first, second = (
         {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
         for name in ("a", "b")
@@ -170,18 +172,18 @@ def test_the_same_model_exports_to_the_same_bytes(tmp_path):
 
 def test_a_graph_of_another_model_is_caught(tmp_path):
     """Verification compares with the model at hand, so a swapped graph must fail it."""
-    from compressor.export.verify import verify_classifier
-
     checkpoint = open_toy("bert", tmp_path)
     full = Mask.full(checkpoint.layers)
-    probe = synthetic_probe(checkpoint, get_task("classification"))
+    probe = synthetic_probe(checkpoint, TASKS["classification"])
     export_model(
         checkpoint, checkpoint.model, full, probe.batches, probe.texts, tmp_path / "out", None
     )
     mask = full.without([("encoder_self.0", 0)])
     other = prune(checkpoint.model, checkpoint.layers, mask)
     with raises(VerificationError, "onnx-differs"):
-        verify_classifier(other, tmp_path / "out", [b.inputs() for b in probe.batches])
+        TASKS["classification"].graphs.verify(
+            other, tmp_path / "out", [b.inputs() for b in probe.batches]
+        )
 
 
 @pytest.mark.parametrize("is_new", [True, False])
@@ -232,7 +234,7 @@ def test_a_real_marian_directory_with_pieces(tmp_path):
     directory = toy.marian_with_pieces(tmp_path / "dense")
     checkpoint = open_checkpoint(str(directory))
     full = Mask.full(checkpoint.layers)
-    probe = synthetic_probe(checkpoint, get_task("translation"))
+    probe = synthetic_probe(checkpoint, TASKS["translation"])
     texts = ["w5 und w7.", "unbekannt äöü", "", "w3"]
     export_model(checkpoint, checkpoint.model, full, probe.batches, texts, tmp_path / "out", None)
     graphs = json.loads((tmp_path / "out" / "onnx" / "graphs.json").read_text())
@@ -250,7 +252,7 @@ def test_a_checkpoint_may_ask_for_more_tokens_than_it_has_positions_for(setting,
     checkpoint = open_checkpoint(str(directory))
     checkpoint.model.generation_config.eos_token_id = None  # it never ends by itself
     full = Mask.full(checkpoint.layers)
-    batches = synthetic_probe(checkpoint, get_task("translation")).batches
+    batches = synthetic_probe(checkpoint, TASKS["translation"]).batches
     checks = export_model(
         checkpoint, checkpoint.model, full, batches, ["w3"], tmp_path / "out", None
     )

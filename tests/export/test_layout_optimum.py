@@ -23,7 +23,8 @@ import torch
 import transformers
 
 from compressor.errors import InputError, UsageError, VerificationError
-from compressor.export import optimum
+from compressor.export import optimum, optimum_translator
+from compressor.export.encoder import EncoderGraphs
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.surgery import prune
 from compressor.pipeline.single_steps import export_checkpoint
@@ -222,9 +223,9 @@ def test_graphs_of_another_model_are_caught(exported):
     mask = it.checkpoint.mask
     dense = open_checkpoint(str(it.directory.parent / "dense"))
     batches = [ragged_batch(dense.model, rows=3)]
-    optimum.verify_translator(it.checkpoint.model, it.directory, batches)
+    optimum_translator.verify_translator(it.checkpoint.model, it.directory, batches)
     with raises(VerificationError, "onnx-translation-differs"):
-        optimum.verify_translator(dense.model, it.directory, batches)
+        optimum_translator.verify_translator(dense.model, it.directory, batches)
     assert mask.count() < mask.total()
 
 
@@ -232,8 +233,8 @@ def test_what_fails_its_check_gets_no_configuration(tmp_path, monkeypatch):
     def differ(*_: object) -> list:
         raise VerificationError("differs", id="onnx-differs")
 
-    monkeypatch.setattr(optimum, "export_graphs", lambda *_: {})
-    monkeypatch.setattr(optimum, "verify_classifier", differ)
+    monkeypatch.setattr(EncoderGraphs, "write_optimum", lambda *_: None)
+    monkeypatch.setattr(EncoderGraphs, "verify_optimum", differ)
     checkpoint = open_checkpoint(str(toy.classifier(tmp_path / "bert")))
     with pytest.raises(VerificationError):
         optimum.export_optimum(checkpoint, checkpoint.mask, [], tmp_path / "out")

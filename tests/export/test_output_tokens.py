@@ -25,7 +25,7 @@ from compressor.pipeline.inputs import make_probe
 from compressor.runtime import Translator
 from compressor.runtime.artifact import Generation
 from compressor.runtime.vocabulary import OutputTokens, count_output_tokens
-from compressor.tasks import get_task, read_rows
+from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.tiny import uneven_mask
@@ -40,8 +40,8 @@ def made(tmp_path_factory):
     checkpoint = open_checkpoint(str(toy.marian_with_pieces(root / "dense", own_target=True)))
     mask = uneven_mask(checkpoint.layers)
     model = prune(checkpoint.model, checkpoint.layers, mask)
-    task = get_task("translation")
-    rows = read_rows("translation", toy.pairs_file(root / "rows.tsv"), minimum=1)
+    task = TASKS["translation"]
+    rows = TASKS["translation"].read_rows(toy.pairs_file(root / "rows.tsv"), minimum=1)
     examples = task.encode(rows, checkpoint.tokenizer, 32)
     probe = make_probe(rows, examples, model, task)
     checks = export_model(

@@ -22,7 +22,7 @@ from compressor.report.schema import load_report
 from compressor.request.recipe import ExportRequest
 from compressor.runtime import Translator
 from compressor.runtime.vocabulary import count_output_tokens
-from compressor.tasks import get_task, read_rows
+from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.command_line import compress
 from tests.helpers.errors import raises
@@ -166,8 +166,8 @@ def test_a_run_restricts_what_it_delivers_and_not_what_it_compares_with(tmp_path
     assert kept < 60
     assert (report.dense.output_tokens, report.variants[0].output_tokens) == (60, kept)
     assert count_output_tokens(out / ".compress/dense") == 60
-    checkpoint, task = open_checkpoint(str(model)), get_task("translation")
-    examples = encode(read_rows("translation", flags["calibration"]), checkpoint, task)
+    checkpoint, task = open_checkpoint(str(model)), TASKS["translation"]
+    examples = encode(TASKS["translation"].read_rows(flags["calibration"]), checkpoint, task)
     mask = read_pruning_record(out).mask
     share = unit_costs(checkpoint, task, examples).share(mask, tokens=kept)
     assert report.variants[0].macs_share == pytest.approx(share, rel=1e-9)

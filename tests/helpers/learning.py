@@ -8,7 +8,7 @@ from compressor.learned_masks import LEARNED, learn
 from compressor.learned_masks.method import Learned, LearningJob
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask, units_of
-from compressor.tasks import Example, get_task
+from compressor.tasks import TASKS, Example
 from tests.helpers.tiny import LABELS, TRANSLATORS, tiny_model
 
 MAKERS = ("hard-concrete", "subset")
@@ -38,7 +38,7 @@ def learning(name: str, **options) -> LearningJob:
         "model": model,
         "layers": layers,
         "examples": options.pop("examples", None) or examples(name),
-        "task": get_task("translation" if name in TRANSLATORS else "classification"),
+        "task": TASKS["translation" if name in TRANSLATORS else "classification"],
         "floors": dict.fromkeys(Mask.full(layers).kinds(), 0),
     }
     return LearningJob(**defaults | options)

@@ -16,7 +16,7 @@ from compressor.progress import SILENT
 from compressor.request.recipe import Recipe
 from compressor.request.resolve import resolve
 from compressor.results import Variant
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 from tests.helpers.command_line import compress
 
 
@@ -49,9 +49,9 @@ def before_search(recipe: Recipe, out: Path, progress=SILENT) -> RunTrials:
     full = Mask.full(checkpoint.layers)
     dense = Variant(
         name="dense", directory="nowhere", budget="", kept=full.to_json(), heads=full.counts(),
-        parameters=0, checkpoint_bytes=0, onnx_bytes=0, precision="fp32", macs_share=1.0, neurons={}, kept_neurons={},
+        parameters=0, checkpoint_bytes=0, onnx_bytes=0, precision="fp32",
     )  # fmt: skip
-    task = get_task(checkpoint.entry.task)
+    task = TASKS[checkpoint.task]
     costs = unit_costs(checkpoint, task, inputs.fitted.examples)
     tokens = TargetTokens(None, None)
     builder = Builder(workspace, inputs.repair, inputs.probe, tokens, costs)

@@ -10,7 +10,7 @@ from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.recovery import RecoveryJob
-from compressor.tasks import Batch, get_task
+from compressor.tasks import TASKS, Batch
 from tests.helpers.batches import examples
 from tests.helpers.stages import repair
 from tests.helpers.tiny import TRANSLATORS, tiny_model, uneven_mask
@@ -26,7 +26,7 @@ def job(name: str, mask=uneven_mask, rows: int = 60, model: nn.Module | None = N
         dense=model,
         pruned=prune(model, layers, mask(layers)),
         layers=layers,
-        task=get_task("translation" if name in TRANSLATORS else "classification"),
+        task=TASKS["translation" if name in TRANSLATORS else "classification"],
         examples=examples(name, rows),
     )
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from compressor.export.graphs import export_graphs
 from compressor.export.metadata import write_metadata
 from compressor.export.tokenizer import write_tokenizer
 from compressor.model.checkpoint import open_checkpoint
@@ -22,6 +21,7 @@ from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.surgery import prune
 from compressor.storage.hashes import sha256_of
 from compressor.storage.outputs import write_manifest
+from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.tiny import ragged_batch, uneven_mask
 
@@ -51,7 +51,7 @@ def export(
     model = prune(opened.model, opened.layers, mask)
     change(model)
     graphs = directory / "onnx"
-    files = export_graphs(model, opened.layers, mask, graphs)
+    files = TASKS[opened.task].graphs.write(model, opened.layers, mask, graphs)
     write_tokenizer(opened.tokenizer, graphs / "tokenizer.json")
     write_metadata(opened, model, mask, files, graphs)
     write_hashes(directory)

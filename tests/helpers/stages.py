@@ -7,7 +7,7 @@ from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask, Scores, belongs
 from compressor.model.surgery import prune
 from compressor.recovery import RECOVERIES, Recovered, RecoveryJob, recover
-from compressor.tasks import Batch, get_task
+from compressor.tasks import TASKS, Batch
 from tests.helpers.batches import examples, labelled_batch, one_row
 from tests.helpers.tiny import TRANSLATORS, tiny_model, uneven_mask
 
@@ -16,7 +16,7 @@ def scoring(name: str, batches=None, units: str | None = None, **options) -> Sco
     """Rows and a tiny model, whose `heads` or `neurons` are scored; both if `units` is None."""
     model = tiny_model(name)
     layers = [layer for layer in find_sublayers(model) if belongs(layer.name, units)]
-    task = get_task("translation" if name in TRANSLATORS else "classification")
+    task = TASKS["translation" if name in TRANSLATORS else "classification"]
     return ScoringJob(
         model=model,
         layers=layers,
@@ -35,7 +35,7 @@ def score(method: str, setup: ScoringJob, **options) -> Scores:
 def job(name: str, **options) -> RecoveryJob:
     model = tiny_model(name)
     layers = find_sublayers(model)
-    task = get_task("translation" if name in TRANSLATORS else "classification")
+    task = TASKS["translation" if name in TRANSLATORS else "classification"]
     return RecoveryJob(
         dense=model,
         pruned=prune(model, layers, uneven_mask(layers)),

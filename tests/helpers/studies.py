@@ -15,7 +15,7 @@ from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.study import STUDIES, run_study
 from compressor.study.output import PREFIX, SUFFIXES, render_text
-from compressor.tasks import read_rows
+from compressor.tasks import TASKS
 from tests.helpers.recipes import request
 
 RESAMPLES = 200
@@ -36,7 +36,7 @@ class Toy:
         mask = Mask.full(checkpoint.layers).without(without)
         model = prune(checkpoint.model, checkpoint.layers, mask)
         found = []
-        for text in read_rows(self.task, self.test).sources:
+        for text in TASKS[self.task].read_rows(self.test).sources:
             inputs = checkpoint.tokenizer(text, return_tensors="pt", return_token_type_ids=False)
             if self.task == "translation":
                 ids = model.generate(**inputs, num_beams=1, do_sample=False)[0]
@@ -47,7 +47,7 @@ class Toy:
 
     def value(self, answers: list[str]) -> float:
         """BLEU or accuracy of answers to the test rows."""
-        references = read_rows(self.task, self.test).targets
+        references = TASKS[self.task].read_rows(self.test).targets
         if self.task == "translation":
             return sacrebleu.corpus_bleu(answers, [references]).score
         return 100 * float(np.mean([a == b for a, b in zip(answers, references, strict=True)]))

@@ -17,7 +17,7 @@ from compressor.learned_masks.problem import trained_parameters
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask, belongs
 from compressor.model.surgery import gated, mask_gates
-from compressor.tasks import Example, get_task
+from compressor.tasks import TASKS, Example
 from compressor.training import loop
 from compressor.training.data import hold_out
 from tests.helpers.errors import raises
@@ -99,7 +99,7 @@ def test_neurons_that_do_nothing_go_first():
         for layer in layers:
             columns = [neuron for name, neuron in useless if name == layer.name]
             model.get_submodule(layer.output).weight[:, columns] = 0
-    task = get_task("classification")
+    task = TASKS["classification"]
     rows = own_answers(model, task, examples("distilbert", 160))
     job = learning(
         "distilbert", model=model, examples=rows, keep={"neurons": 72}, batch_size=16,
@@ -151,7 +151,7 @@ def test_heads_that_do_nothing_go_first(method: str):
             for name, head in useless:
                 if name == layer.name:
                     weight[:, head] = 0
-    task = get_task("classification")
+    task = TASKS["classification"]
     rows = own_answers(model, task, examples("distilbert", 160))
     job = learning("distilbert", model=model, examples=rows, keep={"heads": 6}, batch_size=16)
     mask = learned_by(method, job, epochs=15).mask

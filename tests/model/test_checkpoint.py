@@ -10,13 +10,14 @@ from safetensors.torch import load_file, save_file
 
 import compressor
 from compressor.errors import InputError
-from compressor.export.metadata import generation_settings
+from compressor.export.generation import generation_settings
 from compressor.model.architectures import find_sublayers
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.location import checkpoint_files
 from compressor.model.pruning_record import render_pruning_record
 from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.surgery import prune
+from compressor.tasks import require_task
 from tests.helpers.errors import raises
 from tests.helpers.tiny import (
     BUILDERS,
@@ -175,8 +176,9 @@ def test_the_precision_of_a_pickle_is_kept(dtype, tmp_path):
 def test_a_model_that_does_not_choose_one_of_several_labels_is_an_error(change, tmp_path):
     save_dense("bert", tmp_path)
     _configure(tmp_path, **change)
+    checkpoint = open_checkpoint(str(tmp_path))
     with raises(InputError, "classifier-unsupported"):
-        open_checkpoint(str(tmp_path))
+        require_task(checkpoint)
 
 
 def test_notes_beside_a_checkpoint_are_not_part_of_it(tmp_path):

@@ -14,6 +14,7 @@ import pytest
 from compressor.budgets import Choice
 from compressor.budgets.cost_table import trial_mask
 from compressor.errors import UsageError
+from compressor.export.translator import TranslatorGraphs
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.pipeline import time_masks as timing_masks
@@ -205,12 +206,12 @@ def test_only_graphs_that_change_are_exported(translator, tmp_path, monkeypatch,
         (graphs / name).write_text("dense", encoding="utf-8")
     skipped = []
 
-    def export(model, layers, mask, directory, skip, tokens):
+    def export(self, model, layers, mask, directory, skip, tokens):
         assert tokens is None  # both languages share their pieces
         skipped.extend(skip)
         return {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
 
-    monkeypatch.setattr(timing_masks, "export_graphs", export)
+    monkeypatch.setattr(TranslatorGraphs, "write", export)
     mask = trial_mask(Mask.full(checkpoint.layers), kind, 2)
     timing_masks.export_trial(checkpoint, mask, tmp_path / "dense", tmp_path / "trial")
     expected = {"encoder_self": ["decoder"], "decoder_self": ["encoder"], "cross": []}[kind]

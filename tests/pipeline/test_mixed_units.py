@@ -13,6 +13,7 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.run import run
 from compressor.progress import SILENT
 from compressor.runtime import Classifier, Translator
+from compressor.tasks import TASKS
 from compressor.throughput.limits import WorkSize, operations, total_macs
 from compressor.throughput.shapes import shape_of
 from tests.helpers import toy
@@ -43,7 +44,7 @@ def test_a_share_of_the_multiply_adds_is_kept(name, checkpoints, tmp_path):
     counts = {sublayer: len(kept) for sublayer, kept in record["kept"].items()}
     assert all(n % 8 == 0 for sublayer, n in counts.items() if "ffn" in sublayer)
     checkpoint = open_checkpoint(str(checkpoints[name]))
-    config = checkpoint.model.config.to_dict()
+    config, task = checkpoint.model.config.to_dict(), TASKS[checkpoint.task]
     macs = {"dense": 0.0, "pruned": 0.0}
     for line in (tmp_path / "calibration.tsv").read_text(encoding="utf-8").splitlines()[1:]:
         texts = line.split("\t")
@@ -51,7 +52,7 @@ def test_a_share_of_the_multiply_adds_is_kept(name, checkpoints, tmp_path):
         target = len(texts[1].split()) + 1 if name == "marian" else 0
         for model, units in (("dense", record["units"]), ("pruned", counts)):
             size = WorkSize(1, source, target)
-            macs[model] += total_macs(operations(shape_of(config, units), size))
+            macs[model] += total_macs(operations(shape_of(task, config, units), size))
     assert 0.6 < macs["pruned"] / macs["dense"] <= 0.7
     assert report.variants[0].kept_neurons == {n: c for n, c in counts.items() if "ffn" in n}
     assert {check.name for check in report.variants[0].checks} >= {

@@ -24,7 +24,7 @@ from compressor.progress import SILENT
 from compressor.request.recipe import Recipe, ScoreRequest
 from compressor.request.resolve import resolve
 from compressor.request.validate import check_model
-from compressor.tasks import get_task, read_rows
+from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.recipes import recipe, request
@@ -85,9 +85,9 @@ def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_p
     checkpoint.model.load_state_dict(
         load_file(tmp_path / "out/.compress/weights-keep-0.5.safetensors")
     )
-    task = get_task("classification")
+    task = TASKS["classification"]
     labels = [f"LABEL_{i}" for i in range(5)]
-    rows = read_rows("classification", options.data.calibration, labels=labels, minimum=1)
+    rows = TASKS["classification"].read_rows(options.data.calibration, labels=labels, minimum=1)
     batches = task.batches(task.encode(rows, checkpoint.tokenizer, 512), checkpoint.model)
     again = score_units(
         METHODS["fisher"](normalize="none"),
@@ -241,7 +241,7 @@ def test_what_does_not_go_together_is_refused(checkpoints, tmp_path, options, pr
 def test_the_learning_rate_follows_from_the_task(checkpoints, tmp_path, name, usual):
     """Without one, distillation ends where it ends with the usual one of the task."""
     checkpoint = open_checkpoint(str(checkpoints[name]))
-    task = get_task(checkpoint.entry.task)
+    task = TASKS[checkpoint.task]
     mask = Mask.full(checkpoint.layers).without([(checkpoint.layers[0].name, 0)])
     pruned = prune(checkpoint.model, checkpoint.layers, mask)
 
@@ -285,4 +285,4 @@ def test_options_that_do_something_are_taken(checkpoints, tmp_path, name, option
         options = options | {"num_beams": 2, "target_length": 9, "bench": True}
     accepted = wanted(checkpoints, tmp_path, name, **options)
     checkpoint = open_checkpoint(str(checkpoints[name]))
-    check_model(resolve(accepted), checkpoint, get_task(checkpoint.entry.task))
+    check_model(resolve(accepted), checkpoint, TASKS[checkpoint.task])

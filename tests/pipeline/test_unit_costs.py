@@ -7,7 +7,7 @@ import pytest
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.pipeline.unit_costs import unit_costs
-from compressor.tasks import Example, get_task
+from compressor.tasks import TASKS, Example
 from compressor.throughput.limits import WorkSize, operations, total_macs
 from compressor.throughput.shapes import shape_of
 from tests.helpers import toy
@@ -21,16 +21,16 @@ def test_all_rows_are_counted_and_a_mask_leaves_what_its_shape_costs(tmp_path, n
     """Against counting every row of both models by itself."""
     make = toy.translator if name in TRANSLATORS else toy.classifier
     checkpoint = open_checkpoint(str(make(tmp_path / "model", name)))
-    task = get_task(checkpoint.entry.task)
+    task, translates = TASKS[checkpoint.task], name in TRANSLATORS
     examples = [
         Example(row, (5,) * source, (5,) * target) for row, (source, target) in enumerate(LENGTHS)
     ]
     costs = unit_costs(checkpoint, task, examples)
 
     def counted(mask: Mask, tokens: int | None = None) -> float:
-        shape = shape_of(checkpoint.model.config.to_dict(), mask.counts(), tokens)
+        shape = shape_of(task, checkpoint.model.config.to_dict(), mask.counts(), tokens)
         return sum(
-            total_macs(operations(shape, WorkSize(1, source, target if task.generates else 0)))
+            total_macs(operations(shape, WorkSize(1, source, target * translates)))
             for source, target in LENGTHS
         )
 
@@ -38,7 +38,7 @@ def test_all_rows_are_counted_and_a_mask_leaves_what_its_shape_costs(tmp_path, n
     assert costs.dense == counted(full)
     assert costs.share(full) == 1
     assert costs.share(mask) == pytest.approx(counted(mask) / counted(full), rel=1e-12)
-    if task.generates:
+    if translates:
         fewer = counted(mask, tokens=17) / counted(full)
         assert costs.share(mask, tokens=17) == pytest.approx(fewer, rel=1e-12)
         assert fewer < costs.share(mask)

@@ -20,7 +20,7 @@ from compressor.model.surgery import prune
 from compressor.recovery import RecoveryJob, least_squares
 from compressor.recovery.layerwise_forward import blocks_in_order
 from compressor.request import example
-from compressor.tasks import get_task, read_rows
+from compressor.tasks import TASKS
 from tests.helpers.reconstruction import (
     MANY,
     batches_of,
@@ -150,9 +150,9 @@ def test_a_feed_forward_part_makes_up_for_what_attention_left(name: str):
 def test_few_rows_do_no_harm_on_others(monkeypatch):
     """Fitted to eight sentences as if they were many, a model would get worse at all others."""
     checkpoint = open_checkpoint(str(example.model()))
-    task, layers = get_task("translation"), checkpoint.layers
+    task, layers = TASKS["translation"], checkpoint.layers
     few, others = (
-        task.encode(read_rows("translation", file, limit=limit), checkpoint.tokenizer, 128)
+        task.encode(TASKS["translation"].read_rows(file, limit=limit), checkpoint.tokenizer, 128)
         for file, limit in ((example.calibration(), 8), (example.test(), 24))
     )
     batches = task.batches(others, checkpoint.model)

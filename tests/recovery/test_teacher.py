@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from compressor.recovery.teacher import Teacher
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 from tests.helpers.batches import examples
 from tests.helpers.stages import job, repair
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model
@@ -14,7 +14,7 @@ from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model
 
 def batches_of(name: str, count: int, size: int) -> tuple:
     model = tiny_model(name)
-    task = get_task("translation" if name in TRANSLATORS else "classification")
+    task = TASKS["translation" if name in TRANSLATORS else "classification"]
     rows = examples(name, count)
     return model, task, task.batches(rows, model, batch_tokens=None, batch_size=size)
 

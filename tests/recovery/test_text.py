@@ -14,7 +14,7 @@ from compressor.errors import InputError
 from compressor.recovery import RecoveryJob
 from compressor.recovery import text as text_module
 from compressor.recovery.text import BLOCK_ROWS, Text, TextLines
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 from compressor.training import data as data_module
 from compressor.training.data import Batches, TrainingRows
 from tests.helpers.errors import raises
@@ -37,13 +37,13 @@ def some_lines(count: int, seed: int = 0) -> list[str]:
 
 def classified(path: Path, pairs: bool = False) -> Text:
     lines = TextLines(path, pairs=pairs)
-    return Text(lines, get_task("classification"), word_tokenizer(), 32, LABEL_NAMES)
+    return Text(lines, TASKS["classification"], word_tokenizer(), 32, LABEL_NAMES)
 
 
 def translated(tmp_path: Path, count: int, seed: int = 1) -> Text:
     source = write(tmp_path / "source.txt", some_lines(count, seed))
     target = write(tmp_path / "target.txt", some_lines(count, seed + 1))
-    text = Text(TextLines(source), get_task("translation"), word_tokenizer(), 32)
+    text = Text(TextLines(source), TASKS["translation"], word_tokenizer(), 32)
     return text.translated(target)
 
 
@@ -74,7 +74,7 @@ def test_the_last_line_needs_no_end(tmp_path: Path):
 def test_blank_lines_of_translations_keep_their_place(tmp_path: Path):
     source = write(tmp_path / "s.txt", ["w3", "", "w4", "w5"])
     target = write(tmp_path / "t.txt", ["w6", "", "w7"])
-    text = Text(TextLines(source), get_task("translation"), word_tokenizer(), 32)
+    text = Text(TextLines(source), TASKS["translation"], word_tokenizer(), 32)
     rows = text.translated(target).read([0])
     assert [row.source for row in rows] == [(3, 2), (4, 2), (5, 2)]
     assert [row.target for row in rows] == [(6, 2), (2,), (7, 2)]
@@ -170,7 +170,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path):
 
     def peak(lines: int) -> int:
         path = write(tmp_path / f"{lines}.txt", some_lines(lines))
-        task, model = get_task("classification"), tiny_model("bert")
+        task, model = TASKS["classification"], tiny_model("bert")
         tracemalloc.start()
         text = classified(path)
         batches = Batches(TrainingRows(job("bert").examples, task, model, stored=text), 32, seed=0)

@@ -10,7 +10,7 @@ from compressor.errors import InputError, UsageError
 from compressor.report.rule_kinds import MaxDropRule, MinSpeedupRule
 from compressor.report.rules import check, exit_status
 from compressor.report.schema import Report
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import classifier_report, rules, translator_report
 
@@ -97,9 +97,9 @@ def test_two_limits_for_the_same_number_are_a_usage_error(max_metric_drop, min_s
 )
 def test_a_metric_of_another_task_is_a_usage_error(task, good, bad):
     for rule in (MaxDropRule(good, 1.0), MinSpeedupRule(1.1)):
-        rule.require_task(get_task(task))
+        rule.require_task(TASKS[task])
     with raises(UsageError, "metric-of-another-task") as caught:
-        MaxDropRule(bad, 1.0).require_task(get_task(task))
+        MaxDropRule(bad, 1.0).require_task(TASKS[task])
     assert bad in str(caught.value)
     assert good in str(caught.value)
 

@@ -12,7 +12,7 @@ from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.study import agreement
-from compressor.tasks import read_rows
+from compressor.tasks import TASKS
 from tests.helpers.studies import RESAMPLES, run
 from tests.helpers.tiny import facts, uneven_mask
 
@@ -25,7 +25,7 @@ def test_heads_is_what_physical_removal_of_each_costs(task: str, toys, tmp_path)
     data = run("heads", tmp_path / "out", model=model.model, test=model.test)
     dense = model.answers([])
     assert data["dense"] == pytest.approx(model.value(dense))
-    references = read_rows(task, model.test).targets
+    references = TASKS[task].read_rows(model.test).targets
     for name, heads in data["layers"].items():
         for one in heads[:1]:
             answers = model.answers([(name, one["head"])])
@@ -52,7 +52,7 @@ def test_layers_keeps_the_head_with_the_lowest_loss(task: str, toys, tmp_path):
     )  # fmt: skip
     checkpoint = open_checkpoint(str(model.model))
     full = Mask.full(checkpoint.layers)
-    rows = read_rows(task, model.calibration)
+    rows = TASKS[task].read_rows(model.calibration)
     one = data["layers"][-1]
     losses = []
     for head in range(one["heads"]):
@@ -132,7 +132,7 @@ def test_agreement_compares_data_sets_and_their_halves(toys, tmp_path):
 
 
 def test_halves_share_no_row(toys):
-    rows = read_rows("translation", toys["translation"].test)
+    rows = TASKS["translation"].read_rows(toys["translation"].test)
     first, second = (agreement.half(rows, which) for which in (0, 1))
     assert sorted(first.targets + second.targets) == sorted(rows.targets)
     assert (first.sources[1], second.sources[0]) == (rows.sources[2], rows.sources[1])

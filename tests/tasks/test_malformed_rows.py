@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from compressor.errors import InputError, UsageError
-from compressor.tasks import read_rows
+from compressor.tasks import TASKS
 from tests.helpers.errors import raises
 from tests.helpers.rows import LABELS, PAIRS, tsv, write
 
@@ -63,7 +63,7 @@ def test_a_malformed_translation_file_is_an_error_with_file_and_line(
     name, content, id, where = TRANSLATION_ERRORS[case]
     path = write(tmp_path / name, content)
     with raises(InputError, id) as caught:
-        read_rows("translation", path)
+        TASKS["translation"].read_rows(path)
     assert f"{path}{where}" in str(caught.value)
 
 
@@ -71,33 +71,33 @@ def test_the_advice_for_a_missing_header_works(tmp_path: Path) -> None:
     content = "A boy.\tEin Junge.\nNo.\tNein.\n"
     path = write(tmp_path / "a.tsv", content)
     with raises(InputError, "header-missing"):
-        read_rows("translation", path)
-    rows = read_rows("translation", write(tmp_path / "a.tsv", "en\tde\n" + content))
+        TASKS["translation"].read_rows(path)
+    rows = TASKS["translation"].read_rows(write(tmp_path / "a.tsv", "en\tde\n" + content))
     assert rows.targets == ["Ein Junge.", "Nein."]
     columns = {"source_column": "A boy.", "target_column": "Ein Junge."}
     path = write(tmp_path / "a.tsv", content)
-    assert read_rows("translation", path, **columns).targets == ["Nein."]
+    assert TASKS["translation"].read_rows(path, **columns).targets == ["Nein."]
 
 
 def test_too_few_rows_are_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", tsv(PAIRS))
     with raises(InputError, "too-few-rows"):
-        read_rows("translation", path, minimum=4)
-    assert len(read_rows("translation", path, minimum=3).sources) == 3
+        TASKS["translation"].read_rows(path, minimum=4)
+    assert len(TASKS["translation"].read_rows(path, minimum=3).sources) == 3
 
 
 def test_a_missing_file_and_a_directory_are_errors(tmp_path: Path) -> None:
     with raises(InputError, "file-missing"):
-        read_rows("translation", tmp_path / "no.tsv")
+        TASKS["translation"].read_rows(tmp_path / "no.tsv")
     (tmp_path / "folder.tsv").mkdir()
     with raises(InputError, "file-is-directory"):
-        read_rows("translation", tmp_path / "folder.tsv")
+        TASKS["translation"].read_rows(tmp_path / "folder.tsv")
 
 
 def test_a_mistyped_column_is_answered_with_the_columns_and_a_suggestion(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", tsv(PAIRS, ("english", "german")))
     with raises(InputError, "column-missing") as caught:
-        read_rows("translation", path, source_column="english", target_column="German ")
+        TASKS["translation"].read_rows(path, source_column="english", target_column="German ")
     assert "'english', 'german'; did you mean 'german'?" in str(caught.value)
 
 
@@ -106,22 +106,22 @@ def test_parallel_files_that_do_not_fit_together_are_errors(tmp_path: Path) -> N
     longer = write(tmp_path / "a.de", "eins\nzwei\ndrei\n")
     gap = write(tmp_path / "b.de", "eins\n\n")
     with raises(InputError, "parallel-files-differ"):
-        read_rows("translation", f"{source},{longer}")
+        TASKS["translation"].read_rows(f"{source},{longer}")
     with raises(InputError, "line-empty") as caught:
-        read_rows("translation", f"{source},{gap}")
+        TASKS["translation"].read_rows(f"{source},{gap}")
     assert f"{gap}:2:" in str(caught.value)
     with raises(InputError, "file-missing"):
-        read_rows("translation", f"{source},{tmp_path / 'c.de'}")
+        TASKS["translation"].read_rows(f"{source},{tmp_path / 'c.de'}")
     table = write(tmp_path / "d.tsv", tsv(PAIRS))
     with raises(InputError, "table-as-parallel-file"):
-        read_rows("translation", f"{source},{table}")
+        TASKS["translation"].read_rows(f"{source},{table}")
 
 
 def test_an_unknown_label_is_answered_with_known_ones_and_a_suggestion(tmp_path: Path) -> None:
     labels = [f"intent_{number}" for number in range(150)]
     path = write(tmp_path / "a.tsv", "text\tlabel\na\tintent_3\nb\tIntent_149\nc\tx\n")
     with raises(InputError, "label-unknown") as caught:
-        read_rows("classification", path, labels=labels)
+        TASKS["classification"].read_rows(path, labels=labels)
     text = str(caught.value)
     assert f"{path}:3:" in text
     assert "'intent_0', 'intent_1', 'intent_2', 'intent_3', 'intent_4', …" in text
@@ -140,14 +140,14 @@ def test_an_unknown_label_is_answered_with_known_ones_and_a_suggestion(tmp_path:
 def test_labels_that_are_no_class_are_errors(tmp_path: Path, label: str, id: str) -> None:
     path = write(tmp_path / "a.tsv", f"text\tlabel\nx\t{label}\n")
     with raises(InputError, id) as caught:
-        read_rows("classification", path, labels=LABELS)
+        TASKS["classification"].read_rows(path, labels=LABELS)
     assert f"{path}:2:" in str(caught.value)
 
 
 def test_a_boolean_is_no_label(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '{"text": "x", "label": true}\n')
     with raises(InputError, "cell-not-text"):
-        read_rows("classification", path, labels=LABELS)
+        TASKS["classification"].read_rows(path, labels=LABELS)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_labels_of_the_checkpoint_must_be_usable(
 ) -> None:
     path = write(tmp_path / "a.tsv", "text\tlabel\nx\ta\n")
     with raises(InputError, id):
-        read_rows("classification", path, labels=labels)
+        TASKS["classification"].read_rows(path, labels=labels)
 
 
 @pytest.mark.parametrize(
@@ -183,10 +183,10 @@ def test_options_that_do_not_belong_together_are_errors(
 ) -> None:
     path = write(tmp_path / "a.tsv", tsv(PAIRS))
     with raises(UsageError, id):
-        read_rows(task, path, **options)
+        TASKS[task].read_rows(path, **options)
 
 
 def test_column_names_make_no_sense_for_plain_text(tmp_path: Path) -> None:
     source, target = write(tmp_path / "a.en", "one\n"), write(tmp_path / "a.de", "eins\n")
     with raises(UsageError, "columns-of-plain-text"):
-        read_rows("translation", f"{source},{target}", source_column="en", target_column="de")
+        TASKS["translation"].read_rows(f"{source},{target}", source_column="en", target_column="de")

@@ -7,7 +7,7 @@ import pytest
 from compressor.errors import UsageError
 from compressor.model.architectures import find_sublayers
 from compressor.model.surgery import gated, mask_gates, prune
-from compressor.tasks import get_task
+from compressor.tasks import TASKS
 from tests.helpers.batches import labelled_batch, one_row
 from tests.helpers.tiny import (
     BUILDERS,
@@ -18,7 +18,7 @@ from tests.helpers.tiny import (
     word_tokenizer,
 )
 
-translation, classification = get_task("translation"), get_task("classification")
+translation, classification = TASKS["translation"], TASKS["classification"]
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ import pytest
 
 from compressor.errors import InputError
 from compressor.request import example
-from compressor.tasks import count_shared, read_rows, split_rows
+from compressor.tasks import TASKS, count_shared, split_rows
 from tests.helpers.errors import raises
 from tests.helpers.rows import LABELS, PAIRS, tsv, write
 
@@ -49,7 +49,7 @@ def as_csv(rows: Sequence[tuple[str, ...]]) -> str:
 )
 def test_the_same_pairs_from_every_format(tmp_path: Path, name: str, content: str) -> None:
     path = write(tmp_path / name, content)
-    rows = read_rows("translation", path)
+    rows = TASKS["translation"].read_rows(path)
     assert list(zip(rows.sources, rows.targets, strict=True)) == PAIRS
     assert (rows.task, rows.pairs, rows.files, rows.labels) == ("translation", None, [path], None)
     text = "".join(json.dumps([s, None, t], ensure_ascii=False) + "\n" for s, t in PAIRS)
@@ -59,30 +59,30 @@ def test_the_same_pairs_from_every_format(tmp_path: Path, name: str, content: st
 def test_parallel_plain_text_files(tmp_path: Path) -> None:
     source = write(tmp_path / "news.en", "".join(s + "\r\n" for s, _ in PAIRS))
     target = write(tmp_path / "news.de", "\n".join(t for _, t in PAIRS))
-    rows = read_rows("translation", f"{source},{target}")
+    rows = TASKS["translation"].read_rows(f"{source},{target}")
     assert list(zip(rows.sources, rows.targets, strict=True)) == PAIRS
     assert rows.files == [source, target]
 
 
 def test_commas_inside_paths(tmp_path: Path) -> None:
     one = write(tmp_path / "en,de.tsv", tsv(PAIRS))
-    assert len(read_rows("translation", one).sources) == 3
+    assert len(TASKS["translation"].read_rows(one).sources) == 3
     source = write(tmp_path / "a,b.en", "one\n")
     target = write(tmp_path / "a,b.de", "eins\n")
-    assert read_rows("translation", f"{source},{target}").files == [source, target]
+    assert TASKS["translation"].read_rows(f"{source},{target}").files == [source, target]
 
 
 def test_columns_by_name_and_in_any_order(tmp_path: Path) -> None:
     path = write(tmp_path / "x.tsv", tsv([("drei", "x", "three")], ("ziel", "en", "quelle")))
-    rows = read_rows("translation", path, source_column="quelle", target_column="ziel")
+    rows = TASKS["translation"].read_rows(path, source_column="quelle", target_column="ziel")
     assert (rows.sources, rows.targets) == (["three"], ["drei"])
 
 
 def test_quotes_are_text_in_tsv_and_quoting_in_csv(tmp_path: Path) -> None:
     line = '"Yes," she said.'
-    rows = read_rows("translation", write(tmp_path / "a.tsv", f'en\tde\n{line}\t"Ja\n'))
+    rows = TASKS["translation"].read_rows(write(tmp_path / "a.tsv", f'en\tde\n{line}\t"Ja\n'))
     assert (rows.sources, rows.targets) == ([line], ['"Ja'])
-    rows = read_rows("translation", write(tmp_path / "a.csv", 'en,de\n"""Yes,"" she",Ja\n'))
+    rows = TASKS["translation"].read_rows(write(tmp_path / "a.csv", 'en,de\n"""Yes,"" she",Ja\n'))
     assert rows.sources == ['"Yes," she']
 
 
@@ -90,28 +90,31 @@ def test_unusual_line_separators_do_not_split_a_sentence(tmp_path: Path) -> None
     # str.splitlines would break at each of these characters.
     sentence = "one\u2028two\x0bthree\x85four"
     path = write(tmp_path / "a.tsv", tsv([(sentence, "eins")]))
-    assert read_rows("translation", path).sources == [sentence]
+    assert TASKS["translation"].read_rows(path).sources == [sentence]
 
 
 def test_limit_takes_the_first_rows_and_changes_the_fingerprint(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", tsv(PAIRS))
-    rows = read_rows("translation", path, limit=2, minimum=2)
+    rows = TASKS["translation"].read_rows(path, limit=2, minimum=2)
     assert rows.sources == [s for s, _ in PAIRS[:2]]
-    assert rows.sha256 == read_rows("translation", write(tmp_path / "b.tsv", tsv(PAIRS[:2]))).sha256
-    assert rows.sha256 != read_rows("translation", path).sha256
+    assert (
+        rows.sha256
+        == TASKS["translation"].read_rows(write(tmp_path / "b.tsv", tsv(PAIRS[:2]))).sha256
+    )
+    assert rows.sha256 != TASKS["translation"].read_rows(path).sha256
 
 
 def test_bundled_files_are_read_with_default_options() -> None:
     for path in (example.calibration(), example.test()):
         lines = path.read_text(encoding="utf-8").splitlines()
-        rows = read_rows("translation", path)
+        rows = TASKS["translation"].read_rows(path)
         assert len(rows.sources) == len(lines) - 1
         assert f"{rows.sources[-1]}\t{rows.targets[-1]}" == lines[-1]
 
 
 def test_classification_by_default_columns_names_and_class_ids(tmp_path: Path) -> None:
     content = "label\ttext\nweather\tis it cold\n0\thow much is left\n"
-    rows = read_rows("classification", write(tmp_path / "a.tsv", content), labels=LABELS)
+    rows = TASKS["classification"].read_rows(write(tmp_path / "a.tsv", content), labels=LABELS)
     assert rows.sources == ["is it cold", "how much is left"]
     assert rows.targets == ["weather", "balance"]
     assert rows.labels == LABELS
@@ -123,8 +126,7 @@ def test_pairs_and_named_columns(tmp_path: Path) -> None:
         {"gold": "LABEL_0", "sentence1": "d", "sentence2": "e\nf"},
     ]
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, lines)))
-    rows = read_rows(
-        "classification",
+    rows = TASKS["classification"].read_rows(
         path,
         text_column="sentence1",
         text_pair_column="sentence2",
@@ -143,8 +145,8 @@ def test_shared_rows_are_counted_by_their_texts_within_the_limits(tmp_path: Path
     second.write_text("text\tpair\tlabel\nB\ty\t1\nB\ty\t0\nA\ty\t0\nb\ty\t0\n", encoding="utf-8")
 
     def shared(limit: int | None = None, **columns: str) -> int:
-        calibration = read_rows("classification", first, limit=limit, **columns)
-        return count_shared(read_rows("classification", second, **columns), calibration)
+        calibration = TASKS["classification"].read_rows(first, limit=limit, **columns)
+        return count_shared(TASKS["classification"].read_rows(second, **columns), calibration)
 
     assert shared() == 3  # every row of the text A or B, whatever its label
     assert shared(text_column="text", text_pair_column="pair") == 2
@@ -155,7 +157,7 @@ def test_rows_are_split_by_text_whatever_the_answer(tmp_path: Path) -> None:
     """600 rows of 200 texts; nothing is lost, and no text is on both sides."""
     texts = [f"text {number}" for number in range(200) for _ in range(1 + number % 5)]
     content = "".join(f"{text}\t{row % 3}\n" for row, text in enumerate(texts))
-    rows = read_rows("classification", write(tmp_path / "a.tsv", "text\tlabel\n" + content))
+    rows = TASKS["classification"].read_rows(write(tmp_path / "a.tsv", "text\tlabel\n" + content))
     first, second = split_rows(rows, seed=0)
     assert set(first.sources).isdisjoint(second.sources)
     labelled = list(zip(rows.sources, rows.targets, strict=True))
@@ -172,7 +174,7 @@ def test_rows_are_split_by_text_whatever_the_answer(tmp_path: Path) -> None:
 def test_pairs_are_split_by_both_texts(tmp_path: Path) -> None:
     lines = "".join(f"same\tother {row // 2}\t1\n" for row in range(40))
     path = write(tmp_path / "a.tsv", "text\tpair\tlabel\n" + lines)
-    parts = split_rows(read_rows("classification", path, text_pair_column="pair"), seed=0)
+    parts = split_rows(TASKS["classification"].read_rows(path, text_pair_column="pair"), seed=0)
     assert [len(part.sources) for part in parts] == [20, 20]
     assert all(set(map(part.pairs.count, part.pairs)) == {2} for part in parts if part.pairs)
 
@@ -180,31 +182,31 @@ def test_pairs_are_split_by_both_texts(tmp_path: Path) -> None:
 def test_numbers_are_names_where_names_are_numbers(tmp_path: Path) -> None:
     stars = ["1", "2", "3"]
     path = write(tmp_path / "a.csv", "sentence,label\ngood,3\nbad,1\n")
-    assert read_rows("classification", path, labels=stars).targets == ["3", "1"]
+    assert TASKS["classification"].read_rows(path, labels=stars).targets == ["3", "1"]
     path = write(tmp_path / "b.csv", "sentence,label\ngood,0\n")
     with raises(InputError, "label-unknown"):
-        read_rows("classification", path, labels=stars)
+        TASKS["classification"].read_rows(path, labels=stars)
 
 
 def test_labels_are_taken_as_they_are_without_a_checkpoint(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,label\nx,yes\ny,7\n")
-    rows = read_rows("classification", path)
+    rows = TASKS["classification"].read_rows(path)
     assert (rows.targets, rows.labels) == (["yes", "7"], None)
 
 
 def test_classification_columns_default_to_the_first_two(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "utterance\tintent\tsplit\nx\tweather\ttest\n")
-    assert read_rows("classification", path, labels=LABELS).targets == ["weather"]
+    assert TASKS["classification"].read_rows(path, labels=LABELS).targets == ["weather"]
     path = write(tmp_path / "b.tsv", "label\tid\ttext\nweather\t7\tx\n")
-    rows = read_rows("classification", path, labels=LABELS)
+    rows = TASKS["classification"].read_rows(path, labels=LABELS)
     assert (rows.sources, rows.targets) == (["x"], ["weather"])
 
 
 def test_tasks_and_reading_rows_need_no_torch() -> None:
     code = (
         "import sys; from compressor import tasks; from compressor.request import example;"
-        "assert all(tasks.get_task(name).metrics for name in tasks.TASKS);"
-        "tasks.read_rows('translation', example.test());"
+        "assert all(tasks.TASKS[name].metrics for name in tasks.TASKS);"
+        "tasks.TASKS['translation'].read_rows(example.test());"
         "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

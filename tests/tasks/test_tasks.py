@@ -25,7 +25,7 @@ from transformers import (
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Kind
 from compressor.request import example
-from compressor.tasks import TASKS, Batch, Example, Rows, count_truncated, get_task, read_rows
+from compressor.tasks import TASKS, Batch, Example, Rows, count_truncated
 from compressor.tasks.batching import most_tokens, within_tokens
 from tests.helpers.errors import raises
 from tests.helpers.tiny import TRANSLATORS, tiny_model
@@ -36,8 +36,8 @@ VOCABULARY = {"<none>": 0, "<pad>": PAD, "</s>": END, "<unk>": UNK, "<s>": START
 VOCABULARY |= {word: number for number, word in enumerate(WORDS, len(VOCABULARY))}
 LABELS = ["first", "second", "third", "fourth", "fifth"]
 
-translation = get_task("translation")
-classification = get_task("classification")
+translation = TASKS["translation"]
+classification = TASKS["classification"]
 
 
 def word_tokenizer(single: str, pair: str | None = None) -> PreTrainedTokenizerFast:
@@ -107,7 +107,7 @@ def test_long_rows_are_cut_keep_their_end_and_are_counted() -> None:
 
 def test_targets_are_encoded_as_targets_by_marian(tmp_path: Path) -> None:
     """Source and target pieces differ: whichever model was used can be told from the ids."""
-    rows = read_rows("translation", example.test(), limit=60)
+    rows = TASKS["translation"].read_rows(example.test(), limit=60)
     vocabulary = {"</s>": 0, "<unk>": 1, "<pad>": 2}
     pieces = {}
     for side, texts in (("source", rows.sources), ("target", rows.targets)):
@@ -373,13 +373,13 @@ def test_token_mask_of_a_classifier() -> None:
 
 def test_a_mistyped_task_is_answered_with_the_known_ones_and_a_suggestion() -> None:
     with raises(UsageError, "task-unknown") as caught:
-        get_task("Translaton")
+        TASKS["Translaton"]
     assert "translation, classification; did you mean 'translation'?" in str(caught.value)
 
 
 def test_every_task_names_itself_its_metrics_and_its_columns() -> None:
     for name in TASKS:
-        task = get_task(name)
+        task = TASKS[name]
         assert task.name == name
         assert task.main_metric == task.metrics[0]
         assert all(column.endswith("_column") for column in task.columns)

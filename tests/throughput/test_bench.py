@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from compressor.errors import EnvironmentProblem, UsageError
+from compressor.tasks import TASKS
 from compressor.tasks.rows import Rows
 from compressor.throughput import Subject, benchmark, measure_memory, peak_memory
 from compressor.throughput import bench as bench_module
@@ -23,6 +24,7 @@ from tests.helpers.errors import raises
 
 pytestmark = pytest.mark.slow
 
+CLASSIFIER = TASKS["classification"].runtime
 VOCABULARY = 8
 EMBEDDING = 64
 PAD, START, END = 0, 1, 7
@@ -160,7 +162,7 @@ def test_classifiers_are_measured_with_limits_memory_and_raw_times(
     # 3, 1, 5 and 2 tokens: singly as they are, in fours padded to 5.
     assert (one.source_tokens, one.padded_source_tokens) == (2.75, 2.75)
     assert (four.source_tokens, four.padded_source_tokens) == (2.75, 5.0)
-    shapes = [shape_of(BERT, subject.counts) for subject in subjects]
+    shapes = [shape_of(TASKS["classification"], BERT, subject.counts) for subject in subjects]
     expected = limit_of(shapes[0], shapes[1], MACHINE, [WorkSize(4, 5)])
     assert (four.limit, four.limit_macs, four.limit_bytes) == pytest.approx(
         dataclasses.astuple(expected)
@@ -265,8 +267,8 @@ def test_peak_memory_is_that_of_the_run(tmp_path: Path) -> None:
     directory = classifier(tmp_path)
     ballast = np.ones(2**26)  # 512 MiB here must not show there
 
-    small = measure_memory(directory, "classification", [batch_of(2)], threads=1)
-    large = measure_memory(directory, "classification", [batch_of(2**18)], threads=1)
+    small = measure_memory(directory, CLASSIFIER, [batch_of(2)], threads=1)
+    large = measure_memory(directory, CLASSIFIER, [batch_of(2**18)], threads=1)
 
     assert ballast[-1] == 1
     assert small.host_mib < 384
@@ -279,10 +281,11 @@ def test_peak_memory_is_that_of_the_run(tmp_path: Path) -> None:
 def test_peak_memory_of_a_translator_with_forced_length(tmp_path: Path) -> None:
     directory = translator(tmp_path, length=4)
 
-    assert peak_memory(directory, "translation", [batch_of(3)], forced_length=5, threads=1) > 10
+    runtime, options = TASKS["translation"].runtime, {"forced_length": 5}
+    assert peak_memory(directory, runtime, [batch_of(3)], options, threads=1) > 10
 
 
 def test_failed_memory_measurement_names_what_is_missing(tmp_path: Path) -> None:
     with raises(EnvironmentProblem, "memory-measurement-failed") as caught:
-        measure_memory(tmp_path / "nowhere", "classification", [batch_of(2)])
+        measure_memory(tmp_path / "nowhere", CLASSIFIER, [batch_of(2)])
     assert "graphs.json" in str(caught.value)

@@ -27,9 +27,10 @@ from transformers import (
 )
 
 from compressor.errors import InputError
-from compressor.model.architectures import find_sublayers
+from compressor.model.architectures import architecture_of, find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import remove_units
+from compressor.tasks import TASKS, Task
 from compressor.throughput.limits import (
     Limit,
     Operation,
@@ -72,6 +73,7 @@ BART_SIZES = {
 }
 
 # A machine on which each bound matters somewhere.
+CLASSIFICATION = TASKS["classification"]
 MACHINE = Machine(stored_rate=1e9, value_rate=5e8, bandwidth=1e9, launch=1e-6)
 
 
@@ -118,6 +120,10 @@ def counted_macs(run) -> float:
     return counter.get_total_flops() / 2
 
 
+def task_of(model) -> Task:
+    return TASKS[architecture_of(model).task]
+
+
 def generate(model, steps: int) -> None:
     """Encoder, then `steps` decoder steps with a cache, three rows of seven source tokens."""
     encoded = model.get_encoder()(input_ids=torch.full((3, 7), 5))
@@ -139,7 +145,7 @@ def test_classifier_macs_equal_torchs(kind, config, prune: bool) -> None:
     layers = find_sublayers(model)
     mask = uneven(model) if prune else Mask.full(layers)
 
-    shape = shape_of(model.config.to_dict(), mask.counts())
+    shape = shape_of(task_of(model), model.config.to_dict(), mask.counts())
     ours = total_macs(operations(shape, WorkSize(batch=3, source=7)))
 
     assert ours == counted_macs(lambda: model(input_ids=torch.full((3, 7), 5)))
@@ -152,7 +158,7 @@ def test_translator_macs_equal_torchs(kind, config, prune: bool) -> None:
     layers = find_sublayers(model)
     mask = uneven(model) if prune else Mask.full(layers)
 
-    shape = shape_of(model.config.to_dict(), mask.counts())
+    shape = shape_of(task_of(model), model.config.to_dict(), mask.counts())
     ours = total_macs(operations(shape, WorkSize(batch=3, source=7, target=4)))
 
     assert ours == counted_macs(lambda: generate(model, 4))
@@ -161,13 +167,12 @@ def test_translator_macs_equal_torchs(kind, config, prune: bool) -> None:
 def tiny(heads: int) -> ModelShape:
     """One layer of width 4, feed-forward 6, heads of size 2, three labels."""
     return ModelShape(
-        task="classification",
         width=4,
         head_dim=2,
         embedding=4,
         encoder_ffn=(6,),
         encoder_heads=(heads,),
-        classifier=((4, 3),),
+        head=((4, 3),),
     )
 
 
@@ -211,7 +216,7 @@ def test_classifier_counts_by_hand() -> None:
 
 def test_decoder_work_grows_with_the_cache() -> None:
     shape = ModelShape(
-        task="translation", width=4, head_dim=2, embedding=4, encoder_ffn=(6,), encoder_heads=(0,),
+        width=4, head_dim=2, embedding=4, encoder_ffn=(6,), encoder_heads=(0,),
         decoder_ffn=(6,), decoder_heads=(2,), cross_heads=(1,), vocabulary=9,
     )  # fmt: skip
 
@@ -273,7 +278,7 @@ def test_nothing_removed_means_nothing_to_gain() -> None:
 
 def test_shorter_outputs_of_the_pruned_model_count_as_less_work() -> None:
     shape = ModelShape(
-        task="translation", width=4, head_dim=2, embedding=4, encoder_ffn=(6,), encoder_heads=(2,),
+        width=4, head_dim=2, embedding=4, encoder_ffn=(6,), encoder_heads=(2,),
         decoder_ffn=(6,), decoder_heads=(2,), cross_heads=(2,), vocabulary=9,
     )  # fmt: skip
 
@@ -296,7 +301,7 @@ def test_launches_bound_small_work_so_removing_part_of_a_layer_gains_little() ->
 
 def test_source_is_not_read_without_cross_attention() -> None:
     shape = ModelShape(
-        task="translation", width=4, head_dim=2, embedding=4, encoder_ffn=(6,), encoder_heads=(2,),
+        width=4, head_dim=2, embedding=4, encoder_ffn=(6,), encoder_heads=(2,),
         decoder_ffn=(6,), decoder_heads=(2,), cross_heads=(2,), vocabulary=9,
     )  # fmt: skip
     blind = dataclasses.replace(shape, cross_heads=(0,))
@@ -310,16 +315,16 @@ def test_source_is_not_read_without_cross_attention() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "size", "id"),
+    ("vocabulary", "size", "id"),
     [
-        ("classification", WorkSize(0, 3), "work-size-too-small"),
-        ("classification", WorkSize(1, 0), "work-size-too-small"),
-        ("translation", WorkSize(1, 3), "target-length-missing"),
+        (0, WorkSize(0, 3), "work-size-too-small"),
+        (0, WorkSize(1, 0), "work-size-too-small"),
+        (9, WorkSize(1, 3), "target-length-missing"),
     ],
 )
-def test_work_of_impossible_sizes_cannot_be_counted(task, size: WorkSize, id: str) -> None:
+def test_work_of_impossible_sizes_cannot_be_counted(vocabulary, size: WorkSize, id: str) -> None:
     with raises(InputError, id):
-        operations(dataclasses.replace(tiny(1), task=task), size)
+        operations(dataclasses.replace(tiny(1), vocabulary=vocabulary), size)
 
 
 def test_a_limit_needs_batches() -> None:
@@ -332,7 +337,7 @@ def test_head_size_is_that_of_the_model(kind, config) -> None:
     model = kind(config)
     layers = find_sublayers(model)
 
-    shape = shape_of(model.config.to_dict(), Mask.full(layers).counts())
+    shape = shape_of(task_of(model), model.config.to_dict(), Mask.full(layers).counts())
 
     assert {shape.head_dim} == {layer.unit_width for layer in layers if layer.is_attention}
 
@@ -343,23 +348,24 @@ def test_shape_survives_the_way_through_config_json(tmp_path) -> None:
     counts = {"encoder_self.0": 3, "encoder_self.1": 1}
 
     stored = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    shape = shape_of(stored, counts)
+    shape = shape_of(CLASSIFICATION, stored, counts)
 
-    assert shape == shape_of(config.to_dict(), counts)
+    assert shape == shape_of(CLASSIFICATION, config.to_dict(), counts)
     assert shape.encoder_heads == (3, 1)
-    assert shape.classifier[-1] == (24, 2)
+    assert shape.head[-1] == (24, 2)
 
 
 def test_missing_facts_are_named() -> None:
     config = BertConfig(**BERT_SIZES).to_dict()
     with raises(InputError, "head-count-missing") as caught:
-        shape_of(config, {"encoder_self.0": 3})
+        shape_of(CLASSIFICATION, config, {"encoder_self.0": 3})
     assert "encoder_self.1" in str(caught.value)
     with raises(InputError, "size-missing") as caught:
         shape_of(
+            CLASSIFICATION,
             {k: v for k, v in config.items() if k != "intermediate_size"},
             {"encoder_self.0": 3, "encoder_self.1": 3},
         )
     assert "'intermediate_size'" in str(caught.value)
     with pytest.raises(InputError, match="'gpt2'"):
-        shape_of({"model_type": "gpt2"}, {})
+        shape_of(CLASSIFICATION, {"model_type": "gpt2"}, {})

@@ -1,11 +1,12 @@
-"""Text classification with an encoder: texts (or pairs of texts) to batches, and the loss."""
+"""What tasks on texts, or pairs of texts, share whose model is an encoder with a head."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import UsageError
 from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Kind
 from compressor.tasks.base import Task
@@ -20,7 +21,6 @@ from compressor.tasks.batching import (
     source_tensors,
 )
 from compressor.tasks.cells import cell_text, first_two_columns, require_columns
-from compressor.tasks.labels import Labels
 from compressor.tasks.rows import Rows, RowTexts
 from compressor.tasks.tables import read_table
 
@@ -32,18 +32,30 @@ _TEXT_COLUMNS = ("text", "sentence")
 _LABEL_COLUMN = "label"
 
 
-class Classification(Task):
-    """Classification of texts, or pairs of texts, into one of several classes."""
+class EncoderTask(Task):
+    """One text, or a pair, with one label: a class, a number, …"""
 
-    name = "classification"
-    metrics = ("accuracy", "macro_f1", "mcc")
+    auto_class = "AutoModelForSequenceClassification"
     columns = ("text_column", "text_pair_column", "label_column")
-    generates = False
-    learning_rate = 5e-5
-    hidden_weight = 1.0
 
-    def label_names(self, config: Any) -> list[str]:
-        return [str(config.id2label[index]) for index in range(config.num_labels)]
+    @abstractmethod
+    def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
+        """A function of a cell of the label column and its place that gives the target it means.
+
+        Args:
+            labels: the checkpoint's label names by class id, if it has any and they are known.
+
+        Raises:
+            InputError: the labels cannot be used; from the function, the cell means none.
+        """
+
+    @abstractmethod
+    def label_values(self, rows: Rows) -> Sequence[float]:
+        """What `labels` of a batch hold for each of the targets.
+
+        Raises:
+            InputError: the rows were read without what this needs.
+        """
 
     def read_texts(
         self,
@@ -52,9 +64,8 @@ class Classification(Task):
         labels: Sequence[str] | None = None,
         header: bool = True,
     ) -> RowTexts:
-        """As in `Task`; labels of the file are taken as they are where `labels` is None."""
         table = read_table(spec, header)
-        known = None if labels is None else Labels(labels)
+        read_label = self.label_reader(labels)
         usual_text = next((name for name in _TEXT_COLUMNS if name in table.columns), None)
         usual_label = _LABEL_COLUMN if _LABEL_COLUMN in table.columns else None
         text = columns.get("text_column", usual_text)
@@ -70,26 +81,12 @@ class Classification(Task):
             if pair is not None:
                 pairs.append(cell_text(table, record, pair))
             value = cell_text(table, record, label, integers=True)
-            where = f"{table.path}:{record.line}"
-            targets.append(value if known is None else known.name_of(value, where))
+            targets.append(read_label(value, f"{table.path}:{record.line}"))
         return RowTexts([spec], sources, None if pair is None else pairs, targets)
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
-        """As in `Task`; of a pair that is too long, the longer text is cut.
-
-        Args:
-            rows: read with the checkpoint's `labels`, whose order gives the class ids.
-
-        Raises:
-            InputError: the rows were read without the checkpoint's labels.
-        """
-        if rows.labels is None:
-            raise InputError(
-                f"the labels of {', '.join(rows.files)} were read without the checkpoint's label "
-                "names",
-                id="label-names-missing",
-            )
-        ids = {name: index for index, name in enumerate(rows.labels)}
+        """As in `Task`; of a pair that is too long, the longer text is cut."""
+        values = self.label_values(rows)
         encoded, cut = encode_texts(
             tokenizer, max_source_tokens, types=True, text=rows.sources, text_pair=rows.pairs
         )
@@ -97,12 +94,15 @@ class Classification(Task):
             Example(
                 row=row,
                 source=tuple(encoded["input_ids"][row]),
-                target=(ids[rows.targets[row]],),
+                target=(value,),
                 types=tuple(encoded["token_type_ids"][row]),
                 truncated=cut[row],
             )
-            for row in range(len(rows.sources))
+            for row, value in enumerate(values)
         ]
+
+    def synthetic_example(self, row: int, sentence: Callable[[int], tuple[int, ...]]) -> Example:
+        return Example(row, sentence(2 + row % 9), (0,))
 
     def batches(
         self,
@@ -132,14 +132,8 @@ class Classification(Task):
         return batches
 
     def logits(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-        """Class logits, [batch, labels]."""
+        """The head's outputs, [batch, outputs]."""
         return model(**model_inputs(batch)).logits
-
-    def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-        """Cross-entropy of the right classes in nats, summed over the rows of the batch."""
-        from torch.nn.functional import cross_entropy
-
-        return cross_entropy(self.logits(model, batch).float(), batch["labels"], reduction="sum")
 
     def loss_terms(self, batch: Mapping[str, Tensor]) -> int:
         """The number of rows."""
@@ -154,7 +148,7 @@ class Classification(Task):
     def token_mask(self, batch: Mapping[str, Tensor], kind: Kind) -> Tensor:
         """As in `Task`; there are only an encoder's sublayers."""
         if kind not in ("encoder_self", "encoder_ffn"):
-            raise ValueError(f"a classifier has no sublayer of kind {kind!r}")
+            raise ValueError(f"a model for {self.name} has no sublayer of kind {kind!r}")
         return batch["attention_mask"].bool()
 
     def predict(
@@ -164,22 +158,21 @@ class Classification(Task):
         tokenizer: Any,
         num_beams: int | None = None,
     ) -> list[str]:
-        """Names of the most probable classes, one for each line of the batch.
-
-        Args:
-            tokenizer: not used.
-            num_beams: must be None; there is nothing to search.
+        """As in `Task`; the tokenizer is not used.
 
         Raises:
-            UsageError: a beam width.
+            UsageError: a beam width; there is nothing to search.
         """
         import torch
 
         if num_beams is not None:
             raise UsageError(
-                f"--num-beams {num_beams} makes no sense for a classifier; leave it out",
+                f"--num-beams {num_beams} makes no sense for {self.name}; leave it out",
                 id="option-of-another-task",
             )
-        names = self.label_names(model.config)
         with torch.no_grad():
-            return [names[label] for label in self.logits(model, batch).argmax(-1).tolist()]
+            return self.answers_of(self.logits(model, batch), model)
+
+    @abstractmethod
+    def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
+        """What logits [batch, outputs] answer, as targets of rows."""

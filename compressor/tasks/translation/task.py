@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Kind
-from compressor.tasks.base import Task
+from compressor.tasks.base import Task, Timed
 from compressor.tasks.batching import (
     BATCH_TOKENS,
     IGNORED,
@@ -22,20 +23,31 @@ from compressor.tasks.batching import (
     source_tensors,
 )
 from compressor.tasks.cells import cell_text, first_two_columns, require_columns
+from compressor.tasks.parallel import parallel_files, read_parallel
 from compressor.tasks.rows import Rows, RowTexts
-from compressor.tasks.tables import FORMATS, read_lines, read_table
+from compressor.tasks.tables import read_table
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from compressor.runtime import Translator
+    from compressor.tasks.base import Arrays
 
 
 class Translation(Task):
     """Translation of sentences; the loss is that of the teacher-forced reference translations."""
 
     name = "translation"
+    auto_class = "AutoModelForSeq2SeqLM"
     metrics = ("bleu", "chrf")
     columns = ("source_column", "target_column")
-    generates = True
+    options = ("--num-beams", "--target-length", "--target-text", "--distill-beams")
+    runtime = "compressor.runtime:Translator"
+    exporter = "compressor.export.translator:TranslatorGraphs"
+    pipeline_tag = "translation"
+    usage = 'print(model.translate(["First sentence.", "Second one."]))'
+    counted_tokens = "generated"
+    learns_from_answers = True
     learning_rate = 1e-4
     hidden_weight = 0.0
 
@@ -64,7 +76,7 @@ class Translation(Task):
                     f"the plain text files {spec} have no header anyway; leave --no-header out",
                     id="header-of-plain-text",
                 )
-            return _read_parallel(*parallel)
+            return read_parallel(*parallel)
         if Path(spec).suffix.lower() == ".txt":
             raise InputError(
                 f"{spec} is plain text; give two parallel files, SOURCE.txt,TARGET.txt",
@@ -100,6 +112,16 @@ class Translation(Task):
             )
             for row in range(len(rows.sources))
         ]
+
+    def synthetic_example(self, row: int, sentence: Callable[[int], tuple[int, ...]]) -> Example:
+        return Example(row, sentence(2 + row % 9), sentence(2 + row % 7))
+
+    def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
+        # The decoder needs some input; what it computes from the end token is not used.
+        return Example(row, source, (end,))
+
+    def target_tokens(self, example: Example) -> int:
+        return len(example.target)
 
     def batches(
         self,
@@ -176,6 +198,48 @@ class Translation(Task):
         )
         return list(tokenizer.batch_decode(tokens, skip_special_tokens=True))
 
+    def answer(
+        self,
+        runtime: Translator,
+        sources: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        num_beams: int | None = None,
+    ) -> list[str]:
+        """Translations of the sources."""
+        return runtime.translate(sources, num_beams=num_beams)
+
+    def timed(
+        self,
+        runtime: Translator,
+        batches: Sequence[Arrays],
+        target_length: int | None,
+        natural: bool,
+        num_beams: int,
+    ) -> Timed:
+        """As in `Task`: every row generates the same number of tokens, unless `natural` is set.
+
+        As many as asked for, or the mean of the reference model's own translations, rounded up.
+
+        Raises:
+            UsageError: more tokens than the decoder has positions for.
+        """
+        if natural:
+            how = "greedy" if num_beams == 1 else f"{num_beams} beams"
+            text = f"; translations as long as each model makes them, {how}"
+            return Timed({"num_beams": num_beams}, description=text)
+        forced, origin = target_length, ""
+        if forced is None:
+            lengths = [len(row) for batch in batches for row in runtime.generate(batch)]
+            forced = math.ceil(sum(lengths) / len(lengths))
+            origin = ", the mean of the reference model's own translations"
+        runtime.artifact.generation.with_length(forced)  # raises if it is too long
+        text = f"; {forced} generated tokens for every row{origin}"
+        return Timed({"forced_length": forced}, float(forced), text)
+
+    def generated(self, runtime: Translator, batch: Arrays, timed: Timed) -> float:
+        lengths = [len(row) for row in runtime.generate(batch, **timed.options)]
+        return sum(lengths) / len(lengths)
+
 
 def require_target_language(tokenizer: Any) -> None:
     """Check that a multilingual tokenizer knows which language to translate into.
@@ -191,38 +255,4 @@ def require_target_language(tokenizer: Any) -> None:
         )
 
 
-def parallel_files(spec: str) -> tuple[str, str] | None:
-    """The two files of `SOURCE,TARGET`; None if `spec` is one file."""
-    if Path(spec).exists() or "," not in spec:
-        return None
-    commas = [index for index, character in enumerate(spec) if character == ","]
-    splits = [(spec[:index].strip(), spec[index + 1 :].strip()) for index in commas]
-    # A path may hold a comma itself: take the split whose halves both exist.
-    existing = [pair for pair in splits if all(Path(path).is_file() for path in pair)]
-    pair = (existing or splits)[0]
-    for path in pair:
-        if Path(path).suffix.lower() in FORMATS:
-            raise InputError(
-                f"{path} in {spec} is a table; give one table with both languages, or two plain "
-                "text files with a sentence per line",
-                id="table-as-parallel-file",
-            )
-    return pair
-
-
-def _read_parallel(source_path: str, target_path: str) -> RowTexts:
-    sources, targets = read_lines(source_path), read_lines(target_path)
-    if len(sources) != len(targets):
-        raise InputError(
-            f"{source_path} has {len(sources)} lines, but {target_path} has {len(targets)}; line n "
-            "of one must be the translation of line n of the other",
-            id="parallel-files-differ",
-        )
-    for path, lines in ((source_path, sources), (target_path, targets)):
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                raise InputError(
-                    f"{path}:{number}: the line is empty; remove it from both files",
-                    id="line-empty",
-                )
-    return RowTexts([source_path, target_path], sources, None, targets)
+TASK = Translation()

@@ -1,0 +1,137 @@
+"""Encoders with a head: one graph from texts to logits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from compressor.export import graphs
+from compressor.export.activation_ranges import Array, Finder, Observed, observed
+from compressor.export.attention import additive_mask, graph_attention
+from compressor.export.graphs import BATCH, SOURCE
+from compressor.export.precisions import Compared
+from compressor.export.task_graphs import Inputs, TaskGraphs
+from compressor.export.verify import logit_check, relative_difference
+from compressor.model.architectures import architecture_of
+from compressor.model.checkpoint import Checkpoint
+from compressor.model.sublayers import Mask, Sublayer
+from compressor.results import Check
+from compressor.runtime.session import open_session
+
+MODEL = "model.onnx"
+
+
+class EncoderGraph(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> Tensor:
+        extra = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        mask = additive_mask(attention_mask)
+        return self.model(input_ids=input_ids, attention_mask=mask, **extra).logits
+
+
+class EncoderGraphs(TaskGraphs):
+    """One graph, `model`; the logits may be of anything, classes by default.
+
+    Args:
+        answers: what `same_answers` compares, for texts.
+    """
+
+    answers: ClassVar[str] = "labels"
+
+    def same_answers(self, actual: Array, expected: Array) -> list[bool]:
+        """Whether logits [batch, outputs] answer the same, row by row."""
+        same: list[bool] = (actual.argmax(-1) == expected.argmax(-1)).tolist()
+        return same
+
+    def write(
+        self,
+        model: nn.Module,
+        layers: Sequence[Sublayer],
+        mask: Mask,
+        directory: Path,
+        skip: Collection[str] = (),
+        tokens: list[int] | None = None,
+    ) -> dict[str, str]:
+        directory.mkdir(parents=True, exist_ok=True)
+        names = list(architecture_of(model).inputs)
+        example = tuple(torch.ones(2, 5, dtype=torch.long) for _ in names)
+        shapes = {name: {0: BATCH, 1: SOURCE} for name in names}
+        graph = EncoderGraph(model.eval())
+        with graph_attention(model, layers, mask):
+            graphs.export_graph(graph, example, names, ["logits"], shapes, directory / MODEL)
+        return {"model": MODEL}
+
+    def describe(
+        self,
+        checkpoint: Checkpoint,
+        model: nn.Module,
+        mask: Mask,
+        directory: Path,
+        tokens: list[int] | None,
+    ) -> dict[str, Any]:
+        labels = self.task.label_names(model.config)
+        return {} if labels is None else {"labels": labels}
+
+    @torch.no_grad()
+    def verify(self, model: nn.Module, directory: Path, batches: Sequence[Inputs]) -> list[Check]:
+        return [logit_check(self._compared(model, directory, batches).differences)]
+
+    def compare(
+        self,
+        model: nn.Module,
+        directory: Path,
+        batches: Sequence[Inputs],
+        precision: str,
+        device: str,
+    ) -> Compared:
+        return self._compared(model, directory, batches, precision=precision, device=device)
+
+    @torch.no_grad()
+    def _compared(
+        self, model: nn.Module, directory: Path, batches: Sequence[Inputs], **options: str
+    ) -> Compared:
+        runtime: Any = self.task.open(directory, **options)
+        differences: list[float] = []
+        same: list[bool] = []
+        for batch in batches:
+            expected = model(**batch).logits.numpy()
+            actual = runtime.run({name: value.numpy() for name, value in batch.items()})
+            differences.append(relative_difference(actual, expected))
+            same += self.same_answers(actual, expected)
+        return Compared(runtime.precision, differences, same, self.answers, runtime.provider)
+
+    def observe(
+        self, directory: Path, artifact: Any, batches: Sequence[Mapping[str, Array]], finder: Finder
+    ) -> list[Observed]:
+        with observed(directory / MODEL, finder) as model:
+            for batch in batches:
+                model.run(batch)
+        return [model]
+
+    def write_optimum(self, checkpoint: Checkpoint, mask: Mask, directory: Path) -> None:
+        self.write(checkpoint.model, checkpoint.layers, mask, directory)
+
+    @torch.no_grad()
+    def verify_optimum(
+        self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
+    ) -> list[Check]:
+        session = open_session(directory / MODEL)
+        differences = []
+        for batch in batches:
+            feeds = {i.name: _types_or(batch, i.name).numpy() for i in session.get_inputs()}
+            (logits,) = session.run(["logits"], feeds)
+            differences.append(relative_difference(logits, model(**batch).logits.numpy()))
+        return [logit_check(differences)]
+
+
+def _types_or(batch: Inputs, name: str) -> Tensor:
+    return batch[name] if name in batch else torch.zeros_like(batch["input_ids"])

@@ -1,0 +1,137 @@
+"""A translator's graphs: an encoder, which also emits the cross-attention keys and values of all
+decoder layers, and a one-step decoder with a key/value cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from compressor.export import graphs
+from compressor.export.attention import CrossKeysValues, StepState, additive_mask
+from compressor.export.graphs import BATCH, PAST, SOURCE
+from compressor.export.vocabulary import OutputLayer, embedding_only, largest
+from compressor.model.sublayers import Mask, Sublayer
+
+
+class EncoderGraph(nn.Module):
+    def __init__(self, model: nn.Module, layers: Sequence[Sublayer], mask: Mask) -> None:
+        super().__init__()
+        self.encoder = model.get_encoder()  # type: ignore[operator]
+        self.cross = CrossKeysValues(model, layers, mask)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> list[Tensor]:
+        mask = additive_mask(attention_mask)
+        hidden = self.encoder(input_ids=input_ids, attention_mask=mask).last_hidden_state
+        return [hidden, *self.cross(hidden)]
+
+
+class DecoderGraph(nn.Module):
+    """One decoding step: logits of the next token, the best one, and the grown cache."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        output: OutputLayer,
+        cross: Sequence[int],
+        decoder_self: Sequence[int],
+    ) -> None:
+        super().__init__()
+        self.decoder = model.get_decoder()  # type: ignore[operator]
+        self.output = output
+        # Indices of the layers with heads in their cross- and in their self-attention.
+        self.cross, self.decoder_self = list(cross), list(decoder_self)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        position: Tensor,
+        attention_mask: Tensor | None,
+        cross: list[Tensor],
+        past: list[Tensor],
+    ) -> list[Tensor]:
+        state = StepState(
+            position,
+            {i: (cross[2 * n], cross[2 * n + 1]) for n, i in enumerate(self.cross)},
+            {i: (past[2 * n], past[2 * n + 1]) for n, i in enumerate(self.decoder_self)},
+        )
+        unmasked = torch.zeros(1, 1, 1, 1)
+        hidden = self.decoder(
+            input_ids=input_ids,
+            # transformers adds a mask of four dimensions to the scores as it is.
+            attention_mask=unmasked,
+            encoder_attention_mask=(
+                unmasked if attention_mask is None else additive_mask(attention_mask)
+            ),
+            # It must be given, but is not read: keys and values come from the state.
+            encoder_hidden_states=torch.zeros(1, 1, self.output.weight.shape[1]),
+            past_key_values=state,
+            use_cache=True,
+        ).last_hidden_state
+        logits = self.output(hidden[:, -1])  # [batch, 1, width] -> [batch, tokens]
+        # The best token is an output too: greedy search then reads one number per row, and the
+        # logits stay on the GPU.
+        return [logits, largest(logits), *(t for i in self.decoder_self for t in state.present[i])]
+
+
+def export_encoder(graph: EncoderGraph, path: Path) -> None:
+    """Write the encoder, which also makes the keys and values of the cross-attention."""
+    names = ["input_ids", "attention_mask"]
+    example = (torch.ones(2, 5, dtype=torch.long), torch.ones(2, 5, dtype=torch.long))
+    shapes = {name: {0: BATCH, 1: SOURCE} for name in names}
+    outputs = ["encoder_hidden_state", *cache_names("cross", [x.index for x in graph.cross.used])]
+    graphs.export_graph(graph, example, names, outputs, shapes, path)
+
+
+def export_decoder(
+    model: nn.Module,
+    layers: Sequence[Sublayer],
+    mask: Mask,
+    tokens: list[int] | None,
+    path: Path,
+) -> None:
+    """Write one decoding step; `tokens` are those it scores, None: all."""
+    used = {kind: with_heads(layers, mask, kind) for kind in ("cross", "decoder_self")}
+    cross, decoder_self = ([x.index for x in used[k]] for k in ("cross", "decoder_self"))
+    tensors = {}
+    for kind, length in (("cross", 5), ("decoder_self", 3)):
+        tensors[kind] = [
+            torch.randn(2, len(mask.kept(x.name)), length, x.unit_width)
+            for x in used[kind]
+            for _ in ("key", "value")
+        ]
+    source_mask = torch.ones(2, 5, dtype=torch.long) if cross else None
+    example = (
+        torch.ones(2, 1, dtype=torch.long),
+        torch.tensor([3]),
+        source_mask,
+        tensors["cross"],
+        tensors["decoder_self"],
+    )
+    shapes = {
+        "input_ids": {0: BATCH},
+        "position": None,
+        "attention_mask": {0: BATCH, 1: SOURCE} if cross else None,
+        "cross": [{0: BATCH, 2: SOURCE} for _ in tensors["cross"]],
+        "past": [{0: BATCH, 2: PAST} for _ in tensors["decoder_self"]],
+    }
+    names = ["input_ids", "position", *(["attention_mask"] if cross else [])]
+    names += cache_names("cross", cross) + cache_names("past", decoder_self)
+    outputs = ["logits", "best", *cache_names("present", decoder_self)]
+    output = OutputLayer(model, tokens)
+    with embedding_only(model, output, tokens):
+        graph = DecoderGraph(model, output, cross, decoder_self)
+        graphs.export_graph(graph, example, names, outputs, shapes, path)
+
+
+def with_heads(layers: Sequence[Sublayer], mask: Mask, kind: str) -> list[Sublayer]:
+    """The attentions of a kind that have heads left."""
+    return [x for x in layers if x.kind == kind and mask.kept(x.name)]
+
+
+def cache_names(prefix: str, indices: Sequence[int]) -> list[str]:
+    """Names of the keys and values of these layers, as inputs and outputs of graphs."""
+    return [f"{prefix}_{part}.{i}" for i in indices for part in ("key", "value")]

@@ -1,0 +1,74 @@
+"""Running an artifact of one graph: texts, or pairs of texts, in, logits out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compressor.runtime.artifact import EncoderArtifact
+from compressor.runtime.batching import by_length, collate
+from compressor.runtime.consistency import require_encoder
+from compressor.runtime.runtime import Runtime
+from compressor.runtime.session import run_errors
+from compressor.runtime.text import Encoded
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+Described = TypeVar("Described", bound=EncoderArtifact)
+
+
+class EncoderRuntime(Runtime[Described]):
+    """An exported encoder with a head; arguments and errors are those of `Runtime`."""
+
+    # docs/serving.md, "How batches are made", has the measurements on CPUs. CUDA is not measured: a
+    # GPU runs more rows at once, and 4096 are 32 rows of 128 tokens.
+    batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 512, "cuda": 4096}
+
+    def _open(self) -> InferenceSession:
+        self._model = self._session("model")
+        require_encoder(self.artifact, self._model, self._directory)
+        return self._model
+
+    def run(self, batch: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        """Logits [rows, outputs] of one padded batch with the arrays of `artifact.inputs`."""
+        feeds = {value.name: batch[value.name] for value in self._model.get_inputs()}
+        with run_errors(self._directory):
+            logits: NDArray[Any] = self._model.run(["logits"], feeds)[0]
+        return logits.astype(np.float32, copy=False)
+
+    def compute(self, batch: Mapping[str, NDArray[np.int64]], **options: Any) -> object:
+        return self.run(batch)
+
+    def logits(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Logits [rows, outputs] in the order of the texts.
+
+        Args:
+            texts: in any order of lengths; rows of similar length share a batch.
+            pairs: the second text of each row, for tasks on pairs.
+            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
+
+        Raises:
+            UsageError: a number below 1, or not as many pairs as texts.
+        """
+        return self._logits(self.encode(texts, pairs), batch_size, batch_tokens)
+
+    def _logits(
+        self, rows: Sequence[Encoded], batch_size: int | None, batch_tokens: int | None
+    ) -> NDArray[np.float32]:
+        logits = np.zeros((len(rows), self.artifact.outputs), dtype=np.float32)
+        for numbers in by_length(rows, batch_size, batch_tokens, self._batch_tokens):
+            batch = [rows[number] for number in numbers]
+            logits[numbers] = self.run(
+                collate(batch, self.artifact.pad_token_id, self.artifact.inputs)
+            )
+        return logits

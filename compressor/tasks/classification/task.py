@@ -1,0 +1,91 @@
+"""Classification of texts, or pairs of texts, into one of several classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compressor.errors import InputError
+from compressor.tasks.classification.labels import Labels
+from compressor.tasks.encoder import EncoderTask
+from compressor.tasks.rows import Rows
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from compressor.runtime import Classifier
+
+
+class Classification(EncoderTask):
+    """Classification of texts, or pairs of texts, into one of several classes."""
+
+    name = "classification"
+    metrics = ("accuracy", "macro_f1", "mcc")
+    runtime = "compressor.runtime:Classifier"
+    exporter = "compressor.export.encoder:EncoderGraphs"
+    pipeline_tag = "text-classification"
+    usage = 'print(model.classify(["First text.", "Second one."]))'
+    learning_rate = 5e-5
+    hidden_weight = 1.0
+
+    def require(self, config: Any, where: Path) -> None:
+        """Check that the model chooses one of several classes."""
+        multi_label = "multi_label_classification"
+        if config.num_labels < 2 or config.problem_type in (multi_label, "regression"):
+            kind = "several labels" if config.problem_type == multi_label else "a number"
+            raise InputError(
+                f"{where} answers with {kind} per text (problem_type {config.problem_type}, "
+                f"{config.num_labels} labels), and only classifiers with one of several labels are "
+                "supported; give one of those",
+                id="classifier-unsupported",
+            )
+
+    def label_names(self, config: Any) -> list[str]:
+        return [str(config.id2label[index]) for index in range(config.num_labels)]
+
+    def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
+        # transformers leaves `id2label` out of config.json where it is the default, two labels.
+        return (width, width), (width, len(config.get("id2label") or (0, 1)))
+
+    def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
+        """Names of classes; cells as they stand where no labels are known."""
+        return (lambda cell, _: cell) if labels is None else Labels(labels).name_of
+
+    def label_values(self, rows: Rows) -> list[int]:
+        """Class ids, by the order of the labels that the rows were read with."""
+        if rows.labels is None:
+            raise InputError(
+                f"the labels of {', '.join(rows.files)} were read without the checkpoint's label "
+                "names",
+                id="label-names-missing",
+            )
+        ids = {name: index for index, name in enumerate(rows.labels)}
+        return [ids[target] for target in rows.targets]
+
+    def blank_answer(self, labels: Sequence[str] | None) -> str:
+        return (labels or [""])[0]
+
+    def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Cross-entropy of the right classes in nats, summed over the rows of the batch."""
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(self.logits(model, batch).float(), batch["labels"], reduction="sum")
+
+    def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
+        """Names of the most probable classes."""
+        names = self.label_names(model.config)
+        return [names[label] for label in logits.argmax(-1).tolist()]
+
+    def answer(
+        self,
+        runtime: Classifier,
+        sources: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        num_beams: int | None = None,
+    ) -> list[str]:
+        """Names of the most probable classes; there is nothing to search."""
+        return runtime.classify(sources, pairs)
+
+
+TASK = Classification()
