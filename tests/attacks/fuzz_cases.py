@@ -55,6 +55,10 @@ class Case:
     refused: bool = False  # status 0 is wrong whatever it says
     answer: str = ""  # a directory that the command writes
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """What Hypothesis shows; it would write out the files."""
+        printer.text(repr(self))
+
     def lay_out(self, scratch: Path) -> dict[str, Any]:
         """Write the files, and describe the case to the process that runs it."""
         if self.linked is not None:
