@@ -8,11 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compressor.model.checkpoint import open_checkpoint
-from compressor.model.saving import save_checkpoint
-from compressor.model.surgery import prune
 from tests.helpers import toy
-from tests.helpers.tiny import facts, uneven_mask
 
 
 @pytest.fixture(scope="session")
@@ -22,10 +18,7 @@ def intact(once) -> Callable[[str], Path]:
     def make(directory: Path) -> None:
         toy.classifier(directory / "bert")
         toy.marian_with_pieces(directory / "marian")
-        dense = open_checkpoint(str(directory / "marian"))
-        mask = uneven_mask(dense.layers)
-        pruned = prune(dense.model, dense.layers, mask)
-        save_checkpoint(dense, pruned, facts(dense.layers, mask), directory / "pruned")
+        toy.pruned(directory / "marian", directory / "pruned")
 
     directory = once("attacked-checkpoints", make)
     return lambda name: directory / name

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import random
-
 from compressor.learned_masks import LEARNED, learn
 from compressor.learned_masks.method import Learned, LearningJob
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask, units_of
-from compressor.tasks import TASKS, Example
-from tests.helpers.tiny import LABELS, TRANSLATORS, tiny_model
+from compressor.tasks import TASKS
+from tests.helpers.batches import examples
+from tests.helpers.tiny import TRANSLATORS, tiny_model
 
 MAKERS = ("hard-concrete", "subset")
-
-
-def examples(name: str, rows: int = 40, seed: int = 0) -> list[Example]:
-    """Random rows of 2 to 8 tokens."""
-    rng = random.Random(seed)
-
-    def tokens() -> tuple[int, ...]:
-        return tuple(rng.randrange(6, 60) for _ in range(rng.choice([2, 3, 5, 8])))
-
-    translation = name in TRANSLATORS
-    return [
-        Example(row, tokens(), tokens() if translation else (rng.randrange(LABELS),))
-        for row in range(rows)
-    ]
 
 
 def learning(name: str, **options) -> LearningJob:
@@ -37,7 +22,7 @@ def learning(name: str, **options) -> LearningJob:
     defaults = {
         "model": model,
         "layers": layers,
-        "examples": options.pop("examples", None) or examples(name),
+        "examples": options.pop("examples", None) or examples(name, 40),
         "task": TASKS["translation" if name in TRANSLATORS else "classification"],
         "floors": dict.fromkeys(Mask.full(layers).kinds(), 0),
     }

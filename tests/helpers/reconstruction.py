@@ -1,4 +1,4 @@
-"""Tiny pruned models to reconstruct, and what came of it."""
+"""What came of a reconstruction."""
 
 from __future__ import annotations
 
@@ -6,29 +6,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask
-from compressor.model.surgery import prune
 from compressor.recovery import RecoveryJob
-from compressor.tasks import TASKS, Batch
-from tests.helpers.batches import examples
+from compressor.tasks import Batch
 from tests.helpers.stages import repair
-from tests.helpers.tiny import TRANSLATORS, tiny_model, uneven_mask
 
 MANY = 1500  # enough that every repair helps on the rows held out, too
-
-
-def job(name: str, mask=uneven_mask, rows: int = 60, model: nn.Module | None = None) -> RecoveryJob:
-    """A tiny pruned model and random rows; `mask` makes the mask from the layers."""
-    model = model or tiny_model(name)
-    layers = find_sublayers(model)
-    return RecoveryJob(
-        dense=model,
-        pruned=prune(model, layers, mask(layers)),
-        layers=layers,
-        task=TASKS["translation" if name in TRANSLATORS else "classification"],
-        examples=examples(name, rows),
-    )
 
 
 def batches_of(setup: RecoveryJob) -> list[Batch]:

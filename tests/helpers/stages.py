@@ -32,16 +32,17 @@ def score(method: str, setup: ScoringJob, **options) -> Scores:
     return score_units(METHODS[method](**options), setup)
 
 
-def job(name: str, **options) -> RecoveryJob:
-    model = tiny_model(name)
+def job(name: str, mask=uneven_mask, rows: int = 48, model=None, **options) -> RecoveryJob:
+    """A tiny pruned model and random rows; `mask` makes the mask from the layers."""
+    model = model or tiny_model(name)
     layers = find_sublayers(model)
     task = TASKS["translation" if name in TRANSLATORS else "classification"]
     return RecoveryJob(
         dense=model,
-        pruned=prune(model, layers, uneven_mask(layers)),
+        pruned=prune(model, layers, mask(layers)),
         layers=layers,
         task=task,
-        examples=examples(name),
+        examples=examples(name, rows),
         **options,
     )
 

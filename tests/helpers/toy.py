@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,13 @@ import sentencepiece
 import torch
 from transformers import MarianTokenizer
 
-from tests.helpers.tiny import LABELS, TRANSLATORS, tiny_model, word_tokenizer
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.saving import save_checkpoint
+from compressor.model.sublayers import Mask, Sublayer
+from compressor.model.surgery import prune
+from tests.helpers.tiny import LABELS, TRANSLATORS, facts, tiny_model, uneven_mask, word_tokenizer
+
+MaskOf = Callable[[list[Sublayer]], Mask]
 
 WORDS = [f"w{i}" for i in range(3, 60)]
 
@@ -38,6 +45,15 @@ def translator(directory: Path, name: str = "marian") -> Path:
     return directory
 
 
+def pruned(dense: Path, output: Path, mask_of: MaskOf = uneven_mask) -> Path:
+    """A pruned checkpoint as `compress prune` writes it."""
+    opened = open_checkpoint(str(dense))
+    mask = mask_of(opened.layers)
+    smaller = prune(opened.model, opened.layers, mask)
+    save_checkpoint(opened, smaller, facts(opened.layers, mask), output)
+    return output
+
+
 def marian_with_pieces(directory: Path, *, own_target: bool = False) -> Path:
     """A Marian checkpoint in the hub's own format, with trained SentencePiece vocabularies.
 
@@ -45,8 +61,6 @@ def marian_with_pieces(directory: Path, *, own_target: bool = False) -> Path:
         own_target: the target's pieces come from another language, whose words start with v where
             the source's start with w; else the two vocabularies are the same.
     """
-    from tests.helpers import tiny
-
     directory.mkdir(parents=True)
     rng = random.Random(3)
     corpus = [f"{sentence(rng)} und {sentence(rng)}." for _ in range(400)]
@@ -65,7 +79,7 @@ def marian_with_pieces(directory: Path, *, own_target: bool = False) -> Path:
         vocab[f"unused{len(vocab)}"] = len(vocab)
     vocab["<pad>"] = pad
     (directory / "vocab.json").write_text(json.dumps(vocab), encoding="utf-8")
-    model: Any = tiny.tiny_model("marian")
+    model: Any = tiny_model("marian")
     if own_target:
         torch.manual_seed(1)
         table = torch.nn.Embedding(size, model.config.d_model)

@@ -20,8 +20,9 @@ from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import TASKS, Example
 from compressor.training import loop
 from compressor.training.data import hold_out
+from tests.helpers.batches import examples
 from tests.helpers.errors import raises
-from tests.helpers.learning import MAKERS, examples, learned_by, learning, trained
+from tests.helpers.learning import MAKERS, learned_by, learning, trained
 from tests.helpers.tiny import BUILDERS, LABELS, TRANSLATORS, tiny_model
 
 pytestmark = pytest.mark.slow

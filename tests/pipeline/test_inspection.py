@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.saving import save_checkpoint
-from compressor.model.surgery import prune
 from compressor.pipeline.inspection import SHAPES, Inspection, inspect_checkpoint
 from tests.helpers import toy
-from tests.helpers.tiny import BUILDERS, LABELS, TRANSLATORS, facts, uneven_mask
+from tests.helpers.tiny import BUILDERS, LABELS, TRANSLATORS
 
 LAYERS, WIDTH, NEURONS, TOKENS = 3, 32, 48, 60
 
@@ -71,11 +69,8 @@ def test_parts_add_up_to_the_whole(name: str, tmp_path):
 
 def test_a_pruned_checkpoint_has_the_units_that_are_left(tmp_path):
     directory = toy.classifier(tmp_path / "dense", "bert")
-    checkpoint = open_checkpoint(str(directory))
-    mask = uneven_mask(checkpoint.layers)
-    pruned = prune(checkpoint.model, checkpoint.layers, mask)
-    save_checkpoint(checkpoint, pruned, facts(checkpoint.layers, mask), tmp_path / "pruned")
-    found = inspect_checkpoint(open_checkpoint(str(tmp_path / "pruned")))
+    pruned = toy.pruned(directory, tmp_path / "pruned")
+    found = inspect_checkpoint(open_checkpoint(str(pruned)))
     parts = {part.name: part for part in found.parts}
     assert parts["encoder_self"].units == [3, 2, 0]
     assert parts["encoder_ffn"].units == [47, 46, 0]

@@ -11,7 +11,8 @@ from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Sublayer
 from compressor.model.surgery import prune, verify_surgery
 from compressor.recovery.layerwise_forward import LayerwiseForward, blocks_in_order
-from tests.helpers.reconstruction import batches_of, job, rows_of
+from tests.helpers.reconstruction import batches_of, rows_of
+from tests.helpers.stages import job
 from tests.helpers.tiny import BUILDERS, empty_first_mask, uneven_mask
 
 pytestmark = pytest.mark.slow

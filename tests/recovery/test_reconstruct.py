@@ -25,12 +25,11 @@ from tests.helpers.reconstruction import (
     MANY,
     batches_of,
     difference,
-    job,
     one_head,
     reconstructed,
     rows_of,
 )
-from tests.helpers.stages import repair
+from tests.helpers.stages import job, repair
 from tests.helpers.tiny import BUILDERS, empty_first_mask, tiny_model, uneven_mask
 
 pytestmark = pytest.mark.slow

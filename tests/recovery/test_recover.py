@@ -13,8 +13,8 @@ from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.recovery import RECOVERIES, Recovered
 from tests.helpers.errors import raises
-from tests.helpers.reconstruction import MANY, job, one_head, reconstructed
-from tests.helpers.stages import repair
+from tests.helpers.reconstruction import MANY, one_head, reconstructed
+from tests.helpers.stages import job, repair
 from tests.helpers.tiny import tiny_model
 
 pytestmark = pytest.mark.slow

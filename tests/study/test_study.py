@@ -8,13 +8,12 @@ import torch
 
 from compressor.evaluation import compare
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.study import agreement
 from compressor.tasks import TASKS
+from tests.helpers import toy
 from tests.helpers.studies import RESAMPLES, run
-from tests.helpers.tiny import facts, uneven_mask
 
 pytestmark = pytest.mark.slow
 
@@ -165,10 +164,8 @@ def test_training_follows_the_ranking_to_the_last_checkpoint(toys, tmp_path):
 @pytest.mark.parametrize("task", ["translation", "classification"])
 def test_roles_before_and_after_pruning(task: str, toys, trees, tmp_path):
     model = toys[task]
-    checkpoint, pruned = open_checkpoint(str(model.model)), tmp_path / "pruned"
-    kept = uneven_mask(checkpoint.layers)
-    smaller = prune(checkpoint.model, checkpoint.layers, kept)
-    save_checkpoint(checkpoint, smaller, facts(checkpoint.layers, kept), pruned)
+    pruned = toy.pruned(model.model, tmp_path / "pruned")
+    kept = open_checkpoint(str(pruned)).mask
     data = run(
         "roles", tmp_path / "out",
         model=model.model, calibration=model.calibration, conllu=trees, pruned=pruned,
