@@ -94,6 +94,21 @@ class Workspace:
         """Let other processes open it."""
         self._lock.release()
 
+    def discard_unused(self, output: Path) -> None:
+        """Close it and, if no stage was finished, remove it with the parents that only it needed.
+
+        Args:
+            output: the first parent that stays.
+        """
+        self.close()
+        if [path.name for path in self.state.iterdir()] != [_RUN]:
+            return
+        (self.state / _RUN).unlink()
+        for directory in (self.state, *self.state.parents):
+            if directory == output or any(directory.iterdir()):
+                return
+            directory.rmdir()
+
     @contextmanager
     def making(self, directory: Path) -> Iterator[Path]:
         """An empty directory, whose files go to `directory` when the block ends without an error.

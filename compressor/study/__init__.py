@@ -1,6 +1,6 @@
 """Studies of a model's heads: the analyses of Michel et al. 2019 and Voita et al. 2019.
 
-One file per study, one line each in `options.STUDIES`; `run_study` is the only entry.
+One file per study, one request each in `options.STUDIES`; `run_study` is the only entry.
 `docs/studies.md` says what each is for and what its columns mean.
 """
 
@@ -28,7 +28,7 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
     Raises:
         CompressError: see `compressor.errors`.
     """
-    from compressor.study.job import discard_unused, prepare
+    from compressor.study.job import prepare
     from compressor.study.output import write_result
 
     job = prepare(request, output, progress)
@@ -37,10 +37,10 @@ def run_study(request: StudyRequest, output: Path, progress: Progress = SILENT) 
         try:
             result: Result = getattr(import_module(module), function)(job)
         except CompressError:
-            job.workspace.close()
-            discard_unused(job.workspace, output)
+            # The options can then be corrected without another output directory.
+            job.workspace.discard_unused(output)
             raise
-        if job.shared_rows and job.test is not None:
-            result = result.with_shared_rows(job.shared_rows, len(job.test.sources))
+        if job.shared_rows:
+            result = result.with_shared_rows(job.shared_rows, len(job.rows["test"].sources))
         write_result(result, request.name, output)
     return result

@@ -11,33 +11,38 @@ from dataclasses import replace
 from typing import Any
 
 from compressor.errors import UsageError
-from compressor.model.sublayers import Scores, kind_of
+from compressor.model.sublayers import Scores
 from compressor.report import numbers
 from compressor.report.facts import kind_label
-from compressor.study.compare_scores import TIED, compare_scores, comparison_figure
+from compressor.study.compare_scores import (
+    TIED,
+    compare_scores,
+    comparison_figure,
+    flat,
+    overlap_p,
+)
 from compressor.study.job import Job, score
+from compressor.study.options import AgreementStudy
 from compressor.study.output import Result, table
-from compressor.study.statistics import Floats, permutation_p
+from compressor.study.statistics import permutation_p
 from compressor.tasks import Rows
 from compressor.tasks.rows import fingerprint
 
 
-def study(job: Job) -> Result:
+def study(job: Job[AgreementStudy]) -> Result:
     """Score on both data sets and on halves of each, and compare."""
-    if not job.method.needs_rows:
+    method, seed = job.request.method, job.request.seed
+    if not method.needs_rows:
         raise UsageError(
-            f"--method {job.method.name} uses no data, so two data sets always agree; choose "
-            "another",
+            f"--method {method.name} uses no data, so two data sets always agree; choose another",
             id="method-without-data",
         )
-    assert job.calibration is not None
-    assert job.other is not None
-    scores = {"first": _score(job, job.calibration, "first")}
-    scores["other"] = _score(job, job.other, "other")
-    pairs = {"the two data sets": compared(scores["first"], scores["other"], job.seed)}
-    for name, rows in (("first", job.calibration), ("other", job.other)):
+    sets = {"first": job.rows["calibration"], "other": job.rows["other"]}
+    scores = {name: _score(job, rows, name) for name, rows in sets.items()}
+    pairs = {"the two data sets": compared(scores["first"], scores["other"], seed)}
+    for name, rows in sets.items():
         halves = [_score(job, half(rows, i), f"{name}-half-{i + 1}") for i in (0, 1)]
-        pairs[f"two halves of the {name}"] = compared(halves[0], halves[1], job.seed)
+        pairs[f"two halves of the {name}"] = compared(halves[0], halves[1], seed)
     named = [replace(one, method=f"the {name} data set") for name, one in scores.items()]
     data = {
         **job.facts(),
@@ -50,7 +55,7 @@ def study(job: Job) -> Result:
     return _result(job, data, named)
 
 
-def _score(job: Job, rows: Rows, name: str) -> Scores:
+def _score(job: Job[AgreementStudy], rows: Rows, name: str) -> Scores:
     title = f"scoring on {len(rows.sources)} rows ({name.replace('-', ' ')})"
     return score(job, job.checkpoint, rows, f"scores-{name}", title)
 
@@ -88,25 +93,7 @@ def compared(first: Scores, second: Scores, seed: int) -> dict[str, Any]:
     }
 
 
-def overlap_p(shared: int | None, heads: int, total: int) -> float | None:
-    """Probability that two random sets of `heads` out of `total` heads share at least `shared`.
-
-    None where the number of shared heads is undefined.
-    """
-    from scipy.stats import hypergeom
-
-    return None if shared is None else float(hypergeom.sf(shared - 1, total, heads, heads))
-
-
-def flat(scores: Scores, kind: str | None = None) -> Floats:
-    """All scores, or those of a kind, layer by layer."""
-    import numpy as np
-
-    chosen = [values for name, values in scores.values.items() if kind in (None, kind_of(name))]
-    return np.concatenate([np.asarray(values, dtype=np.float64) for values in chosen])
-
-
-def _result(job: Job, data: dict[str, Any], scores: list[Scores]) -> Result:
+def _result(job: Job[AgreementStudy], data: dict[str, Any], scores: list[Scores]) -> Result:
     correlations, lowest = [], []
     for name, pair in data["pairs"].items():
         rows = pair["correlations"]
@@ -118,13 +105,11 @@ def _result(job: Job, data: dict[str, Any], scores: list[Scores]) -> Result:
         for row in pair["lowest"]:
             chance = numbers.fixed(row["by_chance"], 1)
             shared = numbers.fixed(row["shared"], 0)
-            cells = (str(row["units"]), shared, chance, numbers.p_value(row["p"]))
-            lowest.append((name, *cells))
-    sentences = [verdict(data["pairs"]), f"Scores: {data['signature']}."]
+            lowest.append((name, str(row["units"]), shared, chance, numbers.p_value(row["p"])))
     return Result(
         title=f"Agreement of two data sets on the heads of {job.checkpoint.name}",
         data=data,
-        sentences=sentences,
+        sentences=[verdict(data["pairs"]), f"Scores: {data['signature']}."],
         tables=[
             table(
                 "Rank correlations; p by shuffling heads (two-sided, Spearman).",

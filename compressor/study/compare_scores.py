@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from compressor.errors import UsageError
 from compressor.model.sublayers import KINDS, Scores, kind_of, units_of
 from compressor.report import numbers
 from compressor.report.facts import kind_label
-from compressor.storage.files import written_at_once
+from compressor.report.plots import COLORS, FAINT
+from compressor.study.output import save_figure
+from compressor.study.plotting import MARKERS, by_kind, legend
+from compressor.study.statistics import Floats
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,9 +31,6 @@ SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
 TIED = "the cut falls between equal scores"
 PLOT_FORMATS = (".png", ".svg")
 PLOT_TITLE = "Head scores compared by compress"
-_MARKERS = ("o", "s", "^", "D", "v")  # one per kind of sublayer
-
-Floats = NDArray[np.float64]
 
 
 def compare_scores(scores: Sequence[Scores]) -> dict[str, Any]:
@@ -61,9 +60,10 @@ def compare_scores(scores: Sequence[Scores]) -> dict[str, Any]:
                 f"the scores {name} are of another model than {names[0]}: layers or units differ",
                 id="scores-of-another-model",
             )
+    units: set[str] = {units_of(name) for name in shapes[0]}
     return {
         "units": sum(shapes[0].values()),
-        "of": _what(scores[0]),
+        "of": units.pop() if len(units) == 1 else "units",
         "scores": [
             {"name": name, "method": one.method, "signature": one.signature}
             for name, one in zip(names, scores, strict=True)
@@ -78,12 +78,6 @@ def compare_scores(scores: Sequence[Scores]) -> dict[str, Any]:
             for i, j in combinations(range(len(scores)), 2)
         ],
     }
-
-
-def _what(scores: Scores) -> str:
-    """`heads`, `neurons`, or `units` where both were scored."""
-    found = {units_of(name) for name in scores.values}
-    return found.pop() if len(found) == 1 else "units"
 
 
 def _names(scores: Sequence[Scores]) -> list[str]:
@@ -101,34 +95,28 @@ def _names(scores: Sequence[Scores]) -> list[str]:
     return numbered
 
 
-def _kinds(scores: Scores) -> list[str]:
-    present = {kind_of(name) for name in scores.values}
-    return [kind for kind in KINDS if kind in present]
+def kinds_of(scores: Scores) -> list[str]:
+    """The kinds of sublayers that were scored, in the canonical order."""
+    return list(by_kind(scores.values))
 
 
-def _flat(scores: Scores, like: Scores, kind: str | None = None) -> Floats:
-    """All scores, or those of a kind, in the order of the layers of `like`."""
-    chosen = [scores.values[name] for name in like.values if kind in (None, kind_of(name))]
-    return np.concatenate([np.asarray(values, dtype=np.float64) for values in chosen])
+def flat(scores: Scores, kind: str | None = None, like: Scores | None = None) -> Floats:
+    """All scores, or those of a kind, layer by layer, in the order of the layers of `like`."""
+    names = [name for name in (like or scores).values if kind in (None, kind_of(name))]
+    return np.concatenate([np.asarray(scores.values[name], dtype=np.float64) for name in names])
 
 
 def _correlations(first: Scores, second: Scores) -> list[dict[str, Any]]:
     rows = []
-    for kind in (None, *_kinds(first)):
-        x, y = _flat(first, first, kind), _flat(second, first, kind)
-        rows.append(
-            {
-                "kind": kind or "all",
-                "units": len(x),
-                "spearman": spearman(x, y),
-                "kendall": kendall(x, y),
-            }
-        )
+    for kind in (None, *kinds_of(first)):
+        x, y = flat(first, kind), flat(second, kind, like=first)
+        correlations = {"spearman": spearman(x, y), "kendall": kendall(x, y)}
+        rows.append({"kind": kind or "all", "units": len(x), **correlations})
     return rows
 
 
 def _lowest(first: Scores, second: Scores) -> list[dict[str, Any]]:
-    total = sum(len(values) for values in first.values.values())
+    total = sum(map(len, first.values.values()))
     rows = []
     for count in sorted({max(1, round(share * total)) for share in SHARES}):
         shared = shared_units(first, second, count)
@@ -152,6 +140,16 @@ def shared_units(first: Scores, second: Scores, count: int, *, highest: bool = F
             return None
         chosen.append(set(order[:count]))
     return len(chosen[0] & chosen[1])
+
+
+def overlap_p(shared: int | None, count: int, total: int) -> float | None:
+    """Probability that two random sets of `count` out of `total` units share at least `shared`.
+
+    None where the number of shared units is undefined.
+    """
+    from scipy.stats import hypergeom
+
+    return None if shared is None else float(hypergeom.sf(shared - 1, total, count, count))
 
 
 def spearman(x: Floats, y: Floats) -> float | None:
@@ -212,15 +210,7 @@ def comparison_plot(scores: Sequence[Scores], path: Path) -> None:
     from compressor.report.plots import plot_style
 
     with plot_style("compare-scores"):
-        figure = comparison_figure(scores)
-        svg = path.suffix.lower() == ".svg"
-        # No date, so that the same scores draw the same file.
-        title = {"Title": PLOT_TITLE}
-        options: dict[str, Any] = {"dpi": 200, "metadata": title}
-        if svg:
-            options = {"metadata": title | {"Date": None}}
-        with written_at_once(path) as temporary:
-            figure.savefig(temporary, facecolor="white", **options)
+        save_figure(comparison_figure(scores), path, Title=PLOT_TITLE)
 
 
 def is_comparison_plot(path: Path) -> bool:
@@ -241,25 +231,20 @@ def comparison_figure(scores: Sequence[Scores]) -> Figure:
     for column, row in combinations(range(len(scores)), 2):
         axes = figure.add_subplot(size, size, (row - 1) * size + column + 1)
         _scatter(axes, scores[column], scores[row], next(pairs))
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=min(3, size + 1))
+    legend(figure, figure.axes[0], min(3, size + 1))
     return figure
 
 
 def _scatter(axes: Axes, first: Scores, second: Scores, pair: dict[str, Any]) -> None:
     from scipy.stats import rankdata
 
-    from compressor.report.plots import COLORS, FAINT
-
-    x, y = rankdata(_flat(first, first)), rankdata(_flat(second, first))
+    x, y = rankdata(flat(first)), rankdata(flat(second, like=first))
     kinds = np.array([kind_of(name) for name, values in first.values.items() for _ in values])
     axes.axline((0, 0), slope=1, color=FAINT, linewidth=1)
-    for kind, color, marker in zip(KINDS, COLORS, _MARKERS, strict=False):
-        chosen = kinds == kind
-        if chosen.any():
-            axes.scatter(
-                x[chosen], y[chosen], s=14, color=color, marker=marker, label=kind_label(kind)
-            )
+    for kind, color, marker in zip(KINDS, COLORS, MARKERS, strict=False):
+        here = kinds == kind
+        if here.any():
+            axes.scatter(x[here], y[here], s=14, color=color, marker=marker, label=kind_label(kind))
     axes.set_xlabel(f"rank by {pair['first']}")
     axes.set_ylabel(f"rank by {pair['second']}")
     value = numbers.fixed(pair["correlations"][0]["spearman"], 2, sign=True)

@@ -8,64 +8,97 @@ a scoring method's scores; layers may lose all of their heads.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import takewhile
-from typing import Any
+from typing import TYPE_CHECKING
 
 from compressor.budgets.units import HEADS, select
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
 from compressor.pipeline.inputs import encode
 from compressor.pipeline.repair import Repair
-from compressor.recovery import RecoveryMethod
 from compressor.report import numbers
-from compressor.report.facts import kind_label, metric_style, significant
-from compressor.study.job import (
-    Job,
-    answer,
-    dense_answers,
-    judge,
-    make_batches,
-    score,
-)
+from compressor.report.facts import kind_label
+from compressor.study.effects import Effect, MetricText
+from compressor.study.job import Job, answer, dense_answers, judge, make_batches, score
 from compressor.study.options import CurveStudy
 from compressor.study.output import Result, table
-from compressor.study.plotting import Line, draw_lines, legend, metric_label
+from compressor.study.plotting import Line, draw_lines, legend, panel
 from compressor.tasks import Batch
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def study(job: Job) -> Result:
+
+@dataclass(frozen=True)
+class Point:
+    """The effect of removing `removed` heads; `recovery` says what the repair did."""
+
+    removed: int
+    of: int
+    effect: Effect
+    recovery: str
+
+    @property
+    def is_worse(self) -> bool:
+        return self.effect.difference < 0 and self.effect.is_significant
+
+
+def study(job: Job[CurveStudy]) -> Result:
     """Remove more and more heads, of each kind and of all kinds, and measure each time."""
-    assert job.test is not None
-    request = job.request
-    assert isinstance(request, CurveStudy)
-    scores = score(
-        job, job.checkpoint, job.calibration, "scores", f"scoring with {job.method.name}"
-    )
-    batches = make_batches(job, job.checkpoint, job.test)
+    scores = score(job, job.checkpoint, job.rows.get("calibration"))
+    batches = make_batches(job, job.checkpoint, job.rows["test"])
     dense, whole = dense_answers(job, batches)
     full = Mask.full(job.checkpoint.attention)
     kinds = full.kinds()
-    lines: dict[str, list[dict[str, Any]]] = {}
+    lines: dict[str, list[Point]] = {}
     # A single kind is the same as all kinds.
     for pool in [*kinds, HEADS] if len(kinds) > 1 else kinds:
-        lines[pool] = []
-        for removed, mask in removals(scores, full, pool, request.points):
-            point = job.workspace.stage(
+        lines[pool] = [
+            job.workspace.stage(
                 f"{pool}-{removed}",
-                f"removing {removed} heads of {'all kinds' if pool == HEADS else kind_label(pool)}",
-                partial(_point, job, request.recovery, batches, dense, mask),
-                dict[str, Any],
+                f"removing {removed} heads of {_name(pool)}",
+                partial(_point, job, batches, dense, removed, full.total(pool), mask),
+                Point,
             )
-            of = full.total(pool)
-            lines[pool].append({"removed": removed, "of": of} | point)
-    data = {**job.facts(), **whole, "method": scores.method, "signature_scores": scores.signature}
-    data |= {
-        "recover": "+".join(step.name for step in request.recovery) or "none",
-        "resamples": job.testing.resamples,
-        "lines": lines,
+            for removed, mask in removals(scores, full, pool, job.request.points)
+        ]
+    repaired = "+".join(step.name for step in job.request.recovery)
+    data = {
+        **job.facts(),
+        **whole,
+        "method": scores.method,
+        "signature_scores": scores.signature,
+        "recover": repaired or "none",
+        "resamples": job.request.evaluation.resamples,
+        "lines": {
+            pool: [
+                {"removed": x.removed, "of": x.of, **asdict(x.effect), "recovery": x.recovery}
+                for x in points
+            ]
+            for pool, points in lines.items()
+        },
     }
-    return _result(job, data, lines)
+    metric = MetricText(job.metric)
+    return Result(
+        title=f"Quality of {job.checkpoint.name} against heads removed",
+        data=data,
+        sentences=[
+            f"All heads: {metric.label} {metric.value(data['dense'])}; heads removed in the order "
+            f"of {scores.signature}, {f'repaired ({repaired})' if repaired else 'not repaired'}.",
+            *(_harmless(pool, points) for pool, points in lines.items()),
+        ],
+        tables=[
+            table(
+                "95% interval of the change by paired bootstrap; two-sided p-values, not corrected "
+                "for the number of points.",
+                f"removed from, heads, share, {metric.label}, change, 95% interval, p",
+                [_cells(pool, x, metric) for pool, points in lines.items() for x in points],
+            )
+        ],
+        draw=lambda: _figure(metric, data["dense"], lines),
+    )
 
 
 def removals(
@@ -83,95 +116,67 @@ def removals(
 
 
 def _point(
-    job: Job,
-    repairs: Sequence[RecoveryMethod],
-    batches: list[Batch],
-    dense: list[str],
+    job: Job[CurveStudy],
+    batches: Sequence[Batch],
+    dense: Sequence[str],
+    removed: int,
+    of: int,
     mask: Mask,
-) -> dict[str, Any]:
-    recovery = ""
-    if mask.count() == mask.total():
-        answers = dense
-    elif repairs:
-        assert job.calibration is not None
-        examples = encode(job.calibration, job.checkpoint, job.task)
-        repair = Repair(repairs, job.checkpoint, examples, job.seed, job.device, job.progress)
-        repaired = repair.run(prune(job.checkpoint.model, job.checkpoint.attention, mask))
+) -> Point:
+    checkpoint, repairs, recovery = job.checkpoint, job.request.recovery, ""
+    answers = dense
+    if removed and repairs:
+        examples = encode(job.rows["calibration"], checkpoint, job.task)
+        seed = job.request.seed
+        repair = Repair(repairs, checkpoint, examples, seed, job.device, job.progress)
+        repaired = repair.run(prune(checkpoint.model, checkpoint.attention, mask))
         recovery = repaired.text
-        answers = answer(job, job.checkpoint, batches, len(dense), model=repaired.model)
-    else:
-        answers = answer(job, job.checkpoint, batches, len(dense), mask)
-    return judge(job, dense, answers) | {"recovery": recovery}
+        answers = answer(job, checkpoint, batches, model=repaired.model)
+    elif removed:
+        answers = answer(job, checkpoint, batches, mask)
+    return Point(removed, of, judge(job, dense, answers), recovery)
 
 
 def _name(pool: str) -> str:
     return "all kinds" if pool == HEADS else kind_label(pool)
 
 
-def _is_worse(point: dict[str, Any]) -> bool:
-    return point["difference"] < 0 and significant(point["p"], point["interval"])
-
-
-def _result(job: Job, data: dict[str, Any], lines: dict[str, list[dict[str, Any]]]) -> Result:
-    digits, label = metric_style(job.metric).digits, metric_label(job.metric)
-    rows = [
-        (
-            _name(pool),
-            f"{point['removed']} of {point['of']}",
-            numbers.percent(point["removed"], point["of"]),
-            numbers.fixed(point["value"], digits),
-            numbers.fixed(point["difference"], digits, sign=True),
-            numbers.interval(tuple(point["interval"]), digits, sign=True),
-            numbers.p_value(point["p"]),
-        )
-        for pool, points in lines.items()
-        for point in points
-    ]
-    sentences = [
-        f"All heads: {label} {numbers.fixed(data['dense'], digits)}; heads removed in the order of "
-        f"{data['signature_scores']}"
-        + (f", repaired ({data['recover']})." if data["recover"] != "none" else ", not repaired."),
-    ]
-    for pool, points in lines.items():
-        harmless = takewhile(lambda one: not _is_worse(one), points)
-        most = max((point["removed"] for point in harmless), default=0)
-        sentences.append(
-            f"{_name(pool).capitalize()}: with up to {most} of {points[0]['of']} heads removed, no "
-            "point is significantly worse than dense."
-        )
-    return Result(
-        title=f"Quality of {job.checkpoint.name} against heads removed",
-        data=data,
-        sentences=sentences,
-        tables=[
-            table(
-                "95% interval of the change by paired bootstrap; two-sided p-values, not corrected "
-                "for the number of points.",
-                f"removed from, heads, share, {label}, change, 95% interval, p",
-                rows,
-            )
-        ],
-        draw=lambda: _figure(job, data["dense"], lines),
+def _harmless(pool: str, points: Sequence[Point]) -> str:
+    harmless = takewhile(lambda point: not point.is_worse, points)
+    most = max((point.removed for point in harmless), default=0)
+    return (
+        f"{_name(pool).capitalize()}: with up to {most} of {points[0].of} heads removed, no "
+        "point is significantly worse than dense."
     )
 
 
-def _figure(job: Job, dense: float, lines: dict[str, list[dict[str, Any]]]) -> Any:
-    from matplotlib.figure import Figure
+def _cells(pool: str, point: Point, metric: MetricText) -> tuple[str, ...]:
+    effect = point.effect
+    return (
+        _name(pool),
+        f"{point.removed} of {point.of}",
+        numbers.percent(point.removed, point.of),
+        metric.value(effect.value),
+        metric.change(effect.difference),
+        metric.interval(effect.interval),
+        numbers.p_value(effect.p),
+    )
 
-    figure = Figure(figsize=(5.6, 4.0), layout="constrained")
-    axes = figure.add_subplot()
+
+def _figure(metric: MetricText, dense: float, lines: dict[str, list[Point]]) -> Figure:
+    figure, axes = panel(5.6, 4.0)
     drawn = [
         Line(
             _name(pool),
-            [100 * point["removed"] / point["of"] for point in points],
-            [point["value"] for point in points],
-            [(dense + point["interval"][0], dense + point["interval"][1]) for point in points],
+            [100 * point.removed / point.of for point in points],
+            [point.effect.value for point in points],
+            [(dense + x.effect.interval[0], dense + x.effect.interval[1]) for x in points],
         )
         for pool, points in lines.items()
     ]
     draw_lines(axes, drawn, dense)
     axes.set_xlabel("heads removed (%)")
-    axes.set_ylabel(metric_label(job.metric))
+    axes.set_ylabel(metric.label)
     axes.set_title("bands: 95% interval of the change", loc="left", fontsize=9)
     legend(figure, axes)
     return figure

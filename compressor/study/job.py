@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from torch import nn
 
+from compressor.errors import InputError
 from compressor.evaluation import compare, main_metric
-from compressor.importance import ScoringMethod
+from compressor.importance import ScoringJob
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files, resolve
-from compressor.model.sublayers import Mask, Scores
+from compressor.model.memory import trim_memory
+from compressor.model.sublayers import Mask, Scores, Sublayer
 from compressor.model.surgery import gated, mask_gates
 from compressor.options.bounds import MINIMUM_ROWS
 from compressor.pipeline.inputs import (
@@ -28,45 +31,36 @@ from compressor.pipeline.score import Scorer
 from compressor.progress import Progress
 from compressor.request.sections import CalibrationData, Columns, ModelSection
 from compressor.request.validate import check_options, require_rows
+from compressor.storage.files import require_directory
 from compressor.storage.hashes import fingerprint
 from compressor.storage.version import __version__
 from compressor.storage.workspace import STATE, Workspace, open_workspace
-from compressor.study.options import StudyRequest, Testing
-from compressor.study.output import PREFIX, require_output
+from compressor.study.effects import Effect
+from compressor.study.options import MeasuringStudy, StudyRequest
+from compressor.study.output import PREFIX
 from compressor.tasks import TASKS, Batch, Rows, Task, count_shared, count_truncated
 from compressor.tasks.tables import read_text
 
-RECORD = "run.json"  # the file in which a workspace keeps the options of its run
+Request = TypeVar("Request", bound=StudyRequest, covariant=True)
 
 
 @dataclass(frozen=True)
-class Job:
-    """The inputs of a study, opened; `checkpoint` is dense, of several the last."""
+class Job(Generic[Request]):
+    """The inputs of a study, opened.
 
-    request: StudyRequest
+    Args:
+        checkpoint: dense; of several the last.
+        rows: `calibration`, `other` and `test`, as far as they are given.
+        shared_rows: how many test rows are calibration rows too.
+    """
+
+    request: Request
     checkpoint: Checkpoint
-    calibration: Rows | None
-    other: Rows | None
-    test: Rows | None
-    shared_rows: int  # test rows whose texts are calibration rows too
+    rows: Mapping[str, Rows]
+    shared_rows: int
     device: str
     workspace: Workspace
     progress: Progress
-
-    @property
-    def seed(self) -> int:
-        return self.request.seed
-
-    @property
-    def testing(self) -> Testing:
-        """How quality is measured."""
-        return getattr(self.request, "evaluation", Testing())
-
-    @property
-    def method(self) -> ScoringMethod:
-        """The scoring method of a study that scores."""
-        assert self.request.scoring is not None
-        return self.request.scoring
 
     @property
     def task(self) -> Task:
@@ -79,11 +73,9 @@ class Job:
 
     def facts(self) -> dict[str, Any]:
         """What was studied, for the JSON file."""
-        rows = {"calibration": self.calibration, "other": self.other, "test": self.test}
         sources = {
             name: {"files": given.files, "rows": len(given.sources), "sha256": given.sha256}
-            for name, given in rows.items()
-            if given is not None
+            for name, given in self.rows.items()
         }
         return {
             "schema": 1,
@@ -92,57 +84,58 @@ class Job:
             "model": self.checkpoint.name,
             "revision": self.checkpoint.revision,
             "heads": {layer.name: layer.units for layer in self.checkpoint.attention},
-            "seed": self.seed,
+            "seed": self.request.seed,
             "shared_rows": self.shared_rows,
             **sources,
         }
 
 
-def prepare(request: StudyRequest, output: Path, progress: Progress) -> Job:
+def prepare(request: StudyRequest, output: Path, progress: Progress) -> Job[StudyRequest]:
     """Open and check everything before the first long computation."""
-    require_output(output)
+    _require_output(output)
     device = pick_device(request.device, progress)
     checkpoint = open_model(request, request.checkpoints[-1])
     task = TASKS[checkpoint.task]
-    columns = request.rows
-    check_options([columns], task, checkpoint.name)
-    if isinstance(columns, CalibrationData):
-        require_rows(request.scoring, [], columns)
-    calibration, other, test = (
-        _read(columns, checkpoint, task, name) for name in ("calibration", "other", "test")
-    )
+    check_options([request.data], task, checkpoint.name)
+    if isinstance(request.data, CalibrationData):
+        require_rows(request.scoring, [], request.data)
+    rows = _read(request.data, checkpoint, task)
+    calibration, test = rows.get("calibration"), rows.get("test")
     shared = count_shared(test, calibration) if calibration and test else 0
     warn_of_shared_rows(DataRows(calibration, test, shared), progress)
     pruned, conllu = (getattr(request, name, None) for name in ("pruned", "conllu"))
     others = [*request.checkpoints[:-1], *([] if pruned is None else [pruned])]
     directories = [checkpoint.directory, *map(resolve, others)]
+    if conllu is not None:
+        read_text(conllu)  # raises InputError if it cannot be read
     identity = {
         "study": request.name,
         **request.model_dump(mode="json"),
         "device": device,
         "version": __version__,
         "weights": [fingerprint(checkpoint_files(directory)) for directory in directories],
-        "data_sha256": [rows and rows.sha256 for rows in (calibration, other, test)],
-        "conllu_sha256": None if conllu is None else fingerprint([_file(conllu)]),
+        "data_sha256": {name: given.sha256 for name, given in rows.items()},
+        "conllu_sha256": None if conllu is None else fingerprint([Path(conllu)]),
     }
     root = output / STATE / f"{PREFIX}{request.name}"
     workspace = open_workspace(root, identity, progress, output)
-    return Job(request, checkpoint, calibration, other, test, shared, device, workspace, progress)
+    return Job(request, checkpoint, rows, shared, device, workspace, progress)
 
 
-def discard_unused(workspace: Workspace, output: Path) -> None:
-    """Remove the state of a study that failed before its first result.
+def _require_output(output: Path) -> None:
+    """Check that studies can be written to a directory.
 
-    Its options can then be corrected without another output directory.
+    Raises:
+        InputError: it holds something other than studies, or cannot be written.
     """
-    record, *others = sorted(workspace.state.iterdir(), key=lambda path: path.name != RECORD)
-    if record.name != RECORD or others:
+    require_directory(output)
+    if not output.exists() or any((output / STATE).glob(f"{PREFIX}*")):
         return
-    record.unlink()
-    for directory in (workspace.state, *workspace.state.parents):
-        if directory == output or any(directory.iterdir()):
-            return
-        directory.rmdir()
+    if any(path.name != STATE for path in output.iterdir()):
+        raise InputError(
+            f"{output} is not empty and holds no study; choose another --output",
+            id="output-not-empty",
+        )
 
 
 def open_model(request: StudyRequest, path: str) -> Checkpoint:
@@ -151,29 +144,26 @@ def open_model(request: StudyRequest, path: str) -> Checkpoint:
     Raises:
         InputError: it cannot be loaded, or has lost heads already.
     """
-    return load(ModelSection(path=path, **request.access.access()))
+    return load(ModelSection(path=path, **request.model.access()))
 
 
-def _file(path: str) -> Path:
-    read_text(path)  # raises InputError if it cannot be read
-    return Path(path)
+def _read(columns: Columns, checkpoint: Checkpoint, task: Task) -> dict[str, Rows]:
+    """The rows of a request's files, as far as it names them."""
+    specs = {name: getattr(columns, name, None) for name in ("calibration", "other", "test")}
+    return {
+        name: task.read_rows(
+            spec,
+            labels=task.label_names(checkpoint.model.config),
+            minimum=MINIMUM_ROWS,
+            limit=getattr(columns, "test_rows" if name == "test" else "calibration_rows"),
+            **columns.columns(),
+        )
+        for name, spec in specs.items()
+        if spec is not None
+    }
 
 
-def _read(columns: Columns, checkpoint: Checkpoint, task: Task, name: str) -> Rows | None:
-    """The rows of one of a request's files; None where it has none of that name."""
-    spec = getattr(columns, name, None)
-    if spec is None:
-        return None
-    return task.read_rows(
-        spec,
-        labels=task.label_names(checkpoint.model.config),
-        minimum=MINIMUM_ROWS,
-        limit=getattr(columns, "test_rows" if name == "test" else "calibration_rows"),
-        **columns.columns(),
-    )
-
-
-def make_batches(job: Job, checkpoint: Checkpoint, rows: Rows) -> list[Batch]:
+def make_batches(job: Job[StudyRequest], checkpoint: Checkpoint, rows: Rows) -> list[Batch]:
     """Batches of all rows on the CPU; reports how many rows had to be cut."""
     examples = encode(rows, checkpoint, job.task)
     cut = count_truncated(examples)
@@ -185,92 +175,124 @@ def make_batches(job: Job, checkpoint: Checkpoint, rows: Rows) -> list[Batch]:
     return batches
 
 
-def score(job: Job, checkpoint: Checkpoint, rows: Rows | None, name: str, title: str) -> Scores:
+def score(
+    job: Job[StudyRequest],
+    checkpoint: Checkpoint,
+    rows: Rows | None,
+    name: str = "scores",
+    title: str = "",
+) -> Scores:
     """Scores of all heads by the study's method, a stage of its own."""
+    method = job.request.scoring
+    assert method is not None
 
     def compute() -> dict[str, Any]:
         fitted = Fitted([], [])
         if rows is not None:
             fitted = Fitted(encode(rows, checkpoint, job.task), rows.targets)
-        scorer = Scorer(
-            job.method, checkpoint, checkpoint.attention, fitted, job.seed, job.device, job.progress
-        )
-        scores = scorer.score(Mask.full(checkpoint.attention))
-        return scores.to_json()
+        layers, seed = checkpoint.attention, job.request.seed
+        scorer = Scorer(method, checkpoint, layers, fitted, seed, job.device, job.progress)
+        return scorer.score(Mask.full(layers)).to_json()
 
+    title = title or f"scoring with {method.name}"
     return Scores.from_json(job.workspace.stage(name, title, compute, dict[str, Any]))
 
 
+@contextmanager
+def _on_device(job: Job[StudyRequest], model: nn.Module) -> Iterator[None]:
+    model.to(job.device)
+    try:
+        yield
+    finally:
+        model.to("cpu")
+        trim_memory()
+
+
+@contextmanager
+def scoring(
+    job: Job[StudyRequest],
+    model: nn.Module,
+    layers: Sequence[Sublayer],
+    batches: Sequence[Batch],
+    steps: str = "passes",
+) -> Iterator[ScoringJob]:
+    """A model, on the study's device within the block, with batches to look at its heads on.
+
+    Args:
+        steps: what progress counts.
+    """
+    with _on_device(job, model):
+        yield ScoringJob(
+            model=model,
+            layers=layers,
+            mask=Mask.full(layers),
+            batches=batches,
+            task=job.task,
+            tokenizer=job.checkpoint.tokenizer,
+            device=job.device,
+            progress=lambda done, total: job.progress.update(steps, done, total),
+        )
+
+
 def answer(
-    job: Job,
+    job: Job[MeasuringStudy],
     checkpoint: Checkpoint,
     batches: Sequence[Batch],
-    rows: int,
     mask: Mask | None = None,
     model: nn.Module | None = None,
 ) -> list[str]:
     """What a model answers to all rows, in their order.
 
     Args:
-        rows: how many there are.
         mask: without the heads to silence; None keeps all.
         model: to use instead of the checkpoint's.
     """
     model = checkpoint.model if model is None else model
-    by_row = [""] * rows  # batches are sorted by length
     gates = {} if mask is None else mask_gates(mask)
-    done = 0
-    model.to(job.device)
-    try:
-        with gated(model, checkpoint.attention, gates):
-            for batch in batches:
-                answers = job.task.predict(
-                    model, batch.to(job.device), checkpoint.tokenizer, job.testing.num_beams
-                )
-                for row, text in zip(batch.rows, answers, strict=True):
-                    by_row[row] = text
-                done += len(batch.rows)
-                job.progress.update("rows", done, rows)
-    finally:
-        model.to("cpu")
+    done, total = 0, sum(len(batch.rows) for batch in batches)
+    by_row = [""] * total  # batches are sorted by length
+    beams = job.request.evaluation.num_beams
+    with _on_device(job, model), gated(model, checkpoint.attention, gates):
+        for batch in batches:
+            answers = job.task.predict(model, batch.to(job.device), checkpoint.tokenizer, beams)
+            for row, text in zip(batch.rows, answers, strict=True):
+                by_row[row] = text
+            done += len(batch.rows)
+            job.progress.update("rows", done, total)
     return by_row
 
 
-def judge(job: Job, dense: Sequence[str], answers: Sequence[str]) -> dict[str, Any]:
-    """The metric's change from `dense` on the test rows, see `compressor.evaluation.compare`.
-
-    Returns:
-        `dense`, `value`, `difference` and its 95 % `interval`, in points; `p`, two-sided; and
-        `metrics`, all metrics of the task.
-    """
-    assert job.test is not None
+def judge(job: Job[MeasuringStudy], dense: Sequence[str], answers: Sequence[str]) -> Effect:
+    """The metric's change from the dense model's answers to the test rows."""
+    evaluation, test = job.request.evaluation, job.rows["test"]
     comparisons = compare(
-        job.test.task, dense, answers, job.test.targets,
-        resamples=job.testing.resamples, seed=job.seed,
+        test.task, dense, answers, test.targets,
+        resamples=evaluation.resamples, seed=job.request.seed,
     )  # fmt: skip
     main = next(one for one in comparisons if one.metric == job.metric)
-    return {
-        "dense": main.dense,
-        "value": main.pruned,
-        "difference": main.difference,
-        "interval": list(main.interval),
-        "p": main.p_value,
-        "metrics": {one.metric: one.pruned for one in comparisons},
-    }
+    return Effect(
+        dense=main.dense,
+        value=main.pruned,
+        difference=main.difference,
+        interval=main.interval,
+        p=main.p_value,
+        metrics={one.metric: one.pruned for one in comparisons},
+    )
 
 
-def dense_answers(job: Job, batches: Sequence[Batch]) -> tuple[list[str], dict[str, Any]]:
+def dense_answers(
+    job: Job[MeasuringStudy], batches: Sequence[Batch]
+) -> tuple[list[str], dict[str, Any]]:
     """The dense model's answers to the test rows, and their value in the main metric."""
-    rows = job.test
-    assert rows is not None
+    rows = job.rows["test"]
     answers: list[str] = job.workspace.stage(
         "answers-dense",
         f"evaluating all heads on {len(rows.sources)} rows",
-        lambda: answer(job, job.checkpoint, batches, len(rows.sources)),
+        lambda: answer(job, job.checkpoint, batches),
         list[str],
     )
     labels = job.task.label_names(job.checkpoint.model.config)
     value, signature = main_metric(job.task.name, answers, rows.targets, labels)
     searches = "--num-beams" in job.task.options
-    search = f"|beams:{job.testing.num_beams or 1}" if searches else ""
-    return answers, {"metric": job.metric, "dense": value, "signature": f"{signature}{search}"}
+    beams = f"|beams:{job.request.evaluation.num_beams or 1}" if searches else ""
+    return answers, {"metric": job.metric, "dense": value, "signature": f"{signature}{beams}"}

@@ -6,16 +6,22 @@ the metric is measured on test rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from compressor.errors import UsageError
-from compressor.importance import ScoringJob
 from compressor.importance.ablation_runs import losses_alone
 from compressor.model.sublayers import Mask, Sublayer
-from compressor.report import numbers
-from compressor.report.facts import kind_label, metric_style
-from compressor.study.heads import MARKS, corrected, mark, significance, significance_sentences
+from compressor.report.facts import kind_label
+from compressor.study.effects import (
+    MARKS,
+    Effect,
+    MetricText,
+    corrected,
+    count_significant,
+    significance_sentences,
+)
 from compressor.study.job import (
     Job,
     answer,
@@ -23,47 +29,90 @@ from compressor.study.job import (
     judge,
     make_batches,
     score,
+    scoring,
 )
+from compressor.study.options import LayersStudy
 from compressor.study.output import Result, table
-from compressor.study.plotting import COLORS, MARKERS, by_kind, metric_label, point_label
+from compressor.study.plotting import COLORS, MARKERS, by_kind, legend, panel
 from compressor.tasks import Batch
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-def study(job: Job) -> Result:
+
+def study(job: Job[LayersStudy]) -> Result:
     """Remove all heads of a layer but its best one, and compare with the dense model."""
-    assert job.test is not None
     best, how = _best_heads(job)
-    batches = make_batches(job, job.checkpoint, job.test)
+    batches = make_batches(job, job.checkpoint, job.rows["test"])
     dense, whole = dense_answers(job, batches)
-    measured: list[dict[str, Any]] = []
-    for layer in job.checkpoint.attention:
-        measured.append(
-            job.workspace.stage(
-                f"alone-{layer.name}",
-                f"leaving {layer.name} one of {layer.units} heads",
-                partial(_layer, job, batches, dense, layer, best[layer.name]),
-                dict[str, Any],
-            )
+    layers = job.checkpoint.attention
+    effects = [
+        job.workspace.stage(
+            f"alone-{layer.name}",
+            f"leaving {layer.name} one of {layer.units} heads",
+            partial(_layer, job, batches, dense, layer, best[layer.name]),
+            Effect,
         )
-    data = {**job.facts(), **whole, "chosen_by": how, "resamples": job.testing.resamples}
-    tests = corrected(measured)
-    data |= significance(tests) | {"layers": tests}
-    return _result(job, data, tests)
+        for layer in layers
+    ]
+    tests = corrected(effects)
+    metric = MetricText(job.metric)
+    data = {
+        **job.facts(),
+        **whole,
+        "chosen_by": how,
+        "resamples": job.request.evaluation.resamples,
+        **count_significant(tests),
+        "layers": [
+            {"layer": x.name, "heads": x.units, "head": best[x.name], **test.to_json()}
+            for x, test in zip(layers, tests, strict=True)
+        ],
+    }
+    by_layer = {layer.name: effect for layer, effect in zip(layers, effects, strict=True)}
+    worst, loss = min(
+        ((name, effect.difference) for name, effect in by_layer.items()), key=lambda pair: pair[1]
+    )
+    return Result(
+        title=f"One head per layer of {job.checkpoint.name}",
+        data=data,
+        sentences=[
+            f"All heads: {metric.label} {metric.value(data['dense'])}; each layer's one head "
+            f"chosen by {how}.",
+            f"The largest loss is in {worst}: {metric.change(loss)}."
+            if loss < 0
+            else "No layer loses anything.",
+            *significance_sentences(data, "layers"),
+        ],
+        tables=[
+            table(
+                f"One layer at a time keeps its best head alone, the others all heads; {MARKS}.",
+                f"layer, head kept, {metric.label}, change, 95% interval, p, p (BH), p (Holm)",
+                [
+                    (
+                        x.name,
+                        f"{best[x.name]} of {x.units}",
+                        metric.value(test.effect.value),
+                        *metric.cells(test, test.mark),
+                    )
+                    for x, test in zip(layers, tests, strict=True)
+                ],
+            )
+        ],
+        draw=lambda: _figure(metric, by_layer),
+    )
 
 
-def _best_heads(job: Job) -> tuple[dict[str, int], str]:
+def _best_heads(job: Job[LayersStudy]) -> tuple[dict[str, int], str]:
     """The head that each layer keeps: the best one alone or, with a method, by its score.
 
     Returns:
         Layer name -> head, and how the heads were chosen, in words.
     """
     if job.request.scoring is not None:
-        scores = score(
-            job, job.checkpoint, job.calibration, "scores", f"scoring with {job.method.name}"
-        )
+        scores = score(job, job.checkpoint, job.rows.get("calibration"))
         best = {name: values.index(max(values)) for name, values in scores.values.items()}
         return best, f"highest score: {scores.signature}"
-    if job.calibration is None:
+    if "calibration" not in job.rows:
         raise UsageError(
             "`compress study layers` needs --calibration FILE to choose each layer's head on",
             id="calibration-missing",
@@ -75,96 +124,46 @@ def _best_heads(job: Job) -> tuple[dict[str, int], str]:
     return best, "lowest loss on the calibration rows of the head alone in its layer"
 
 
-def _losses(job: Job) -> dict[str, list[float]]:
-    assert job.calibration is not None
+def _losses(job: Job[LayersStudy]) -> dict[str, list[float]]:
     checkpoint = job.checkpoint
-    scoring = ScoringJob(
-        model=checkpoint.model.to(job.device),
-        layers=checkpoint.attention,
-        mask=Mask.full(checkpoint.attention),
-        batches=make_batches(job, checkpoint, job.calibration),
-        task=job.task,
-        device=job.device,
-        progress=lambda done, total: job.progress.update("passes", done, total),
-    )
-    try:
-        return losses_alone(scoring)
-    finally:
-        checkpoint.model.to("cpu")
+    batches = make_batches(job, checkpoint, job.rows["calibration"])
+    with scoring(job, checkpoint.model, checkpoint.attention, batches) as subject:
+        return losses_alone(subject)
 
 
 def _layer(
-    job: Job, batches: list[Batch], dense: list[str], layer: Sublayer, head: int
-) -> dict[str, Any]:
+    job: Job[LayersStudy],
+    batches: Sequence[Batch],
+    dense: Sequence[str],
+    layer: Sublayer,
+    head: int,
+) -> Effect:
     others = [(layer.name, other) for other in range(layer.units) if other != head]
     mask = Mask.full(job.checkpoint.attention).without(others)
-    answers = answer(job, job.checkpoint, batches, len(dense), mask)
-    return {"layer": layer.name, "heads": layer.units, "head": head} | judge(job, dense, answers)
+    return judge(job, dense, answer(job, job.checkpoint, batches, mask))
 
 
-def _result(job: Job, data: dict[str, Any], tests: list[dict[str, Any]]) -> Result:
-    digits, label = metric_style(job.metric).digits, metric_label(job.metric)
-    rows = [
-        (
-            one["layer"],
-            f"{one['head']} of {one['heads']}",
-            numbers.fixed(one["value"], digits),
-            numbers.fixed(one["difference"], digits, sign=True) + mark(one),
-            numbers.interval(tuple(one["interval"]), digits, sign=True),
-            *(numbers.p_value(one[p]) for p in ("p", "p_bh", "p_holm")),
-        )
-        for one in tests
-    ]
-    worst = min(tests, key=lambda one: one["difference"])
-    sentences = [
-        f"All heads: {label} {numbers.fixed(data['dense'], digits)}; each layer's one head chosen "
-        f"by {data['chosen_by']}.",
-        f"The largest loss is in {worst['layer']}: "
-        f"{numbers.fixed(worst['difference'], digits, sign=True)}."
-        if worst["difference"] < 0
-        else "No layer loses anything.",
-        *significance_sentences(data, "layers"),
-    ]
-    return Result(
-        title=f"One head per layer of {job.checkpoint.name}",
-        data=data,
-        sentences=sentences,
-        tables=[
-            table(
-                f"One layer at a time keeps its best head alone, the others all heads; {MARKS}.",
-                f"layer, head kept, {label}, change, 95% interval, p, p (BH), p (Holm)",
-                rows,
-            )
-        ],
-        draw=lambda: _figure(job, tests),
-    )
-
-
-def _figure(job: Job, tests: list[dict[str, Any]]) -> Any:
-    from matplotlib.figure import Figure
+def _figure(metric: MetricText, effects: dict[str, Effect]) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
-    axes = figure.add_subplot()
+    figure, axes = panel(5.2, 3.4)
     axes.axhline(0, color="#666666", linestyle="--", linewidth=1.2)
-    by_name = {one["layer"]: one for one in tests}
-    kinds = by_kind(list(by_name))
+    kinds = by_kind(effects)
     for i, (kind, names) in enumerate(kinds.items()):
         # Kinds beside each other, not on top of each other.
         shift = 0.12 * (i - (len(kinds) - 1) / 2)
         for x, name in enumerate(names):
-            axes.plot([x + shift] * 2, by_name[name]["interval"], color=COLORS[i], marker="_")
+            axes.plot([x + shift] * 2, effects[name].interval, color=COLORS[i], marker="_")
         axes.plot(
             [x + shift for x in range(len(names))],
-            [by_name[name]["difference"] for name in names],
+            [effects[name].difference for name in names],
             MARKERS[i],
             color=COLORS[i],
             label=kind_label(kind),
         )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("layer that has one head left")
-    axes.set_ylabel(f"change in {point_label(job.metric)}")
+    axes.set_ylabel(f"change in {metric.unit}")
     axes.set_title("bars: 95% interval", loc="left", fontsize=9)
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=2)
+    legend(figure, axes)
     return figure

@@ -1,4 +1,4 @@
-"""What each study takes: a request class for each, one line each in `STUDIES`."""
+"""What each study takes: a request class for each, which names the function that does it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from compressor.errors import UsageError
 from compressor.importance import ScoringMethod
 from compressor.options.bounds import MINIMUM_ROWS, MOST_BEAMS, MOST_RESAMPLES
 from compressor.options.declare import Section, option
+from compressor.options.table import Table
 from compressor.recovery.reconstruct import Reconstruct
 from compressor.request.methods import DEFAULT_METHOD, AnyScoring
 from compressor.request.sections import (
@@ -51,28 +52,29 @@ class Rows(Data):
     test: str = _TEST
 
 
+class TrainingModels(Access):
+    """Checkpoints of one training."""
+
+    path: list[str] = option(
+        flag="--checkpoint", min_length=2, help="A checkpoint; repeat in the order of training."
+    )
+
+
 class StudyRequest(Section):
     """What all studies take."""
 
     name: ClassVar[str]
     function: ClassVar[str]  # `module:function`
+    model: ModelSection | TrainingModels
+    data: Columns
     seed: int = SEED
     device: Device = DEVICE
 
     @property
     def checkpoints(self) -> list[str]:
         """The models to study; of several, the last is the main one."""
-        return [self.access.path]
-
-    @property
-    def access(self) -> Any:
-        """How to open checkpoints."""
-        return getattr(self, "model")  # noqa: B009 - declared by the subclasses that have one
-
-    @property
-    def rows(self) -> Columns:
-        """Data files and their columns."""
-        return getattr(self, "data")  # noqa: B009 - likewise
+        path = self.model.path
+        return [path] if isinstance(path, str) else path
 
     @property
     def scoring(self) -> ScoringMethod | None:
@@ -80,24 +82,28 @@ class StudyRequest(Section):
         return getattr(self, "method", None)
 
 
-class HeadsStudy(StudyRequest):
+class MeasuringStudy(StudyRequest):
+    """What studies of quality take."""
+
+    evaluation: Testing = Testing()
+
+
+class HeadsStudy(MeasuringStudy):
     """Quality with each head removed alone."""
 
     name = "heads"
     function = "compressor.study.heads:study"
     model: ModelSection
     data: TestRows
-    evaluation: Testing = Testing()
 
 
-class LayersStudy(StudyRequest):
+class LayersStudy(MeasuringStudy):
     """Quality with all heads of a layer removed but one."""
 
     name = "layers"
     function = "compressor.study.layers:study"
     model: ModelSection
     data: Rows
-    evaluation: Testing = Testing()
     method: AnyScoring | None = option(
         None, flag="--method", help="Keep the head with the highest score. Default: the best head."
     )
@@ -116,14 +122,13 @@ def _percentages(value: Any) -> Any:
     return numbers
 
 
-class CurveStudy(StudyRequest):
+class CurveStudy(MeasuringStudy):
     """Quality against heads removed, of each kind and of all kinds."""
 
     name = "curve"
     function = "compressor.study.curve:study"
     model: ModelSection
     data: Rows
-    evaluation: Testing = Testing()
     method: AnyScoring = _METHOD
     # Training at every point would take hours.
     recovery: list[Reconstruct] = option(
@@ -153,32 +158,19 @@ class AgreementStudy(StudyRequest):
     method: AnyScoring = _METHOD
 
 
-class TrainingModels(Access):
-    """Checkpoints of one training."""
-
-    path: list[str] = option(
-        flag="--checkpoint", min_length=2, help="A checkpoint; repeat in the order of training."
-    )
-
-
-class TrainingStudy(StudyRequest):
+class TrainingStudy(MeasuringStudy):
     """How the ranking of heads and the cost of pruning change over a training."""
 
     name = "training"
-    function = "compressor.study.training:study"
+    function = "compressor.study.over_training:study"
     model: TrainingModels
     data: Rows
-    evaluation: Testing = Testing()
     method: AnyScoring = _METHOD
     points: list[int] = option(
         list(range(0, 100, 20)), help="Percentages of heads to remove, as in 0,20,40."
     )
 
     _points = field_validator("points", mode="before")(_percentages)
-
-    @property
-    def checkpoints(self) -> list[str]:
-        return self.model.path
 
 
 class RolesStudy(StudyRequest):
@@ -195,9 +187,5 @@ class RolesStudy(StudyRequest):
     )
 
 
-STUDIES: dict[str, type[StudyRequest]] = {
-    study.name: study
-    for study in (
-        HeadsStudy, LayersStudy, CurveStudy, AgreementStudy, TrainingStudy, RolesStudy,
-    )
-}  # fmt: skip
+_REQUESTS = (HeadsStudy, LayersStudy, CurveStudy, AgreementStudy, TrainingStudy, RolesStudy)
+STUDIES: Table[type[StudyRequest]] = Table("study", {study.name: study for study in _REQUESTS})

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compressor.errors import InputError
 from compressor.report import phrases
 from compressor.report.markdown import bullets, escape, render_table
 from compressor.report.table import Column, ReportTable
 from compressor.report.text_table import render_table as text_of
-from compressor.storage.files import require_directory, write_at_once, write_json, written_at_once
-from compressor.storage.workspace import STATE
+from compressor.storage.files import write_at_once, write_json, written_at_once
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,22 +54,6 @@ def table(
     return ReportTable(key="", caption=caption, columns=columns, rows=tuple(rows))
 
 
-def require_output(output: Path) -> None:
-    """Check that studies can be written to a directory.
-
-    Raises:
-        InputError: it holds something other than studies, or cannot be written.
-    """
-    require_directory(output)
-    if not output.exists() or any((output / STATE).glob(f"{PREFIX}*")):
-        return
-    if any(path.name != STATE for path in output.iterdir()):
-        raise InputError(
-            f"{output} is not empty and holds no study; choose another --output",
-            id="output-not-empty",
-        )
-
-
 def write_result(result: Result, study: str, output: Path) -> None:
     """Write all four files of a study."""
     from compressor.report.plots import plot_style
@@ -79,13 +61,23 @@ def write_result(result: Result, study: str, output: Path) -> None:
     stem = output / f"{PREFIX}{study}"
     with plot_style(stem.name):
         figure = result.draw()
-        with written_at_once(stem.with_suffix(".png")) as temporary:
-            figure.savefig(temporary, facecolor="white", dpi=200)
-        with written_at_once(stem.with_suffix(".svg")) as temporary:
-            # Without a date, the same results give the same file.
-            figure.savefig(temporary, facecolor="white", metadata={"Date": None})
+        for suffix in (".png", ".svg"):
+            save_figure(figure, stem.with_suffix(suffix))
     write_at_once(stem.with_suffix(".md"), render_markdown(result, f"{stem.name}.png"))
     write_json(stem.with_suffix(".json"), result.data)
+
+
+def save_figure(figure: Figure, path: Path, **metadata: Any) -> None:
+    """Write a figure as PNG (200 dpi) or SVG, by the ending; the same figure is the same file.
+
+    Args:
+        metadata: for the file, such as its `Title`.
+    """
+    options: dict[str, Any] = {"dpi": 200}
+    if path.suffix.lower() == ".svg":
+        options, metadata = {}, metadata | {"Date": None}
+    with written_at_once(path) as staged:
+        figure.savefig(staged, facecolor="white", metadata=metadata, **options)
 
 
 def render_markdown(result: Result, plot: str) -> str:

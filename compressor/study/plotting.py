@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from compressor.model.sublayers import KINDS, kind_of
-from compressor.report.facts import kind_label, metric_style
+from compressor.report.facts import kind_label
 from compressor.report.plots import COLORS, DENSE, INK
 
 if TYPE_CHECKING:
@@ -31,18 +31,6 @@ class Line:
     bands: Sequence[tuple[float, float]] = ()
 
 
-def metric_label(metric: str) -> str:
-    """`BLEU`, `accuracy (%)`."""
-    style = metric_style(metric)
-    return f"{style.label} ({style.unit})" if style.unit else style.label
-
-
-def point_label(metric: str) -> str:
-    """The unit of a difference in the metric: `BLEU`, `points of accuracy`."""
-    style = metric_style(metric)
-    return f"points of {style.label}" if style.unit == "%" else style.label
-
-
 def draw_lines(axes: Axes, lines: Sequence[Line], dense: float | None = None) -> None:
     """Lines with markers, colors and shaded bands; a dashed one for the dense model."""
     if dense is not None:
@@ -55,14 +43,23 @@ def draw_lines(axes: Axes, lines: Sequence[Line], dense: float | None = None) ->
             axes.fill_between(line.x, low, high, color=color, alpha=0.15, linewidth=0)
 
 
+def panel(width: float, height: float) -> tuple[Figure, Axes]:
+    """A figure of one panel; sizes in inches."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()
+
+
 def legend(figure: Figure, axes: Axes, columns: int = 2) -> None:
     """Put the legend of some axes above the figure."""
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper left", ncols=columns)
 
 
-def by_kind(names: Sequence[str]) -> dict[str, list[str]]:
+def by_kind(names: Iterable[str]) -> dict[str, list[str]]:
     """Layer names by kind of sublayer, in the canonical order."""
+    names = list(names)
     groups = {kind: [name for name in names if kind_of(name) == kind] for kind in KINDS}
     return {kind: layers for kind, layers in groups.items() if layers}
 
@@ -80,20 +77,17 @@ def head_panels(heads: Mapping[str, int]) -> tuple[Figure, dict[str, Axes]]:
         figsize=(max(4.0, sum(room) * _CELL + 1.6), max(2.2, rows * _CELL + 1.3)),
         layout="constrained",
     )
-    panels = {}
-    shapes = zip(kinds.items(), figure.subplots(
-        1, len(kinds), squeeze=False, width_ratios=room
-    )[0], columns, strict=True)  # fmt: skip
-    for (kind, names), axes, width in shapes:
+    (row,) = figure.subplots(1, len(kinds), squeeze=False, width_ratios=room)
+    panels = dict(zip(kinds, row, strict=True))
+    for (kind, axes), width in zip(panels.items(), columns, strict=True):
         axes.set_title(kind_label(kind), loc="left", fontsize=9)
         axes.set_xlabel("head")
         axes.set_ylabel("layer")
         axes.grid(False)
         axes.set_xlim(-0.5, width - 0.5)
-        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_ylim(len(kinds[kind]) - 0.5, -0.5)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        panels[kind] = axes
     return figure, panels
 
 

@@ -6,7 +6,8 @@ Voita et al. 2019, "Analyzing Multi-Head Self-Attention", section 5.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,60 @@ MINIMUM_ARCS = 100  # on fewer arcs one of many heads is far above the baseline 
 NOT_SYNTAX = ("punct",)
 DIRECTIONS = ("dependent to head", "head to dependent")
 
-Facts = dict[str, Any]
+Roles = dict[str, list[list[str]]]  # layer name -> for each head the list of its roles
+
+
+@dataclass(frozen=True)
+class Dependency:
+    """How often heads attend along a relation, against always choosing a fixed distance.
+
+    Args:
+        arcs: their number.
+        offset: the distance that is right most often, `baseline`: how often it is.
+        accuracy: layer name -> of each head.
+        p_holm: the probability that a binomial with the baseline's accuracy is right at least as
+            often, corrected for all heads and dependencies.
+    """
+
+    relation: str
+    direction: str
+    arcs: int
+    offset: int
+    baseline: float
+    accuracy: dict[str, list[float]]
+    p_holm: dict[str, list[float]]
+
+    def heads(self) -> Iterator[tuple[str, int]]:
+        """Layer and number of every head."""
+        for name, by_head in self.accuracy.items():
+            yield from ((name, head) for head in range(len(by_head)))
+
+    def gain(self, name: str, head: int) -> float:
+        """How much more often a head is right than the best fixed distance."""
+        return self.accuracy[name][head] - self.baseline
+
+    def is_syntactic(self, name: str, head: int) -> bool:
+        """Whether a head is clearly and significantly better than the best fixed distance.
+
+        Args:
+            name: of a layer; those that were not counted (decoders) have no syntactic heads.
+        """
+        if name not in self.accuracy:
+            return False
+        return self.gain(name, head) >= SYNTACTIC and self.p_holm[name][head] < ALPHA
+
+
+@dataclass(frozen=True)
+class HeadRoles:
+    """What the heads of a model do.
+
+    Args:
+        positions: see `patterns.count_positions`.
+    """
+
+    positions: dict[str, dict[str, Any]]
+    dependencies: list[Dependency]
+    roles: Roles
 
 
 def relation_counts(sentences: Sequence[Tokens]) -> dict[str, int]:
@@ -38,85 +92,66 @@ def relation_counts(sentences: Sequence[Tokens]) -> dict[str, int]:
     return {name: counts[name] for name in (*RELATIONS, *others) if counts[name]}
 
 
-def relations(
-    groups: Sequence[tuple[str, str]], arcs: np.ndarray, hits: dict[str, np.ndarray]
-) -> list[Facts]:
-    """Accuracy of every head on every relation, against always choosing a fixed distance.
+def dependencies(
+    groups: Sequence[tuple[str, str]], arcs: np.ndarray, hits: Mapping[str, np.ndarray]
+) -> list[Dependency]:
+    """Accuracy of every head on every relation and direction.
 
     Args:
         groups: relation and direction of each group.
         arcs: [arcs, (from word, to word, group)].
         hits: layer name -> [groups, heads], how often a head attended to the right word.
-
-    Returns:
-        For each group `relation`, `direction`, `arcs` (their number), `offset` and `baseline` (the
-        distance that is right most often, and how often), and by layer name `accuracy` and
-        `p_holm`: the probability that a binomial with the baseline's accuracy is right at least as
-        often, corrected for all heads and groups.
     """
     from scipy.stats import binom
 
-    uncorrected: list[Facts] = []
-    p_values: list[float] = []
+    uncorrected: list[Dependency] = []
     for group, (relation, direction) in enumerate(groups):
         rows = arcs[arcs[:, 2] == group]
         offsets, counts = np.unique(rows[:, 1] - rows[:, 0], return_counts=True)
         best = int(counts.argmax())
         baseline = float(counts[best] / len(rows))
-        for by_head in hits.values():
-            p_values += binom.sf(by_head[group] - 1, len(rows), baseline).tolist()
         uncorrected.append(
-            {
-                "relation": relation,
-                "direction": direction,
-                "arcs": len(rows),
-                "offset": int(offsets[best]),
-                "baseline": baseline,
-                "accuracy": {n: (h[group] / len(rows)).tolist() for n, h in hits.items()},
-            }
+            Dependency(
+                relation,
+                direction,
+                arcs=len(rows),
+                offset=int(offsets[best]),
+                baseline=baseline,
+                accuracy={n: (h[group] / len(rows)).tolist() for n, h in hits.items()},
+                p_holm={
+                    n: binom.sf(h[group] - 1, len(rows), baseline).tolist() for n, h in hits.items()
+                },
+            )
         )
-    adjusted = iter(holm(p_values))  # in the order in which the p-values were appended
-
-    def p_holm(accuracy: dict[str, list[float]]) -> dict[str, list[float]]:
-        return {name: [next(adjusted) for _ in by_head] for name, by_head in accuracy.items()}
-
-    return [one | {"p_holm": p_holm(one["accuracy"])} for one in uncorrected]
-
-
-def is_syntactic(one: Facts, name: str, head: int) -> bool:
-    """Whether a head is clearly and significantly better than the best fixed distance.
-
-    Args:
-        one: an entry of `relations`.
-        name: of a layer; layers that the entry does not have (decoders) have no syntactic heads.
-    """
-    if name not in one["accuracy"]:
-        return False
-    above = one["accuracy"][name][head] - one["baseline"]
-    return bool(above >= SYNTACTIC and one["p_holm"][name][head] < ALPHA)
+    adjusted = iter(holm([p for x in uncorrected for ps in x.p_holm.values() for p in ps]))
+    return [
+        replace(x, p_holm={n: [next(adjusted) for _ in ps] for n, ps in x.p_holm.items()})
+        for x in uncorrected
+    ]
 
 
-def head_roles(positions: Facts, by_relation: Sequence[Facts]) -> dict[str, list[list[str]]]:
+def head_roles(positions: Mapping[str, Mapping[str, Any]], found: Sequence[Dependency]) -> Roles:
     """The roles of each head, by layer name, in the order of `ROLES`.
 
     Args:
         positions: see `patterns.count_positions`.
-        by_relation: see `relations`.
+        found: see `dependencies`.
     """
-    roles: dict[str, list[list[str]]] = {}
+    roles: Roles = {}
     for name, counted in positions.items():
+        rare = counted.get("rare", [0.0] * len(counted["share"]))
         roles[name] = []
         for head, share in enumerate(counted["share"]):
             has = (
                 share >= POSITIONAL,
-                any(is_syntactic(one, name, head) for one in by_relation),
-                counted.get("rare", [0.0] * (head + 1))[head] >= RARE,
+                any(one.is_syntactic(name, head) for one in found),
+                rare[head] >= RARE,
             )
             roles[name].append([role for role, yes in zip(ROLES, has, strict=True) if yes])
     return roles
 
 
-def survival(roles: dict[str, list[list[str]]], kept: dict[str, list[int]]) -> list[dict[str, Any]]:
+def survival(roles: Roles, kept: Mapping[str, Sequence[int]]) -> list[dict[str, Any]]:
     """How many heads of each role pruning has kept, compared with pruning at random.
 
     Within a kind of attention, because kinds lose different shares of their heads.
@@ -150,7 +185,7 @@ def survival(roles: dict[str, list[list[str]]], kept: dict[str, list[int]]) -> l
     return rows
 
 
-def _has(roles: list[str], role: str) -> bool:
+def _has(roles: Sequence[str], role: str) -> bool:
     if role in ("any", "none"):
         return bool(roles) == (role == "any")
     return role in roles

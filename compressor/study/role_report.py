@@ -2,45 +2,74 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compressor.report import numbers
 from compressor.report.facts import kind_label
 from compressor.report.plots import COLORS, FAINT
 from compressor.report.table import ReportTable
 from compressor.study.job import Job
+from compressor.study.options import RolesStudy
 from compressor.study.output import Result, table
-from compressor.study.plotting import MARKERS, head_panels
-from compressor.study.role_criteria import MINIMUM_ARCS, RARE, ROLES, SYNTACTIC, is_syntactic
+from compressor.study.plotting import MARKERS, by_kind, head_panels, legend
+from compressor.study.role_criteria import (
+    MINIMUM_ARCS,
+    RARE,
+    ROLES,
+    SYNTACTIC,
+    Dependency,
+    HeadRoles,
+    Roles,
+)
 
-Facts = dict[str, Any]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_TITLES = (
+    "layer, head, roles, position, best relation, accuracy (baseline), p (Holm), rare, "
+    "special tokens"
+)
 
 
-def role_result(job: Job, data: Facts) -> Result:
-    """The finished study."""
-    some = any(roles for layer in data["heads_roles"].values() for roles in layer)
-    tables = [_roles(data)] if some else []
-    if data["relations"]:
-        tables.append(_relations(data))
-    if "pruned" in data:
-        tables.insert(0, _survival(data))
+def role_result(job: Job[RolesStudy], data: dict[str, Any], found: HeadRoles) -> Result:
+    """The finished study.
+
+    Args:
+        data: of the JSON file.
+        found: of the dense model.
+    """
+    pruned = data.get("pruned")
+    heads = {
+        (name, head): roles
+        for name, by_head in found.roles.items()
+        for head, roles in enumerate(by_head)
+    }
+    titles = _TITLES if pruned is None else f"{_TITLES}, after pruning"
+    rows = {key: _cells(found, pruned, *key) for key in heads}
+    tables = []
+    if pruned is not None:
+        tables.append(_survival(pruned["survival"]))
+    if any(heads.values()):
+        with_role = [row for key, row in rows.items() if heads[key]]
+        tables.append(table("Heads with a role.", titles, with_role, texts=3))
+    if found.dependencies:
+        tables.append(_dependencies(found.dependencies))
     return Result(
         title=f"Roles of the heads of {job.checkpoint.name}",
         data=data,
-        sentences=_sentences(data),
+        sentences=_sentences(data, found, list(heads.values())),
         tables=tables,
-        details=[_all_heads(data)],
-        draw=lambda: _figure(data),
+        details=[table("All self-attention heads.", titles, list(rows.values()), texts=3)],
+        draw=lambda: _figure(found.roles, None if pruned is None else pruned["kept"]),
     )
 
 
-def _sentences(data: Facts) -> list[str]:
-    heads = [roles for layer in data["heads_roles"].values() for roles in layer]
+def _sentences(data: dict[str, Any], found: HeadRoles, heads: list[list[str]]) -> list[str]:
     counts = ", ".join(f"{sum(role in roles for roles in heads)} {role}" for role in ROLES)
     none = sum(not roles for roles in heads)
     sentences = [f"Of {len(heads)} self-attention heads: {counts}, {none} without a role."]
-    sentences += _dependencies(data)
-    rare = [one for one in data["positions"].values() if "rare" in one]
+    sentences += _syntactic_sentences(data, found.dependencies)
+    rare = [one for one in found.positions.values() if "rare" in one]
     sentences.append(
         f"Rare-word heads attend to the least frequent token in at least {RARE:.0%} of the cases; "
         f"a random choice does in {rare[0]['rare_chance']:.0%}."
@@ -51,137 +80,79 @@ def _sentences(data: Facts) -> list[str]:
     return sentences
 
 
-def _dependencies(data: Facts) -> list[str]:
+def _syntactic_sentences(data: dict[str, Any], found: list[Dependency]) -> list[str]:
     """How many heads follow dependencies, and which relations were too rare to be tested."""
     if data["conllu"] is None:
         return ["Syntactic heads were not looked for: no --conllu FILE was given."]
-    sentences = []
-    if data["relations"]:
-        pairs = [
-            (one, name, head)
-            for one in data["relations"]
-            for name, by_head in one["accuracy"].items()
-            for head in range(len(by_head))
-        ]
-        above = [
-            (one, name, head)
-            for one, name, head in pairs
-            if one["accuracy"][name][head] - one["baseline"] >= SYNTACTIC
-        ]
-        sentences.append(
-            f"Dependencies: {data['sentences']} sentences ({data['left_out']} left out). The "
-            "weight on a word is the largest on one of its tokens, the weight from a word that of "
-            f"{'its last token' if data['from_word'] == 'last' else 'the mean of its tokens'}. "
-            f"{len(above)} of {len(pairs)} pairs of head and relation are 10 points above the best "
-            f"fixed distance, {sum(is_syntactic(*pair) for pair in above)} of these significantly "
-            "(Holm), which makes the head syntactic."
-        )
-    else:
-        sentences.append(
-            "Syntactic heads were not looked for: no relation is frequent enough; give more "
-            "sentences."
-        )
+    pairs = [(one, name, head) for one in found for name, head in one.heads()]
+    above = [pair for pair in pairs if pair[0].gain(*pair[1:]) >= SYNTACTIC]
+    syntactic = sum(one.is_syntactic(name, head) for one, name, head in above)
+    sentences = [
+        f"Dependencies: {data['sentences']} sentences ({data['left_out']} left out). The "
+        "weight on a word is the largest on one of its tokens, the weight from a word that of "
+        f"{'its last token' if data['from_word'] == 'last' else 'the mean of its tokens'}. "
+        f"{len(above)} of {len(pairs)} pairs of head and relation are 10 points above the best "
+        f"fixed distance, {syntactic} of these significantly "
+        "(Holm), which makes the head syntactic."
+        if found
+        else "Syntactic heads were not looked for: no relation is frequent enough; give more "
+        "sentences."
+    ]
     if data["too_rare"]:
         names = ", ".join(f"{name} ({count})" for name, count in data["too_rare"].items())
         sentences.append(f"Relations too rare, below {MINIMUM_ARCS} arcs, and left out: {names}.")
     return sentences
 
 
-def _best(data: Facts, name: str, head: int) -> Facts | None:
-    """The relation in which a head is furthest above the baseline; None where it never is."""
-    gains = [
-        (one["accuracy"][name][head] - one["baseline"], one)
-        for one in data["relations"]
-        if name in one["accuracy"]
-    ]
-    gain, best = max(gains, key=lambda pair: pair[0], default=(0.0, None))
-    return best if gain > 0 else None
-
-
-def _cells(data: Facts, name: str, head: int) -> tuple[str, ...]:
-    counted, best = data["positions"][name], _best(data, name, head)
+def _cells(
+    found: HeadRoles, pruned: dict[str, Any] | None, name: str, head: int
+) -> tuple[str, ...]:
+    """A head's row of `_TITLES`."""
+    counted = found.positions[name]
+    followed = [one for one in found.dependencies if name in one.accuracy]
+    best = max(followed, key=lambda one: one.gain(name, head), default=None)
     syntax = ("", "", "")
-    if best is not None:
-        direction = "→ head" if best["direction"].endswith("head") else "→ dependent"
+    if best is not None and best.gain(name, head) > 0:
         syntax = (
-            f"{best['relation']} {direction}",
-            f"{100 * best['accuracy'][name][head]:.0f}% ({100 * best['baseline']:.0f}%)",
-            numbers.p_value(best["p_holm"][name][head]),
+            f"{best.relation} → {'head' if best.direction.endswith('head') else 'dependent'}",
+            f"{100 * best.accuracy[name][head]:.0f}% ({100 * best.baseline:.0f}%)",
+            numbers.p_value(best.p_holm[name][head]),
         )
-    rare = f"{counted['rare'][head]:.0%}" if "rare" in counted else ""
-    return (
+    cells = (
         name,
         str(head),
-        ", ".join(data["heads_roles"][name][head]),
+        ", ".join(found.roles[name][head]),
         f"{counted['share'][head]:.0%} at {counted['offset'][head]:+d}",
         *syntax,
-        rare,
+        f"{counted['rare'][head]:.0%}" if "rare" in counted else "",
         f"{counted['special'][head]:.0%}",
-        _after(data, name, head),
     )
+    return cells if pruned is None else (*cells, _after(pruned, name, head))
 
 
-def _after(data: Facts, name: str, head: int) -> str:
+def _after(pruned: dict[str, Any], name: str, head: int) -> str:
     """Whether pruning kept a head, and its roles in the pruned model."""
-    if "pruned" not in data:
-        return ""
-    kept = data["pruned"]["kept"][name]
+    kept = pruned["kept"][name]
     if head not in kept:
         return "removed"
-    roles = data["pruned"]["heads_roles"][name][kept.index(head)]
-    return "kept: " + (", ".join(roles) or "no role")
+    return "kept: " + (", ".join(pruned["heads_roles"][name][kept.index(head)]) or "no role")
 
 
-_TITLES = (
-    "layer, head, roles, position, best relation, accuracy (baseline), p (Holm), rare, "
-    "special tokens, after pruning"
-)
-
-
-def _head_table(data: Facts, caption: str, *, everything: bool) -> ReportTable:
-    rows = [
-        _cells(data, name, head)
-        for name, layer in data["heads_roles"].items()
-        for head, roles in enumerate(layer)
-        if roles or everything
-    ]
-    titles = _TITLES if "pruned" in data else _TITLES.removesuffix(", after pruning")
-    rows = rows if "pruned" in data else [row[:-1] for row in rows]
-    return table(caption, titles, rows, texts=3)
-
-
-def _roles(data: Facts) -> ReportTable:
-    return _head_table(data, "Heads with a role.", everything=False)
-
-
-def _all_heads(data: Facts) -> ReportTable:
-    return _head_table(data, "All self-attention heads.", everything=True)
-
-
-def _relations(data: Facts) -> ReportTable:
+def _dependencies(found: list[Dependency]) -> ReportTable:
     rows = []
-    for one in data["relations"]:
-        name, head = max(
-            ((name, head) for name, layer in one["accuracy"].items() for head in range(len(layer))),
-            key=lambda key: one["accuracy"][key[0]][key[1]],
-        )
-        accuracy = one["accuracy"][name][head]
-        syntactic = sum(
-            is_syntactic(one, name, head)
-            for name, layer in one["accuracy"].items()
-            for head in range(len(layer))
-        )
+    for one in found:
+        name, head = max(one.heads(), key=lambda key: one.accuracy[key[0]][key[1]])
         rows.append(
             (
-                one["relation"],
-                one["direction"],
+                one.relation,
+                one.direction,
                 f"{name} head {head}",
-                str(one["arcs"]),
-                f"{100 * accuracy:.1f}",
-                f"{100 * one['baseline']:.1f} at {one['offset']:+d}",
-                numbers.fixed(100 * (accuracy - one["baseline"]), 1, sign=True),
-                numbers.p_value(one["p_holm"][name][head]),
-                str(syntactic),
+                str(one.arcs),
+                f"{100 * one.accuracy[name][head]:.1f}",
+                f"{100 * one.baseline:.1f} at {one.offset:+d}",
+                numbers.fixed(100 * one.gain(name, head), 1, sign=True),
+                numbers.p_value(one.p_holm[name][head]),
+                str(sum(one.is_syntactic(*key) for key in one.heads())),
             )
         )
     return table(
@@ -194,7 +165,7 @@ def _relations(data: Facts) -> ReportTable:
     )
 
 
-def _survival(data: Facts) -> ReportTable:
+def _survival(survival: list[dict[str, Any]]) -> ReportTable:
     rows = [
         (
             kind_label(one["kind"]),
@@ -204,7 +175,7 @@ def _survival(data: Facts) -> ReportTable:
             numbers.fixed(one["expected"], 1),
             numbers.p_value(one["p"]) if one["heads"] else numbers.ABSENT,
         )
-        for one in data["pruned"]["survival"]
+        for one in survival
     ]
     return table(
         "Heads that pruning has kept, by role; expected is the number if as many heads of the kind "
@@ -215,31 +186,30 @@ def _survival(data: Facts) -> ReportTable:
     )
 
 
-def _figure(data: Facts) -> Any:
-    roles = data["heads_roles"]
+def _figure(roles: Roles, kept: dict[str, list[int]] | None) -> Figure:
     figure, panels = head_panels({name: len(layer) for name, layer in roles.items()})
-    for kind, axes in panels.items():
-        names = [name for name in roles if name.rpartition(".")[0] == kind]
-        keys = [
-            (row, name, head) for row, name in enumerate(names) for head in range(len(roles[name]))
+    for kind, names in by_kind(roles).items():
+        axes = panels[kind]
+        heads = [  # (column, row, roles, whether pruning removed it)
+            (head, row, has, kept is not None and head not in kept[name])
+            for row, name in enumerate(names)
+            for head, has in enumerate(roles[name])
         ]
         for i, role in enumerate(ROLES):
-            here = [(head + 0.24 * (i - 1), row) for row, n, head in keys if role in roles[n][head]]
             axes.scatter(
-                [x for x, _ in here], [y for _, y in here],
+                [head + 0.24 * (i - 1) for head, _, has, _ in heads if role in has],
+                [row for _, row, has, _ in heads if role in has],
                 s=22, marker=MARKERS[i], color=COLORS[i], label=role,
             )  # fmt: skip
         axes.set_xticks([x + 0.5 for x in range(max(len(roles[n]) for n in names))], minor=True)
         axes.set_yticks([y + 0.5 for y in range(len(names))], minor=True)
         axes.tick_params(which="minor", length=0)
         axes.grid(which="minor")  # between the heads
-        kept = data.get("pruned", {}).get("kept")
         if kept is not None:
-            gone = [(head, row) for row, n, head in keys if head not in kept[n]]
             axes.scatter(
-                [x for x, _ in gone], [y for _, y in gone],
+                [head for head, _, _, is_gone in heads if is_gone],
+                [row for _, row, _, is_gone in heads if is_gone],
                 s=60, marker="x", color=FAINT, label="removed", zorder=0,
             )  # fmt: skip
-    handles, labels = next(iter(panels.values())).get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=4)
+    legend(figure, next(iter(panels.values())), columns=4)
     return figure

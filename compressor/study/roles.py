@@ -8,8 +8,7 @@ shows them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,10 @@ from torch import nn
 
 from compressor.errors import InputError, UsageError
 from compressor.export.metadata import max_source_tokens
-from compressor.importance import ScoringJob
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
-from compressor.model.sublayers import Mask, Sublayer
+from compressor.model.sublayers import Sublayer
 from compressor.study.conllu import read_conllu
-from compressor.study.job import Job, make_batches
+from compressor.study.job import Job, make_batches, scoring
 from compressor.study.options import RolesStudy
 from compressor.study.output import Result
 from compressor.study.patterns import Arcs, arcs_of, count_arcs, count_positions, rarity
@@ -32,16 +30,16 @@ from compressor.study.role_criteria import (
     POSITIONAL,
     RARE,
     SYNTACTIC,
+    Dependency,
+    HeadRoles,
+    dependencies,
     head_roles,
     relation_counts,
-    relations,
     survival,
 )
 from compressor.study.role_report import role_result
 from compressor.study.word_alignment import Tokens, tokenize
 from compressor.tasks import Batch
-
-Facts = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -62,53 +60,46 @@ class Material:
     left_out: int
 
 
-def study(job: Job) -> Result:
+def study(job: Job[RolesStudy]) -> Result:
     """Find the roles of all self-attention heads, before and after pruning."""
+    request, model = job.request, job.checkpoint
     pruned = _open_pruned(job)
     material = _material(job)
-    model = job.checkpoint
     before = count_roles(job, "dense", model.model, model.attention, material)
-    data: Facts = {
+    counts = relation_counts(material.sentences)
+    data: dict[str, Any] = {
         **job.facts(),
-        "conllu": _request(job).conllu,
+        "conllu": request.conllu,
         "sentences": len(material.sentences),
         "left_out": material.left_out,
-        "from_word": _request(job).from_word,
+        "from_word": request.from_word,
         "thresholds": {
             "positional": POSITIONAL, "syntactic": SYNTACTIC, "rare-word": RARE, "common": COMMON,
             "arcs": MINIMUM_ARCS,
         },
-        "too_rare": {
-            name: count
-            for name, count in relation_counts(material.sentences).items()
-            if count < MINIMUM_ARCS
-        },
-        **before,
+        "too_rare": {name: count for name, count in counts.items() if count < MINIMUM_ARCS},
+        "positions": before.positions,
+        "relations": [asdict(one) for one in before.dependencies],
+        "heads_roles": before.roles,
     }  # fmt: skip
     if pruned is not None:
-        kept = {name: pruned.mask.kept(name) for name in before["heads_roles"]}
+        kept = {name: pruned.mask.kept(name) for name in before.roles}
         layers = [
             replace(layer, units=len(kept[layer.name]))
             for layer in model.attention
             if kept.get(layer.name)
         ]
-        after = count_roles(job, "pruned", pruned.model, layers, material)
         data["pruned"] = {
-            "directory": _request(job).pruned,
+            "directory": request.pruned,
             "kept": kept,
-            "heads_roles": after["heads_roles"],
-            "survival": survival(before["heads_roles"], kept),
+            "heads_roles": count_roles(job, "pruned", pruned.model, layers, material).roles,
+            "survival": survival(before.roles, kept),
         }
-    return role_result(job, data)
+    return role_result(job, data, before)
 
 
-def _request(job: Job) -> RolesStudy:
-    assert isinstance(job.request, RolesStudy)
-    return job.request
-
-
-def _open_pruned(job: Job) -> Checkpoint | None:
-    directory = _request(job).pruned
+def _open_pruned(job: Job[RolesStudy]) -> Checkpoint | None:
+    directory = job.request.pruned
     if directory is None:
         return None
     pruned = open_checkpoint(directory)
@@ -126,20 +117,21 @@ def _open_pruned(job: Job) -> Checkpoint | None:
     return pruned
 
 
-def _material(job: Job) -> Material:
+def _material(job: Job[RolesStudy]) -> Material:
     """The calibration rows and the parsed sentences, as far as they are given.
 
     Parsed sentences have no translations, so that without rows only the encoder is studied.
     """
-    if job.calibration is None and _request(job).conllu is None:
+    checkpoint, conllu = job.checkpoint, job.request.conllu
+    calibration = job.rows.get("calibration")
+    if calibration is None and conllu is None:
         raise UsageError(
             "`compress study roles` needs --calibration FILE, --conllu FILE or both",
             id="rows-missing",
         )
     sentences: list[Tokens] = []
     parsed: list[Batch] = []
-    left_out, checkpoint = 0, job.checkpoint
-    conllu = _request(job).conllu
+    left_out = 0
     if conllu is not None:
         sentences, left_out = tokenize(
             checkpoint.tokenizer, read_conllu(conllu), max_source_tokens(checkpoint)
@@ -156,13 +148,13 @@ def _material(job: Job) -> Material:
             f"{left_out} sentences of {conllu} are left out: too long, or normalized by the "
             "tokenizer"
         )
-    if job.calibration is None:
+    if calibration is None:
         return Material(parsed, ("encoder_self",), parsed, sentences, left_out)
-    batches = make_batches(job, checkpoint, job.calibration)
+    batches = make_batches(job, checkpoint, calibration)
     return Material(batches, ("encoder_self", "decoder_self"), parsed, sentences, left_out)
 
 
-def source_batches(job: Job, sentences: Sequence[Tokens]) -> list[Batch]:
+def source_batches(job: Job[RolesStudy], sentences: Sequence[Tokens]) -> list[Batch]:
     """Batches of sentences without targets, for the encoder alone."""
     tokenizer = job.checkpoint.tokenizer
     examples = [
@@ -183,69 +175,50 @@ def special_ids(checkpoint: Checkpoint) -> frozenset[int]:
 
 
 def count_roles(
-    job: Job, name: str, model: nn.Module, layers: Sequence[Sublayer], material: Material
-) -> Facts:
+    job: Job[RolesStudy],
+    name: str,
+    model: nn.Module,
+    layers: Sequence[Sublayer],
+    material: Material,
+) -> HeadRoles:
     """Count to what the heads of a model attend, and derive their roles.
 
     Args:
         name: of the model, in stages and messages.
         layers: with the head counts that the model has.
-
-    Returns:
-        `positions` (see `patterns.count_positions`), `relations` (see `role_criteria.relations`),
-        and `heads_roles`: layer name -> for each head the list of its roles.
     """
     counted = [layer for layer in layers if layer.kind in material.kinds]
-    positions: Facts = job.workspace.stage(
+    positions = job.workspace.stage(
         f"positions-{name}",
         f"{name}: to which tokens {sum(layer.units for layer in counted)} heads attend",
         lambda: _positions(job, model, counted, material),
         dict[str, dict[str, Any]],
     )
     encoder = [layer for layer in layers if layer.kind == "encoder_self"]
-    by_relation: list[Facts] = []
+    found: list[Dependency] = []
     if material.sentences and encoder:
-        by_relation = job.workspace.stage(
+        found = job.workspace.stage(
             f"relations-{name}",
             f"{name}: dependencies in {len(material.sentences)} sentences",
-            partial(_relations, job, model, encoder, material),
-            list[dict[str, Any]],
+            lambda: _dependencies(job, model, encoder, material),
+            list[Dependency],
         )
-    return {
-        "positions": positions,
-        "relations": by_relation,
-        "heads_roles": head_roles(positions, by_relation),
-    }
+    return HeadRoles(positions, found, head_roles(positions, found))
 
 
-def _scoring(
-    job: Job, model: nn.Module, layers: Sequence[Sublayer], batches: Sequence[Batch]
-) -> ScoringJob:
-    return ScoringJob(
-        model=model.to(job.device),
-        layers=layers,
-        mask=Mask.full(layers),
-        batches=batches,
-        task=job.task,
-        device=job.device,
-        progress=lambda done, total: job.progress.update("batches", done, total),
-    )
-
-
-def _positions(job: Job, model: nn.Module, layers: Sequence[Sublayer], material: Material) -> Facts:
+def _positions(
+    job: Job[RolesStudy], model: nn.Module, layers: Sequence[Sublayer], material: Material
+) -> dict[str, dict[str, Any]]:
     vocabulary = int(model.config.vocab_size)  # type: ignore[union-attr,arg-type]
-    try:
-        scoring = _scoring(job, model, layers, material.batches)
-        special = special_ids(job.checkpoint)
+    special = special_ids(job.checkpoint)
+    with scoring(job, model, layers, material.batches, "batches") as subject:
         rare = rarity(material.batches, vocabulary, COMMON, special)
-        return count_positions(scoring, rare, special)
-    finally:
-        model.to("cpu")
+        return count_positions(subject, rare, special)
 
 
-def _relations(
-    job: Job, model: nn.Module, layers: Sequence[Sublayer], material: Material
-) -> list[Facts]:
+def _dependencies(
+    job: Job[RolesStudy], model: nn.Module, layers: Sequence[Sublayer], material: Material
+) -> list[Dependency]:
     sentences = material.sentences
     names = [name for name, count in relation_counts(sentences).items() if count >= MINIMUM_ARCS]
     if not names:
@@ -253,14 +226,7 @@ def _relations(
     # Two groups per relation, one for each direction.
     rows = arcs_of(sentences, {name: 2 * number for number, name in enumerate(names)})
     groups = [(name, direction) for name in names for direction in DIRECTIONS]
-    try:
-        hits = count_arcs(
-            _scoring(job, model, layers, material.parsed),
-            sentences,
-            Arcs(groups, rows),
-            _request(job).from_word,
-        )
-    finally:
-        model.to("cpu")
+    with scoring(job, model, layers, material.parsed, "batches") as subject:
+        hits = count_arcs(subject, sentences, Arcs(groups, rows), job.request.from_word)
     arcs = np.concatenate([part.numpy() for part in rows])
-    return relations(groups, arcs, {name: counts.numpy() for name, counts in hits.items()})
+    return dependencies(groups, arcs, {name: counts.numpy() for name, counts in hits.items()})

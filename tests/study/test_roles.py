@@ -282,14 +282,14 @@ def test_relations_against_the_best_fixed_distance():
     """A hundred arcs, 60 of them one word ahead; a head with 90 right is 30 points above."""
     arcs = np.array([[0, 1, 0]] * 60 + [[3, 1, 0]] * 40 + [[5, 4, 1]] * 20)
     groups = [("obj", role_criteria.DIRECTIONS[0]), ("obj", role_criteria.DIRECTIONS[1])]
-    obj, back = role_criteria.relations(
+    obj, back = role_criteria.dependencies(
         groups, arcs, {"encoder_self.0": np.array([[90, 60], [20, 0]])}
     )
-    assert (obj["arcs"], obj["offset"], obj["baseline"]) == (100, 1, 0.6)
-    assert obj["accuracy"] == {"encoder_self.0": [0.9, 0.6]}
-    assert (back["offset"], back["baseline"]) == (-1, 1.0)
+    assert (obj.arcs, obj.offset, obj.baseline) == (100, 1, 0.6)
+    assert obj.accuracy == {"encoder_self.0": [0.9, 0.6]}
+    assert (back.offset, back.baseline) == (-1, 1.0)
     p_value = stats.binomtest(90, 100, 0.6, alternative="greater").pvalue
-    assert obj["p_holm"]["encoder_self.0"][0] == pytest.approx(4 * p_value)
+    assert obj.p_holm["encoder_self.0"][0] == pytest.approx(4 * p_value)
     positions = {"encoder_self.0": {"share": [0.0, 0.95]}}
     found = role_criteria.head_roles(positions, [obj, back])
     assert found == {"encoder_self.0": [["syntactic"], ["positional"]]}
@@ -299,8 +299,8 @@ def test_a_head_far_above_on_a_handful_of_arcs_is_not_syntactic():
     """Nine right of ten where six would be: 30 points above, but p = 0.09 for two heads."""
     arcs = np.array([[0, 1, 0]] * 6 + [[3, 1, 0]] * 4)
     hits = {"encoder_self.0": np.array([[9, 6]])}
-    (few,) = role_criteria.relations([("obj", role_criteria.DIRECTIONS[0])], arcs, hits)
-    assert few["p_holm"]["encoder_self.0"][0] == pytest.approx(0.093, abs=0.001)
+    (few,) = role_criteria.dependencies([("obj", role_criteria.DIRECTIONS[0])], arcs, hits)
+    assert few.p_holm["encoder_self.0"][0] == pytest.approx(0.093, abs=0.001)
     positions = {"encoder_self.0": {"share": [0.0, 0.0]}}
     assert role_criteria.head_roles(positions, [few]) == {"encoder_self.0": [[], []]}
 
@@ -308,8 +308,8 @@ def test_a_head_far_above_on_a_handful_of_arcs_is_not_syntactic():
 def test_a_head_a_little_above_is_not_syntactic_however_significant():
     arcs = np.array([[0, 1, 0]] * 600 + [[3, 1, 0]] * 400)
     hits = {"encoder_self.0": np.array([[690, 710]])}
-    (many,) = role_criteria.relations([("obj", role_criteria.DIRECTIONS[0])], arcs, hits)
-    assert max(many["p_holm"]["encoder_self.0"]) < 0.001
+    (many,) = role_criteria.dependencies([("obj", role_criteria.DIRECTIONS[0])], arcs, hits)
+    assert max(many.p_holm["encoder_self.0"]) < 0.001
     positions = {"encoder_self.0": {"share": [0.0, 0.0]}}
     assert role_criteria.head_roles(positions, [many]) == {"encoder_self.0": [[], ["syntactic"]]}
 
