@@ -17,8 +17,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 demo: $(VENV)/.installed
 	$(BIN)/compress demo --output demo-out
 
-test: $(VENV)/.installed-test lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+# mypy needs one process, and the tests wait for each other at their end: both at once.
+test: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy & types=$$!; OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal; \
+	tests=$$?; wait $$types && exit $$tests
 
 quick: $(VENV)/.installed-test
 	$(BIN)/ruff check .

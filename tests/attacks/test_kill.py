@@ -132,9 +132,8 @@ def check_killed(job: Job, output: Path, kill, at) -> bool:
     return True
 
 
-@pytest.mark.parametrize("at", [3, 60])
-def test_a_killed_run_goes_on(job, tmp_path, at):
-    assert check_killed(job, tmp_path / "out", signal.SIGKILL, at)
+def test_a_killed_run_goes_on(job, tmp_path):
+    assert check_killed(job, tmp_path / "out", signal.SIGKILL, 60)
 
 
 @pytest.mark.attack
