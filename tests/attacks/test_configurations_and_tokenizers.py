@@ -13,6 +13,7 @@ from tests.helpers.damaged_checkpoints import (
     DEEP,
     GENERATION,
     HTML,
+    PANICS,
     POINTER,
     configure,
     contents,
@@ -101,13 +102,6 @@ def test_a_configuration_that_is_none_is_told(data, id, copy):
     directory = copy("bert")
     contents(CONFIG, data)(directory)
     refused(directory, id, str(directory))
-
-
-# Names a special token that is not there: the tokenizers library panics when it encodes.
-PANICS = {
-    "type": "TemplateProcessing", "pair": [], "special_tokens": {},
-    "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}],
-}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,12 @@ HTML = b"<!DOCTYPE html><html><body>Not found</body></html>"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 268435456\n"
 DEEP = b'{"model_type": ' + b"[" * 200_000
 
+# Names a special token that is not there: the tokenizers library panics when it encodes.
+PANICS = {
+    "type": "TemplateProcessing", "pair": [], "special_tokens": {},
+    "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}],
+}  # fmt: skip
+
 
 def configure(file: str = CONFIG, **values: object) -> Damage:
     def change(directory: Path) -> None:
