@@ -16,12 +16,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.sections import title_of, write_section
+from benchmarks.pages import RESULTS, markdown_table, publish, title_of, write_section
 from compressor.runtime import Classifier
 from compressor.tasks import TASKS
 
 Row = dict[str, Any]
-RESULTS = Path(__file__).parent / "results"
 BUDGETS = (64, 128, 256, 512, 1024, 2048)
 REFERENCE = 1024
 
@@ -59,15 +58,14 @@ def measured(
 def table(rows: list[Row]) -> str:
     """Markdown: a line per artifact and precision, a column per budget."""
     heads = ["artifact", "precision", "tokens a text", "texts/s at 1,024", *map(str, BUDGETS)]
-    lines = [heads, ["---", "---", *("---:" for _ in heads[2:])]]
-    lines += [
+    cells = [
         [
             row["artifact"], row["precision"], f"{row['median_tokens']:.0f}",
             f"{row['texts_per_second']:.0f}", *(f"{x:.2f}" for x in row["speedup"].values()),
         ]
         for row in rows
     ]  # fmt: skip
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return markdown_table(heads, "llr", cells)
 
 
 def main() -> None:
@@ -89,8 +87,7 @@ def main() -> None:
         path = RESULTS / "batch-tokens.json"
         found = write_section(path, title_of(threads), rows)
     text = "\n".join(f"{title}:\n\n{table(rows)}\n" for title, rows in found.items())
-    (RESULTS / "batch-tokens.md").write_text(text, encoding="utf-8")
-    print(text)
+    publish("batch-tokens", text)
 
 
 if __name__ == "__main__":

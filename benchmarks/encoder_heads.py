@@ -15,13 +15,13 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import markdown_table, publish, with_interval
 from compressor.commands.console import Console
 from compressor.pipeline.run import run
 from compressor.report.schema import Report
 from compressor.request import example
 from compressor.request.recipe import make_recipe
 
-RESULTS = Path(__file__).parent / "results"
 KEEP = "encoder_self=5"
 FEW_ROWS = 1000  # where the weights are not trained together with the gates
 
@@ -47,18 +47,16 @@ def experiments(rows: int, epochs: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def line(title: str, options: dict[str, Any], report: Report) -> str:
+def line(title: str, options: dict[str, Any], report: Report) -> list[str]:
     """One row of the table."""
     (variant,) = report.variants
     found = next(c for c in variant.comparisons if c.metric == "bleu")
     kept = {kind: sum(len(v) for k, v in variant.kept.items() if k.startswith(kind))
             for kind in ("encoder_self", "cross", "decoder_self")}  # fmt: skip
-    low, high = found.interval
-    cells = [
+    return [
         title, f"{options['calibration_rows']:,}", " + ".join(map(str, kept.values())),
-        f"{found.pruned:.2f}", f"{found.difference:+.2f} [{low:+.2f}, {high:+.2f}]",
+        f"{found.pruned:.2f}", with_interval(found.difference, found.interval, "+"),
     ]  # fmt: skip
-    return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:
@@ -89,19 +87,14 @@ def main() -> None:
         dense = report.dense.quality
         assert dense is not None
         assert report.test is not None
-        head = [
-            "| encoder heads chosen by | rows | heads kept (encoder, cross, decoder) | BLEU | "
-            "against dense |",
-            "| --- | ---: | --- | ---: | ---: |",
-        ]
+        titles = ["encoder heads chosen by", "rows", "heads kept (encoder, cross, decoder)"]
         foot = (
             f"{report.test.rows:,} test rows; dense {dense.metrics['bleu']:.2f} BLEU with "
             f"24 + 24 + 24 heads; {args.epochs} epochs where weights are trained along with gates "
             f"or distilled on more rows, 2 of each with {2 * args.rows:,}, else at most 5."
         )
-        text = "\n".join([*head, *lines, "", foot]) + "\n"
-        (RESULTS / "encoder-heads.md").write_text(text, encoding="utf-8")
-        print(text)
+        text = markdown_table([*titles, "BLEU", "against dense"], "lrlr", lines)
+        publish("encoder-heads", f"{text}\n\n{foot}\n")
 
 
 if __name__ == "__main__":

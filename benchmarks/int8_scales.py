@@ -16,7 +16,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.sections import title_of, write_section
+from benchmarks.pages import (
+    RESULTS,
+    markdown_table,
+    publish,
+    title_of,
+    with_interval,
+    write_section,
+)
 from compressor.commands.console import Console
 from compressor.options.assemble import assemble
 from compressor.pipeline.compare_artifacts import bench_artifacts, evaluate_artifacts
@@ -27,7 +34,6 @@ from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import read_artifact
 from compressor.tasks import TASKS
 
-RESULTS = Path(__file__).parent / "results"
 Row = dict[str, Any]
 BATCHES = (1, 7, 64)
 KINDS = {"a range, from calibration rows": True, "one per token": False}
@@ -94,20 +100,19 @@ def draw(found: dict[str, list[Row]]) -> str:
             f"{title}: dense models, BLEU or accuracy, how many times as fast as fp32 with 95 % "
             "intervals, and answers that change with the batch.",
             "",
-            "| " + " | ".join(head) + " |",
-            "| --- | --- |" + " ---: |" * (len(head) - 2),
+            markdown_table(head, "llr", map(_cells, rows)),
+            "",
         ]
-        for row in rows:
-            low, high = row["interval"]
-            cells = [
-                row["model"], row["scales"], f"{row['quality']:.2f}",
-                f"{row['difference']:+.2f} [{low:+.2f}, {high:+.2f}]",
-                *(f"{x:.2f} [{low:.2f}, {high:.2f}]" for x, low, high in row["speedups"].values()),
-                f"{row['changed']} of {row['compared']}",
-            ]  # fmt: skip
-            lines.append("| " + " | ".join(cells) + " |")
-        lines.append("")
     return "\n".join(lines)
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        row["model"], row["scales"], f"{row['quality']:.2f}",
+        with_interval(row["difference"], row["interval"], "+"),
+        *(with_interval(ratio, ends) for ratio, *ends in row["speedups"].values()),
+        f"{row['changed']} of {row['compared']}",
+    ]  # fmt: skip
 
 
 def main() -> None:
@@ -126,8 +131,7 @@ def main() -> None:
         lines += measure("classifier", args.classifier, rows[0], rows[1], args)
     title = title_of(args.threads)
     text = draw(write_section(RESULTS / "int8-scales.json", title, lines))
-    (RESULTS / "int8-scales.md").write_text(text, encoding="utf-8")
-    print(text)
+    publish("int8-scales", text)
 
 
 if __name__ == "__main__":

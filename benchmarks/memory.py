@@ -19,10 +19,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.pages import RESULTS, markdown_table, publish
 from benchmarks.speed import models
 from compressor.request import example
 
-RESULTS = Path(__file__).parent / "results"
 LIBRARIES = (
     "import torch, transformers, onnx, onnxscript, onnxruntime, sacrebleu, matplotlib.pyplot, "
     "scipy.stats, scipy.optimize, rich.progress"
@@ -98,18 +98,14 @@ def main() -> None:
         print(found[-1], file=sys.stderr)
     result = {"libraries_mib": libraries, "rows": args.rows, "runs": found}
     (RESULTS / "memory.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    lines = [
-        "| model | checkpoint MiB | peak of `compress run` MiB | one batch MiB "
-        "| less libraries and batch, checkpoints |"
-    ]
-    lines.append("| --- | ---: | ---: | ---: | ---: |")
+    titles = ["model", "checkpoint MiB", "peak of `compress run` MiB", "one batch MiB"]
+    titles.append("less libraries and batch, checkpoints")
+    lines = []
     for row in found:
         sizes = (row[name] for name in ("checkpoint_mib", "peak_mib", "batch_mib"))
-        numbers = " | ".join([*(f"{size:.0f}" for size in sizes), f"{row['share']:.2f}"])
-        lines.append(f"| {row['model']} | {numbers} |")
-    text = "\n".join(lines) + f"\n\nPython and its libraries alone: {libraries:.0f} MiB.\n"
-    (RESULTS / "memory.md").write_text(text, encoding="utf-8")
-    print(text)
+        lines.append([str(row["model"]), *(f"{size:.0f}" for size in sizes), f"{row['share']:.2f}"])
+    text = markdown_table(titles, "lr", lines)
+    publish("memory", f"{text}\n\nPython and its libraries alone: {libraries:.0f} MiB.\n")
 
 
 if __name__ == "__main__":

@@ -22,11 +22,10 @@ from typing import Any
 import onnxruntime
 
 from benchmarks.optimizers import feeds_of
-from benchmarks.sections import title_of, write_section
+from benchmarks.pages import RESULTS, markdown_table, publish, title_of, write_section
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
 from compressor.runtime.session import PROVIDERS, slower_optimizations
 
-RESULTS = Path(__file__).parent / "results"
 TURNS, RUNS = 5, 40
 # What is shown together; operators that are named nowhere are "other".
 KINDS = {
@@ -102,22 +101,16 @@ def draw(found: dict[str, list[dict[str, Any]]]) -> str:
     """Markdown: a table for each machine and shape."""
     lines = []
     for title, rows in found.items():
-        lines += [
-            f"{title}.",
-            "",
-            "| precision | graph | operators | dense, ms | pruned, ms | times |",
-            "| --- | --- | --- | ---: | ---: | ---: |",
-        ]
+        cells = []
         for precision, graph in dict.fromkeys((row["precision"], row["graph"]) for row in rows):
             chosen = [row for row in rows if (row["precision"], row["graph"]) == (precision, graph)]
             total = {"kind": "all"} | {k: sum(r[k] for r in chosen) for k in ("dense", "pruned")}
             for row in (*chosen, total):
                 ratio = f"{row['dense'] / row['pruned']:.2f}" if row["pruned"] else "–"
-                lines.append(
-                    f"| {precision} | {graph} | {row['kind']} | {row['dense']:.2f} | "
-                    f"{row['pruned']:.2f} | {ratio} |"
-                )
-        lines.append("")
+                times = [f"{row['dense']:.2f}", f"{row['pruned']:.2f}", ratio]
+                cells.append([precision, graph, row["kind"], *times])
+        titles = ["precision", "graph", "operators", "dense, ms", "pruned, ms", "times"]
+        lines += [f"{title}.", "", markdown_table(titles, "lllr", cells), ""]
     return "\n".join(lines)
 
 
@@ -134,8 +127,7 @@ def main() -> None:
         f"{args.pruned.name}, {args.rows} rows of {args.tokens} tokens, {title_of(args.threads)}"
     )
     text = draw(write_section(RESULTS / "operators.json", title, measure(args)))
-    (RESULTS / "operators.md").write_text(text, encoding="utf-8")
-    print(text)
+    publish("operators", text)
 
 
 if __name__ == "__main__":

@@ -23,11 +23,17 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from benchmarks.sections import title_of, write_section
+from benchmarks.pages import (
+    RESULTS,
+    markdown_table,
+    publish,
+    title_of,
+    with_interval,
+    write_section,
+)
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
 from compressor.runtime.session import PROVIDERS, open_session
 
-RESULTS = Path(__file__).parent / "results"
 # Names of graph transformers in onnxruntime 1.31 that could concern a transformer model.
 NAMES = (
     "AttentionFusion", "Avx2WeightS8ToU8Transformer", "BiasDropoutFusion", "BiasGeluFusion",
@@ -130,21 +136,20 @@ def measure(directory: Path, device: str, threads: int) -> list[dict[str, Any]]:
 def draw(found: dict[str, Any]) -> str:
     """Markdown: a table for each processor."""
     lines = []
+    titles = ["artifact", "precision", "graph", "without", "times as fast"]
     for title, rows in found.items():
+        rows = sorted(rows, key=lambda row: (row["without"], row["artifact"]))
+        cells = [
+            [*(row[name] for name in titles[:-1]), with_interval(row["ratio"][0], row["ratio"][1:])]
+            for row in rows
+        ]
         lines += [
             f"{title}; {ROWS} rows of {TOKENS} tokens, decoders with {PAST} in the cache; times as "
             "fast without the optimization, median and quartiles.",
             "",
-            "| artifact | precision | graph | without | times as fast |",
-            "| --- | --- | --- | --- | ---: |",
+            markdown_table(titles, "llllr", cells),
+            "",
         ]
-        for row in sorted(rows, key=lambda row: (row["without"], row["artifact"])):
-            middle, low, high = row["ratio"]
-            lines.append(
-                f"| {row['artifact']} | {row['precision']} | {row['graph']} | {row['without']} | "
-                f"{middle:.2f} [{low:.2f}, {high:.2f}] |"
-            )
-        lines.append("")
     return "\n".join(lines)
 
 
@@ -159,8 +164,7 @@ def main() -> None:
         rows += measure(directory, args.device, args.threads)
     title = title_of(args.threads, args.device)
     text = draw(write_section(RESULTS / "optimizers.json", title, rows))
-    (RESULTS / "optimizers.md").write_text(text, encoding="utf-8")
-    print(text)
+    publish("optimizers", text)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ import re
 from pathlib import Path
 
 from benchmarks import tradeoff
-from compressor.report.schema import Report, load_report
+from benchmarks.pages import RESULTS, markdown_table, with_interval
+from compressor.report.schema import Report
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 # Page -> marker -> file in benchmarks/results.
 PAGES = {
     "docs/results.md": {
@@ -49,52 +49,36 @@ def put(text: str, name: str, content: str) -> str:
 
 def first_table() -> str:
     """Markdown: of each model the dense one, and the fastest builds that lose at most a point."""
-    batches = " | ".join(f"batch {batch}" for batch in tradeoff.BATCHES)
-    lines = [
-        f"| model, data, metric | build | quality | {batches} | ONNX, MB |",
-        "| --- | --- | ---: |" + " ---: |" * len(tradeoff.BATCHES) + " ---: |",
-    ]
+    batches = tradeoff.BATCHES
+    rows = []
     for name, title in NAMES.items():
-        paths = sorted(RESULTS.glob(f"tradeoff-{name}-*.json"))
-        reports = [load_report(path) for path in paths]
-        dense = reports[0].dense
-        quality = next(
-            iter(tradeoff.main_comparison(r, v).dense for r in reports for v in r.variants)
-        )
-        size = f"{dense.onnx_bytes / 1e6:.1f}"
-        once = " | ".join("1" for _ in tradeoff.BATCHES)
-        lines.append(f"| {title} | dense, fp32 | {quality:.2f} | {once} | {size} |")
-        lines += [_fastest(reports, precision) for precision in ("fp32", "int8")]
-    first = reports[0]
+        reports = tradeoff.load_reports(name)
+        first = reports[0]
+        quality = tradeoff.main_comparison(first, first.variants[0]).dense
+        size = f"{first.dense.onnx_bytes / 1e6:.1f}"
+        rows.append([title, "dense, fp32", f"{quality:.2f}", *("1" for _ in batches), size])
+        rows += [_fastest(reports, precision) for precision in tradeoff.LOOKS]
     assert first.throughput is not None
-    return "\n".join([
-        *lines, "",
+    titles = ["model, data, metric", "build", "quality", *(f"batch {batch}" for batch in batches)]
+    about = (
         "The fastest builds at batch 64 that lose at most a point; times as fast as dense fp32, "
         f"timed in turns with it, {first.throughput.threads} threads, "
-        f"{first.hardware.get('cpu', '')}.",
-    ])  # fmt: skip
-
-
-def _fastest(reports: list[Report], precision: str) -> str:
-    last = tradeoff.BATCHES[-1]
-    found = [
-        (tradeoff.timing(report, variant.name, last).speedup or 1, report, variant)
-        for report in reports
-        for variant in report.variants
-        if variant.precision == precision
-        and tradeoff.main_comparison(report, variant).difference >= -MOST_LOST
-    ]
-    _, report, variant = max(found, key=lambda item: item[0])
-    compared = tradeoff.main_comparison(report, variant)
-    times = [
-        tradeoff.timing(report, variant.name, batch).speedup or 1 for batch in tradeoff.BATCHES
-    ]
-    low, high = compared.interval
-    return (
-        f"| | {variant.name} | {compared.pruned:.2f} ({compared.difference:+.2f} [{low:+.2f}, "
-        f"{high:+.2f}]) | {' | '.join(f'{time:.2f}' for time in times)} | "
-        f"{variant.onnx_bytes / 1e6:.1f} |"
+        f"{first.hardware.get('cpu', '')}."
     )
+    return f"{markdown_table([*titles, 'ONNX, MB'], 'llr', rows)}\n\n{about}"
+
+
+def _fastest(reports: list[Report], precision: str) -> list[str]:
+    found = tradeoff.fastest(reports, precision, tradeoff.BATCHES[-1], MOST_LOST)
+    assert found is not None
+    report, variant = found
+    compared = tradeoff.main_comparison(report, variant)
+    times = (tradeoff.speedup(report, variant.name, batch) for batch in tradeoff.BATCHES)
+    return [
+        "", variant.name,
+        f"{compared.pruned:.2f} ({with_interval(compared.difference, compared.interval, '+')})",
+        *(f"{time:.2f}" for time in times), f"{variant.onnx_bytes / 1e6:.1f}",
+    ]  # fmt: skip
 
 
 def main() -> None:

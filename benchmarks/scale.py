@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from benchmarks.pages import RESULTS, markdown_table, publish, with_interval
 from benchmarks.speed import models
 from compressor.commands.console import Console
 from compressor.model.architectures import architecture
@@ -31,7 +32,6 @@ from compressor.throughput.hardware import cores, describe
 
 Device = Literal["cpu", "cuda"]
 
-RESULTS = Path(__file__).parent / "results"
 SIZES = ((2, 128), (4, 256), (6, 384), (8, 512), (12, 768))  # layers, width
 SIZE, BATCH, LENGTH = (6, 384), 8, 32  # middle values
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -173,12 +173,11 @@ def table(result: Mapping[str, list[dict[str, Any]]], facts: str) -> str:
     head += ["dense MiB", "half MiB"]
     parts = []
     for title, rows in result.items():
-        lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
+        lines = []
         for x in dict.fromkeys(row["x"] for row in rows):
             dense, half = (
                 r for v in ("dense", "half") for r in rows if (r["variant"], r["x"]) == (v, x)
             )
-            low, high = half["speedup_interval"]
             memory = [
                 "–" if r["peak_memory_mib"] is None else f"{r['peak_memory_mib']:.0f}"
                 for r in (dense, half)
@@ -186,12 +185,12 @@ def table(result: Mapping[str, list[dict[str, Any]]], facts: str) -> str:
             cells = [
                 f"{x:.3g}", f"{dense['sentences_per_second']:.1f}",
                 f"{half['sentences_per_second']:.1f}",
-                f"{half['speedup']:.2f} [{low:.2f}, {high:.2f}]",
+                with_interval(half["speedup"], half["speedup_interval"]),
                 "–" if half["limit"] is None else f"{half['limit']:.2f}",
                 f"{dense['latency_ms']['p50']:.1f}", f"{half['latency_ms']['p50']:.1f}", *memory,
             ]  # fmt: skip
-            lines.append("| " + " | ".join(cells) + " |")
-        parts.append(f"### {title}\n\n" + "\n".join(lines))
+            lines.append(cells)
+        parts.append(f"### {title}\n\n{markdown_table(head, 'lr', lines)}")
     return "\n\n".join([*parts, facts]) + "\n"
 
 
@@ -216,10 +215,8 @@ def main() -> None:
         f"{'fp16' if args.device == 'cuda' else 'fp32'}, {args.threads or cores()} threads. "
         f"{hardware}."
     )
-    text = table(result, facts)
-    (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
     draw(result, RESULTS / f"{name}.png")
-    print(text)
+    publish(name, table(result, facts))
 
 
 if __name__ == "__main__":

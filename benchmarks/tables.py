@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from benchmarks.pages import RESULTS, markdown_table, publish, with_interval
 from compressor.commands.console import Console
 from compressor.pipeline.run import run
 from compressor.report.plots import save_plots
@@ -21,7 +22,6 @@ from compressor.request.recipe import Recipe, make_recipe
 from compressor.results import Variant
 from compressor.tasks import TASKS
 
-RESULTS = Path(__file__).parent / "results"
 KEEP = ["1.0", "0.8", "0.6", "0.4"]
 BATCHES = [1, 16, 64]
 METRIC_TITLES = {"bleu": "BLEU"}
@@ -63,10 +63,8 @@ def table(report: Report) -> str:
         "ONNX MB",
         *heads,
     ]
-    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-    for model in (report.dense, *report.variants):
-        lines.append("| " + " | ".join(cells(report, model, metric)) + " |")
-    return "\n".join(lines)
+    models = (report.dense, *report.variants)
+    return markdown_table(columns, "l", [cells(report, model, metric) for model in models])
 
 
 def cells(report: Report, model: Variant, metric: str) -> list[str]:
@@ -75,8 +73,7 @@ def cells(report: Report, model: Variant, metric: str) -> list[str]:
     compared = next((c for c in model.comparisons if c.metric == metric), None)
     difference = "–"
     if compared is not None:
-        low, high = compared.interval
-        difference = f"{compared.difference:+.2f} [{low:+.2f}, {high:+.2f}]"
+        difference = with_interval(compared.difference, compared.interval, "+")
     row = [
         "all (dense)" if model is report.dense else f"{kept} of {sum(model.heads.values())}",
         f"{model.quality.metrics[metric]:.2f}",
@@ -135,13 +132,11 @@ def main() -> None:
         f"{report.throughput.provider}, {report.throughput.precision}, "
         f"{report.throughput.threads} threads, {report.throughput.lengths}. {hardware}."
     )
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{label}.md").write_text(f"{table(report)}\n\n{notes}\n", encoding="utf-8")
+    publish(label, f"{table(report)}\n\n{notes}\n")
     without_paths(report).save(RESULTS / f"{label}.json")
     for path in save_plots(report, args.output):
         if path.suffix == ".png":
             (RESULTS / f"{label}-{path.name}").write_bytes(path.read_bytes())
-    print(table(report))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,10 @@
 
 Compresses a model to several shares of its multiply-adds with `compress run`, in both precisions,
 and times every artifact in turns with the dense one. DATA holds valid.tsv (calibration) and
-test.tsv. With --recover reconstruct+distill --distill-text FILE the repair also trains. The report
-goes to benchmarks/results/tradeoff-NAME-RECOVER.json; table and figure are drawn from all reports
-of the name. The same command resumes a stopped run; --draw computes nothing.
+test.tsv. With --recover reconstruct+distill --distill-text FILE the repair also trains; give it the
+same shares, so that each point has its counterpart. The report goes to
+benchmarks/results/tradeoff-NAME-RECOVER.json; table and figure are drawn from all reports of the
+name. The same command resumes a stopped run; --draw computes nothing.
 """
 
 from __future__ import annotations
@@ -17,20 +18,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import RESULTS, markdown_table, publish, with_interval
 from compressor.commands.console import Console
 from compressor.pipeline.run import run
-from compressor.report.plots import COLORS, plot_style
+from compressor.report.plots import COLORS, DENSE, FAINT, plot_style
 from compressor.report.schema import Report, load_report
 from compressor.request import example
 from compressor.request.recipe import Recipe, make_recipe
 from compressor.results import Comparison, Timing, Variant
 from compressor.tasks import TASKS
 
-RESULTS = Path(__file__).parent / "results"
-MACS = "0.9,0.8,0.7,0.6,0.5,0.4,0.3"
+MACS = "0.7,0.5,0.4,0.3,0.25"
 BATCHES = [16, 64]
 LIMITS = (0.5, 1.0)  # points of the main metric
 UNIT = {"translation": "BLEU", "classification": "accuracy, %"}
+# Precision -> marker and line.
+LOOKS = {"fp32": ("o", "-"), "int8": ("s", "--")}
 
 
 def recipe_of(args: argparse.Namespace) -> Recipe:
@@ -52,6 +55,11 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
     return make_recipe(model=model, **{k: v for k, v in options.items() if v is not None})
 
 
+def load_reports(name: str) -> list[Report]:
+    """The measured reports about a model, one for each repair."""
+    return [load_report(path) for path in sorted(RESULTS.glob(f"tradeoff-{name}-*.json"))]
+
+
 def main_comparison(report: Report, variant: Variant) -> Comparison:
     """Pruned (or dense in int8) against dense in fp32."""
     metric = TASKS[report.task].main_metric
@@ -65,63 +73,65 @@ def timing(report: Report, name: str, batch: int) -> Timing:
     )
 
 
+def speedup(report: Report, name: str, batch: int) -> float:
+    """Times as fast as dense fp32."""
+    return timing(report, name, batch).speedup or 1
+
+
+def fastest(
+    reports: Sequence[Report], precision: str, batch: int, most_lost: float
+) -> tuple[Report, Variant] | None:
+    """The fastest build of a precision that loses at most so many points."""
+    found = [
+        (report, variant)
+        for report in reports
+        for variant in report.variants
+        if variant.precision == precision
+        and main_comparison(report, variant).difference >= -most_lost
+    ]
+    return max(found, key=lambda pair: speedup(pair[0], pair[1].name, batch), default=None)
+
+
 def table(reports: Sequence[Report], name: str) -> str:
     """Markdown: every artifact, then the fastest ones within each limit."""
     first = reports[0]
     assert first.throughput is not None
-    metric = UNIT[first.task]
-    lines = [
-        f"{name}: {first.dense.parameters:,} parameters; {metric} on "
-        f"{first.test.rows if first.test else 0:,} rows; {first.throughput.threads} threads, "
-        f"{first.hardware.get('cpu', '')}. Speed-ups over dense fp32, timed in turns with it; "
-        "a run for each repair.",
-        "",
-        f"| repair | model | {metric} | difference [95 %] | {_batches()} | limit | ONNX, MB |",
-        "| --- | --- | ---: | ---: |" + " ---: |" * len(BATCHES) + " ---: | ---: |",
-    ]  # fmt: skip
+    metric, batches = UNIT[first.task], [f"batch {batch}" for batch in BATCHES]
+    rows = []
     for report in reports:
         for variant in report.variants:
             found = main_comparison(report, variant)
-            low, high = found.interval
-            speeds = [timing(report, variant.name, batch) for batch in BATCHES]
-            limit = speeds[0].limit
-            cells = [
+            limit = timing(report, variant.name, BATCHES[0]).limit
+            rows.append([
                 repair_of(variant), variant.name, f"{found.pruned:.2f}",
-                f"{found.difference:+.2f} [{low:+.2f}, {high:+.2f}]",
-                *(f"{s.speedup or 1:.2f}" for s in speeds),
+                with_interval(found.difference, found.interval, "+"),
+                *(f"{speedup(report, variant.name, batch):.2f}" for batch in BATCHES),
                 "–" if limit is None else f"{limit:.2f}", f"{variant.onnx_bytes / 1e6:.1f}",
-            ]  # fmt: skip
-            lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join([*lines, "", *_fastest(reports), ""])
-
-
-def _batches(prefix: str = "") -> str:
-    return " | ".join(f"{prefix}batch {batch}" for batch in BATCHES)
-
-
-def _fastest(reports: Sequence[Report]) -> list[str]:
-    lines = [
-        f"| at most lost | precision | {_batches('fastest at ')} |",
-        "| ---: | --- |" + " --- |" * len(BATCHES),
-    ]  # fmt: skip
-    for limit in LIMITS:
-        for precision in ("fp32", "int8"):
-            cells = [_best(reports, limit, precision, batch) for batch in BATCHES]
-            lines.append(f"| {limit:g} | {precision} | " + " | ".join(cells) + " |")
-    return lines
-
-
-def _best(reports: Sequence[Report], limit: float, precision: str, batch: int) -> str:
-    found = [
-        (timing(report, variant.name, batch).speedup or 1, variant.name, repair_of(variant))
-        for report in reports
-        for variant in report.variants
-        if variant.precision == precision and main_comparison(report, variant).difference >= -limit
+            ])  # fmt: skip
+    titles = ["repair", "model", metric, "difference [95 %]", *batches, "limit", "ONNX, MB"]
+    best = [
+        [f"{limit:g}", precision, *(_fastest(reports, precision, b, limit) for b in BATCHES)]
+        for limit in LIMITS
+        for precision in LOOKS
     ]
-    if not found:
+    best_titles = ["at most lost", "precision", *(f"fastest at {batch}" for batch in batches)]
+    about = (
+        f"{name}: {first.dense.parameters:,} parameters; {metric} on "
+        f"{first.test.rows if first.test else 0:,} rows; {first.throughput.threads} threads, "
+        f"{first.hardware.get('cpu', '')}. Speed-ups over dense fp32, timed in turns with it; "
+        "a run for each repair."
+    )
+    tables = (markdown_table(titles, "llr", rows), markdown_table(best_titles, "rl", best))
+    return "\n\n".join([about, *tables]) + "\n"
+
+
+def _fastest(reports: Sequence[Report], precision: str, batch: int, limit: float) -> str:
+    found = fastest(reports, precision, batch, limit)
+    if found is None:
         return "–"
-    speedup, name, repair = max(found)
-    return f"{speedup:.2f} ({name}, {repair})"
+    report, variant = found
+    ratio = speedup(report, variant.name, batch)
+    return f"{ratio:.2f} ({variant.name}, {repair_of(variant)})"
 
 
 def repair_of(variant: Variant) -> str:
@@ -132,45 +142,65 @@ def repair_of(variant: Variant) -> str:
 
 
 def figure(reports: Sequence[Report], path: Path) -> None:
-    """A panel per batch size: quality against speed-up, a line per repair and precision."""
+    """A panel per batch size: quality with 95 % intervals against measured speed-up."""
     from matplotlib.figure import Figure
 
     with plot_style(path.stem):
-        drawn = Figure(figsize=(5.2 * len(BATCHES), 4.2), layout="constrained")
+        drawn = Figure(figsize=(5.4 * len(BATCHES), 4.2), layout="constrained")
         panels = drawn.subplots(1, len(BATCHES), sharey=True, squeeze=False)[0]
         for panel, batch in zip(panels, BATCHES, strict=True):
             _draw(panel, reports, batch)
             panel.set_title(f"batch {batch}", loc="left")
             panel.set_xlabel("times as fast as dense fp32, measured")
         panels[0].set_ylabel(UNIT[reports[0].task])
-        panels[0].legend(loc="lower left")
+        handles, labels = panels[0].get_legend_handles_labels()
+        drawn.legend(handles, labels, loc="outside upper left", ncols=len(labels))
         drawn.savefig(path, dpi=150, facecolor="white")
 
 
 def _draw(panel: Any, reports: Sequence[Report], batch: int) -> None:
-    metric = TASKS[reports[0].task].main_metric
     quality = reports[0].dense.quality
     assert quality is not None
-    dense = quality.metrics[metric]
-    panel.axhline(dense, color="#666666", linewidth=1, linestyle=":")
-    panel.axhline(dense - LIMITS[-1], color="#bbbbbb", linewidth=1, linestyle="--")
+    dense = quality.metrics[TASKS[reports[0].task].main_metric]
+    panel.axhline(dense, color=DENSE, linewidth=1, linestyle=":")
+    panel.axhline(dense - LIMITS[-1], color=FAINT, linewidth=1, linestyle="--")
+    for precision, (marker, _) in LOOKS.items():
+        points = [point for report in reports for point in _points(report, precision, batch)]
+        points += [(1.0, dense, (dense, dense))] if precision == "fp32" else []
+        _series(panel, points, label=f"{precision}, dense", marker=marker, color=DENSE)
     for place, report in enumerate(reports):
-        for precision, marker, line in (("fp32", "o", "-"), ("int8", "s", "--")):
-            points = sorted(
-                (timing(report, v.name, batch).speedup or 1, main_comparison(report, v).pruned)
-                for v in report.variants
-                if v.precision == precision
-            )
-            if precision == "fp32":
-                points.insert(0, (1.0, dense))
-            repair = next(repair_of(v) for v in report.variants if not v.name.startswith("dense"))
-            panel.plot(
-                *zip(*points, strict=True),
-                label=f"{precision}, {repair}",
-                marker=marker,
-                linestyle=line,
-                color=COLORS[place % len(COLORS)],
-            )
+        repair = next(repair_of(v) for v in report.variants if not v.name.startswith("dense"))
+        for precision, (marker, line) in LOOKS.items():
+            _series(
+                panel, _points(report, precision, batch, cuts=True), line,
+                label=f"{precision}, {repair}", marker=marker, color=COLORS[place % len(COLORS)],
+            )  # fmt: skip
+
+
+# Speed-up, quality and its 95 % interval.
+Point = tuple[float, float, tuple[float, float]]
+
+
+def _points(report: Report, precision: str, batch: int, *, cuts: bool = False) -> list[Point]:
+    """The dense builds, or the cuts, the mildest first."""
+    points = []
+    for variant in sorted(report.variants, key=lambda variant: -variant.macs_share):
+        if variant.precision == precision and variant.name.startswith("dense") is not cuts:
+            found = main_comparison(report, variant)
+            low, high = (found.dense + end for end in found.interval)
+            points.append((speedup(report, variant.name, batch), found.pruned, (low, high)))
+    return points
+
+
+def _series(panel: Any, points: Sequence[Point], line: str = "", **look: Any) -> None:
+    """Points with their intervals, joined from cut to cut where there are several.
+
+    What lies between dense and the mildest cut was not measured, and is not drawn.
+    """
+    for ratio, _, ends in points:
+        panel.plot([ratio, ratio], ends, color=look["color"], linewidth=1, alpha=0.5)
+    ratios, qualities = [point[0] for point in points], [point[1] for point in points]
+    panel.plot(ratios, qualities, linestyle=line if len(points) > 1 else "", **look)
 
 
 def main() -> None:
@@ -199,11 +229,9 @@ def main() -> None:
             text = text.replace(path, Path(path).name)  # nothing of this machine's directories
         kept = RESULTS / f"tradeoff-{args.name}-{args.recover}.json"
         kept.write_text(text, encoding="utf-8")
-    reports = [load_report(path) for path in sorted(RESULTS.glob(f"tradeoff-{args.name}-*.json"))]
-    text = table(reports, args.name)
-    (RESULTS / f"tradeoff-{args.name}.md").write_text(text, encoding="utf-8")
+    reports = load_reports(args.name)
     figure(reports, RESULTS / f"tradeoff-{args.name}.png")
-    print(text)
+    publish(f"tradeoff-{args.name}", table(reports, args.name))
 
 
 if __name__ == "__main__":

@@ -20,13 +20,13 @@ import argparse
 from functools import partial
 from pathlib import Path
 
+from benchmarks.pages import RESULTS
 from benchmarks.quality.cells import RANDOM, Cell, Experiment, fill, read
 from benchmarks.quality.draw import figure, summary, table
 from compressor.commands.console import Console
 from compressor.request import example
 from compressor.request.sections import Data
 
-RESULTS = Path(__file__).parent.parent / "results"
 CALIBRATION_ROWS = 1000
 FILES = {"macs": "-macs", "heads": ""}  # what a share is kept of -> ending of the file's name
 

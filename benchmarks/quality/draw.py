@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.pages import markdown_table
 from benchmarks.quality.cells import CHOOSERS, MACS, REPAIRS, SHARES
 from compressor.report.plots import COLORS, DENSE, plot_style
 
@@ -55,12 +56,15 @@ def table(rows: Sequence[Row], name: str, what: str = "heads") -> str:
         "the best of its column and all whose 95 % interval (paired bootstrap against dense) "
         "reaches it.",
         "",
-        "| repair | method | " + " | ".join(f"{kept} %" for kept in shares) + " |",
-        "| --- | --- |" + " ---: |" * len(shares),
+        markdown_table(
+            ["repair", "method", *(f"{kept} %" for kept in shares)],
+            "llr",
+            (
+                [repair, method, *(_cell(cells.get(kept, []), best[kept]) for kept in shares)]
+                for (method, repair), cells in found.items()
+            ),
+        ),
     ]
-    for (method, repair), cells in found.items():
-        values = [_cell(cells.get(kept, []), best[kept]) for kept in shares]
-        text.append(f"| {repair} | {method} | " + " | ".join(values) + " |")
     return "\n".join(text) + "\n"
 
 
@@ -89,18 +93,15 @@ def summary(rows: Sequence[Row], name: str) -> str:
     """A short form of `table`, for docs/results.md."""
     found = lines(rows)
     chosen = [line for line in SUMMARY if line in found]
-    text = [
-        f"| heads of the {name} chosen by | repair | "
-        + " | ".join(f"{kept} % kept" for kept in SUMMARY_SHARES)
-        + " |",
-        "| --- | --- |" + " ---: |" * len(SUMMARY_SHARES),
-    ]
-    for method, repair in chosen:
-        cells = found[method, repair]
-        values = [f"{_mean(cells[k]):.2f}" if cells.get(k) else "–" for k in SUMMARY_SHARES]
-        text.append(f"| {method} | {repair} | " + " | ".join(values) + " |")
-    unit = UNIT[name]
-    return "\n".join(text) + f"\n\n{unit} on the test rows; dense {rows[0]['dense']:.2f}.\n"
+    titles = [f"heads of the {name} chosen by", "repair"]
+    titles += [f"{kept} % kept" for kept in SUMMARY_SHARES]
+    rest = []
+    for line in chosen:
+        cells = found[line]
+        values = (f"{_mean(cells[k]):.2f}" if cells.get(k) else "–" for k in SUMMARY_SHARES)
+        rest.append([*line, *values])
+    about = f"{UNIT[name]} on the test rows; dense {rows[0]['dense']:.2f}."
+    return f"{markdown_table(titles, 'llr', rest)}\n\n{about}\n"
 
 
 def _mean(cells: Sequence[Row]) -> float:

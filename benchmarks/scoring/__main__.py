@@ -25,10 +25,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.pages import RESULTS, markdown_table, with_interval
 from compressor.importance import METHODS
 from compressor.throughput.hardware import describe
 
-RESULTS = Path(__file__).parent.parent / "results"
 PLAIN, NOTHING = "plain pass", "nothing"
 SETTING = ("task", "layers", "width", "heads", "rows")
 # Task -> (layers, width, heads). The larger classifier has the size of MiniLM, the smaller
@@ -151,23 +151,24 @@ def table(rows: list[dict[str, Any]]) -> str:
         "Seconds as multiples of a plain forward and backward pass over the same rows, median and "
         "range of the rounds; in brackets, where measured, extra peak memory in MiB.",
         "",
-        "| task | layers x width | heads | rows | plain pass | " + " | ".join(methods) + " |",
-        "| --- |" + " ---: |" * (4 + len(methods)),
     ]
+    titles = ["task", "layers x width", "heads", "rows", "plain pass", *methods]
+    lines = []
     settings: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
     for row in rows:
         key = tuple(row[part] for part in SETTING)
         settings.setdefault(key, {})[row["method"]] = row
     for (task, layers, width, heads, count), cells in settings.items():
         plain = cells[PLAIN]
-        values = [f"{plain['seconds']:.2f} s{_memory(plain)}"]
+        values = [task, f"{layers} x {width}", str(heads), str(count)]
+        values.append(f"{plain['seconds']:.2f} s{_memory(plain)}")
         for method in methods:
             cell = cells.get(method)
             values.append("–" if cell is None else (
-                f"{cell['ratio']:.2f} [{cell['lowest']:.2f}, {cell['highest']:.2f}]{_memory(cell)}"
+                with_interval(cell["ratio"], (cell["lowest"], cell["highest"])) + _memory(cell)
             ))  # fmt: skip
-        size = f"{layers} x {width}"
-        text.append(f"| {task} | {size} | {heads} | {count} | " + " | ".join(values) + " |")
+        lines.append(values)
+    text.append(markdown_table(titles, "lr", lines))
     worst = max(row["ratio"] for row in rows if row["method"] in ONE_PASS)
     text += ["", f"{', '.join(ONE_PASS)}: at most {worst:.2f} plain passes.", ""]
     text.append(", ".join(f"{key}: {value}" for key, value in describe().items()) + ".")

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.pages import RESULTS
 from benchmarks.speed.fresh import measure_fresh
 from benchmarks.speed.peers import Peer, Run, open_peer
 from benchmarks.speed.settings import NAMES, Setting, peers, prepare
@@ -38,7 +39,6 @@ from compressor.throughput.hardware import cores, describe, versions
 from compressor.throughput.limits import Limit
 from compressor.throughput.workloads import Workload, make_workloads
 
-RESULTS = Path(__file__).parent.parent / "results"
 PROGRAMS = ("eager", "compile", "ctranslate2")
 QUALITY_ROWS = 64  # rows per batch while quality is measured
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from benchmarks.pages import markdown_table, with_interval
+
 Row = dict[str, Any]
 
 
@@ -50,11 +52,6 @@ def _of(result: dict[str, Any], reference: str) -> list[Row]:
     return [row for row in result["timings"] if row["reference"] == reference]
 
 
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rows = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
-    return "\n".join([*rows, *("| " + " | ".join(line) + " |" for line in lines)])
-
-
 def _speed(result: dict[str, Any], rows: Sequence[Row]) -> str:
     def cell(row: Row) -> str:
         ratio = "" if row["speedup"] is None else f" ({row['speedup']:.2f}x)"
@@ -84,7 +81,7 @@ def _by_batch(result: dict[str, Any], rows: Sequence[Row], cell: Callable[[Row],
         [peer["name"], *(cell(found[peer["name"], size]) for size in sizes)]
         for peer in result["peers"]
     ]
-    return _table(["served by", *(f"batch {size}" for size in sizes)], lines)
+    return markdown_table(["served by", *(f"batch {size}" for size in sizes)], "lr", lines)
 
 
 def _loading_and_quality(result: dict[str, Any]) -> str:
@@ -100,12 +97,12 @@ def _loading_and_quality(result: dict[str, Any]) -> str:
         lines.append(cells)
     metric = next((p["quality"]["metric"] for p in result["peers"] if p["quality"]), "quality")
     head = ["served by", "weights MB", "load s", "first batch s", "peak MiB", metric]
-    text = _table(head, lines)
+    text = markdown_table(head, "lr", lines)
     for peer in result["peers"]:
         if peer["quality"] and "against_fp32" in peer["quality"]:
-            difference, low, high = peer["quality"]["against_fp32"]
+            difference, *ends = peer["quality"]["against_fp32"]
             text += (
-                f"\n\n{peer['name']}: {difference:+.2f} [{low:+.2f}, {high:+.2f}] {metric} against "
+                f"\n\n{peer['name']}: {with_interval(difference, ends, '+')} {metric} against "
                 f"its own fp32, on {peer['quality']['rows']} rows."
             )
     return text
@@ -119,8 +116,7 @@ def _speedups(result: dict[str, Any]) -> str:
     lines = []
     for name, reference in ((name, reference) for name in best for reference in references):
         ratios = [
-            f"{row['speedup']:.2f} [{row['speedup_interval'][0]:.2f}, "
-            f"{row['speedup_interval'][1]:.2f}] at batch {row['batch_size']}"
+            f"{with_interval(row['speedup'], row['speedup_interval'])} at batch {row['batch_size']}"
             + (f" of {row['source_tokens']:.0f} tokens" if _by_length(result) else "")
             for row in _of(result, reference)
             if row["variant"] == name
@@ -153,8 +149,7 @@ def summary(results: Sequence[dict[str, Any]]) -> str:
             cells.append(f"{peer['bytes'] / 1e6:.0f}")
             cells.append("–" if quality is None else f"{quality['value']:.2f}")
             lines.append(cells)
-    rows = ["| " + " | ".join(head) + " |", "| --- | --- |" + " ---: |" * (len(head) - 2)]
-    return "\n".join([*rows, *("| " + " | ".join(line) + " |" for line in lines)]) + "\n"
+    return markdown_table(head, "llr", lines) + "\n"
 
 
 def _rate(row: Row | None) -> str:

@@ -35,6 +35,7 @@ class KeyFigure:
 def render_html(report: Report) -> str:
     """The whole report as an HTML document."""
     pruned = facts.pruned(report)
+    maps = [(variant.name, list(unit_maps(report, variant))) for variant in pruned]
     return _template().render(
         report=report,
         model_name=facts.model_name(report),
@@ -42,8 +43,9 @@ def render_html(report: Report) -> str:
         figures=_figures(report),
         sections=sections(report),
         images=plots.page_images(report),
-        unit_maps=[(variant.name, list(unit_maps(report, variant))) for variant in pruned],
+        unit_maps=maps,
         scored=any(facts.scoring(report, variant) for variant in pruned),
+        unscored=any(row.has_unscored for _, found in maps for m in found for row in m.rows),
         shades=range(SHADES),
         has_neurons=bool(facts.neuron_kinds(report)),
     )

@@ -26,13 +26,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+    from matplotlib.typing import FillStyleType
 
 INK = "#333333"
 FAINT = "#bbbbbb"
 DENSE = "#666666"
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
-_DENSE_MARKER = "x"
+_DENSE_MARKER = "X"
+_FILLS: tuple[FillStyleType, ...] = ("full", "none", "left", "right")  # of float32, others
 # Color -> the one on a dark page.
 DARK = {
     INK: "#d5dbe2", FAINT: "#333c47", DENSE: "#a3aebb",
@@ -80,23 +82,33 @@ def plot_style(hash_salt: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Look:
-    """How one model is drawn in every plot."""
+    """How one model is drawn in every plot; precisions of a model differ in how it is filled."""
 
+    name: str
     color: str
     marker: str
-    name: str
+    fill: FillStyleType
+
+    @property
+    def style(self) -> dict[str, Any]:
+        """For `Axes.plot`."""
+        return {"color": self.color, "marker": self.marker, "fillstyle": self.fill}
 
 
 def _looks(report: Report) -> dict[str, Look]:
-    def short(name: str) -> str:
-        name = numbers.printable(name)
-        return name if len(name) <= _LEGEND_NAME else name[: _LEGEND_NAME - 3] + "..."
-
-    looks = {report.dense.name: Look(DENSE, _DENSE_MARKER, short(report.dense.name))}
-    for i, variant in enumerate(report.variants):
-        # Shift the markers when the colors start again, so that no pair repeats early.
-        marker = _MARKERS[(i + i // len(COLORS)) % len(_MARKERS)]
-        looks[variant.name] = Look(COLORS[i % len(COLORS)], marker, short(variant.name))
+    looks = {}
+    for i, first in enumerate((report.dense, *facts.pruned(report)), -1):
+        color, marker = DENSE, _DENSE_MARKER
+        if first is not report.dense:
+            # Shift the markers when the colors start again, so that no pair repeats early.
+            color, marker = (
+                COLORS[i % len(COLORS)],
+                _MARKERS[(i + i // len(COLORS)) % len(_MARKERS)],
+            )
+        for place, build in enumerate(facts.builds(report, first)):
+            name = numbers.printable(build.name)
+            name = name if len(name) <= _LEGEND_NAME else name[: _LEGEND_NAME - 3] + "..."
+            looks[build.name] = Look(name, color, marker, _FILLS[place % len(_FILLS)])
     return looks
 
 
@@ -189,9 +201,9 @@ def tradeoff_figure(report: Report) -> Figure | None:
             look, dense = looks[variant.name], found.dense
             _error_bar(panel, row.speedup, _score_interval(found), look.color)
             _error_bar(panel, found.pruned, row.speedup_interval, look.color, level=True)
-            handles += panel.plot([row.speedup], [found.pruned], look.marker, color=look.color)
+            handles += panel.plot([row.speedup], [found.pruned], **look.style, linestyle="")
         look = looks[report.dense.name]
-        handles += panel.plot([1], [dense], look.marker, color=look.color)
+        handles += panel.plot([1], [dense], **look.style, linestyle="")
         panel.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2)
         panel.set_xlabel("times as fast as dense, measured")
         _note(panel, f"batch {size}; bars: 95% intervals")
@@ -236,7 +248,7 @@ def quality_figure(report: Report) -> Figure | None:
     for variant, found in compared:
         look, x = looks[variant.name], 100 * left.share(variant)
         _error_bar(axes, x, _score_interval(found), look.color)
-        handles += axes.plot([x], [found.pruned], look.marker, color=look.color)
+        handles += axes.plot([x], [found.pruned], **look.style, linestyle="")
     axes.set_xlabel(f"{left.label} (%)")
     axes.set_ylabel(_axis_label(metric))
     _note(axes, "bars: 95% interval of the difference from dense")
@@ -260,12 +272,10 @@ def throughput_figure(report: Report) -> Figure | None:
     figure, axes = _figure(len(timed))
     handles = []
     for name, rows in timed:
-        look = looks[name]
         handles += axes.plot(
             [row.batch_size for row in rows],
             [row.sentences_per_second for row in rows],
-            color=look.color,
-            marker=look.marker,
+            **looks[name].style,
             linestyle="--" if name == report.dense.name else "-",
         )
     _batch_axis(axes, sizes)
@@ -308,7 +318,7 @@ def _draw_speedups(axes: Axes, rows: Sequence[Timing], look: Look, shift: float)
     limits = [math.nan if row.limit is None else row.limit for row in rows]
     axes.plot(x, limits, **_LIMIT_LINE, color=look.color, marker=look.marker)
     measured = [math.nan if row.speedup is None else row.speedup for row in rows]
-    return axes.plot(x, measured, color=look.color, marker=look.marker)[0]
+    return axes.plot(x, measured, **look.style)[0]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ They name a model and conclude; how many units it has and what was measured stan
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from compressor.report import budgets, facts, gate_text, numbers, phrases
 from compressor.report.phrases import join
@@ -20,24 +20,40 @@ def quality_sentences(report: Report) -> list[str]:
     metrics = facts.metrics(report)
     if not metrics:
         return ["Quality was not measured: the run had no test rows."]
-    lines = [line for metric in metrics for line in _judgments(report, metric)]
+    lines = _judgments(report, metrics)
     missing = [v.name for v in report.variants if v.quality is None and not v.comparisons]
     if missing:
         lines.append(f"Quality of {join(missing)} was not measured.")
     return [*lines, *precision_sentences(report)]
 
 
-def _judgments(report: Report, metric: str) -> Iterable[str]:
-    """One sentence for each judgment on a metric, about all models of which it is true."""
-    label = facts.metric_style(metric).label
-    for judgment, words in facts.JUDGMENT_WORDS.items():
-        names = [
-            variant.name
+# Of a list of models, in metrics.
+_JUDGED: dict[facts.Judgment, str] = {
+    "worse": "Significantly worse than dense in",
+    "better": "Significantly better than dense in",
+    "same": "No significant difference from dense in",
+    "unknown": "Not determined whether different from dense in",
+}
+
+
+def _judgments(report: Report, metrics: Sequence[str]) -> list[str]:
+    """A sentence for each judgment and the models it is true of, in all metrics in which it is."""
+    groups: dict[tuple[facts.Judgment, tuple[str, ...]], list[str]] = {}
+    for metric in metrics:
+        judged = {
+            variant.name: facts.judge(found)
             for variant in report.variants
-            if (found := facts.comparison(variant, metric)) and facts.judge(found) == judgment
-        ]
-        if names:
-            yield f"{label} against dense, {words}: {join(names)}."
+            if (found := facts.comparison(variant, metric))
+        }
+        for judgment in _JUDGED:
+            names = tuple(name for name, found in judged.items() if found == judgment)
+            if names:
+                label = facts.metric_style(metric).label
+                groups.setdefault((judgment, names), []).append(label)
+    return [
+        f"{_JUDGED[judgment]} {join(labels)}: {join(names)}."
+        for (judgment, names), labels in groups.items()
+    ]
 
 
 def data_sentences(report: Report) -> list[str]:
@@ -62,10 +78,11 @@ def precision_sentences(report: Report) -> list[str]:
         if len(facts.builds(report, variant)) > 1:
             precision = facts.default_build(report, variant).precision
             chosen.setdefault(precision, []).append(variant.name)
-    return [
-        f"Unless a precision is named, {precision} is run of {join(names)}."
+    runs = [
+        f"{join(names)} {'runs' if len(names) == 1 else 'run'} in {precision}"
         for precision, names in chosen.items()
     ]
+    return [f"Unless a precision is named, {join(runs)}."] if runs else []
 
 
 def refusals(report: Report) -> list[str]:

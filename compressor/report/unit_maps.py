@@ -36,6 +36,11 @@ class MapRow:
     title: str = ""
     widths: tuple[float, float] = (0, 0)
 
+    @property
+    def has_unscored(self) -> bool:
+        """Whether a head is kept that has no finite score."""
+        return any(look == "kept unscored" for _, look in self.cells)
+
 
 @dataclass(frozen=True)
 class UnitMap:

@@ -21,7 +21,7 @@ def test_a_significant_loss_is_told_everywhere():
     told = "heads-50-int8 is significantly worse than heads-50 in BLEU, so it is not the default."
     assert told in sentences.refusals(report)
     assert sentences.precision_sentences(report) == [
-        "Unless a precision is named, fp32 is run of heads-50."
+        "Unless a precision is named, heads-50 runs in fp32."
     ]
     assert told in render_markdown(report)
     assert told in render_html(report)

@@ -32,10 +32,8 @@ def test_pruning_that_does_not_pay_is_said_for_every_such_batch_size():
 def test_models_of_which_the_same_is_true_share_a_sentence():
     report = translator_report()
     assert sentences.quality_sentences(report) == [
-        "BLEU against dense, significantly worse: heads-25.",
-        "BLEU against dense, no significant difference: heads-75 and heads-50.",
-        "chrF against dense, significantly worse: heads-25.",
-        "chrF against dense, no significant difference: heads-75 and heads-50.",
+        "Significantly worse than dense in BLEU and chrF: heads-25.",
+        "No significant difference from dense in BLEU and chrF: heads-75 and heads-50.",
     ]
     assert sentences.speed_sentences(report) == [
         "heads-75 does not pay at batch 1 and 8.",

@@ -1,0 +1,55 @@
+"""Where results are kept, and how they are written: Markdown tables, a section for each machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from compressor.throughput.hardware import describe
+
+RESULTS = Path(__file__).parent / "results"
+_RULES = {"l": " --- ", "r": " ---: "}
+
+
+def markdown_table(titles: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -> str:
+    """A table of cells.
+
+    Args:
+        align: `l` (left) or `r` (right) for the first columns; the last letter is for all others.
+    """
+    letters = align.ljust(len(titles), align[-1])
+    lines = [_row(titles), f"|{'|'.join(_RULES[letter] for letter in letters)}|"]
+    return "\n".join([*lines, *map(_row, rows)])
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in cells)}|"
+
+
+def with_interval(value: float, interval: Sequence[float], sign: str = "") -> str:
+    """`1.23 [1.20, 1.26]`; with `sign` `+`, of differences."""
+    return f"{value:{sign}.2f} [{interval[0]:{sign}.2f}, {interval[1]:{sign}.2f}]"
+
+
+def publish(name: str, text: str) -> None:
+    """Write a page of results, and print it."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+def title_of(threads: int, device: str = "cpu") -> str:
+    """The section of this machine."""
+    hardware = describe()
+    count = f"{threads} thread{'s' if threads > 1 else ''}"
+    return f"{hardware['cpu']}, {hardware.get('instructions', '')}, {count}, {device}"
+
+
+def write_section(path: Path, title: str, rows: list[Any]) -> dict[str, list[Any]]:
+    """Write one machine's rows and keep those of others; all sections, by title."""
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    found[title] = rows
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return found
