@@ -26,24 +26,21 @@ from compressor.model.architectures import (
 from compressor.model.configuration import first_line, read_configuration, require_layers
 from compressor.model.generation import read_generation, require_generation
 from compressor.model.location import require_own_files, resolve
+from compressor.model.modeling_pruned import WeightsMisfit
 from compressor.model.pruned_config import KEPT_UNITS, pruned_class, pruned_config, without_code
 from compressor.model.pruning_record import PRUNING_RECORD, PruningRecord, read_pruning_record
 from compressor.model.quiet import quiet_transformers
 from compressor.model.stored_weights import (
-    WEIGHTS,
     StoredTensor,
     stored_dtype,
     stored_tensors,
     weight_files,
 )
 from compressor.model.sublayers import Mask, Sublayer
-from compressor.model.surgery import remove_units
 from compressor.model.tokenizer import load_tokenizer
 from compressor.model.weights import (
     MOST_TIMES_STORED,
     left_over,
-    load_strictly,
-    require_fit,
     require_not_larger,
     require_ties,
     require_usable,
@@ -121,10 +118,7 @@ def open_checkpoint(
     require_layers(config, len(stored), directory / "config.json")
     pruning = _read_pruning(directory, config, model, dense)
     without_code(config)
-    if pruning is not None:
-        network, sublayers = _load_pruned(directory, config, entry, pruning.mask, stored)
-    else:
-        network, sublayers = _load_dense(directory, config, entry, stored)
+    network, sublayers = _load(directory, config, entry, pruning, stored)
     require_usable(network, stored)
     if entry.decoder:
         require_generation(network.generation_config, config.vocab_size, directory)
@@ -180,16 +174,15 @@ def _read_pruning(directory: Path, config: Any, name: str, dense: bool) -> Pruni
     return pruning
 
 
-def _built(directory: Path, config: Any, build: Callable[..., nn.Module], device: str) -> nn.Module:
-    """The model that a configuration describes, its weights without meaning.
+def _outline(directory: Path, config: Any, build: Callable[..., nn.Module]) -> nn.Module:
+    """The model that a configuration describes, whose weights take no memory.
 
     Args:
         build: takes the configuration, and `dtype`.
-        device: `meta` for one whose weights take no memory.
     """
     with quiet_transformers():
         try:
-            with torch.device(device):
+            with torch.device("meta"):
                 return build(config, dtype=torch.float32)
         except Exception as error:  # whatever the library trips over is in the files
             raise InputError(
@@ -199,15 +192,32 @@ def _built(directory: Path, config: Any, build: Callable[..., nn.Module], device
             ) from error
 
 
-def _load_dense(
-    directory: Path, config: Any, entry: Architecture, stored: Mapping[str, StoredTensor]
+def _load(
+    directory: Path,
+    config: Any,
+    entry: Architecture,
+    pruning: PruningRecord | None,
+    stored: Mapping[str, StoredTensor],
 ) -> tuple[nn.Module, list[Sublayer]]:
-    outline = _built(directory, config, getattr(transformers, entry.auto_class).from_config, "meta")
+    """The model, and the dense model's sublayers; sizes are checked before memory is taken."""
+    model_class = getattr(transformers, entry.auto_class)
+    outline = _outline(directory, config, model_class.from_config)
+    sublayers = find_sublayers(outline)
+    if pruning is not None:
+        if pruning.mask.totals() != Mask.full(sublayers).totals():
+            raise InputError(
+                f"{directory / PRUNING_RECORD} and config.json disagree about the dense model's "
+                "units; prune the dense checkpoint again",
+                id="units-file-of-another-model",
+            )
+        require_not_larger(outline, stored, directory / "config.json", MOST_TIMES_STORED)
+        model_class, config = pruned_class(outline), pruned_config(outline, pruning.mask)
+        outline = _outline(directory, config, model_class._from_config)
     require_not_larger(outline, stored, directory / "config.json")
     read_generation(directory)
     with quiet_transformers():
         try:
-            model, info = getattr(transformers, entry.auto_class).from_pretrained(
+            model, info = model_class.from_pretrained(
                 directory,
                 config=config,
                 dtype=torch.float32,
@@ -216,11 +226,28 @@ def _load_dense(
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
             )
+        except WeightsMisfit as error:
+            raise InputError(str(error), id="weights-do-not-fit") from error
         except Exception as error:  # whatever the library trips over is in the files
             raise InputError(
                 f"cannot load {directory} as a {config.model_type}: {first_line(error)}",
                 id="weights-unreadable",
             ) from error
+    if pruning is None:  # the class of a pruned model checks for itself
+        _require_all(model, info, entry, directory)
+    else:
+        # Weights that stay where the file is mapped lie at any address, and kernels add up in
+        # another order there: a reloaded model would not give the saved one's last bits.
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.data = tensor.data.clone()
+    require_ties(outline, model, directory)
+    return model, sublayers
+
+
+def _require_all(
+    model: nn.Module, info: Mapping[str, Any], entry: Architecture, directory: Path
+) -> None:
+    """Check what transformers tells about the loading of a dense model."""
     what = type(model).__name__
     missing = sorted(info["missing_keys"])
     if missing:
@@ -242,33 +269,3 @@ def _load_dense(
             f"{unknown[0]}); what the model says would not be what it was trained to say",
             id="weights-do-not-fit",
         )
-    require_ties(outline, model, directory)
-    return model, find_sublayers(model)
-
-
-def _load_pruned(
-    directory: Path,
-    config: Any,
-    entry: Architecture,
-    mask: Mask,
-    stored: Mapping[str, StoredTensor],
-) -> tuple[nn.Module, list[Sublayer]]:
-    outline = _built(directory, config, getattr(transformers, entry.auto_class).from_config, "meta")
-    sublayers = find_sublayers(outline)
-    if mask.totals() != Mask.full(sublayers).totals():
-        raise InputError(
-            f"{directory / PRUNING_RECORD} and config.json disagree about the dense model's units; "
-            "prune the dense checkpoint again",
-            id="units-file-of-another-model",
-        )
-    # What is stored must fit before a model is built that takes memory.
-    require_not_larger(outline, stored, directory / "config.json", MOST_TIMES_STORED)
-    remove_units(outline, sublayers, mask)
-    require_fit(outline, {n: x.shape for n, x in stored.items()}, directory / WEIGHTS)
-    build = pruned_class(outline)._from_config
-    model = _built(directory, pruned_config(outline, mask), build, "cpu")
-    generation = read_generation(directory)
-    if generation is not None:
-        model.generation_config = generation
-    load_strictly(model, directory / WEIGHTS)
-    return model, sublayers

@@ -177,6 +177,10 @@ def find_sublayer(model: nn.Module, paths: Mapping[str, Any], index: int) -> Pla
     )  # fmt: skip
 
 
+class WeightsMisfit(ValueError):
+    """The stored weights are not those of the model that `config.json` describes."""
+
+
 class _Pruned(transformers.PreTrainedModel):
     """A model that has as many units in each sublayer as its configuration says.
 
@@ -210,7 +214,7 @@ class _Pruned(transformers.PreTrainedModel):
         """As in transformers, and strict: all weights are in the file, and the file has no others.
 
         Raises:
-            ValueError: they do not fit; the message names the first.
+            WeightsMisfit: they do not fit; the message names the first.
         """
         with_info = kwargs.pop("output_loading_info", False)
         loaded: Any = super().from_pretrained(
@@ -219,15 +223,20 @@ class _Pruned(transformers.PreTrainedModel):
         model, info = loaded
         if getattr(model.config, "kept_units", None):
             computed = set(model._keys_to_ignore_on_save or ())
+            misfits = {
+                name: f", stored {tuple(held)} instead of {tuple(wanted)}"
+                for name, held, wanted in info["mismatched_keys"]
+            }
             for what, names in (
                 ("lacks", set(info["missing_keys"]) - computed),
                 ("has unexpected", info["unexpected_keys"]),
-                ("misfits", {name for name, *_ in info["mismatched_keys"]}),
+                ("misfits", misfits),
             ):
                 if names:
-                    raise ValueError(
+                    first = min(names)
+                    raise WeightsMisfit(
                         f"{pretrained_model_name_or_path} {what} {len(names)} weights, first "
-                        f"{min(names)}; get the checkpoint again"
+                        f"{first}{misfits.get(first, '')}; get the checkpoint again"
                     )
         return (model, info) if with_info else model
 

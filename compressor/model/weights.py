@@ -1,4 +1,4 @@
-"""Which weights of a model are stored and counted, and loading them strictly from a file."""
+"""Which weights of a model are stored and counted, and what loaded ones must be."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import nn
 
 from compressor.errors import InputError
 from compressor.model.architectures import Architecture, architecture_of
-from compressor.model.stored_weights import StoredTensor, stored_tensors
+from compressor.model.stored_weights import StoredTensor
 
 # Numbers of positions and types, which earlier versions of transformers stored as well.
 _NUMBERING = r"(^|\.)(position_ids|token_type_ids)$|(^|\.)(encoder|decoder)\.version$"
@@ -114,72 +113,6 @@ def require_ties(tied: nn.Module, loaded: nn.Module, directory: Path) -> None:
                     "config.json says are one; set tie_word_embeddings there to what is meant",
                     id="weights-tied-differ",
                 )
-
-
-def load_strictly(model: nn.Module, path: Path) -> dict[str, StoredTensor]:
-    """Load all weights from one file, in place; tied ones may be stored under any of their names.
-
-    Returns:
-        What is stored.
-
-    Raises:
-        InputError: the file is missing, lacks weights, has others, or has them in other shapes.
-    """
-    if not path.exists():
-        raise InputError(
-            f"a compressed checkpoint keeps its weights in one file; {path} is missing",
-            id="weights-missing",
-        )
-    stored = stored_tensors([path])
-    require_fit(model, {name: tensor.shape for name, tensor in stored.items()}, path)
-    expected = model.state_dict()
-    for name in stored:  # opened for each weight anew: what was read does not stay mapped
-        with safe_open(path, framework="pt") as file:
-            expected[name].copy_(file.get_tensor(name))
-    for name in stored:  # of weights that are one, the last was taken
-        with safe_open(path, framework="pt") as file:
-            if not torch.equal(expected[name], file.get_tensor(name).to(expected[name].dtype)):
-                raise InputError(
-                    f"{path} stores {name} twice with different values, under this name and that "
-                    "of a weight it is tied to; prune the dense checkpoint again",
-                    id="weights-tied-differ",
-                )
-    model.tie_weights()  # type: ignore[operator]
-    return stored
-
-
-def require_fit(model: nn.Module, stored: Mapping[str, tuple[int, ...]], path: Path) -> None:
-    """Check that a model has exactly the stored weights; it may be one without memory of its own.
-
-    Args:
-        stored: name -> shape.
-
-    Raises:
-        InputError: weights are missing, left over, or of another shape.
-    """
-    expected = model.state_dict(keep_vars=True)
-    aliases: dict[int, set[str]] = {}  # a weight -> its names, several where it is tied
-    for name, value in expected.items():
-        aliases.setdefault(id(value), set()).add(name)
-    covered = {name for tied in aliases.values() if tied & set(stored) for name in tied}
-    shared = set(stored) & set(expected)
-    misfits = {name for name in shared if stored[name] != expected[name].shape}
-    for problem, names in (
-        ("lacks", set(expected) - covered - computed_weights(model)),
-        ("has unexpected", set(stored) - set(expected)),
-        ("misfits", misfits),
-    ):
-        if names:
-            first = min(names)
-            shapes = ""
-            if first in misfits:
-                shapes = (
-                    f", stored {shape(stored[first])} instead of {shape(expected[first].shape)}"
-                )
-            raise InputError(
-                f"{path} {problem} {len(names)} weights, first {first}{shapes}",
-                id="weights-do-not-fit",
-            )
 
 
 def shape(sizes: Collection[int]) -> str:
