@@ -1,12 +1,11 @@
 """The bundled sentences: complete, disjoint, clean, and licensed; and the script that checks them.
 
-Limits come from the example's purpose: enough rows for scoring and for a bootstrap of BLEU, and
-sentence lengths as in the model's training data (3 to 18 English words).
+What the script checks (rows enough for scoring and for a bootstrap of BLEU, lengths as in the
+model's training data, no sentence twice) is not checked here again: it accepts them.
 """
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import unicodedata
@@ -20,58 +19,32 @@ SCRIPT = Path(__file__).parents[2] / "examples" / "tatoeba_en_de" / "check_sente
 FILES = {"calibration": example.calibration(), "test": example.test()}
 
 
-def rows(path: Path) -> list[list[str]]:
-    return [line.split("\t") for line in path.read_text(encoding="utf-8").split("\n")[:-1]]
-
-
-def words(sentence: str) -> tuple[str, ...]:
-    return tuple(re.findall(r"\w+", sentence.casefold()))
-
-
 @pytest.mark.parametrize("name", FILES)
-def test_file_has_a_header_and_enough_complete_pairs(name: str) -> None:
-    header, *pairs = rows(FILES[name])
-    assert header == ["en", "de"]
-    assert len(pairs) >= 420
-    for pair in pairs:
-        assert len(pair) == 2
-        for cell in pair:
-            assert cell
-            assert cell == " ".join(cell.split())
-            assert cell == unicodedata.normalize("NFC", cell)
-            assert cell[-1] in ".!?"
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_lengths_are_mixed_like_the_training_data(name: str) -> None:
-    lengths = [len(english.split()) for english, _ in rows(FILES[name])[1:]]
-    assert min(lengths) >= 3
-    assert max(lengths) <= 18
+def test_cells_are_clean_and_lengths_mixed(name: str):
+    header, *rows = FILES[name].read_text(encoding="utf-8").split("\n")[:-1]
+    assert header == "en\tde"
+    for cell in (cell for row in rows for cell in row.split("\t")):
+        assert cell == " ".join(cell.split())
+        assert cell == unicodedata.normalize("NFC", cell)
+        assert cell[-1] in ".!?"
+    lengths = [len(row.partition("\t")[0].split()) for row in rows]
     assert sum(n <= 6 for n in lengths) > 0.25 * len(lengths)
     assert sum(n > 10 for n in lengths) > 0.15 * len(lengths)
+    assert all(letter in "".join(rows) for letter in "äöüß")
 
 
-@pytest.mark.parametrize("side", [0, 1])
-def test_no_sentence_occurs_twice_in_or_across_the_files(side: int) -> None:
-    sentences = [words(row[side]) for path in FILES.values() for row in rows(path)[1:]]
-    assert len(set(sentences)) == len(sentences)
-
-
-def test_german_is_written_with_umlauts() -> None:
-    for path in FILES.values():
-        text = path.read_text(encoding="utf-8")
-        assert all(letter in text for letter in "äöüß")
-
-
-def test_license_names_the_licenses_and_the_attribution() -> None:
+def test_license_names_the_licenses_and_the_attribution():
     text = example.license_file().read_text(encoding="utf-8")
     for needed in ("Apache License, Version 2.0", "CC BY 2.0 FR", "tatoeba.org", "manythings.org"):
         assert needed in text
 
 
-def check(data: Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), "--data", str(data), "--example", str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def findings(tatoeba: Path, folder: Path) -> list[str]:
+    """What the script prints; its status says whether there is any."""
+    command = [sys.executable, SCRIPT, "--data", tatoeba, "--example", folder]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stderr == ""
+    return done.stdout.splitlines() if done.returncode else []
 
 
 @pytest.fixture
@@ -83,9 +56,8 @@ def tatoeba(tmp_path: Path) -> Path:
     return folder
 
 
-def test_script_accepts_the_bundled_files(tatoeba: Path) -> None:
-    result = check(tatoeba, example.directory())
-    assert (result.returncode, result.stderr) == (0, "")
+def test_script_accepts_the_bundled_files(tatoeba: Path):
+    assert findings(tatoeba, example.directory()) == []
 
 
 @pytest.mark.parametrize(
@@ -103,34 +75,27 @@ def test_script_accepts_the_bundled_files(tatoeba: Path) -> None:
         ("Too short\tZu kurz eben", "has not 3 to 18 words"),
     ],
 )
-def test_script_reports_the_line_but_not_the_sentence(
-    tatoeba: Path, tmp_path: Path, added: str, finding: str
-) -> None:
+def test_script_reports_the_line_but_not_the_sentence(tatoeba, tmp_path, added, finding):
     folder = tmp_path / "example"
     folder.mkdir()
     for path in FILES.values():
         (folder / path.name).write_bytes(path.read_bytes())
     with (folder / "test.tsv").open("a", encoding="utf-8") as file:
         file.write(added + "\n")
-    result = check(tatoeba, folder)
-    line = len(rows(FILES["test"])) + 1
-    assert result.returncode == 1
-    assert result.stdout.startswith(f"test.tsv:{line}: ")
-    assert finding in result.stdout
-    assert added.split("\t")[0] not in result.stdout
+    line = FILES["test"].read_bytes().count(b"\n") + 1
+    (found,) = findings(tatoeba, folder)
+    assert found.startswith(f"test.tsv:{line}: ")
+    assert finding in found
+    assert added.split("\t")[0] not in found
 
 
-def test_script_reports_a_sentence_in_both_files_and_too_few_rows(
-    tatoeba: Path, tmp_path: Path
-) -> None:
+def test_script_reports_a_sentence_in_both_files_and_too_few_rows(tatoeba, tmp_path):
     folder = tmp_path / "example"
     folder.mkdir()
     for name in ("calibration.tsv", "test.tsv"):
         text = "en\tde\nThe bakery is closed today.\tDie Bäckerei ist heute zu.\n"
         (folder / name).write_text(text, encoding="utf-8")
-    result = check(tatoeba, folder)
-    assert result.returncode == 1
-    assert result.stdout.splitlines() == [
+    assert findings(tatoeba, folder) == [
         "calibration.tsv: 1 rows, fewer than 420",
         "test.tsv:2: the English side repeats calibration.tsv:2",
         "test.tsv:2: the German side repeats calibration.tsv:2",
