@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import random
 import shutil
 from pathlib import Path
 from unittest import mock
@@ -37,9 +36,7 @@ def _fill(artifacts: tuple[str, ...]) -> None:
     here = Path()
     toy.classifier(here / "bert")
     toy.marian_with_pieces(here / "marian")
-    rng = random.Random(5)
-    lines = [toy.sentence(rng) for _ in range(6)]
-    (here / "texts.txt").write_text("\n".join([*lines, ""]), "utf-8")
+    (here / "texts.txt").write_text("\n".join([*toy.sentences(6, 5), ""]), "utf-8")
     with kept_exports(here / "exports"):
         for name in artifacts:
             rows = here / f"{name}-rows"

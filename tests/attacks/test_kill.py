@@ -6,7 +6,6 @@ The run is killed at its n-th write to the file system, in a process of its own,
 from __future__ import annotations
 
 import os
-import random
 import signal
 import sys
 import traceback
@@ -94,9 +93,8 @@ def job(tmp_path_factory) -> Job:
 def training(tmp_path_factory) -> Job:
     """A short run that learns a mask, translates text and learns from the translations."""
     inputs = tmp_path_factory.mktemp("training")
-    rng = random.Random(5)
     text = inputs / "text.txt"
-    text.write_text("".join(f"{toy.sentence(rng)}\n" for _ in range(40)), encoding="utf-8")
+    text.write_text("".join(f"{line}\n" for line in toy.sentences(40, 5)), encoding="utf-8")
     options = {
         "method": "hard-concrete", "gate_epochs": 2, "recover": "distill", "distill_epochs": 2,
         "distill_text": str(text), "floor": "0", "bench": False,

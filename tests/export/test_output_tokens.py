@@ -97,8 +97,7 @@ def test_the_graph_holds_no_rows_of_other_tokens(made):
 def test_translations_are_pytorchs_without_the_other_tokens(made, beams):
     """The reference is told by transformers' own means which tokens are not to be used."""
     checkpoint, model, out, _ = made
-    rng = random.Random(5)
-    texts = [toy.sentence(rng) for _ in range(9)]
+    texts = toy.sentences(9, 5)
     batch = checkpoint.tokenizer(texts, return_tensors="pt", padding=True)
     kept = output_tokens(checkpoint)
     gone = sorted(set(range(len(checkpoint.tokenizer.get_vocab()))) - set(kept))

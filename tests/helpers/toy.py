@@ -27,6 +27,11 @@ def sentence(rng: random.Random) -> str:
     return " ".join(rng.choices(WORDS, k=rng.choice([1, 2, 3, 5, 8, 12])))
 
 
+def sentences(count: int, seed: int = 0) -> list[str]:
+    rng = random.Random(seed)
+    return [sentence(rng) for _ in range(count)]
+
+
 def classifier(directory: Path, name: str = "bert") -> Path:
     """A classifier of the architecture with labels LABEL_0 …, a word per token."""
     tiny_model(name).save_pretrained(directory)

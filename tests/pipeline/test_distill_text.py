@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import pytest
@@ -35,10 +34,8 @@ def classifier(once) -> Path:
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    rng = random.Random(5)
-    lines = [f"{toy.sentence(rng)}\n\n" for _ in range(50)]
     path = tmp_path / "text.txt"
-    path.write_text("".join(lines), encoding="utf-8")
+    path.write_text("".join(f"{line}\n\n" for line in toy.sentences(50, 5)), encoding="utf-8")
     return path
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import random
 import signal
 import subprocess
 import sys
@@ -42,11 +41,6 @@ def classifier() -> Path:
     return runtime_artifacts.classifier("bert").directory
 
 
-def sentences(count: int, seed: int = 0) -> list[str]:
-    rng = random.Random(seed)
-    return [toy.sentence(rng) for _ in range(count)]
-
-
 def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "compressor", *map(str, arguments), "--threads", "1"]
 
@@ -58,7 +52,7 @@ def compress(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProc
 
 
 def test_lines_are_translated_in_their_order(translator: Path) -> None:
-    texts = [*sentences(9), "", "w5 \u2028 w6\x0cw7", " \t", *sentences(4, seed=1), "w9 w8"]
+    texts = [*toy.sentences(9), "", "w5 \u2028 w6\x0cw7", " \t", *toy.sentences(4, seed=1), "w9 w8"]
     ends = ["\n", "\r\n"] * len(texts)
     stdin = "".join(text + end for text, end in zip(texts, ends, strict=False)).rstrip("\r\n")
     done = compress("translate", translator, "--chunk-lines", "6", stdin=stdin.encode())
@@ -70,7 +64,7 @@ def test_lines_are_translated_in_their_order(translator: Path) -> None:
 
 
 def test_options_of_translating_reach_the_search(translator: Path, tmp_path: Path) -> None:
-    texts = sentences(5, seed=2)
+    texts = toy.sentences(5, seed=2)
     (tmp_path / "a").write_text("\n".join(texts[:3]), encoding="utf-8")  # without a last end
     out = tmp_path / "out"
     options = ["--num-beams", 3, "--max-new-tokens", 6, "-b", 2, "--batch-tokens", 20]
@@ -96,7 +90,7 @@ def test_options_of_translating_reach_the_search(translator: Path, tmp_path: Pat
 
 
 def test_answers_come_while_the_input_is_still_open(translator: Path) -> None:
-    texts = sentences(4, seed=3)
+    texts = toy.sentences(4, seed=3)
     want = Translator(translator, threads=1).translate(texts)
     with subprocess.Popen(
         command("translate", translator, "--chunk-lines", "2"),
@@ -148,7 +142,7 @@ def test_text_that_is_not_utf8_is_an_error_with_its_line(translator: Path, tmp_p
 
 def test_a_reader_that_goes_away_is_no_error(translator: Path) -> None:
     # More than a pipe holds, so that writing must meet the closed end.
-    stdin = ("\n".join(sentences(40, seed=4)) + "\n" + "\n" * 200_000).encode()
+    stdin = ("\n".join(toy.sentences(40, seed=4)) + "\n" + "\n" * 200_000).encode()
     writer = subprocess.Popen(
         command("translate", translator),
         stdin=subprocess.PIPE,
@@ -169,7 +163,7 @@ def test_a_reader_that_goes_away_is_no_error(translator: Path) -> None:
     first, _ = head.communicate(timeout=60)
     _, errors = writer.communicate(timeout=60)
     assert (writer.returncode, errors) == (0, b"")
-    want = Translator(translator, threads=1).translate(sentences(40, seed=4))
+    want = Translator(translator, threads=1).translate(toy.sentences(40, seed=4))
     assert first.decode().rstrip("\n") == want[0]
 
 
@@ -219,7 +213,7 @@ def _wait_for(directory: Path, pattern: str) -> None:
 
 
 def test_lines_are_classified(classifier: Path) -> None:
-    texts = [*sentences(6, seed=5), "", "w5"]
+    texts = [*toy.sentences(6, seed=5), "", "w5"]
     model = Classifier(classifier, threads=1)
     done = compress("classify", classifier, stdin="\n".join(texts).encode())
     assert (done.returncode, done.stderr) == (0, b"")
@@ -230,7 +224,7 @@ def test_lines_are_classified(classifier: Path) -> None:
 
 
 def test_probabilities_of_pairs(classifier: Path) -> None:
-    texts, pairs = sentences(5, seed=6), sentences(5, seed=7)
+    texts, pairs = toy.sentences(5, seed=6), toy.sentences(5, seed=7)
     lines = [f"{text}\t{pair}" for text, pair in zip(texts, pairs, strict=True)]
     stdin = "\n".join([*lines[:2], "", *lines[2:]]).encode()
     model = Classifier(classifier, threads=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from itertools import chain
 from pathlib import Path
 
@@ -27,11 +26,6 @@ def exported(request: pytest.FixtureRequest) -> Exported:
     return runtime_artifacts.classifier(request.param)
 
 
-def sentences(count: int, seed: int = 0) -> list[str]:
-    rng = random.Random(seed)
-    return [toy.sentence(rng) for _ in range(count)]
-
-
 @torch.no_grad()
 def expected_logits(
     exported: Exported, texts: list[str], pairs: list[str] | None = None
@@ -51,7 +45,7 @@ def expected_logits(
 
 
 def test_logits_are_pytorchs_in_the_order_of_the_texts(exported: Exported) -> None:
-    texts = [*sentences(9), "", "   "]
+    texts = [*toy.sentences(9), "", "   "]
     classifier = Classifier(exported.directory, threads=1)
     want = expected_logits(exported, texts)
     for limit in (
@@ -69,7 +63,7 @@ def test_logits_are_pytorchs_in_the_order_of_the_texts(exported: Exported) -> No
 
 
 def test_pairs(exported: Exported) -> None:
-    texts, pairs = sentences(6, seed=1), sentences(6, seed=2)
+    texts, pairs = toy.sentences(6, seed=1), toy.sentences(6, seed=2)
     classifier = Classifier(exported.directory, threads=1)
     want = expected_logits(exported, texts, pairs)
     np.testing.assert_allclose(classifier.logits(texts, pairs), want, atol=1e-4)
@@ -79,7 +73,7 @@ def test_pairs(exported: Exported) -> None:
 
 
 def test_probabilities_are_the_softmax(exported: Exported) -> None:
-    texts = sentences(5, seed=4)
+    texts = toy.sentences(5, seed=4)
     classifier = Classifier(exported.directory, threads=1)
     want = torch.from_numpy(expected_logits(exported, texts)).softmax(-1).numpy()
     np.testing.assert_allclose(classifier.probabilities(texts), want, atol=1e-5)
@@ -87,7 +81,7 @@ def test_probabilities_are_the_softmax(exported: Exported) -> None:
 
 @pytest.mark.parametrize("paired", [False, True])
 def test_streams_give_what_the_lists_give(exported: Exported, paired: bool) -> None:
-    texts, pairs = sentences(9, seed=5), sentences(9, seed=6)
+    texts, pairs = toy.sentences(9, seed=5), toy.sentences(9, seed=6)
     pairs[4] = ""  # one text of two is enough
     classifier = Classifier(exported.directory, threads=1)
     want = classifier.probabilities(texts, pairs if paired else None)
@@ -138,7 +132,7 @@ def test_batches_hold_their_limits() -> None:
 
 
 def test_run_takes_one_padded_batch(exported: Exported) -> None:
-    texts = sentences(5, seed=3)
+    texts = toy.sentences(5, seed=3)
     classifier = Classifier(exported.directory, threads=1)
     artifact = classifier.artifact
     batch = collate(classifier.encode(texts), artifact.pad_token_id, artifact.inputs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -36,11 +35,6 @@ def hollow(tmp_path_factory: pytest.TempPathFactory) -> Exported:
     return export(toy.translator(directory / "dense"), nothing_left_mask, directory / "out", vary)
 
 
-def sentences(count: int, seed: int = 0) -> list[str]:
-    rng = random.Random(seed)
-    return [toy.sentence(rng) for _ in range(count)]
-
-
 @torch.no_grad()
 def generated(exported: Exported, texts: list[str], **options) -> list[list[int]]:
     """Ids from `generate` on the whole batch, without the start token and what pads the row."""
@@ -69,7 +63,7 @@ def batch_of(translator: Translator, texts: list[str]) -> dict[str, np.ndarray]:
     ids=str,
 )
 def test_generates_what_pytorch_generates(pieces: Exported, options: dict) -> None:
-    texts = sentences(11)
+    texts = toy.sentences(11)
     translator = Translator(pieces.directory, threads=1)
     got = translator.generate(batch_of(translator, texts), **options)
     assert got == generated(pieces, texts, **options)
@@ -81,7 +75,7 @@ def test_generates_what_pytorch_generates(pieces: Exported, options: dict) -> No
 @pytest.mark.parametrize("beams", [1, 3])
 def test_no_heads_at_all(hollow: Exported, beams: int) -> None:
     """Without cross-attention the decoder graph has no `attention_mask`."""
-    texts = sentences(7, seed=1)
+    texts = toy.sentences(7, seed=1)
     translator = Translator(hollow.directory, threads=1)
     got = translator.generate(batch_of(translator, texts), num_beams=beams)
     assert got == generated(hollow, texts, num_beams=beams)
@@ -101,7 +95,7 @@ def test_settings_of_the_artifact_are_followed(pieces: Exported, tmp_path) -> No
     data["generation"].update(options)
     shutil.copytree(pieces.directory, tmp_path, dirs_exist_ok=True)
     (tmp_path / "onnx" / "graphs.json").write_text(json.dumps(data), encoding="utf-8")
-    texts = sentences(6, seed=2)
+    texts = toy.sentences(6, seed=2)
     translator = Translator(tmp_path, threads=1, verify=False)
     got = translator.generate(batch_of(translator, texts))
     assert got == generated(pieces, texts, **options)
@@ -109,7 +103,7 @@ def test_settings_of_the_artifact_are_followed(pieces: Exported, tmp_path) -> No
 
 
 def test_translate_keeps_the_order_and_skips_what_is_empty(pieces: Exported) -> None:
-    texts = sentences(9, seed=3)
+    texts = toy.sentences(9, seed=3)
     texts[2:2], texts[5:5] = [""], [" \t\n"]
     translator = Translator(pieces.directory, threads=1)
     filled = [text for text in texts if text.strip()]
@@ -131,7 +125,7 @@ def test_translate_keeps_the_order_and_skips_what_is_empty(pieces: Exported) -> 
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_stream_searches_as_the_whole_list(pieces: Exported, beams: int) -> None:
-    texts = sentences(13, seed=6)
+    texts = toy.sentences(13, seed=6)
     translator = Translator(pieces.directory, threads=1)
     ids = generated(pieces, texts, num_beams=beams, max_new_tokens=7)
     want = pieces.tokenizer.batch_decode(ids, skip_special_tokens=True)
@@ -176,7 +170,7 @@ def test_a_stream_warns_of_cut_texts_once_when_it_ends(pieces: Exported) -> None
 def test_reordering_does_not_touch_the_source(pieces: Exported) -> None:
     """Only what was decoded is copied when hypotheses change places."""
     translator = Translator(pieces.directory, threads=1)
-    decoder = translator.start(batch_of(translator, sentences(3)))
+    decoder = translator.start(batch_of(translator, toy.sentences(3)))
     decoder.step(np.array([59, 59, 59]))
     cross, past = dict(decoder.cross), {n: v.numpy() for n, v in decoder.past.items()}
     assert cross
@@ -189,7 +183,7 @@ def test_reordering_does_not_touch_the_source(pieces: Exported) -> None:
 
 def test_forced_length_gives_every_row_as_many_tokens(pieces: Exported) -> None:
     translator = Translator(pieces.directory, threads=1)
-    batch = batch_of(translator, sentences(4))
+    batch = batch_of(translator, toy.sentences(4))
     free = translator.generate(batch)
     forced = translator.generate(batch, forced_length=13)
     assert [len(row) for row in forced] == [13] * 4
@@ -198,7 +192,7 @@ def test_forced_length_gives_every_row_as_many_tokens(pieces: Exported) -> None:
 
 
 def test_teacher_forced_logits_are_pytorchs(pieces: Exported) -> None:
-    texts = sentences(5, seed=4)
+    texts = toy.sentences(5, seed=4)
     batch = pieces.tokenizer(texts, return_tensors="pt", padding=True)
     tokens = torch.randint(2, 57, (5, 6), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
