@@ -133,7 +133,7 @@ def test_its_list_of_files_is_what_the_runtime_imports():
         if not name.endswith("__init__")
     }
     waiting = list((ROOT / "compressor" / "runtime").glob("*.py"))
-    found: set[str] = set()
+    found = {"compressor.storage.version"}  # of compressor/__init__.py
     while waiting:
         for node in ast.walk(ast.parse(waiting.pop().read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("compressor."):
