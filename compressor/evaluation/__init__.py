@@ -7,7 +7,8 @@
 - `lower_bound`: how much worse the smaller model may be, as far as the rows tell
 - `confidence_bounds`: how much worse or better, from a finished comparison
 
-To add a task, write a module beside `translation` and `classification` and add a line to `METRICS`.
+To add a metric, write a subclass of `Metric` and add a line to `METRICS`, or from outside this
+package call `METRICS.register`.
 """
 
 from compressor.evaluation.bounds import (
@@ -17,6 +18,7 @@ from compressor.evaluation.bounds import (
     rows_to_settle,
     scaled_rows,
 )
+from compressor.evaluation.metric import Metric, SumMetric
 from compressor.evaluation.metrics import METRICS, main_metric, score_answers
 from compressor.evaluation.significance import DEFAULT_RESAMPLES, DEFAULT_SEED, compare
 
@@ -25,6 +27,8 @@ __all__ = [
     "DEFAULT_SEED",
     "METRICS",
     "LowerBound",
+    "Metric",
+    "SumMetric",
     "compare",
     "confidence_bounds",
     "lower_bound",

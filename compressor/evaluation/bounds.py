@@ -5,10 +5,10 @@ a model is not worse than the dense one by more than a limit is a test of non-in
 confidence bound of pruned minus dense must lie within the limit, so it is the pruned model that has
 to bring the proof.
 
-- Accuracy: the score bound of Tango 1998 ("Equivalence test and confidence interval for the
-  difference in proportions for the paired-sample design", Statistics in Medicine 17). It holds its
-  level where few answers change, as they do after a small cut; the bootstrap does not: of rows
-  without any change it makes the interval [0, 0].
+- Metrics that count rows that are right, as accuracy does: the score bound of Tango 1998
+  ("Equivalence test and confidence interval for the difference in proportions for the paired-sample
+  design", Statistics in Medicine 17). It holds its level where few answers change, as they do after
+  a small cut; the bootstrap does not: of rows without any change it makes the interval [0, 0].
 - Other metrics: the quantile of the paired bootstrap (`compressor.evaluation.significance`), but no
   nearer to the difference than what n rows can miss: a failure that none of them shows can still
   strike a share of 1 - alpha^(1/n) of all rows, each of which then scores nothing.
@@ -25,8 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from compressor.evaluation.metrics import Pair, metrics_of
-from compressor.evaluation.significance import bootstrap
+from compressor.evaluation.significance import Pair
 from compressor.results import Comparison
 
 # So many draws of the bootstrap lie beyond a bound; with fewer it would be left to chance.
@@ -50,7 +49,6 @@ class LowerBound:
 
 
 def lower_bound(
-    task: str,
     metric: str,
     dense_outputs: Sequence[str],
     pruned_outputs: Sequence[str],
@@ -64,7 +62,6 @@ def lower_bound(
     """The lower confidence bound of pruned minus dense in one metric.
 
     Args:
-        task: `translation` or `classification`.
         limit: the drop that is allowed, on the metric's scale.
         alpha: how often the true difference may lie below the bound; 0.025 for the lower end of a
             95 % interval.
@@ -72,10 +69,10 @@ def lower_bound(
         seed: of the draws.
 
     Raises:
-        UsageError: an unknown task.
+        UsageError: an unknown metric.
     """
-    pair = metrics_of(task).pair(dense_outputs, pruned_outputs, references)
-    changed = pair.discordant.get(metric)
+    pair = Pair.of([metric], dense_outputs, pruned_outputs, references)
+    changed = pair.discordant(metric)
     if changed is not None:
         lost, won = changed
         loss = score_bound(lost, won, len(references), alpha)
@@ -200,8 +197,8 @@ def _bootstrap_bound(
     pair: Pair, metric: str, limit: float, alpha: float, resamples: int, seed: int
 ) -> LowerBound:
     rows = pair.groups.size
-    dense, pruned = pair.points[metric]
-    draws = bootstrap(pair, max(resamples, math.ceil(DRAWS_BEYOND / alpha)), seed)[metric]
+    dense, pruned = pair.points(metric)
+    draws = pair.bootstrap(max(resamples, math.ceil(DRAWS_BEYOND / alpha)), seed)[metric]
     difference = pruned - dense
     width = difference - float(np.quantile(draws[1] - draws[0], alpha))
     value = difference - _reach(width, dense, rows, alpha)

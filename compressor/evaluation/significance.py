@@ -13,20 +13,23 @@ percentile interval of d*. All p-values are two-sided:
   d from the true difference (Hall & Wilson 1991, "Two Guidelines for Bootstrap Hypothesis
   Testing"). `sacrebleu --paired-bs` reports about half of it, a one-sided p-value, where one model
   is clearly better.
-- for accuracy, McNemar's exact test, whose p-value can be smaller than 1 / (1 + resamples).
+- for metrics that count rows that are right, as accuracy does, McNemar's exact test, whose p-value
+  can be smaller than 1 / (1 + resamples).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import InputError, UsageError
-from compressor.evaluation.metrics import Array, Pair, metrics_of
-from compressor.evaluation.translation import check_lengths
+from compressor.evaluation.metric import Array, check_lengths, group_rows
+from compressor.evaluation.metrics import METRICS
 from compressor.results import Comparison
+from compressor.tasks import TASKS
 
 DEFAULT_RESAMPLES = 1000
 DEFAULT_SEED = 12345
@@ -46,10 +49,10 @@ def compare(
     """Difference of two models in every metric of a task, with its interval and p-value.
 
     Args:
-        task: `translation` or `classification`.
-        dense_outputs: translations or label names of the dense model.
+        task: name of the task.
+        dense_outputs: answers of the dense model, as `Rows` holds targets.
         pruned_outputs: the same of the pruned model.
-        references: reference translations or the right label names.
+        references: the right answers.
         resamples: number of bootstrap draws.
         seed: of the draws; the same for all metrics.
 
@@ -72,29 +75,71 @@ def compare(
         raise UsageError(
             f"{resamples} resamples cannot be drawn; ask for at least 1", id="too-few-resamples"
         )
-    pair = metrics_of(task).pair(dense_outputs, pruned_outputs, references)
-    exact, discordant = pair.exact_p, pair.discordant
+    pair = Pair.of(TASKS[task].metrics, dense_outputs, pruned_outputs, references)
+    draws = pair.bootstrap(resamples, seed)
     return [
-        _comparison(
-            metric, pair.points[metric], pruned - dense, exact.get(metric), discordant.get(metric)
-        )
-        for metric, (dense, pruned) in bootstrap(pair, resamples, seed).items()
+        _comparison(metric, pair.points(metric), pruned - dense, pair.discordant(metric))
+        for metric, (dense, pruned) in draws.items()
     ]
 
 
-def bootstrap(
-    pair: Pair, resamples: int, seed: int, chunk: int = DRAWS_PER_CHUNK
-) -> dict[str, tuple[Array, Array]]:
-    """Scores of both models on the same draws: metric -> (dense, pruned), each [resamples]."""
-    counts = resampled_counts(pair.groups, resamples, seed, chunk)
-    chunks = [pair.scores(part) for part in counts]
-    return {
-        metric: (
-            np.concatenate([chunk[metric][0] for chunk in chunks]),
-            np.concatenate([chunk[metric][1] for chunk in chunks]),
-        )
-        for metric in pair.points
-    }
+@dataclass(frozen=True)
+class Pair:
+    """Two models' answers to the same rows, ready to be scored on any resample of the rows.
+
+    Args:
+        groups: [rows], the group each row belongs to; rows of a group are alike.
+        statistics: metric -> that of (dense, pruned), [groups, statistics].
+    """
+
+    groups: NDArray[np.intp]
+    statistics: dict[str, tuple[Array, Array]]
+
+    @classmethod
+    def of(
+        cls,
+        metrics: Sequence[str],
+        dense: Sequence[str],
+        pruned: Sequence[str],
+        references: Sequence[str],
+    ) -> Pair:
+        """Count what some metrics count, once for each different row."""
+        (gold, *systems), groups = group_rows(references, dense, pruned)
+        labels = sorted({*dense, *pruned, *references})
+        statistics = {}
+        for name in metrics:
+            first, second = METRICS[name]().statistics(systems, gold, labels)
+            statistics[name] = first, second
+        return cls(groups, statistics)
+
+    @property
+    def counts(self) -> Array:
+        """[groups]: how many rows each has."""
+        return np.bincount(self.groups).astype(np.float64)
+
+    def points(self, metric: str) -> tuple[float, float]:
+        """Scores of (dense, pruned) on all rows."""
+        dense, pruned = self.statistics[metric]
+        score = METRICS[metric]().score
+        return score(dense, self.counts), score(pruned, self.counts)
+
+    def discordant(self, metric: str) -> tuple[int, int] | None:
+        """Rows that only (dense, pruned) has right, of metrics that count rows that are right."""
+        return METRICS[metric]().discordant(*self.statistics[metric], self.counts)
+
+    def bootstrap(
+        self, resamples: int, seed: int, chunk: int = DRAWS_PER_CHUNK
+    ) -> dict[str, tuple[Array, Array]]:
+        """Scores of both models on the same draws: metric -> (dense, pruned), each [resamples]."""
+        drawn: dict[str, list[tuple[Array, Array]]] = {name: [] for name in self.statistics}
+        for counts in resampled_counts(self.groups, resamples, seed, chunk):
+            for name, (dense, pruned) in self.statistics.items():
+                scores = METRICS[name]().scores
+                drawn[name].append((scores(dense, counts), scores(pruned, counts)))
+        return {
+            name: (np.concatenate([x for x, _ in parts]), np.concatenate([x for _, x in parts]))
+            for name, parts in drawn.items()
+        }
 
 
 def resampled_counts(
@@ -121,7 +166,6 @@ def _comparison(
     metric: str,
     point: tuple[float, float],
     differences: Array,
-    exact_p: float | None,
     discordant: tuple[int, int] | None,
 ) -> Comparison:
     observed = point[1] - point[0]
@@ -132,7 +176,7 @@ def _comparison(
         pruned=point[1],
         difference=observed,
         interval=(float(low), float(high)),
-        p_value=_p_value(observed, differences) if exact_p is None else exact_p,
+        p_value=mcnemar(*discordant) if discordant else _p_value(observed, differences),
         resamples=differences.size,
         discordant=discordant,
     )
@@ -143,3 +187,18 @@ def _p_value(observed: float, differences: Array) -> float:
     # rounding from dropping them.
     extreme = np.abs(differences - observed) >= abs(observed) * (1 - 1e-9)
     return (1 + int(np.count_nonzero(extreme))) / (1 + differences.size)
+
+
+def mcnemar(first: int, second: int) -> float:
+    """Two-sided p-value of McNemar's exact test.
+
+    If neither model is better, each row that only one of them has right is as likely to be the
+    first one's as the second one's.
+
+    Args:
+        first: rows that only the first model has right.
+        second: rows that only the second model has right.
+    """
+    from scipy.stats import binomtest
+
+    return float(binomtest(first, first + second).pvalue) if first + second else 1.0

@@ -108,7 +108,7 @@ class Judge:
         self, rows: Rows, reference: list[str], outputs: list[str], drop: float, error: float
     ) -> tuple[float, int | None]:
         found = lower_bound(
-            rows.task, self.metric, reference, outputs, rows.targets,
+            self.metric, reference, outputs, rows.targets,
             limit=drop, alpha=error, resamples=self.resamples, seed=self.seed,
         )  # fmt: skip
         return found.value, found.rows

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from compressor.evaluation import confidence_bounds
+from compressor.evaluation import METRICS, confidence_bounds
 from compressor.model.sublayers import KINDS, kind_of
 from compressor.report.schema import Report, Run
 from compressor.results import Comparison, Ranking, Timing, Variant
@@ -53,14 +53,6 @@ class MetricStyle:
     unit: str = ""
 
 
-METRICS: dict[str, MetricStyle] = {
-    "bleu": MetricStyle("BLEU"),
-    "chrf": MetricStyle("chrF"),
-    "accuracy": MetricStyle("accuracy", unit="%"),
-    "macro_f1": MetricStyle("macro F1", unit="%"),
-    "mcc": MetricStyle("MCC", digits=4),
-}
-
 KIND_LABELS = {
     "encoder_self": "encoder self-attention",
     "decoder_self": "decoder self-attention",
@@ -76,8 +68,11 @@ _STACKS = {
 
 
 def metric_style(metric: str) -> MetricStyle:
-    """How to write a metric; metrics without an entry keep their own name."""
-    return METRICS.get(metric, MetricStyle(metric, digits=3))
+    """How to write a metric; one that is not known here keeps its own name."""
+    if metric not in METRICS:
+        return MetricStyle(metric, digits=3)
+    known = METRICS[metric]
+    return MetricStyle(known.label, known.digits, known.unit)
 
 
 def kind_label(kind: str) -> str:

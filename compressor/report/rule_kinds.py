@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from compressor.errors import InputError, UsageError, did_you_mean
-from compressor.evaluation import rows_to_settle, scaled_rows
+from compressor.evaluation import METRICS, rows_to_settle, scaled_rows
 from compressor.report import facts, numbers, phrases
 from compressor.report.schema import Report
 from compressor.results import Timing, Variant, Verdict
@@ -142,10 +142,10 @@ class MaxDropRule(Rule):
                 id="max-drop-malformed",
             )
         metric = found[1].lower()
-        if metric not in facts.METRICS:
+        if metric not in METRICS:
             raise UsageError(
                 f"--{cls.option} {value!r}: there is no metric {metric!r}; choose from "
-                f"{', '.join(facts.METRICS)}{did_you_mean(metric, facts.METRICS)}",
+                f"{', '.join(METRICS)}{did_you_mean(metric, METRICS)}",
                 id="metric-unknown",
             )
         return cls(metric, float(found[2]))

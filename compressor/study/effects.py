@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from compressor.evaluation import METRICS
 from compressor.report import numbers
 from compressor.report.facts import metric_style, significant
 from compressor.study.statistics import ALPHA, holm
@@ -133,8 +134,8 @@ def significance_sentences(data: dict[str, Any], what: str) -> list[str]:
         f"effect. Corrected for {tests} tests: {data['significant_bh']} (Benjamini-Hochberg), "
         f"{data['significant_holm']} (Holm)."
     ]
-    # The smallest p-value of a bootstrap is 1 / (resamples + 1); accuracy has an exact test.
-    if data["metric"] != "accuracy" and tests / (resamples + 1) >= ALPHA:
+    # The smallest p-value of a bootstrap is 1 / (resamples + 1); some metrics have an exact test.
+    if not METRICS[data["metric"]].has_exact_test and tests / (resamples + 1) >= ALPHA:
         sentences.append(
             f"{resamples:,} resamples are too few for Holm's correction of {tests} tests: it needs "
             f"at least {int(tests / ALPHA):,} for any p-value to be small enough."

@@ -46,7 +46,7 @@ def bound(
     limit: float,
     alpha: float = ALPHA,
 ) -> LowerBound:
-    return lower_bound(task, metric, *answers, limit=limit, alpha=alpha, resamples=1000, seed=0)
+    return lower_bound(metric, *answers, limit=limit, alpha=alpha, resamples=1000, seed=0)
 
 
 def score_statistic(lost: int, won: int, rows: int, loss: float) -> float:

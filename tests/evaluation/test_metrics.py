@@ -9,8 +9,9 @@ from sacrebleu.metrics import BLEU, CHRF
 from sklearn import metrics as sklearn_metrics
 
 from compressor.errors import InputError
-from compressor.evaluation.classification import score_classification
-from compressor.evaluation.translation import bleu_from_sums, chrf_from_sums, score_translation
+from compressor.evaluation import score_answers
+from compressor.evaluation.sentences import Bleu, Chrf
+from compressor.results import Quality
 from compressor.tasks import TASKS
 from tests.helpers.errors import raises
 
@@ -26,6 +27,14 @@ HYPOTHESES = [
     "",
     "It has rained since last Monday.",
 ]
+
+
+def score_translation(outputs: list[str], references: list[str]) -> Quality:
+    return score_answers("translation", outputs, references, None)
+
+
+def score_classification(outputs: list[str], gold: list[str], labels: list[str]) -> Quality:
+    return score_answers("classification", outputs, gold, labels)
 
 
 def test_translation_scores_are_sacrebleus() -> None:
@@ -84,7 +93,7 @@ def test_vectorized_bleu_equals_sacrebleus_formula() -> None:
     ]
 
     assert sum(score == 0 for score in expected) > 10  # the special cases do occur
-    np.testing.assert_allclose(bleu_from_sums(sums), expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(Bleu().from_sums(sums), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_vectorized_chrf_equals_sacrebleus_formula() -> None:
@@ -98,7 +107,7 @@ def test_vectorized_chrf_equals_sacrebleus_formula() -> None:
     expected = [metric._compute_f_score([int(x) for x in row]) for row in sums]
 
     assert 0 < sum(score == 0 for score in expected) < 300
-    np.testing.assert_allclose(chrf_from_sums(sums), expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(Chrf().from_sums(sums), expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("labels", [2, 7])

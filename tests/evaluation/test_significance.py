@@ -13,10 +13,9 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import DEFAULT_SEED, compare
-from compressor.evaluation.classification import ClassificationPair
-from compressor.evaluation.significance import DRAWS_PER_CHUNK, bootstrap, resampled_counts
-from compressor.evaluation.translation import TranslationPair
+from compressor.evaluation.significance import DRAWS_PER_CHUNK, Pair, resampled_counts
 from compressor.report import facts
+from compressor.tasks import TASKS
 from tests.helpers.errors import raises
 
 WORDS = [f"word{number}" for number in range(40)]
@@ -59,17 +58,17 @@ def test_draws_give_the_p_value_of_sacrebleu(monkeypatch: pytest.MonkeyPatch) ->
         test_type="bs",
     )()
 
-    pair = TranslationPair.of(dense, pruned, references)
-    scores = bootstrap(pair, 1000, DEFAULT_SEED)
+    pair = Pair.of(TASKS["translation"].metrics, dense, pruned, references)
+    scores = pair.bootstrap(1000, DEFAULT_SEED)
     assert scores.keys() == {"bleu", "chrf"}
     for name, theirs in (("bleu", reference["BLEU"][1]), ("chrf", reference["chrF2"][1])):
         assert 0.001 < theirs.p_value < 1  # a case where counting errors would show
-        observed = pair.points[name][1] - pair.points[name][0]
+        observed = pair.points(name)[1] - pair.points(name)[0]
         sizes = np.abs(scores[name][1] - scores[name][0])
         p_value = (1 + np.count_nonzero(sizes - sizes.mean() > abs(observed))) / 1001
         # The same draws; sacreBLEU works in float32, so one draw may fall on the other side.
         assert p_value == pytest.approx(theirs.p_value, abs=1.5 / 1001)
-        assert pair.points[name][1] == theirs.score
+        assert pair.points(name)[1] == theirs.score
 
 
 def test_p_value_is_that_of_a_normal_distribution_on_many_rows() -> None:
@@ -135,7 +134,8 @@ def test_spread_of_each_system_equals_sacrebleus(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
     dense, pruned, references = translations()
 
-    scores = bootstrap(TranslationPair.of(dense, pruned, references), 1000, DEFAULT_SEED)
+    pair = Pair.of(["bleu"], dense, pruned, references)
+    scores = pair.bootstrap(1000, DEFAULT_SEED)
 
     for outputs, ours in zip((dense, pruned), scores["bleu"], strict=True):
         theirs = BLEU().corpus_score(outputs, [references], n_bootstrap=1000)
@@ -168,7 +168,8 @@ def test_classification_draws_equal_scikit_learn_on_the_drawn_rows() -> None:
     rng = np.random.default_rng(8)
     drawn = rng.integers(len(gold), size=(30, len(gold)))
 
-    scores = bootstrap(ClassificationPair.of(dense, pruned, gold), 30, 8)
+    pair = Pair.of(TASKS["classification"].metrics, dense, pruned, gold)
+    scores = pair.bootstrap(30, 8)
 
     for system, outputs in enumerate((dense, pruned)):
         predicted, right = np.array(outputs)[drawn], np.array(gold)[drawn]
@@ -207,9 +208,9 @@ def test_model_compared_with_itself_does_not_differ(task: str) -> None:
 
 
 def test_chunks_do_not_change_the_result() -> None:
-    pair = TranslationPair.of(*translations(40))
+    pair = Pair.of(TASKS["translation"].metrics, *translations(40))
 
-    whole, chunked = bootstrap(pair, 50, 1), bootstrap(pair, 50, 1, chunk=7 * 40)
+    whole, chunked = pair.bootstrap(50, 1), pair.bootstrap(50, 1, chunk=7 * 40)
 
     for metric in ("bleu", "chrf"):
         np.testing.assert_allclose(whole[metric], chunked[metric], rtol=1e-12)

@@ -1,0 +1,107 @@
+"""Accuracy, macro F1 and Matthews correlation from confusion counts, for many resamples at once.
+
+Definitions are scikit-learn's (with which the tests compare): macro F1 averages over the labels
+that occur in the gold or predicted column, and the F1 of a label without a correct row is 0; the
+correlation is Gorodkin's 2004 generalization to many labels, 0 where it is undefined.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compressor.errors import InputError
+from compressor.evaluation.metric import Array, Labels, SumMetric
+
+
+class _LabelMetric(SumMetric):
+    """Statistics [rows, 3 x labels]: whether the row is a hit, predicted as, and gold of each."""
+
+    @abstractmethod
+    def from_counts(self, hits: Array, predicted: Array, gold: Array) -> Array:
+        """All [resamples, labels] -> [resamples]."""
+
+    def require(self, answers: Sequence[str], references: Sequence[str], labels: Labels) -> None:
+        known = set(labels or ())
+        for column, names in (("prediction", answers), ("gold", references)):
+            for row, name in enumerate(names, 1):
+                if name not in known:
+                    raise InputError(
+                        f"{column} {name!r} in row {row} is not a label of the model; "
+                        f"its labels are {', '.join(labels or ())}",
+                        id="label-unknown",
+                    )
+
+    def statistics(
+        self, systems: Sequence[Sequence[str]], references: Sequence[str], labels: Labels
+    ) -> list[Array]:
+        assert labels is not None
+        gold = _one_hot(references, labels)
+        found = []
+        for answers in systems:
+            predicted = _one_hot(answers, labels)
+            found.append(np.concatenate([predicted * gold, predicted, gold], axis=1))
+        return found
+
+    def from_sums(self, sums: Array) -> Array:
+        hits, predicted, gold = np.split(sums, 3, axis=1)
+        return self.from_counts(hits, predicted, gold)
+
+
+class Accuracy(_LabelMetric):
+    """Share of rows with the right label, 0-100."""
+
+    name, label, unit = "accuracy", "accuracy", "%"
+    has_exact_test = True
+
+    def signature(self, labels: Labels) -> str:
+        return f"labels:{len(labels or ())}|scale:0-100"
+
+    def from_counts(self, hits: Array, predicted: Array, gold: Array) -> Array:
+        return 100.0 * hits.sum(axis=1) / gold.sum(axis=1)
+
+    def right(self, statistics: Array) -> NDArray[np.bool_]:
+        hits: Array = statistics[:, : statistics.shape[1] // 3]
+        return hits.sum(axis=1) > 0
+
+
+class MacroF1(_LabelMetric):
+    """Mean F1 of the labels, 0-100."""
+
+    name, label, unit = "macro_f1", "macro F1", "%"
+
+    def signature(self, labels: Labels) -> str:
+        return f"labels:{len(labels or ())}|average:macro,labels seen|undefined:0|scale:0-100"
+
+    def from_counts(self, hits: Array, predicted: Array, gold: Array) -> Array:
+        either = predicted + gold
+        seen = either > 0  # predicted or gold at least once
+        f1 = 2.0 * hits / np.where(seen, either, 1.0)
+        return 100.0 * f1.sum(axis=1) / seen.sum(axis=1)
+
+
+class Matthews(_LabelMetric):
+    """Matthews correlation, -1 to 1."""
+
+    name, label, digits = "mcc", "MCC", 4
+
+    def signature(self, labels: Labels) -> str:
+        return f"labels:{len(labels or ())}|multiclass:Gorodkin 2004|undefined:0|scale:-1-1"
+
+    def from_counts(self, hits: Array, predicted: Array, gold: Array) -> Array:
+        correct, rows = hits.sum(axis=1), gold.sum(axis=1)
+        covariance = correct * rows - (predicted * gold).sum(axis=1)
+        spread = (rows**2 - (predicted**2).sum(axis=1)) * (rows**2 - (gold**2).sum(axis=1))
+        defined = spread > 0
+        return np.where(defined, covariance / np.sqrt(np.where(defined, spread, 1.0)), 0.0)
+
+
+def _one_hot(names: Sequence[str], labels: Sequence[str]) -> Array:
+    """[rows, labels]: 1 at the label of each row."""
+    number = {label: code for code, label in enumerate(labels)}
+    found = np.zeros((len(names), len(labels)))
+    found[np.arange(len(names)), [number[name] for name in names]] = 1.0
+    return found

@@ -1,0 +1,127 @@
+"""What every metric answers; what follows from it is the same for all of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compressor.errors import InputError
+
+Array = NDArray[np.float64]
+Labels = Sequence[str] | None
+
+
+class Metric(ABC):
+    """One number that says how good answers are, after sacreBLEU's `Metric`.
+
+    A subclass says what it counts in each row, and what scores follow from the counts of drawn
+    rows. Rows come in groups that are alike, so that each is counted once.
+
+    Args:
+        name: in reports, recipes and rules of the gate.
+        label, unit, digits: how it is written.
+        has_exact_test: whether it counts rows that are right (`right`).
+    """
+
+    name: ClassVar[str]
+    label: ClassVar[str]
+    unit: ClassVar[str] = ""
+    digits: ClassVar[int] = 2
+    has_exact_test: ClassVar[bool] = False
+
+    @abstractmethod
+    def signature(self, labels: Labels) -> str:
+        """All settings that change the score.
+
+        Args:
+            labels: all label names the model knows; None where the task has no classes.
+        """
+
+    @abstractmethod
+    def statistics(
+        self, systems: Sequence[Sequence[str]], references: Sequence[str], labels: Labels
+    ) -> list[Array]:
+        """[rows, statistics] of each system.
+
+        Args:
+            systems: the answers of each to the same rows.
+            labels: all names that occur, for metrics of labels.
+        """
+
+    @abstractmethod
+    def scores(self, statistics: Array, counts: Array) -> Array:
+        """Scores [resamples] of resampled rows.
+
+        Args:
+            counts: [resamples, rows], how often each row was drawn.
+        """
+
+    def require(self, answers: Sequence[str], references: Sequence[str], labels: Labels) -> None:  # noqa: B027 # most need nothing
+        """Raise `InputError` for answers or references that cannot be scored."""
+
+    def score(self, statistics: Array, counts: Array) -> float:
+        """The score of all rows.
+
+        Args:
+            counts: [rows], how often each occurs.
+        """
+        return float(self.scores(statistics, counts[None])[0])
+
+    def right(self, statistics: Array) -> NDArray[np.bool_] | None:
+        """[rows]: whether the answer is right; None for metrics that do not count such rows.
+
+        With it, differences get an exact test (McNemar's), and exact bounds (Tango's).
+        """
+        return None
+
+    def discordant(self, dense: Array, pruned: Array, counts: Array) -> tuple[int, int] | None:
+        """How many rows only (dense, pruned) has right; None where `right` is.
+
+        Args:
+            dense, pruned: statistics of the two models.
+            counts: [rows], how often each occurs.
+        """
+        first, second = self.right(dense), self.right(pruned)
+        if first is None or second is None:
+            return None
+        return int(counts[first & ~second].sum()), int(counts[second & ~first].sum())
+
+
+class SumMetric(Metric):
+    """A score that is a function of the sums of all rows' statistics."""
+
+    @abstractmethod
+    def from_sums(self, sums: Array) -> Array:
+        """[resamples, statistics] -> [resamples]."""
+
+    def scores(self, statistics: Array, counts: Array) -> Array:
+        return self.from_sums(counts @ statistics)
+
+
+def check_lengths(answers: Sequence[str], references: Sequence[str]) -> None:
+    """Check that there is one answer for each reference.
+
+    Raises:
+        InputError: nothing to score, or the two sides differ in length.
+    """
+    if len(answers) != len(references):
+        raise InputError(
+            f"there are {len(answers)} outputs for {len(references)} references; "
+            "give exactly one output per reference, in the same order",
+            id="outputs-do-not-match-references",
+        )
+    if not references:
+        raise InputError(
+            "there are no rows to score; give a test file with at least one row", id="no-rows"
+        )
+
+
+def group_rows(*columns: Sequence[str]) -> tuple[list[Sequence[str]], NDArray[np.intp]]:
+    """The distinct rows of some columns, column by column, and the number [rows] of each row."""
+    numbers: dict[tuple[str, ...], int] = {}
+    groups = [numbers.setdefault(row, len(numbers)) for row in zip(*columns, strict=True)]
+    return [list(column) for column in zip(*numbers, strict=True)], np.array(groups, dtype=np.intp)
