@@ -9,16 +9,13 @@ they stand.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
-from torch import nn
 
 from compressor.importance import ScoringJob
-from compressor.model.modes import fixed_outputs
+from compressor.model.modes import fixed_outputs, returned
 from compressor.model.sublayers import Sublayer
 from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import Batch
@@ -108,17 +105,17 @@ def silenced(
         alone: silence all other units of the layer instead.
     """
     model, gates = scoring.model, mask_gates(scoring.mask)
-    paths = {_transformer_layer(layer) for layer in recorded}
+    paths = {layer.layer_path for layer in recorded}
     done, total = 0, count_runs(scoring, layers)
     for batch in scoring.batches:
         batch = batch.to(scoring.device)
-        with gated(model, scoring.layers, gates), _recording(model, paths) as outputs:
+        with gated(model, scoring.layers, gates), returned(model, paths) as outputs:
             whole = run(batch)
         yield batch, None, whole
         scoring.progress(done := done + 1, total)
         order = list(outputs)  # as the model runs them
         for layer in layers:
-            path = _transformer_layer(layer)
+            path = layer.layer_path
             below = order[: order.index(path)] if path in order else order
             for block in blocks_of(scoring, layer):
                 gate = torch.tensor(scoring.mask.keep[layer.name], dtype=torch.float32)
@@ -132,27 +129,3 @@ def silenced(
                     result = run(batch)
                 yield batch, (layer.name, block[0]), result
                 scoring.progress(done := done + 1, total)
-
-
-def _transformer_layer(layer: Sublayer) -> str:
-    """Path of the Transformer layer around an attention block, up to the layer number."""
-    match = re.match(r".*?\.\d+(?=\.)", layer.block)
-    assert match is not None, layer.block
-    return match.group()
-
-
-@contextmanager
-def _recording(model: nn.Module, paths: set[str]) -> Iterator[dict[str, Any]]:
-    """What each module returns, by path, in the order in which they run."""
-    outputs: dict[str, Any] = {}
-    handles = [
-        model.get_submodule(path).register_forward_hook(
-            lambda module, inputs, output, path=path: outputs.update({path: output})
-        )
-        for path in paths
-    ]
-    try:
-        yield outputs
-    finally:
-        for handle in handles:
-            handle.remove()

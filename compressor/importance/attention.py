@@ -6,13 +6,15 @@ attention kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from compressor.importance import ScoringJob
+from compressor.model.modes import hooks, returned
 from compressor.model.sublayers import Kind, Sublayer
 from compressor.model.surgery import gated, mask_gates
 from compressor.tasks import Batch
@@ -30,41 +32,30 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
         The number of batches: that many forward passes were made.
     """
     model, total = scoring.model, len(scoring.batches)
+    paths = [layer.inputs[role] for layer in scoring.layers for role in ("query", "key")]
     for done, batch in enumerate(scoring.batches, 1):
         batch = batch.to(scoring.device)
-        gates = mask_gates(scoring.mask)
-        with gated(model, scoring.layers, gates), _watch(scoring, visit, batch):
+        with (
+            gated(model, scoring.layers, mask_gates(scoring.mask)),
+            returned(model, paths) as projected,
+            hooks(
+                model.get_submodule(x.output).register_forward_pre_hook(
+                    partial(_attend, x, projected, batch, visit)
+                )
+                for x in scoring.layers
+            ),
+        ):
             scoring.task.logits(model, batch)
         scoring.progress(done, total)
     return total
 
 
-@contextmanager
-def _watch(scoring: ScoringJob, visit: Visit, batch: Batch) -> Iterator[None]:
-    projected: dict[str, Tensor] = {}  # path of a query or key projection -> its output
-    handles = []
-
-    def keep(path: str) -> Callable[..., None]:
-        return lambda module, inputs, output: projected.update({path: output})
-
-    def compute(layer: Sublayer) -> Callable[..., None]:
-        def attend(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            query, key = projected.pop(layer.inputs["query"]), projected.pop(layer.inputs["key"])
-            seen = _seen_keys(batch, layer.kind)
-            visit(layer, _probabilities(layer, query, key, seen), seen, batch)
-
-        return attend
-
-    for layer in scoring.layers:
-        for path in (layer.inputs["query"], layer.inputs["key"]):
-            handles.append(scoring.model.get_submodule(path).register_forward_hook(keep(path)))
-        output = scoring.model.get_submodule(layer.output)
-        handles.append(output.register_forward_pre_hook(compute(layer)))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def _attend(
+    layer: Sublayer, projected: dict[str, Tensor], batch: Batch, visit: Visit, *_: Any
+) -> None:
+    query, key = projected.pop(layer.inputs["query"]), projected.pop(layer.inputs["key"])
+    seen = _seen_keys(batch, layer.kind)
+    visit(layer, _probabilities(layer, query, key, seen), seen, batch)
 
 
 def _probabilities(layer: Sublayer, query: Tensor, key: Tensor, seen: Tensor) -> Tensor:

@@ -7,15 +7,14 @@ nothing is recorded before the first attention output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from compressor.importance import ScoringJob
-from compressor.model.modes import evaluating, frozen
-from compressor.model.sublayers import Kind, Sublayer
+from compressor.model.modes import evaluating, frozen, hooks
+from compressor.model.sublayers import Sublayer
 from compressor.model.surgery import Hook
 
 # (layer, output [batch, tokens, heads, head_dim], gradient of the same shape, real tokens
@@ -33,14 +32,18 @@ def visit_gradients(scoring: ScoringJob, visit: Visit) -> int:
         The number of batches: that many forward and that many backward passes were made.
     """
     model, total = scoring.model, len(scoring.batches)
+    kinds = {layer.kind for layer in scoring.layers}
     with evaluating(model), frozen(model):
         for done, batch in enumerate(scoring.batches, 1):
             batch = batch.to(scoring.device)
-            masks: dict[Kind, Tensor] = {
-                kind: scoring.task.token_mask(batch, kind)
-                for kind in {layer.kind for layer in scoring.layers}
-            }
-            with _watch(scoring, visit, masks), torch.enable_grad():
+            masks = {kind: scoring.task.token_mask(batch, kind) for kind in kinds}
+            watching = hooks(
+                model.get_submodule(x.output).register_forward_pre_hook(
+                    _hook(x, torch.tensor(scoring.mask.keep[x.name]), visit, masks[x.kind])
+                )
+                for x in scoring.layers
+            )
+            with watching, torch.enable_grad():
                 scoring.task.loss(model, batch).backward()
             scoring.progress(done, total)
     return total
@@ -52,21 +55,6 @@ def zeros(scoring: ScoringJob) -> dict[str, Tensor]:
         layer.name: torch.zeros(layer.units, dtype=torch.float64, device=scoring.device)
         for layer in scoring.layers
     }
-
-
-@contextmanager
-def _watch(scoring: ScoringJob, visit: Visit, masks: dict[Kind, Tensor]) -> Iterator[None]:
-    handles = [
-        scoring.model.get_submodule(layer.output).register_forward_pre_hook(
-            _hook(layer, torch.tensor(scoring.mask.keep[layer.name]), visit, masks[layer.kind])
-        )
-        for layer in scoring.layers
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _hook(layer: Sublayer, keep: Tensor, visit: Visit, real: Tensor) -> Hook:

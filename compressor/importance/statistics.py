@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from compressor.errors import InputError
 from compressor.importance import ScoringJob
 from compressor.importance.gradients import visit_gradients
+from compressor.model.modes import hooks
 from compressor.model.sublayers import Sublayer
 
 # Above so many columns, sums are kept in single precision: a feed-forward part's are the largest
@@ -169,12 +170,8 @@ def collect_statistics(scoring: ScoringJob) -> tuple[dict[str, LayerStatistics],
         inputs[layer.name].add(chosen)
         outputs[layer.name] += (arriving.T @ arriving).double()
 
-    handles = [_watch_output(scoring.model, layer, arrived) for layer in scoring.layers]
-    try:
+    with hooks(_watch_output(scoring.model, layer, arrived) for layer in scoring.layers):
         passes = visit_gradients(scoring, add)
-    finally:
-        for handle in handles:
-            handle.remove()
     found = {}
     for layer in scoring.layers:
         biased = scoring.model.get_submodule(layer.output).bias is not None

@@ -1,12 +1,13 @@
-"""Context managers that put a model into another mode, and back as it was."""
+"""Context managers that put a model into another mode, or watch it, and leave it as it was."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 
 @contextmanager
@@ -49,3 +50,39 @@ def fixed_outputs(model: nn.Module, outputs: Mapping[str, Any]) -> Iterator[None
             del module.forward
             if forward is not None:  # libraries that offload weights set a forward of their own
                 module.forward = forward
+
+
+@contextmanager
+def hooks(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Hooks of modules that are removed when the context ends."""
+    registered = list(handles)
+    try:
+        yield
+    finally:
+        for handle in registered:
+            handle.remove()
+
+
+@contextmanager
+def returned(model: nn.Module, paths: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """What modules return while the context lasts, by path, in the order in which they run."""
+    found: dict[str, Any] = {}
+
+    def keep(path: str) -> RemovableHandle:
+        return model.get_submodule(path).register_forward_hook(
+            lambda module, inputs, output: found.update({path: output})
+        )
+
+    with hooks(map(keep, paths)):
+        yield found
+
+
+@contextmanager
+def received(module: nn.Module | None) -> Iterator[list[Tensor]]:
+    """The first input of each run of a module while the context lasts; nothing of no module."""
+    found: list[Tensor] = []
+    modules = [] if module is None else [module]
+    with hooks(
+        x.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0])) for x in modules
+    ):
+        yield found

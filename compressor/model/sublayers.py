@@ -67,6 +67,26 @@ class Sublayer:
         """Whether its units are heads."""
         return UNITS_OF[self.kind] == "heads"
 
+    @property
+    def layer_path(self) -> str:
+        """Path of the Transformer layer that it is in, up to the layer's number."""
+        parts = self.output.split(".")
+        return ".".join(parts[: parts.index(str(self.index)) + 1])
+
+
+def by_layer(sublayers: Iterable[Sublayer]) -> dict[str, list[Sublayer]]:
+    """Path of each Transformer layer -> its sublayers, both in the order of execution.
+
+    The encoder comes before the decoder, and within a decoder layer self-attention before
+    cross-attention before the feed-forward part.
+    """
+    layers: dict[str, list[Sublayer]] = {}
+    for sublayer in sorted(
+        sublayers, key=lambda x: (not x.kind.startswith("encoder"), x.index, KINDS.index(x.kind))
+    ):
+        layers.setdefault(sublayer.layer_path, []).append(sublayer)
+    return layers
+
 
 @dataclass(frozen=True)
 class Scores:

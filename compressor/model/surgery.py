@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from compressor.errors import VerificationError
 from compressor.model.architectures import architecture_of
 from compressor.model.modeling_pruned import find_sublayer, keep_units
+from compressor.model.modes import hooks
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.results import Check
 
@@ -56,16 +57,14 @@ def gated(
     Args:
         gates: sublayer name -> [units] multipliers; sublayers without an entry stay as they are.
     """
-    handles = []
-    for sublayer in sublayers:
-        if sublayer.name in gates:
-            hook = _gate_hook(gates[sublayer.name], sublayer.unit_width)
-            handles.append(model.get_submodule(sublayer.output).register_forward_pre_hook(hook))
-    try:
+    with hooks(
+        model.get_submodule(x.output).register_forward_pre_hook(
+            _gate_hook(gates[x.name], x.unit_width)
+        )
+        for x in sublayers
+        if x.name in gates
+    ):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _gate_hook(gate: Tensor, unit_width: int) -> Hook:

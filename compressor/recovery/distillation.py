@@ -42,7 +42,7 @@ from compressor.recovery.hidden_states import (
     difference,
     find_blocks,
     observed,
-    of_real_tokens,
+    states_of,
 )
 from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
@@ -122,7 +122,7 @@ class Distillation(Problem):
         loss = _divergence(logits[task.term_mask(batch)], wanted) / task.loss_terms(batch)
         if not self.blocks:
             return loss
-        states = of_real_tokens(found, self.blocks, task, batch)
+        states = states_of(found, self.blocks, task, batch)
         return loss + self.hidden * difference(states, streams, self.variances)
 
     @torch.no_grad()

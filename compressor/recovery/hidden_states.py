@@ -10,69 +10,41 @@ it; where they begin with one (mBART), before the normalization that follows the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor, nn
 
-from compressor.model.sublayers import Kind, Sublayer
+from compressor.model.modes import returned
+from compressor.model.sublayers import Sublayer, by_layer
 from compressor.tasks import Task
 
 
-@dataclass(frozen=True)
-class Block:
-    """One Transformer layer.
-
-    Args:
-        path: of its module.
-        kind: of its self-attention; tells which tokens it works on, see `Task.token_mask`.
-    """
-
-    path: str
-    kind: Kind
+def find_blocks(layers: Sequence[Sublayer]) -> list[Sublayer]:
+    """One sublayer of each Transformer layer, in the order of execution: it stands for the layer,
+    and its kind tells which tokens that works on."""
+    return [sublayers[0] for sublayers in by_layer(layers).values()]
 
 
-def find_blocks(layers: Sequence[Sublayer]) -> list[Block]:
-    """The Transformer layers that hold some sublayers, the encoder's before the decoder's."""
-    blocks: dict[str, tuple[bool, int, Block]] = {}
-    for layer in layers:
-        parts = layer.output.split(".")
-        path = ".".join(parts[: parts.index(str(layer.index)) + 1])
-        decodes = not layer.kind.startswith("encoder")
-        block = Block(path, "decoder_self" if decodes else "encoder_self")
-        blocks[path] = (decodes, layer.index, block)
-    return [block for _, _, block in sorted(blocks.values(), key=lambda found: found[:2])]
-
-
-@contextmanager
-def observed(model: nn.Module, blocks: Sequence[Block]) -> Iterator[dict[str, Tensor]]:
-    """What blocks return in the forward pass within the context: path -> [batch, tokens, width].
+def observed(
+    model: nn.Module, blocks: Sequence[Sublayer]
+) -> AbstractContextManager[dict[str, Any]]:
+    """What blocks return in the forward pass within the context, see `states_of`.
 
     A dictionary that is filled while the model runs. Gradients flow through its tensors.
     """
-    found: dict[str, Tensor] = {}
-
-    def keep(path: str) -> Any:
-        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            found[path] = output[0] if isinstance(output, tuple) else output
-
-        return hook
-
-    hooks = [model.get_submodule(b.path).register_forward_hook(keep(b.path)) for b in blocks]
-    try:
-        yield found
-    finally:
-        for hook in hooks:
-            hook.remove()
+    return returned(model, [block.layer_path for block in blocks])
 
 
-def of_real_tokens(
-    found: Mapping[str, Tensor], blocks: Sequence[Block], task: Task, batch: Mapping[str, Tensor]
+def states_of(
+    found: Mapping[str, Any], blocks: Sequence[Sublayer], task: Task, batch: Mapping[str, Tensor]
 ) -> list[Tensor]:
-    """What `observed` found without padding: [real tokens, width] for each block, row by row."""
-    return [found[block.path][task.token_mask(batch, block.kind)] for block in blocks]
+    """What was observed, without padding: [real tokens, width] for each block, row by row."""
+    outputs = [found[block.layer_path] for block in blocks]
+    streams = [output[0] if isinstance(output, tuple) else output for output in outputs]
+    masks = [task.token_mask(batch, block.kind) for block in blocks]
+    return [stream[mask] for stream, mask in zip(streams, masks, strict=True)]
 
 
 class Spread:
@@ -125,7 +97,4 @@ def difference(
         (found.float() - target.float()).square().mean() / variance
         for found, target, variance in zip(states, wanted, variances, strict=True)
     ]
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total / len(parts)
+    return sum(parts[1:], start=parts[0]) / len(parts)

@@ -10,14 +10,14 @@ architecture has to be known but where its blocks are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from compressor.model.modes import fixed_outputs
-from compressor.model.sublayers import KINDS, Sublayer
+from compressor.model.modes import fixed_outputs, hooks
+from compressor.model.sublayers import Sublayer
 from compressor.tasks import Batch, Task
 
 
@@ -58,15 +58,13 @@ class LayerwiseForward:
                 seen["stream"] = inputs[0]
                 raise _Reached
 
-        hooks = [
-            self.model.get_submodule(sublayer.output).register_forward_pre_hook(before_projection)
-        ]
-        hooks += [
-            module.register_forward_pre_hook(before_norm)
-            for module in self.model.modules()
-            if isinstance(module, nn.LayerNorm)
-        ]
-        self._run(number, hooks)
+        projection = self.model.get_submodule(sublayer.output)
+        norms = (x for x in self.model.modules() if isinstance(x, nn.LayerNorm))
+        self._run(
+            number,
+            projection.register_forward_pre_hook(before_projection),
+            *(norm.register_forward_pre_hook(before_norm) for norm in norms),
+        )
         return seen["input"], seen["stream"]
 
     def finish(self, block: str) -> None:
@@ -78,42 +76,19 @@ class LayerwiseForward:
             raise _Reached
 
         for number in range(len(self.batches)):
-            self._run(number, [self.model.get_submodule(block).register_forward_hook(after)])
+            self._run(number, self.model.get_submodule(block).register_forward_hook(after))
         self._returned[_stack(block)] = returned
         self._finished.append(block)
 
     @torch.no_grad()
-    def _run(self, number: int, hooks: Sequence[torch.utils.hooks.RemovableHandle]) -> None:
-        with ExitStack() as stack:
-            for hook in hooks:
-                stack.callback(hook.remove)
-            finished = {b: self._returned[_stack(b)][number] for b in self._finished}
-            stack.enter_context(fixed_outputs(self.model, finished))
+    def _run(self, number: int, *registered: RemovableHandle) -> None:
+        finished = {b: self._returned[_stack(b)][number] for b in self._finished}
+        with hooks(registered), fixed_outputs(self.model, finished):
             try:
                 self.task.logits(self.model, self.batches[number])
             except _Reached:
                 return
         raise RuntimeError("the forward pass did not reach the projection or block to observe")
-
-
-def blocks_in_order(sublayers: Sequence[Sublayer]) -> list[tuple[str, list[Sublayer]]]:
-    """The Transformer layers of the stacks in execution order, each with its sublayers in order.
-
-    The encoder comes before the decoder, and within a decoder layer self-attention before
-    cross-attention before the feed-forward part.
-    """
-    blocks: dict[str, list[Sublayer]] = {}
-    for sublayer in sorted(
-        sublayers, key=lambda x: (not x.kind.startswith("encoder"), x.index, KINDS.index(x.kind))
-    ):
-        blocks.setdefault(_block(sublayer), []).append(sublayer)
-    return list(blocks.items())
-
-
-def _block(sublayer: Sublayer) -> str:
-    """`model.decoder.layers.2` of a sublayer that is somewhere in that module."""
-    parts = sublayer.output.split(".")
-    return ".".join(parts[: parts.index(str(sublayer.index)) + 1])
 
 
 def _stack(block: str) -> str:

@@ -34,9 +34,9 @@ import torch
 from torch import Tensor, nn
 
 from compressor.importance.statistics import Moments, damped, require_finite
-from compressor.model.sublayers import Sublayer
+from compressor.model.sublayers import Sublayer, by_layer
 from compressor.recovery import Recovered, RecoveryJob
-from compressor.recovery.layerwise_forward import LayerwiseForward, blocks_in_order
+from compressor.recovery.layerwise_forward import LayerwiseForward
 from compressor.tasks import Batch
 
 # Share of the inputs' mean variance: see `compressor.importance.removal_order`.
@@ -63,13 +63,12 @@ def reconstruct(job: RecoveryJob) -> Recovered:
     """Re-solve the projections of a copy; a repair that does not help is dropped."""
     made: list[Batch] = job.task.batches(job.examples, job.dense)
     batches = [batch.to(job.device) for batch in made]
-    blocks = blocks_in_order(job.layers)
     paths = [sublayer.output for sublayer in job.layers]
     model = _copy_with_own(job.pruned, paths)
     dense = LayerwiseForward(job.dense, batches, job.task)
     pruned = LayerwiseForward(model, batches, job.task)
     repairs: list[_Residual] = []
-    for block, sublayers in blocks:
+    for block, sublayers in by_layer(job.layers).items():
         for sublayer in sublayers:
             damping = DAMPING if sublayer.is_attention else FEED_FORWARD_DAMPING
             fit, held = _gather(dense, pruned, sublayer)

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from compressor.recovery.hidden_states import Block, observed, of_real_tokens
+from compressor.model.modes import received
+from compressor.model.sublayers import Sublayer
+from compressor.recovery.hidden_states import observed, states_of
 from compressor.tasks import Batch, Task
 
 
@@ -52,7 +54,7 @@ class Teacher:
         dense: nn.Module,
         task: Task,
         batches: Iterable[Batch],
-        blocks: Sequence[Block] = (),
+        blocks: Sequence[Sublayer] = (),
     ) -> None:
         self.dense, self.task, self.blocks = dense, task, blocks
         self.projection: nn.Module | None = dense.get_output_embeddings()  # type: ignore[operator]
@@ -101,22 +103,12 @@ class Teacher:
 
     def _compute(self, batch: Batch) -> tuple[Tensor, Lesson]:
         """One pass of the dense model: logits [loss terms, vocabulary or classes], and the rest."""
-        read: list[Tensor] = []
-        hooks = []
-        if self.projection is not None:
-            hooks = [
-                self.projection.register_forward_pre_hook(lambda _, args: read.append(args[0]))
-            ]
-        try:
-            with observed(self.dense, self.blocks) as found:
-                logits = self.task.logits(self.dense, batch)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with received(self.projection) as read, observed(self.dense, self.blocks) as found:
+            logits = self.task.logits(self.dense, batch)
         terms = self.task.term_mask(batch)
         lesson = Lesson(
             (read[-1] if read else logits)[terms],
-            tuple(of_real_tokens(found, self.blocks, self.task, batch)),
+            tuple(states_of(found, self.blocks, self.task, batch)),
         )
         return logits[terms], lesson
 

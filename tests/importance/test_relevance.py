@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers.activations import ACT2FN
 
-from compressor.importance.linearized import linearized
+from compressor.importance.propagation import linearized
 from compressor.model.sublayers import Mask
 from tests.helpers.batches import labelled_batch
 from tests.helpers.numpy_transformer import NumpyTransformer, mask_arrays, with_gate

@@ -8,9 +8,9 @@ import torch
 
 from compressor.model.architectures import find_sublayers
 from compressor.model.restore_shape import restore_shape
-from compressor.model.sublayers import Sublayer
+from compressor.model.sublayers import Sublayer, by_layer
 from compressor.model.surgery import prune, verify_surgery
-from compressor.recovery.layerwise_forward import LayerwiseForward, blocks_in_order
+from compressor.recovery.layerwise_forward import LayerwiseForward
 from tests.helpers.reconstruction import batches_of, rows_of
 from tests.helpers.stages import job
 from tests.helpers.tiny import BUILDERS, empty_first_mask, uneven_mask
@@ -25,7 +25,7 @@ def test_layerwise_forward_sees_what_a_whole_forward_pass_sees(name: str):
     batches = batches_of(setup)
     forward = LayerwiseForward(setup.pruned, batches, setup.task)
     order = []
-    for block, sublayers in blocks_in_order(setup.layers):
+    for block, sublayers in by_layer(setup.layers).items():
         for sublayer in sublayers:
             pieces = []
             for number, batch in enumerate(batches):

@@ -15,10 +15,9 @@ from torch import nn
 from compressor.model.architectures import find_sublayers
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.modeling_pruned import OutputBias
-from compressor.model.sublayers import Mask
+from compressor.model.sublayers import Mask, by_layer
 from compressor.model.surgery import prune
 from compressor.recovery import RecoveryJob, least_squares
-from compressor.recovery.layerwise_forward import blocks_in_order
 from compressor.request import example
 from compressor.tasks import TASKS
 from tests.helpers.reconstruction import (
@@ -116,7 +115,7 @@ def test_a_feed_forward_part_makes_up_for_what_attention_left(name: str):
     the stream is; the first attention layer has been repaired before.
     """
     setup = job(name, one_head(0, 2), rows=MANY)
-    root, members = blocks_in_order(setup.layers)[0]
+    root, members = next(iter(by_layer(setup.layers).items()))
     block = members[-1]
     path = block.output
     norms = {"bert": "output.LayerNorm", "distilbert": "output_layer_norm"}

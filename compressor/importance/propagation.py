@@ -1,0 +1,138 @@
+"""Relevance as a gradient: of a model in which all that is not linear is a constant factor.
+
+See `compressor.importance.relevance` for what these factors are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from compressor.importance import Per, ScoringJob
+from compressor.model.architectures import find_sublayers
+from compressor.model.modes import hooks, received
+from compressor.model.surgery import Hook
+from compressor.tasks import Batch
+from compressor.tasks.batching import IGNORED
+
+
+def add_batch(
+    scoring: ScoringJob, batch: Batch, per: Per, shares: dict[str, Tensor]
+) -> tuple[int, int]:
+    """Add the shares of a batch; returns (positions or rows averaged over, backward passes)."""
+    projection = scoring.model.get_output_embeddings()  # type: ignore[operator]
+    with _unit_outputs(scoring) as outputs, received(projection) as last, torch.enable_grad():
+        logits = scoring.task.logits(scoring.model, batch).float()
+    top = logits.max(-1).values.reshape(len(batch.rows), -1)  # [batch, positions]
+    real = (batch["labels"] != IGNORED).reshape(top.shape)
+    if per == "example":
+        top, real = (top * real).sum(1, keepdim=True), real.any(1, keepdim=True)
+    units = [outputs[layer.name] for layer in scoring.layers]
+    positions = top.shape[1]
+    for position, gradients in enumerate(_gradients(top, units, last)):
+        for layer, output, gradient in zip(scoring.layers, units, gradients, strict=True):
+            products = (output.detach() * gradient).sum(1)  # [batch, units x columns]
+            relevance = (
+                products.unflatten(-1, (layer.units, layer.unit_width)).sum(-1).abs().double()
+            )
+            share = relevance / relevance.sum(-1, keepdim=True).clamp_min(1e-30)  # [batch, units]
+            shares[layer.name] += share[real[:, position]].sum(0)
+    return int(real.sum()), positions
+
+
+def _gradients(top: Tensor, units: list[Tensor], last: list[Tensor]) -> Iterator[Sequence[Tensor]]:
+    """The gradients of each column of `top` [batch, positions] by the units' outputs."""
+    positions = top.shape[1]
+    if positions == 1:
+        yield torch.autograd.grad(top.sum(), units)
+        return
+    # A logit depends on the last hidden state of its own position alone, so that the way back
+    # through the vocabulary, the longest part of it, is gone once for all positions.
+    (hidden,) = last  # [batch, positions, width]
+    (slope,) = torch.autograd.grad(top.sum(), hidden, retain_graph=True)
+    for position in range(positions):
+        own = torch.zeros_like(slope)
+        own[:, position] = slope[:, position]
+        yield torch.autograd.grad(hidden, units, own, retain_graph=position + 1 < positions)
+
+
+@contextmanager
+def _unit_outputs(scoring: ScoringJob) -> Iterator[dict[str, Tensor]]:
+    """The inputs of all output projections by layer name, [batch, tokens, units x columns]."""
+    outputs: dict[str, Tensor] = {}
+
+    def watch(name: str) -> Hook:
+        def take(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            output = inputs[0]
+            if not output.requires_grad:  # the first layer's: nothing below needs a gradient
+                output = output.detach().requires_grad_()
+            outputs[name] = output
+            return (output, *inputs[1:])
+
+        return take
+
+    with hooks(
+        scoring.model.get_submodule(layer.output).register_forward_pre_hook(watch(layer.name))
+        for layer in scoring.layers
+    ):
+        yield outputs
+
+
+@contextmanager
+def linearized(model: nn.Module) -> Iterator[None]:
+    """The same outputs within the context, with such gradients."""
+    from transformers.activations import ACT2CLS
+
+    kinds: Any = tuple(
+        entry[0] if isinstance(entry, tuple) else entry for entry in ACT2CLS.values()
+    )
+    handles = []
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            handles.append(module.register_forward_hook(_fixed_norm))
+        elif isinstance(module, kinds):
+            handles.append(module.register_forward_hook(_activate))
+    # Of all attention, also where neurons alone are scored.
+    for layer in filter(lambda x: x.is_attention, find_sublayers(model)):
+        for path in (layer.inputs["query"], layer.inputs["key"]):
+            handles.append(model.get_submodule(path).register_forward_hook(_detach))
+    with hooks(handles), _LinearTanh():
+        yield
+
+
+def _fixed_norm(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    assert isinstance(module, nn.LayerNorm)
+    centered = inputs[0] - inputs[0].mean(-1, keepdim=True)
+    deviation = (centered.detach().square().mean(-1, keepdim=True) + module.eps).sqrt()
+    scaled = centered / deviation
+    if module.weight is not None:
+        scaled = scaled * module.weight
+    return scaled if module.bias is None else scaled + module.bias
+
+
+def _activate(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    return _pass_through(inputs[0], output)
+
+
+def _pass_through(x: Tensor, y: Tensor) -> Tensor:
+    """y as x times a constant."""
+    return x * torch.where(x == 0, 0, y / x).detach()
+
+
+def _detach(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    return output.detach()
+
+
+class _LinearTanh(TorchFunctionMode):
+    """RoBERTa's classification head calls tanh as a function, out of the reach of hooks."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return _pass_through(args[0], result) if func is torch.tanh else result
