@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -45,12 +46,10 @@ class Layout:
         return [x for x in self.layers if any(belongs(x.name, pool) for pool in self._pool_names)]
 
     @cached_property
-    def _starts(self) -> dict[str, int]:
-        starts, start = {}, 0
-        for layer in self.gated:
-            starts[layer.name] = start
-            start += layer.units
-        return starts
+    def _positions(self) -> dict[str, tuple[int, ...]]:
+        """Sublayer name -> where its gates are."""
+        parts = self.split(torch.arange(self.total))
+        return {name: tuple(part.tolist()) for name, part in parts.items()}
 
     @property
     def total(self) -> int:
@@ -61,7 +60,7 @@ class Layout:
     def layer_groups(self) -> list[UnitGroup]:
         """Each sublayer's positions, and its floor."""
         return [
-            UnitGroup(self._positions(layer), min(layer.units, self.floors[layer.kind]))
+            UnitGroup(self._positions[layer.name], min(layer.units, self.floors[layer.kind]))
             for layer in self.gated
         ]
 
@@ -95,21 +94,12 @@ class Layout:
         """Each pool's positions, and the units it keeps (all, if no count is wanted)."""
         keep = {HEADS: self.total} if self.keep is None else self.keep
         return {
-            name: UnitGroup(
-                tuple(
-                    position
-                    for layer in self.gated
-                    if belongs(layer.name, name)
-                    for position in self._positions(layer)
-                ),
+            pool: UnitGroup(
+                tuple(chain(*(x for name, x in self._positions.items() if belongs(name, pool)))),
                 count,
             )
-            for name, count in keep.items()
+            for pool, count in keep.items()
         }
-
-    def _positions(self, layer: Sublayer) -> tuple[int, ...]:
-        start = self._starts[layer.name]
-        return tuple(range(start, start + layer.units))
 
     def split(self, values: Tensor) -> dict[str, Tensor]:
         """[n] to sublayer name -> [units], as `compressor.model.surgery.gated` takes it."""
@@ -138,10 +128,9 @@ class Layout:
 
     def mask_of(self, values: Tensor, opened: Tensor) -> Mask:
         """The mask that keeps all that is `opened`, and in each sublayer at least its floor."""
-        keep = opened.clone()
-        for layer in self.layer_groups:
-            members = torch.tensor(layer.members)
-            keep[members[values[members].topk(layer.count).indices]] = True
-        flags = {name: tuple(part.tolist()) for name, part in self.split(keep).items()}
-        full = Mask.full(self.layers)
-        return Mask({name: flags.get(name, full.keep[name]) for name in full.keep})
+        keep = dict(Mask.full(self.layers).keep)
+        of_layer, open_in = self.split(values), self.split(opened)
+        for layer, group in zip(self.gated, self.layer_groups, strict=True):
+            best = of_layer[layer.name].topk(group.count).indices
+            keep[layer.name] = tuple(open_in[layer.name].index_fill(0, best, True).tolist())
+        return Mask(keep)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import model_validator
@@ -13,17 +12,16 @@ from pydantic import model_validator
 from compressor.budgets.units import MULTIPLES, Multiples
 from compressor.errors import UsageError
 from compressor.importance import TrainedWeights, UnitMethod
-from compressor.model.sublayers import Mask, Scores, Sublayer
+from compressor.model.sublayers import Mask, Scores
 from compressor.options.bounds import Count
 from compressor.options.declare import option
-from compressor.training.options import PATIENCE, rate_option
+from compressor.training.job import PATIENCE, TrainingJob, rate_option
 
 if TYPE_CHECKING:
     from torch import nn
 
     from compressor.learned_masks.base import Gates
     from compressor.learned_masks.layout import Layout
-    from compressor.tasks import Example, Task
 
 
 class LearnedMask(UnitMethod):
@@ -79,38 +77,24 @@ class LearnedMask(UnitMethod):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningJob:
+class LearningJob(TrainingJob):
     """The model and the data that a mask is learned from.
 
     Args:
         model: dense; never changed, a copy is trained where weights are.
-        examples: calibration rows; a tenth is held out to validate on.
-        layers: the sublayers that a mask is made for.
         keep: units to keep per pool: `heads`, `neurons` or a kind of sublayer; those of other
             sublayers stay and get no gate. None with a penalty, which is for heads.
         floors: least number of units in each sublayer of a kind.
         multiples: of how many units the mask keeps a multiple in each sublayer.
         penalty: in place of `keep`, for methods that take one: nats per open head.
-        state: file to go on from if it is there, and to save to; with trained weights there is a
-            second one beside it.
-        report: called with a line after every epoch.
-        progress: called with (steps done, steps in all).
     """
 
     model: nn.Module
-    layers: Sequence[Sublayer]
-    examples: Sequence[Example]
-    task: Task
     keep: Mapping[str, int] | None
     floors: Mapping[str, int]
     multiples: Multiples = field(default_factory=lambda: MULTIPLES)
     penalty: float | None = None
     batch_size: int = 32
-    seed: int = 0
-    device: str = "cpu"
-    state: Path | None = None
-    report: Callable[[str], None] = field(default=lambda line: None)
-    progress: Callable[[int, int], None] = field(default=lambda done, total: None)
 
 
 @dataclass(frozen=True)

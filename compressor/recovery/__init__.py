@@ -8,21 +8,20 @@ help.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from compressor.errors import UsageError
-from compressor.model.sublayers import Sublayer
 from compressor.options.declare import Section
 from compressor.options.table import Table
+from compressor.training.job import TrainingJob
 
 if TYPE_CHECKING:
     from torch import nn
 
     from compressor.recovery.text import Text
-    from compressor.tasks import Example, Task
 
 
 @dataclass(frozen=True)
@@ -72,33 +71,18 @@ RECOVERIES: Table[type[RecoveryMethod]] = Table(
 )
 
 
-@dataclass(frozen=True)
-class RecoveryJob:
+@dataclass(frozen=True, kw_only=True)
+class RecoveryJob(TrainingJob):
     """The models and the data that a recovery method works with.
 
     Args:
         dense: the model before pruning; not changed.
         pruned: the model to repair; not changed.
-        layers: of the dense model.
-        task: the task's module.
-        examples: calibration rows as `task.encode` gives them.
-        device: where to compute; both models are brought there and back to the CPU.
-        progress: called with (steps done, steps in all); what a step is, the method decides.
-        report: called with a line now and then.
-        state: file from which a stopped training goes on.
-        text: more rows to train on, without labels; for `distill`.
+        text: more rows to train on, without labels, for methods that train.
     """
 
     dense: nn.Module
     pruned: nn.Module
-    layers: Sequence[Sublayer]
-    task: Task
-    examples: Sequence[Example]
-    seed: int = 0
-    device: str = "cpu"
-    progress: Callable[[int, int], None] = field(default=lambda done, total: None)
-    report: Callable[[str], None] = field(default=lambda line: None)
-    state: Path | None = None
     text: Text | None = None
 
 

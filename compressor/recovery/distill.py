@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from compressor.options.bounds import MOST_BEAMS, Count
 from compressor.options.declare import option
 from compressor.recovery import ExtraText, Recovered, RecoveryJob, RecoveryMethod
-from compressor.training.options import PATIENCE, rate_option
+from compressor.training.job import PATIENCE, rate_option
 
 
 class Distill(RecoveryMethod):
