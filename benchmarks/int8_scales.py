@@ -25,11 +25,15 @@ from benchmarks.pages import (
     write_section,
 )
 from compressor.commands.console import Console
-from compressor.options.assemble import assemble
 from compressor.pipeline.compare_artifacts import bench_artifacts, evaluate_artifacts
 from compressor.pipeline.single_steps import export_checkpoint
 from compressor.request import example
-from compressor.request.recipe import ExportRequest, as_flags
+from compressor.request.recipe import (
+    BenchRequest,
+    EvaluateRequest,
+    ExportRequest,
+    make_request,
+)
 from compressor.runtime import Classifier, Translator
 from compressor.runtime.artifact import read_artifact
 from compressor.tasks import TASKS
@@ -60,18 +64,17 @@ def measure(
         for number, ranged in enumerate(KINDS.values()):
             output = Path(directory, f"{name}-{number}")
             rows = {"calibration": calibration} if ranged else {}
-            flags = as_flags({"model": model, "precision": ["fp32", "int8"], **rows})
-            export_checkpoint(assemble(ExportRequest, flags), output)
+            options = {"model": model, "precision": ["fp32", "int8"], **rows}
+            export_checkpoint(make_request(ExportRequest, **options), output)
             artifacts.append(output)
         precisions = ["fp32", "int8"]
-        limit = {"limit": args.test_rows}
+        data = {"test": test, "test_rows": args.test_rows}
         quality = evaluate_artifacts(
-            artifacts, test, limit, precisions=precisions, progress=progress
+            artifacts, make_request(EvaluateRequest, **data), precisions, progress
         )
-        times = bench_artifacts(
-            artifacts, test, limit, precisions=precisions, progress=progress,
-            batch_sizes=args.batch_size, threads=args.threads,
-        )  # fmt: skip
+        sizes = ",".join(map(str, args.batch_size))
+        request = make_request(BenchRequest, **data, batch_size=sizes, threads=args.threads)
+        times = bench_artifacts(artifacts, request, precisions, progress)
         compared_rows = TASKS[read_artifact(artifacts[0]).task].read_rows(test, limit=args.changed)
         changed = [changed_answers(artifact, compared_rows.sources) for artifact in artifacts]
     found = []

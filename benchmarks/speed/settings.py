@@ -12,13 +12,12 @@ from typing import Any
 from benchmarks.speed import models
 from benchmarks.speed.peers import Peer, convert
 from compressor.export import graph_bytes
-from compressor.options.assemble import assemble
 from compressor.pipeline.run import run
 from compressor.pipeline.single_steps import export_checkpoint
 from compressor.progress import Progress
 from compressor.report.schema import load_report
 from compressor.request import example
-from compressor.request.recipe import ExportRequest, as_flags, make_recipe
+from compressor.request.recipe import ExportRequest, make_recipe, make_request
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.storage.hashes import sha256_of
 from compressor.tasks import TASKS, Rows
@@ -101,7 +100,7 @@ def prepare(name: str, args: argparse.Namespace, progress: Progress) -> Setting:
             }
             if other == "int8":
                 options["calibration"] = found["recipe"]["calibration"]
-            export_checkpoint(assemble(ExportRequest, as_flags(options)), restricted)
+            export_checkpoint(make_request(ExportRequest, **options), restricted)
     return Setting(
         name=name, title=found["title"], checkpoint=Path(found["checkpoint"]),
         output=work / "out", rows=rows, trained=found["trained"],

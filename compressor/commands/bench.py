@@ -28,20 +28,6 @@ def bench(
     from compressor.pipeline.compare_artifacts import bench_artifacts
     from compressor.report.summary import timing_table
 
-    settings = request.throughput
-    throughput = bench_artifacts(
-        artifacts,
-        request.data.test,
-        request.data.columns() | {"limit": request.data.test_rows},
-        batch_sizes=settings.batch_size,
-        lengths=settings.lengths,
-        target_length=settings.target_length,
-        precisions=named_precisions(precision),
-        seconds=settings.seconds,
-        threads=settings.threads,
-        device=request.device,
-        progress=console,
-        verify=request.verify,
-    )
+    throughput = bench_artifacts(artifacts, request, named_precisions(precision), console)
     console.result(timing_table(throughput), throughput.model_dump())
     return 0

@@ -28,18 +28,8 @@ def evaluate(
     from compressor.pipeline.compare_artifacts import evaluate_artifacts
     from compressor.report import numbers
 
-    found = evaluate_artifacts(
-        artifacts,
-        request.data.test,
-        request.data.columns() | {"limit": request.data.test_rows},
-        precisions=named_precisions(precision),
-        device=request.device,
-        num_beams=request.evaluation.num_beams,
-        resamples=request.evaluation.resamples,
-        seed=request.seed,
-        progress=console,
-        verify=request.verify,
-    )
+    precisions = named_precisions(precision)
+    found = evaluate_artifacts(artifacts, request, precisions, console)
     lines = []
     for result in found:
         metrics = ", ".join(f"{name} {value:.2f}" for name, value in result.quality.metrics.items())

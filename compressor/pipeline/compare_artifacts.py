@@ -10,11 +10,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from compressor.errors import InputError, UsageError
-from compressor.evaluation import compare, score_answers
+from compressor.evaluation import compare
 from compressor.evaluation.answers import answers
 from compressor.model.configuration import read_configuration
 from compressor.model.pruning_record import PRUNING_RECORD, read_pruning_record
+from compressor.pipeline.evaluate import measure
 from compressor.progress import SILENT, Progress
+from compressor.request.recipe import BenchRequest, EvaluateRequest
 from compressor.results import Comparison, Quality, Throughput
 from compressor.runtime.artifact import Artifact, read_artifact
 from compressor.runtime.consistency import read_unchanged
@@ -35,85 +37,67 @@ class Evaluated(BaseModel, frozen=True):
 
 def evaluate_artifacts(
     directories: Sequence[Path],
-    test: str,
-    columns: Mapping[str, Any],
-    *,
+    request: EvaluateRequest,
     precisions: Sequence[str] | None = None,
-    device: str = "auto",
-    num_beams: int | None = None,
-    resamples: int = 1000,
-    seed: int = 0,
     progress: Progress = SILENT,
-    verify: bool = True,
 ) -> list[Evaluated]:
     """Quality of every artifact on the same rows, each compared with the first.
 
     Args:
         precisions: run every artifact in each of them; None takes each artifact's default.
-        verify: check the artifacts' files against their manifests first.
 
     Raises:
         UsageError: a precision that an artifact was not exported in.
         InputError: not an artifact, artifacts of different tasks, or malformed rows.
         EnvironmentProblem: the device is not usable.
     """
-    if verify:
-        _verify(directories, precisions)
-    first, rows = _open(directories, test, columns)
-    builds = _builds(directories, precisions)
-    device = choose_device(device, [precision for _, precision in builds])
-    found: list[Evaluated] = []
-    reference: list[str] = []
-    for directory, precision in builds:
-        progress.message(f"evaluating {directory} ({precision}) on {len(rows.sources)} rows …")
-        outputs = answers(directory, rows, device, num_beams, progress, precision)
-        quality = score_answers(rows.task, outputs, rows.targets, first.labels)
-        comparisons = []
-        if found:
-            comparisons = compare(
-                rows.task, reference, outputs, rows.targets, resamples=resamples, seed=seed
-            )
-        else:
-            reference = outputs
-        found.append(
-            Evaluated(
-                directory=str(directory),
-                precision=precision,
-                quality=quality,
-                comparisons=comparisons,
-            )
+    rows, builds, device = _open(directories, request, precisions)
+    settings = request.evaluation
+    keys = {f"{directory} ({precision})": (directory, precision) for directory, precision in builds}
+    first, *others = keys
+
+    def answer(name: str) -> list[str]:
+        directory, precision = keys[name]
+        progress.message(f"evaluating {name} on {rows.count} rows …")
+        return answers(directory, rows, device, settings.num_beams, progress, precision)
+
+    def compared(name: str, base: str, outputs: Mapping[str, list[str]]) -> list[Comparison]:
+        return compare(
+            rows.task, outputs[base], outputs[name], rows.targets,
+            resamples=settings.resamples, seed=request.seed,
+        )  # fmt: skip
+
+    measured = measure(rows, {first: []} | {name: [first] for name in others}, answer, compared)
+    return [
+        Evaluated(
+            directory=str(keys[name][0]),
+            precision=keys[name][1],
+            quality=found.quality,
+            comparisons=found.comparisons.get(first, []),
         )
-    return found
+        for name, found in measured.items()
+    ]
 
 
 def bench_artifacts(
     directories: Sequence[Path],
-    test: str,
-    columns: Mapping[str, Any],
-    *,
+    request: BenchRequest,
     precisions: Sequence[str] | None = None,
-    device: str = "auto",
     progress: Progress = SILENT,
-    verify: bool = True,
-    **settings: Any,
+    memory: bool = True,
 ) -> Throughput:
     """Interleaved throughput of artifacts, speed-ups against the first.
 
     Args:
         precisions: time every artifact in each of them; None takes the artifacts' default, which
             must be the same.
-        verify: check the artifacts' files against their manifests first.
-        settings: as for `compressor.throughput.benchmark`.
+        memory: measure peak memory, too.
 
     Raises:
         InputError: not an artifact, artifacts of different tasks, or malformed rows.
         EnvironmentProblem: the device is not usable.
     """
-    if verify:
-        _verify(directories, precisions)
-    _, rows = _open(directories, test, columns)
-    builds = _builds(directories, precisions)
-    device = choose_device(device, [precision for _, precision in builds])
+    rows, _, device = _open(directories, request, precisions)
     subjects, config = _subjects(directories)
     if precisions is not None:
         subjects = [
@@ -126,8 +110,33 @@ def bench_artifacts(
             for precision in precisions
         ]
     return benchmark(
-        subjects, rows=rows, config=config, device=device, progress=progress.message, **settings
+        subjects, rows=rows, config=config, device=device, memory=memory,
+        progress=progress.message, **request.throughput.settings(),
+    )  # fmt: skip
+
+
+def _open(
+    directories: Sequence[Path],
+    request: EvaluateRequest | BenchRequest,
+    precisions: Sequence[str] | None,
+) -> tuple[Rows, list[tuple[Path, str]], str]:
+    """The rows, what to measure (artifact and precision), and the device."""
+    if request.verify:
+        _verify(directories, precisions)
+    artifacts = [read_artifact(directory) for directory in directories]
+    first = artifacts[0]
+    for artifact, directory in zip(artifacts, directories, strict=True):
+        if (artifact.task, artifact.labels) != (first.task, first.labels):
+            raise InputError(
+                f"{directory} cannot be compared with {directories[0]}: task or labels differ",
+                id="artifacts-not-comparable",
+            )
+    data = request.data
+    rows = TASKS[first.task].read_rows(
+        data.test, labels=first.labels, minimum=2, limit=data.test_rows, **data.columns()
     )
+    builds = _builds(directories, artifacts, precisions)
+    return rows, builds, choose_device(request.device, [precision for _, precision in builds])
 
 
 def _verify(directories: Sequence[Path], precisions: Sequence[str] | None) -> None:
@@ -140,16 +149,15 @@ def _verify(directories: Sequence[Path], precisions: Sequence[str] | None) -> No
 
 
 def _builds(
-    directories: Sequence[Path], precisions: Sequence[str] | None
+    directories: Sequence[Path], artifacts: Sequence[Artifact], precisions: Sequence[str] | None
 ) -> list[tuple[Path, str]]:
     """What to measure: every artifact in every precision, or in its default.
 
     Raises:
         UsageError: an artifact lacks one of them.
     """
-    found = []
-    for directory in directories:
-        artifact = read_artifact(directory)
+    builds = []
+    for directory, artifact in zip(directories, artifacts, strict=True):
         for precision in precisions or [artifact.default_precision]:
             if precision not in artifact.precisions:
                 raise UsageError(
@@ -157,22 +165,8 @@ def _builds(
                     f"{', '.join(sorted(artifact.precisions))}; choose one of those, or export it",
                     id="precision-not-in-artifact",
                 )
-            found.append((directory, precision))
-    return found
-
-
-def _open(
-    directories: Sequence[Path], test: str, columns: Mapping[str, Any]
-) -> tuple[Artifact, Rows]:
-    artifacts = [read_artifact(directory) for directory in directories]
-    first = artifacts[0]
-    for artifact, directory in zip(artifacts, directories, strict=True):
-        if (artifact.task, artifact.labels) != (first.task, first.labels):
-            raise InputError(
-                f"{directory} cannot be compared with {directories[0]}: task or labels differ",
-                id="artifacts-not-comparable",
-            )
-    return first, TASKS[first.task].read_rows(test, labels=first.labels, minimum=2, **columns)
+            builds.append((directory, precision))
+    return builds
 
 
 def _subjects(directories: Sequence[Path]) -> tuple[list[Subject], dict[str, Any] | None]:

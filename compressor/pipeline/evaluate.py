@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from compressor.evaluation import compare, score_answers
 from compressor.evaluation.answers import answers
-from compressor.pipeline.default_precision import choose_default
+from compressor.export.precision_names import ON_DEVICE
 from compressor.pipeline.stages import DENSE, stage
+from compressor.report import facts
 from compressor.request.sections import Benchmark
-from compressor.results import Comparison, Throughput, Variant
+from compressor.results import Comparison, Quality, Throughput, Variant
 from compressor.storage.workspace import Workspace
 from compressor.tasks import Rows
 from compressor.throughput import Subject
@@ -29,6 +31,38 @@ class Answering:
 
     device: str
     num_beams: int | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What some answers are worth, and the difference to those of each model compared with."""
+
+    quality: Quality
+    comparisons: Mapping[str, list[Comparison]]
+
+
+def measure(
+    rows: Rows,
+    bases: Mapping[str, Sequence[str]],
+    answer: Callable[[str], list[str]],
+    compare: Callable[[str, str, Mapping[str, list[str]]], list[Comparison]],
+) -> dict[str, Measured]:
+    """Score the answers of models to the same rows, and compare them.
+
+    Args:
+        rows: read with the labels that the models know.
+        bases: model -> models to compare it with.
+        answer: of a model to all rows.
+        compare: a model's answers with another's, out of all.
+    """
+    outputs = {name: answer(name) for name in bases}
+    return {
+        name: Measured(
+            score_answers(rows.task, outputs[name], rows.targets, rows.labels),
+            {other: compare(name, other, outputs) for other in others},
+        )
+        for name, others in bases.items()
+    }
 
 
 def evaluate(
@@ -53,25 +87,25 @@ def evaluate(
         workspace.progress.message("quality is not measured: no --test FILE was given")
         return dense, list(builds)
     models = {model.name: model for model in (dense, *builds)}
-    outputs = {name: answer_rows(workspace, m, rows, answering) for name, m in models.items()}
-    scored = {
-        name: model.model_copy(
-            update={"quality": score_answers(rows.task, outputs[name], rows.targets, rows.labels)}
-        )
-        for name, model in models.items()
-    }
-
-    def compared(model: Variant, base: str) -> list[Comparison]:
-        return _compare(workspace, model, models[base], outputs, rows, resamples, seed)
-
-    for name, model in scored.items():
-        if name == dense.name:
-            continue
-        update = {"comparisons": compared(model, DENSE)}
-        if model.base not in ("", DENSE):  # another precision of a pruned model
-            update["base_comparisons"] = compared(model, model.base)
-        scored[name] = model.model_copy(update=update)
-    return scored.pop(dense.name), list(scored.values())
+    # Another precision of a pruned model is compared with that, too.
+    bases = {m.name: [DENSE] + [m.base] * (m.base not in ("", DENSE)) for m in builds}
+    measured = measure(
+        rows,
+        {dense.name: [], **bases},
+        lambda name: answer_rows(workspace, models[name], rows, answering),
+        lambda name, base, outputs: _compare(
+            workspace, models[name], models[base], outputs, rows, resamples, seed
+        ),
+    )
+    evaluated = []
+    for name, model in models.items():
+        update: dict[str, Any] = {"quality": measured[name].quality}
+        if name != dense.name:
+            update["comparisons"] = measured[name].comparisons[DENSE]
+        if model.base not in ("", DENSE):
+            update["base_comparisons"] = measured[name].comparisons[model.base]
+        evaluated.append(model.model_copy(update=update))
+    return evaluated[0], evaluated[1:]
 
 
 @stage("answers")
@@ -132,13 +166,9 @@ def benchmark(
         [Subject(m.name, Path(m.directory), m.counts, m.precision) for m in models],
         config=config,
         rows=rows,
-        batch_sizes=settings.batch_size,
-        lengths=settings.lengths,
-        target_length=settings.target_length,
         device=device,
-        threads=settings.threads,
-        seconds=settings.seconds,
         progress=workspace.progress.message,
+        **settings.settings(),
     )
 
 
@@ -155,3 +185,40 @@ def choose_defaults(builds: Sequence[Variant], throughput: Throughput | None) ->
         else build
         for build in builds
     ]
+
+
+def within_tolerance(variant: Variant) -> bool:
+    """Whether every check of a model met its tolerance; NaN does not."""
+    return all(check.largest_difference <= check.tolerance for check in variant.checks)
+
+
+def keeps_quality(build: Variant) -> bool:
+    """Whether the test rows were answered, and no metric is significantly below float32's."""
+    found = build.base_comparisons
+    return bool(found) and all(facts.judge(c) in ("same", "better") for c in found)
+
+
+def choose_default(builds: Sequence[Variant], throughput: Throughput | None) -> str:
+    """The precision an artifact runs unless told otherwise.
+
+    The fastest, by the geometric mean of its sentences per second over all batch sizes, of those
+    that are for the device, met their tolerance and lose no quality significantly against float32.
+    Without test rows or timings it is float32.
+
+    Args:
+        builds: one model in its precisions, float32 first.
+    """
+    base, *others = builds
+    if throughput is None:
+        return base.precision
+    sound = [base]
+    for build in others:
+        # fp16 is computed in float32 on most CPUs: there it can be faster by luck alone.
+        if build.precision in ON_DEVICE[throughput.device]:
+            sound += [build] if within_tolerance(build) and keeps_quality(build) else []
+
+    def speed(build: Variant) -> float:
+        rows = [row for row in throughput.rows if row.variant == build.name]
+        return sum(math.log(row.sentences_per_second) for row in rows) / max(len(rows), 1)
+
+    return max(sound, key=speed).precision

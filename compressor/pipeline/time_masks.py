@@ -59,17 +59,9 @@ class Timer:
                 export_trial(self.checkpoint, mask, self.dense, path)
                 subjects.append(Subject(name, path, mask.counts()))
                 progress.update("graphs", number, len(masks))
+            settings = self.settings.settings() | {"batch_sizes": [at_batch], "memory": False}
             return benchmark(
-                subjects,
-                rows=self.rows,
-                batch_sizes=[at_batch],
-                lengths=self.settings.lengths,
-                target_length=self.settings.target_length,
-                device=self.device,
-                threads=self.settings.threads,
-                seconds=self.settings.seconds,
-                memory=False,
-                progress=progress.message,
+                subjects, rows=self.rows, device=self.device, progress=progress.message, **settings
             )
 
 

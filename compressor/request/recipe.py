@@ -16,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 from compressor.budgets import AnyBudget, Counts
 from compressor.budgets.base import Prune
 from compressor.errors import InputError, UsageError
-from compressor.options.assemble import assemble
+from compressor.options.assemble import Request, assemble
 from compressor.options.bounds import (
     MOST_BATCH,
     MOST_BATCH_TOKENS,
@@ -254,7 +254,16 @@ def make_recipe(**options: Any) -> Recipe:
     Raises:
         UsageError: see `build_recipe`.
     """
-    return build_recipe(as_flags(options))
+    return make_request(Recipe, **options)
+
+
+def make_request(kind: type[Request], **options: Any) -> Request:
+    """What a command takes, by the names of its flags: `make_request(ExportRequest, model="m")`.
+
+    Raises:
+        UsageError: see `build_recipe`.
+    """
+    return assemble(kind, as_flags(options))
 
 
 def as_flags(options: Mapping[str, Any]) -> dict[str, Any]:

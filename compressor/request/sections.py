@@ -142,6 +142,16 @@ class Benchmark(Section):
     )
     threads: int | None = option(None, ge=1, le=MOST_THREADS, help="CPU threads of the runtime.")
 
+    def settings(self) -> dict[str, Any]:
+        """How to time, as keywords of `compressor.throughput.benchmark`."""
+        return {
+            "batch_sizes": self.batch_size,
+            "lengths": self.lengths,
+            "target_length": self.target_length,
+            "seconds": self.seconds,
+            "threads": self.threads,
+        }
+
     @property
     def sizes(self) -> str:
         """Batch sizes, for messages."""

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from compressor.pipeline.compare_artifacts import evaluate_artifacts
 from compressor.pipeline.single_steps import export_checkpoint
-from compressor.request.recipe import ExportRequest
-from compressor.request.sections import ModelSection
+from compressor.request.recipe import EvaluateRequest, ExportRequest, make_request
 
 
 def main() -> None:
@@ -18,9 +17,9 @@ def main() -> None:
     parser.add_argument("--test", required=True)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        request = ExportRequest(model=ModelSection(path=args.model))
-        export_checkpoint(request, Path(directory))
-        (found,) = evaluate_artifacts([Path(directory)], args.test, {}, num_beams=1)
+        export_checkpoint(make_request(ExportRequest, model=args.model), Path(directory))
+        request = make_request(EvaluateRequest, test=args.test, num_beams=1)
+        (found,) = evaluate_artifacts([Path(directory)], request)
     for metric, value in found.quality.metrics.items():
         print(f"{metric} {value:.2f}  {found.quality.signatures[metric]}")
 

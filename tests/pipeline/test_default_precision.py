@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compressor.pipeline.default_precision import choose_default
+from compressor.pipeline.evaluate import choose_default
 from compressor.report import facts
 from compressor.report.schema import Report
 from compressor.results import Variant

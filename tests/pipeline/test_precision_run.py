@@ -14,11 +14,11 @@ from compressor.errors import UsageError
 from compressor.evaluation import compare
 from compressor.export import int8
 from compressor.pipeline.compare_artifacts import bench_artifacts, evaluate_artifacts
-from compressor.pipeline.default_precision import choose_default
+from compressor.pipeline.evaluate import choose_default
 from compressor.pipeline.run import run
 from compressor.report.schema import load_report
 from compressor.report.summary import short_table
-from compressor.request.recipe import Recipe
+from compressor.request.recipe import BenchRequest, EvaluateRequest, Recipe, make_request
 from compressor.results import Comparison
 from compressor.runtime import Classifier
 from tests.helpers import toy
@@ -110,7 +110,7 @@ def test_the_default_is_what_the_rule_says(finished):
     assert Classifier(finished).precision == chosen
     assert [v.default for v in report.variants] == [False, chosen == "fp32", chosen == "int8"]
     for text in ((finished / n).read_text() for n in ("report.md", "report.html", "README.md")):
-        assert f"runs in {chosen} unless a precision" in text
+        assert f"Unless a precision is named, {chosen} is run of" in text
         assert "keep-0.5-int8 against keep-0.5: accuracy" in text
     assert f"without one it is {chosen}" in (finished / "README.md").read_text()
 
@@ -155,21 +155,19 @@ def test_a_precision_that_breaks_the_model_is_told_and_not_the_default(
 
 
 def test_artifacts_are_evaluated_and_timed_in_named_precisions(inputs, finished):
-    found = evaluate_artifacts(
-        [finished], inputs.data.test, {}, precisions=["fp32", "int8"], device="cpu", resamples=100
-    )
+    shared = {"test": inputs.data.test, "device": "cpu"}
+    asked = make_request(EvaluateRequest, **shared, resamples=100)
+    found = evaluate_artifacts([finished], asked, ["fp32", "int8"])
     assert [x.precision for x in found] == ["fp32", "int8"]
     report = load_report(finished / "report.json")
     assert found[1].quality == report.variants[2].quality
     assert found[1].comparisons == report.variants[2].base_comparisons
-    timed = bench_artifacts(
-        [finished], inputs.data.test, {}, precisions=["fp32", "int8"], device="cpu", threads=1,
-        seconds=0.05, batch_sizes=[2], memory=False,
-    )  # fmt: skip
+    timing = make_request(BenchRequest, **shared, threads=1, bench_seconds=0.05, batch_size="2")
+    timed = bench_artifacts([finished], timing, ["fp32", "int8"], memory=False)
     assert [row.precision for row in timed.rows] == ["fp32", "int8"]
     assert len({row.variant for row in timed.rows}) == 2
     with raises(UsageError, "precision-not-in-artifact"):
-        evaluate_artifacts([finished], inputs.data.test, {}, precisions=["fp16"], device="cpu")
+        evaluate_artifacts([finished], asked, ["fp16"])
 
 
 def test_a_recipe_takes_a_comma_list_or_several(tmp_path):
