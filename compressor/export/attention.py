@@ -8,7 +8,7 @@ decoder layers from one product in the encoder graph.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -18,6 +18,7 @@ from compressor.model.memory import release
 from compressor.model.modeling_pruned import NoHeads
 from compressor.model.sublayers import Mask, Sublayer
 
+KeysValues = dict[int, tuple[Tensor, Tensor]]  # layer -> key, value
 # Added to the scores of padded keys. exp(-1e4) is zero in every precision that is exported.
 MASKED = -1e4
 
@@ -94,20 +95,31 @@ class _StepAttention(_Attention):
 
 
 class DecoderSelfAttention(_StepAttention):
-    """One step: appends this token's key and value to the past in the `StepState`."""
+    """Appends keys and values to the past in the `StepState`, if there is one.
+
+    A single token sees all tokens before it, so its mask is left out of the graph.
+    """
+
+    masked = False
 
     def forward(
-        self, hidden_states: Tensor, past_key_values: StepState, **_: object
+        self,
+        hidden_states: Tensor,
+        past_key_values: StepState,
+        attention_mask: Tensor | None = None,
+        **_: object,
     ) -> tuple[Tensor, None]:
         query, key, value = self.split(self.projection(hidden_states), 3)
-        past_key, past_value = past_key_values.past[self.index]  # [batch, heads, past, head_dim]
-        key, value = torch.cat([past_key, key], dim=2), torch.cat([past_value, value], dim=2)
+        if self.index in past_key_values.past:
+            past = past_key_values.past[self.index]  # each [batch, heads, past, head_dim]
+            key, value = (torch.cat(pair, dim=2) for pair in zip(past, (key, value), strict=True))
         past_key_values.present[self.index] = (key, value)
-        return self.output(self.merge(attend(query, key, value, None))), None
+        mask = attention_mask if self.masked else None
+        return self.output(self.merge(attend(query, key, value, mask))), None
 
 
 class CrossAttention(_StepAttention):
-    """One step: attends to the keys and values that the encoder graph computed."""
+    """Attends to the keys and values that the encoder's output gives."""
 
     def forward(
         self,
@@ -150,13 +162,16 @@ class CrossKeysValues(nn.Module):
 class StepState:
     """Passed to the decoder as its cache: past keys and values in, present ones out.
 
-    It has only what the decoder's forward reads of a cache. The number of decoded tokens is an
-    argument, because without self-attention heads there is no past to tell it.
+    It has only what the decoder's forward reads of a cache.
+
+    Args:
+        position: the number of decoded tokens; without self-attention heads no past tells it.
+        cross, past: layer -> keys and values.
     """
 
-    def __init__(self, position: Tensor | int, cross: dict, past: dict) -> None:
+    def __init__(self, position: Tensor | int, cross: KeysValues, past: KeysValues) -> None:
         self.position, self.cross, self.past = position, cross, past
-        self.present: dict[int, tuple[Tensor, Tensor]] = {}
+        self.present: KeysValues = {}
 
     def get_seq_length(self, layer_idx: int = 0) -> Tensor | int:
         return self.position
@@ -164,6 +179,33 @@ class StepState:
     def update(self, key: Tensor, value: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Layers without heads call this to record the length, which `position` is already."""
         return key, value
+
+    def decode(
+        self, decoder: nn.Module, tokens: Tensor, mask: Tensor, source_mask: Tensor, width: int
+    ) -> Tensor:
+        """Run a decoder of transformers over this state.
+
+        Args:
+            tokens: [batch, steps].
+            mask, source_mask: additive, of four dimensions: transformers adds these as they are.
+
+        Returns:
+            Hidden states [batch, steps, width]; `present` then holds the keys and values.
+        """
+        return decoder(
+            input_ids=tokens,
+            attention_mask=mask,
+            encoder_attention_mask=source_mask,
+            # It must be given, but is not read: keys and values come from the state.
+            encoder_hidden_states=torch.zeros(1, 1, width),
+            past_key_values=self,
+            use_cache=True,
+        ).last_hidden_state
+
+
+def by_layer(indices: Iterable[int], tensors: Sequence[Tensor]) -> KeysValues:
+    """Layer -> its key and value, from key, value, key, value, …"""
+    return dict(zip(indices, zip(tensors[::2], tensors[1::2], strict=True), strict=True))
 
 
 Forms = Mapping[str, type[_Attention]]  # kind of sublayer -> what replaces its attention block

@@ -127,11 +127,7 @@ class EncoderGraphs(TaskGraphs):
         session = open_session(directory / MODEL)
         differences = []
         for batch in batches:
-            feeds = {i.name: _types_or(batch, i.name).numpy() for i in session.get_inputs()}
+            feeds = {value.name: batch[value.name].numpy() for value in session.get_inputs()}
             (logits,) = session.run(["logits"], feeds)
             differences.append(relative_difference(logits, model(**batch).logits.numpy()))
         return [logit_check(differences)]
-
-
-def _types_or(batch: Inputs, name: str) -> Tensor:
-    return batch[name] if name in batch else torch.zeros_like(batch["input_ids"])

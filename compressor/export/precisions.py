@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -99,7 +98,7 @@ def write_precision(
         files[role] = f"{role}.{precision}.onnx"
         _convert(graphs / file, written / files[role], precision, convert[precision](file))
     data["precisions"][precision] = files
-    _write(data, written)
+    write_json(written / GRAPHS, data)
 
 
 def compare_precision(
@@ -157,11 +156,7 @@ def set_default(directory: Path, precision: str) -> str:
     """
     graphs = directory / GRAPH_DIRECTORY
     data = json.loads((graphs / GRAPHS).read_text(encoding="utf-8"))
-    return _write(data | {"default_precision": precision}, graphs)
-
-
-def _write(data: dict[str, Any], graphs: Path) -> str:
-    return write_json(graphs / GRAPHS, data)
+    return write_json(graphs / GRAPHS, data | {"default_precision": precision})
 
 
 def _convert(source: Path, target: Path, precision: str, convert: _Conversion) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from compressor.export import graphs
-from compressor.export.attention import CrossKeysValues, StepState, additive_mask
+from compressor.export.attention import CrossKeysValues, StepState, additive_mask, by_layer
 from compressor.export.graphs import BATCH, PAST, SOURCE
 from compressor.export.vocabulary import OutputLayer, embedding_only, largest
 from compressor.model.sublayers import Mask, Sublayer
@@ -53,36 +53,27 @@ class DecoderGraph(nn.Module):
         cross: list[Tensor],
         past: list[Tensor],
     ) -> list[Tensor]:
-        state = StepState(
-            position,
-            {i: (cross[2 * n], cross[2 * n + 1]) for n, i in enumerate(self.cross)},
-            {i: (past[2 * n], past[2 * n + 1]) for n, i in enumerate(self.decoder_self)},
-        )
+        state = StepState(position, by_layer(self.cross, cross), by_layer(self.decoder_self, past))
         unmasked = torch.zeros(1, 1, 1, 1)
-        hidden = self.decoder(
-            input_ids=input_ids,
-            # transformers adds a mask of four dimensions to the scores as it is.
-            attention_mask=unmasked,
-            encoder_attention_mask=(
-                unmasked if attention_mask is None else additive_mask(attention_mask)
-            ),
-            # It must be given, but is not read: keys and values come from the state.
-            encoder_hidden_states=torch.zeros(1, 1, self.output.weight.shape[1]),
-            past_key_values=state,
-            use_cache=True,
-        ).last_hidden_state
+        source_mask = unmasked if attention_mask is None else additive_mask(attention_mask)
+        width = self.output.weight.shape[1]
+        hidden = state.decode(self.decoder, input_ids, unmasked, source_mask, width)
         logits = self.output(hidden[:, -1])  # [batch, 1, width] -> [batch, tokens]
         # The best token is an output too: greedy search then reads one number per row, and the
         # logits stay on the GPU.
         return [logits, largest(logits), *(t for i in self.decoder_self for t in state.present[i])]
 
 
-def export_encoder(graph: EncoderGraph, path: Path) -> None:
-    """Write the encoder, which also makes the keys and values of the cross-attention."""
+def export_encoder(graph: EncoderGraph, path: Path, hidden: str = "encoder_hidden_state") -> None:
+    """Write the encoder, which also makes the keys and values of the cross-attention.
+
+    Args:
+        hidden: name of the output with its hidden states.
+    """
     names = ["input_ids", "attention_mask"]
     example = (torch.ones(2, 5, dtype=torch.long), torch.ones(2, 5, dtype=torch.long))
     shapes = {name: {0: BATCH, 1: SOURCE} for name in names}
-    outputs = ["encoder_hidden_state", *cache_names("cross", [x.index for x in graph.cross.used])]
+    outputs = [hidden, *cache_names("cross", [x.index for x in graph.cross.used])]
     graphs.export_graph(graph, example, names, outputs, shapes, path)
 
 

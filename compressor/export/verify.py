@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from compressor.errors import VerificationError
 from compressor.results import Check
@@ -16,7 +15,7 @@ from compressor.results import Check
 EXPORT_TOLERANCE = 1e-4
 
 
-def require_tie(want: list[int], got: list[int], logits: Tensor) -> None:
+def require_tie(want: list[int], got: list[int], logits: Any) -> None:
     """Raise VerificationError unless two token sequences part at a tie of PyTorch's logits.
 
     Args:
@@ -34,6 +33,22 @@ def require_tie(want: list[int], got: list[int], logits: Tensor) -> None:
         f"the ONNX translator differs from PyTorch at token {step + 1} of a calibration sentence; "
         "please report this with the checkpoint's name",
         id="onnx-translation-differs",
+    )
+
+
+def translation_check(tokens: int, sentences: int, ties: int, note: str = "") -> Check:
+    """The check that all translations are PyTorch's; `require_tie` has found nothing else.
+
+    Args:
+        tokens, sentences: how many were compared.
+        ties: sentences that differ from a tie on.
+        note: what else is worth saying.
+    """
+    detail = f"{tokens} greedy tokens of {sentences} sentences{note}"
+    if ties:
+        detail += f"; {ties} sentences differ from a tie of two logits on"
+    return Check(
+        name="ONNX translates as PyTorch", largest_difference=0.0, tolerance=0.0, detail=detail
     )
 
 
