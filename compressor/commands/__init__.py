@@ -67,7 +67,8 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     app.callback()(_common)
     called = [name for name in arguments[:1] if name in COMMANDS]
     for name in called or COMMANDS:
-        import_module(f"compressor.commands.{name.replace('-', '_')}").register(app)
+        member = name.replace("-", "_")
+        getattr(import_module(f"compressor.commands.{member}"), member).add_to(app, name)
     return app
 
 

@@ -12,10 +12,7 @@ from compressor.commands.console import console
 from compressor.request.recipe import BenchRequest
 
 
-def register(app: typer.Typer) -> None:
-    o.add_command(app, "bench", bench, BenchRequest)
-
-
+@o.command(BenchRequest)
 def bench(
     request: BenchRequest,
     artifacts: Annotated[

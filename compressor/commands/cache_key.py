@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.request.recipe import Recipe, build_recipe
 
 
-def register(app: typer.Typer) -> None:
-    o.add_command(app, "cache-key", cache_key, Recipe)
-
-
+@o.command(Recipe)
 def cache_key(flags: dict[str, Any], config: o.Config = None) -> int:
     """Print a hash of what a run with these options depends on; the rules are not part of it."""
     from compressor.request import cache_key as pipeline

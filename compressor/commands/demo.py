@@ -15,10 +15,7 @@ from compressor.request.recipe import Recipe, build_recipe
 MACS = "0.9"
 
 
-def register(app: typer.Typer) -> None:
-    o.add_command(app, "demo", demo)
-
-
+@o.command()
 def demo(
     output: o.Output = Path("demo-out"),
     macs: Annotated[str, typer.Option("--macs", help="Share of the multiply-adds to keep.")] = MACS,

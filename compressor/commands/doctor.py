@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import typer
-
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.errors import EnvironmentProblem
 
 
-def register(app: typer.Typer) -> None:
-    o.add_command(app, "doctor", doctor)
-
-
+@o.command()
 def doctor() -> int:
     """Show versions, hardware and execution providers; exit status 3 if packages clash."""
     from compressor.throughput.diagnosis import diagnose

@@ -12,10 +12,7 @@ from compressor.commands.console import console
 from compressor.request.recipe import EvaluateRequest
 
 
-def register(app: typer.Typer) -> None:
-    o.add_command(app, "evaluate", evaluate, EvaluateRequest)
-
-
+@o.command(EvaluateRequest)
 def evaluate(
     request: EvaluateRequest,
     artifacts: Annotated[

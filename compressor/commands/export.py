@@ -20,10 +20,7 @@ Layout = Annotated[
 ]
 
 
-def register(app: typer.Typer) -> None:
-    o.add_command(app, "export", export, ExportRequest)
-
-
+@o.command(ExportRequest)
 def export(request: ExportRequest, output: o.Output, layout: Layout = "compress") -> int:
     """Write OUTPUT/onnx, which `compressor.runtime` runs without PyTorch.
 

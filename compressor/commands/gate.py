@@ -19,10 +19,7 @@ if TYPE_CHECKING:
     from compressor.results import Inconclusive
 
 
-def register(app: typer.Typer) -> None:
-    o.add_command(app, "gate", gate, GateRequest)
-
-
+@o.command(GateRequest)
 def gate(
     report: Annotated[Path, typer.Argument(help="A report.json.")],
     flags: dict[str, Any],

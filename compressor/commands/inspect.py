@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from compressor.pipeline.inspection import Inspection, PartFacts
 
 
-def register(app: typer.Typer) -> None:
-    o.add_command(app, "inspect", inspect, InspectRequest)
-
-
+@o.command(InspectRequest)
 def inspect(
     request: InspectRequest,
     model: Annotated[str, typer.Argument(help="Checkpoint: a local directory or a hub id.")],

@@ -1,11 +1,19 @@
-"""Arguments of the commands that stream lines through an artifact."""
+"""What the commands share that stream lines through an artifact."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+
+from compressor.commands.console import console
+from compressor.request.recipe import StreamRequest
+
+if TYPE_CHECKING:
+    from compressor.runtime import Runtime
 
 Artifact = Annotated[
     Path,
@@ -21,3 +29,48 @@ LinesOutput = Annotated[
     Path | None,
     typer.Option("-o", "--output", help="A new file, instead of standard output."),
 ]
+
+Answer = TypeVar("Answer")
+
+
+def stream(
+    runtime: type[Runtime[Any]],
+    request: StreamRequest,
+    directory: Path,
+    files: list[Path] | None,
+    output: Path | None,
+    answer: Callable[..., Iterator[Answer]],
+    form: Callable[[int, Answer], str],
+) -> int:
+    """Write the answer to each line.
+
+    Args:
+        answer: called with the artifact, opened, with `stream_lines.Lines`, and with how to batch
+            them, as keywords.
+        form: the line to write for an answer and its number, counted from 1.
+    """
+    from compressor.pipeline.stream_lines import Lines, serve
+    from compressor.runtime.artifact import read_artifact
+    from compressor.runtime.session import choose_device
+
+    lines = Lines(files or [])
+    precision = request.precision or read_artifact(directory).default_precision
+    model = runtime(
+        directory,
+        precision=precision,
+        device=choose_device(request.device, [precision]),
+        threads=request.threads,
+        verify=request.verify,
+    )
+    limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
+    counts = console.counts_lines(to_stdout=output is None)
+    serve(
+        lines, lambda _, chunk: answer(model, lines, chunk_rows=chunk, **limits), form, output,
+        request.chunk_lines, console, counts,
+    )  # fmt: skip
+    return 0
+
+
+def json_line(number: int, **data: Any) -> str:
+    """A line of `--jsonl`."""
+    return json.dumps({"line": number, **data}, ensure_ascii=False)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,56 +51,82 @@ MeasuredPrecision = Annotated[
 ]
 
 
-def add_command(
-    app: typer.Typer,
-    name: str,
-    function: Callable[..., int],
-    request: type[Section] | None = None,
-    *,
-    json: bool = True,
-    help: str | None = None,
-) -> None:
-    """Register a command.
+@dataclass(frozen=True)
+class Command:
+    """A sub-command: a function, and the flags that its request is made of.
 
     Args:
         function: takes what its own signature declares; with a request, also `request`, and where
             it has a parameter `flags`, the values that were typed by flag name.
-        request: the options that flags are made of.
         json: whether it has `--json`.
         help: its description; None: the function's docstring.
     """
-    parameters = dict(inspect.signature(function, eval_str=True).parameters)
-    takes_request = parameters.pop("request", None) is not None
-    takes_flags = parameters.pop("flags", None) is not None
-    flags = {} if request is None else flags_of(request)
-    generated = {flag.parameter: flag for flag in flags.values()}
-    added = [*map(_parameter, generated.values()), *_shared(json)]
-    ordered = [*parameters.values(), *added]
-    ordered.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
 
-    @functools.wraps(function)
-    def command(**values: Any) -> int:
-        given = {flag.name: values.pop(key) for key, flag in generated.items()}
-        for parameter in _shared(json):
-            values.pop(parameter.name)
-        if takes_request:
-            assert request is not None
-            values["request"] = assemble(request, given)
-        if takes_flags:
-            values["flags"] = given
-        with _warnings_told():
-            return function(**values)
+    function: Callable[..., int]
+    request: type[Section] | None
+    json: bool = True
+    help: str | None = None
 
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in ordered], return_annotation=int
-    )
-    command.__annotations__ = {p.name: p.annotation for p in ordered} | {"return": int}
-    app.command(name, help=help)(command)
+    def add_to(self, app: typer.Typer, name: str) -> None:
+        """Register it under a name."""
+        parameters = dict(inspect.signature(self.function, eval_str=True).parameters)
+        takes_request = parameters.pop("request", None) is not None
+        takes_flags = parameters.pop("flags", None) is not None
+        flags = {} if self.request is None else flags_of(self.request)
+        generated = {flag.parameter: flag for flag in flags.values()}
+        shared = {"quiet": Quiet, "verbose": Verbose} | ({"as_json": Json} if self.json else {})
+        ordered = [
+            *parameters.values(),
+            *map(_parameter, generated.values()),
+            *(_optional(key, annotation, False) for key, annotation in shared.items()),
+        ]
+        ordered.sort(key=lambda parameter: parameter.default is not inspect.Parameter.empty)
+
+        @functools.wraps(self.function)
+        def called(**values: Any) -> int:
+            given = {flag.name: values.pop(key) for key, flag in generated.items()}
+            for key in shared:
+                values.pop(key)
+            if takes_request:
+                assert self.request is not None
+                values["request"] = assemble(self.request, given)
+            if takes_flags:
+                values["flags"] = given
+            with _warnings_as_messages():
+                return self.function(**values)
+
+        called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in ordered], return_annotation=int
+        )
+        called.__annotations__ = {p.name: p.annotation for p in ordered} | {"return": int}
+        app.command(name, help=self.help)(called)
+
+
+def command(
+    request: type[Section] | None = None, *, json: bool = True
+) -> Callable[[Callable[..., int]], Command]:
+    """Make a function a `Command`; arguments are its."""
+    return lambda function: Command(function, request, json)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A sub-command with sub-commands of its own, by name."""
+
+    help: str
+    members: Mapping[str, Command]
+
+    def add_to(self, app: typer.Typer, name: str) -> None:
+        """Register all of them under a name."""
+        group = typer.Typer(help=self.help, no_args_is_help=True)
+        for member, command in self.members.items():
+            command.add_to(group, member)
+        app.add_typer(group, name=name)
 
 
 @contextmanager
-def _warnings_told() -> Iterator[None]:
-    """Tell our own warnings as messages, without the place in the code that they come from."""
+def _warnings_as_messages() -> Iterator[None]:
+    """Show our own warnings as messages, without the place in the code that they come from."""
     usual = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
@@ -114,16 +141,6 @@ def _warnings_told() -> Iterator[None]:
         yield
 
 
-def _shared(json: bool) -> list[inspect.Parameter]:
-    kinds = {"quiet": Quiet, "verbose": Verbose} | ({"as_json": Json} if json else {})
-    return [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=annotation
-        )
-        for name, annotation in kinds.items()
-    ]
-
-
 def _parameter(flag: Flag) -> inspect.Parameter:
     """A flag as a parameter that Typer understands; None means that it was not given."""
     names = [flag.short] if flag.short else []
@@ -133,6 +150,9 @@ def _parameter(flag: Flag) -> inspect.Parameter:
         names.append(flag.name)
     kind: Any = list[flag.kind] if flag.is_list else flag.kind  # type: ignore[name-defined]
     annotation = Annotated[kind | None, typer.Option(*names, help=flag.help)]
-    return inspect.Parameter(
-        flag.parameter, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-    )
+    return _optional(flag.parameter, annotation, None)
+
+
+def _optional(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)

@@ -12,10 +12,7 @@ from compressor.commands.console import console
 from compressor.request.recipe import PruneRequest
 
 
-def register(app: typer.Typer) -> None:
-    o.add_command(app, "prune", prune, PruneRequest)
-
-
+@o.command(PruneRequest)
 def prune(
     request: PruneRequest,
     scores: Annotated[Path, typer.Option("--scores", help="Scores from `compress score`.")],

@@ -12,10 +12,7 @@ from compressor.commands.console import console
 from compressor.report import DEFAULT_FORMATS, FORMATS
 
 
-def register(app: typer.Typer) -> None:
-    o.add_command(app, "report", report)
-
-
+@o.command()
 def report(
     reports: Annotated[list[Path], typer.Argument(help="report.json files of the same model.")],
     output: o.Output,

@@ -6,8 +6,6 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.request.recipe import Recipe, build_recipe
@@ -16,10 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def register(app: typer.Typer) -> None:
-    o.add_command(app, "run", run, Recipe)
-
-
+@o.command(Recipe)
 def run(output: o.Output, flags: dict[str, Any], config: o.Config = None) -> int:
     """Score heads and neurons, remove some, export to ONNX, check, evaluate, time, and report."""
     return execute(build_recipe(flags, config), output)

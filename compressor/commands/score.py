@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from compressor.model.sublayers import Scores
 
 
-def register(app: typer.Typer) -> None:
-    o.add_command(app, "score", score, ScoreRequest)
-
-
+@o.command(ScoreRequest)
 def score(
     flags: dict[str, Any],
     output: Annotated[Path, typer.Option("-o", "--output", help="Scores file to write (JSON).")],

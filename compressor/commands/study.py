@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import typer
-
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.study.options import STUDIES, StudyRequest
 
 
-def register(app: typer.Typer) -> None:
-    studies = typer.Typer(
-        help="Analyze the heads of a model; writes study-NAME.json, .md, .png and .svg.",
-        no_args_is_help=True,
-    )
-    for name, request in STUDIES.items():
-        o.add_command(studies, name, study, request, help=str(request.__doc__))
-    app.add_typer(studies, name="study")
-
-
-def study(request: StudyRequest, output: o.Output) -> int:
+def _run(request: StudyRequest, output: o.Output) -> int:
     """Run one study."""
     from compressor.study import run_study
     from compressor.study.output import render_text
@@ -28,3 +16,9 @@ def study(request: StudyRequest, output: o.Output) -> int:
     console.message(f"\nstudy: {output / f'study-{request.name}.md'}\n")
     console.result(render_text(result), {"output": str(output), **result.data})
     return 0
+
+
+study = o.Group(
+    "Analyze the heads of a model; writes study-NAME.json, .md, .png and .svg.",
+    {name: o.Command(_run, request, help=request.__doc__) for name, request in STUDIES.items()},
+)

@@ -12,10 +12,7 @@ from compressor.commands import options as o
 from compressor.commands.console import console
 
 
-def register(app: typer.Typer) -> None:
-    o.add_command(app, "verify", verify)
-
-
+@o.command()
 def verify(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="What `compress` wrote, with a manifest.json.")

@@ -180,7 +180,7 @@ def test_ctrl_c(translator: Path, tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write(b"w5\n")
         process.stdin.flush()
-        _wait_for(tmp_path, ".writing-*/out")
+        _wait_for(tmp_path, ".writing-*/*/out")
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -354,7 +354,7 @@ def test_progress_counts_what_is_written(tmp_path: Path) -> None:
         heard: list[tuple[int, int | None]] = []  # noqa: RUF012
 
         def update(self, what: str, done: int, total: int | None) -> None:
-            (file,) = [*tmp_path.glob(".writing-*/out"), *tmp_path.glob("out")]
+            (file,) = [*tmp_path.glob(".writing-*/*/out"), *tmp_path.glob("out")]
             written = file.read_bytes().count(b"\n")
             self.heard.append((done, total))
             assert written == done
