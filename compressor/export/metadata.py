@@ -15,12 +15,6 @@ from compressor.tasks import TASKS
 GRAPHS = "graphs.json"
 
 
-def max_source_tokens(checkpoint: Checkpoint) -> int:
-    """The longest input the model has positions for, special tokens included."""
-    positions = checkpoint.entry.positions(checkpoint.model.config)
-    return min(positions, int(checkpoint.tokenizer.model_max_length))
-
-
 def write_metadata(
     checkpoint: Checkpoint,
     model: nn.Module,
@@ -43,7 +37,7 @@ def write_metadata(
         "precisions": {"fp32": files},
         "default_precision": "fp32",
         "tokenizer": "tokenizer.json",
-        "max_source_tokens": max_source_tokens(checkpoint),
+        "max_source_tokens": checkpoint.max_source_tokens,
         "pad_token_id": int(checkpoint.tokenizer.pad_token_id),
         "inputs": list(checkpoint.entry.inputs),
     }

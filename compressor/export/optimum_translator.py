@@ -24,7 +24,7 @@ from compressor.export.attention import (
     graph_attention,
 )
 from compressor.export.graphs import BATCH, PAST, SOURCE
-from compressor.export.translator_graphs import EncoderGraph, export_encoder
+from compressor.export.translator_graphs import EncoderGraph, example_caches, export_encoder
 from compressor.export.verify import (
     logit_check,
     relative_difference,
@@ -182,12 +182,12 @@ def _export_next(graph: NextDecoder, layers: Sequence[Sublayer], mask: Mask, pat
     decoder_self, cross = (
         [x for x in layers if x.kind == kind] for kind in ("decoder_self", "cross")
     )
-    past, dims = [], []
+    past: list[Tensor] = []
+    dims: list[dict[int, Any]] = []
     for pair in zip(decoder_self, cross, strict=True):
         for layer, length, dim in zip(pair, (4, 5), (PAST, SOURCE), strict=True):
-            heads = len(mask.kept(layer.name))
-            past += [torch.randn(2, heads, length, layer.unit_width) for _ in ("key", "value")]
-            dims += [{0: BATCH, 2: dim} for _ in ("key", "value")]
+            tensors, dynamic = example_caches([layer], mask, length, dim)
+            past, dims = past + tensors, dims + dynamic
     shapes = {
         "encoder_attention_mask": {0: BATCH, 1: SOURCE},
         "input_ids": {0: BATCH, 1: _STEPS},

@@ -97,19 +97,20 @@ class TranslatorGraphs(TaskGraphs):
         directory: Path,
         tokens: list[int] | None,
     ) -> dict[str, Any]:
-        config: Any = model.config
         counts = mask.counts()
-        layers = range(int(config.decoder_layers))
+        decoder_self, cross = (
+            [x for x in checkpoint.layers if x.kind == kind] for kind in ("decoder_self", "cross")
+        )
         data: dict[str, Any] = {
-            "decoder_self_heads": [counts[f"decoder_self.{i}"] for i in layers],
-            "cross_heads": [counts[f"cross.{i}"] for i in layers],
-            "head_dim": next(x.unit_width for x in checkpoint.layers if x.kind == "cross"),
-            "vocab_size": int(model.lm_head.out_features),  # type: ignore[union-attr,arg-type]
+            "decoder_self_heads": [counts[x.name] for x in decoder_self],
+            "cross_heads": [counts[x.name] for x in cross],
+            "head_dim": cross[0].unit_width,
+            "vocab_size": int(model.get_output_embeddings().out_features),  # type: ignore[operator]
         }
         if tokens is not None:
             data["output_tokens"] = OUTPUT_TOKENS
             write_at_once(directory / OUTPUT_TOKENS, f"{json.dumps(tokens)}\n")
-        positions = checkpoint.entry.positions(config)
+        positions = checkpoint.entry.positions(model.config)
         data["generation"] = generation_settings(model) | {"positions": positions}
         return data
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -87,27 +88,16 @@ def export_decoder(
     """Write one decoding step; `tokens` are those it scores, None: all."""
     used = {kind: with_heads(layers, mask, kind) for kind in ("cross", "decoder_self")}
     cross, decoder_self = ([x.index for x in used[k]] for k in ("cross", "decoder_self"))
-    tensors = {}
-    for kind, length in (("cross", 5), ("decoder_self", 3)):
-        tensors[kind] = [
-            torch.randn(2, len(mask.kept(x.name)), length, x.unit_width)
-            for x in used[kind]
-            for _ in ("key", "value")
-        ]
+    memory, memory_dims = example_caches(used["cross"], mask, 5, SOURCE)
+    past, past_dims = example_caches(used["decoder_self"], mask, 3, PAST)
     source_mask = torch.ones(2, 5, dtype=torch.long) if cross else None
-    example = (
-        torch.ones(2, 1, dtype=torch.long),
-        torch.tensor([3]),
-        source_mask,
-        tensors["cross"],
-        tensors["decoder_self"],
-    )
+    example = (torch.ones(2, 1, dtype=torch.long), torch.tensor([3]), source_mask, memory, past)
     shapes = {
         "input_ids": {0: BATCH},
         "position": None,
         "attention_mask": {0: BATCH, 1: SOURCE} if cross else None,
-        "cross": [{0: BATCH, 2: SOURCE} for _ in tensors["cross"]],
-        "past": [{0: BATCH, 2: PAST} for _ in tensors["decoder_self"]],
+        "cross": memory_dims,
+        "past": past_dims,
     }
     names = ["input_ids", "position", *(["attention_mask"] if cross else [])]
     names += cache_names("cross", cross) + cache_names("past", decoder_self)
@@ -116,6 +106,22 @@ def export_decoder(
     with embedding_only(model, output, tokens):
         graph = DecoderGraph(model, output, cross, decoder_self)
         graphs.export_graph(graph, example, names, outputs, shapes, path)
+
+
+def example_caches(
+    sublayers: Sequence[Sublayer], mask: Mask, length: int, dim: Any
+) -> tuple[list[Tensor], list[dict[int, Any]]]:
+    """Keys and values to trace with, [2, heads, length, head_dim], and what is dynamic of them.
+
+    Args:
+        dim: name of the length.
+    """
+    tensors = [
+        torch.randn(2, len(mask.kept(x.name)), length, x.unit_width)
+        for x in sublayers
+        for _ in ("key", "value")
+    ]
+    return tensors, [{0: BATCH, 2: dim} for _ in tensors]
 
 
 def with_heads(layers: Sequence[Sublayer], mask: Mask, kind: str) -> list[Sublayer]:

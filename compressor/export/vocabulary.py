@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from compressor.export.generation import generation_settings
+from compressor.model.architectures import architecture_of
 from compressor.model.memory import release
 
 if TYPE_CHECKING:
@@ -103,14 +104,14 @@ class OutputLayer(nn.Module):
     """A translator's output layer, for some of the tokens.
 
     Args:
-        model: with `lm_head` and `final_logits_bias`.
+        model: a translator.
         tokens: ids of the tokens; None: all.
     """
 
     def __init__(self, model: Any, tokens: list[int] | None) -> None:
         super().__init__()
         self.weight: Tensor = model.lm_head.weight
-        self.bias: Tensor = model.final_logits_bias
+        self.bias: Tensor = getattr(model, _bias_of(model))
         if tokens is not None:
             self.weight = nn.Parameter(self.weight.detach()[tokens])
             self.bias = self.bias.detach()[:, tokens]
@@ -170,11 +171,19 @@ def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) ->
 @contextmanager
 def restricted(model: Any, tokens: Sequence[int]) -> Iterator[None]:
     """Inside this context the PyTorch model gives other tokens than these a probability of 0."""
-    bias: Tensor = model.final_logits_bias
+    name = _bias_of(model)
+    bias: Tensor = getattr(model, name)
     left_out = torch.ones(bias.shape[-1], dtype=torch.bool)
     left_out[list(tokens)] = False
-    model.final_logits_bias = bias.masked_fill(left_out, -torch.inf)
+    setattr(model, name, bias.masked_fill(left_out, -torch.inf))
     try:
         yield
     finally:
-        model.final_logits_bias = bias
+        setattr(model, name, bias)
+
+
+def _bias_of(model: Any) -> str:
+    """Name of the buffer that is added to the logits."""
+    name = architecture_of(model).logits_bias
+    assert name is not None  # all translators have one
+    return name

@@ -85,6 +85,12 @@ class Checkpoint:
         """Its architecture's entry in the table."""
         return architecture_of(self.model)
 
+    @property
+    def max_source_tokens(self) -> int:
+        """The longest input it has positions for, special tokens included."""
+        positions = self.entry.positions(self.model.config)
+        return min(positions, int(self.tokenizer.model_max_length))
+
 
 def open_checkpoint(
     model: str,

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compressor.errors import EnvironmentProblem, InputError
-from compressor.export.metadata import max_source_tokens
 from compressor.export.target_text import count_lines, tokens_of_text
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.options.bounds import MINIMUM_ROWS
@@ -178,7 +177,7 @@ def warn_of_shared_rows(data: DataRows, progress: Progress) -> None:
 
 def encode(rows: Rows, checkpoint: Checkpoint, task: Task) -> list[Example]:
     """Token ids of rows, as long as the model allows."""
-    return task.encode(rows, checkpoint.tokenizer, max_source_tokens(checkpoint))
+    return task.encode(rows, checkpoint.tokenizer, checkpoint.max_source_tokens)
 
 
 def pick_device(wanted: str, progress: Progress) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from compressor.export.metadata import max_source_tokens
 from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files
@@ -112,7 +111,7 @@ def open_text(
         lines=TextLines(text.path, pairs=rows is not None and rows.pairs is not None),
         task=task,
         tokenizer=checkpoint.tokenizer,
-        max_tokens=max_source_tokens(checkpoint),
+        max_tokens=checkpoint.max_source_tokens,
         labels=task.label_names(checkpoint.model.config),
     )
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
+from compressor.model.architectures import architecture_of
 from compressor.model.modes import received
 from compressor.model.sublayers import Sublayer
 from compressor.recovery.hidden_states import observed, states_of
@@ -115,9 +116,9 @@ class Teacher:
     def _project(self, read: Tensor) -> Tensor:
         if self.projection is None:
             return read
-        bias = getattr(self.dense, "final_logits_bias", None)
+        bias = architecture_of(self.dense).logits_bias
         logits: Tensor = self.projection(read)
-        return logits if bias is None else logits + bias
+        return logits if bias is None else logits + getattr(self.dense, bias)
 
 
 def _per_row(mask: Tensor) -> list[int]:

@@ -15,7 +15,6 @@ import numpy as np
 from torch import nn
 
 from compressor.errors import InputError, UsageError
-from compressor.export.metadata import max_source_tokens
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Sublayer
 from compressor.study.conllu import read_conllu
@@ -134,7 +133,7 @@ def _material(job: Job[RolesStudy]) -> Material:
     left_out = 0
     if conllu is not None:
         sentences, left_out = tokenize(
-            checkpoint.tokenizer, read_conllu(conllu), max_source_tokens(checkpoint)
+            checkpoint.tokenizer, read_conllu(conllu), checkpoint.max_source_tokens
         )
         if not sentences:
             raise InputError(
