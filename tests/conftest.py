@@ -1,4 +1,7 @@
-"""Fixtures that several folders of tests share."""
+"""Fixtures that several folders of tests share.
+
+What needs PyTorch is imported where it is used: the process that starts the others does without.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,6 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
-
-from tests.helpers.exports import exports_made_anew, kept_exports
-from tests.helpers.tiny import BUILDERS
 
 # Of tests that are repeated for every architecture, `make quick` runs one per kind of model.
 QUICK_ARCHITECTURES = {"marian", "bert"}
@@ -35,6 +35,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all but two of the architectures as slow."""
+    from tests.helpers.tiny import BUILDERS
+
     for item in items:
         parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
         names = {value for value in parameters if isinstance(value, str)}
@@ -74,6 +76,8 @@ def once(_shared: Path) -> Callable[[str, Callable[[Path], object]], Path]:
 @pytest.fixture(scope="session", autouse=True)
 def _kept_exports(_shared: Path) -> Iterator[None]:
     """Export each graph once per run of the tests: see `helpers.exports`."""
+    from tests.helpers.exports import kept_exports
+
     import_module("torch.onnx._internal.exporter._core")  # what the first export would import
     gc.collect()
     gc.freeze()
@@ -96,5 +100,7 @@ def _quick_collection() -> Iterator[None]:
 @pytest.fixture
 def fresh_exports() -> Iterator[None]:
     """Export every graph anew, for tests of the export itself."""
+    from tests.helpers.exports import exports_made_anew
+
     with exports_made_anew():
         yield
