@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 
+import pytest
+
 from tests.structure import LIMITS, Package, room_of
 
 # From the bottom up. A room imports from itself and from the lines above its own.
@@ -35,8 +37,10 @@ APART = {
     ),
 }
 
-PACKAGE = Package()
-IMPORTS = PACKAGE.imports
+
+@pytest.fixture(scope="module")
+def package() -> Package:
+    return Package()
 
 
 def is_allowed(importer: str, imported: str) -> bool:
@@ -49,16 +53,16 @@ def is_allowed(importer: str, imported: str) -> bool:
     return RANK[imported] < RANK[importer]
 
 
-def test_every_room_has_its_place_in_the_order():
-    rooms = {room_of(module) for module in PACKAGE.modules}
+def test_every_room_has_its_place_in_the_order(package):
+    rooms = {room_of(module) for module in package.modules}
     assert rooms - {"", "__main__"} == RANK.keys() | APART.keys()
 
 
-def test_no_import_points_upwards():
+def test_no_import_points_upwards(package):
     """The front door, `compressor/__init__.py` and `__main__.py`, may import everything."""
     upwards = {
         f"{module} -> {imported}"
-        for module, found in IMPORTS.items()
+        for module, found in package.imports.items()
         for imported in found
         if room_of(module) not in ("", "__main__") and room_of(imported) != ""
         and not is_allowed(room_of(module), room_of(imported))
@@ -66,24 +70,24 @@ def test_no_import_points_upwards():
     assert not upwards
 
 
-def test_no_module_imports_itself_through_others():
+def test_no_module_imports_itself_through_others(package):
     def reachable(start: str) -> set[str]:
         seen: set[str] = set()
         waiting = [start]
         while waiting:
-            waiting += (new := IMPORTS[waiting.pop()] - seen)
+            waiting += (new := package.imports[waiting.pop()] - seen)
             seen |= new
         return seen
 
-    assert not {module for module in PACKAGE.modules if module in reachable(module)}
+    assert not {module for module in package.modules if module in reachable(module)}
 
 
-def test_only_tasks_compares_names_of_tasks():
+def test_only_tasks_compares_names_of_tasks(package):
     """The runtime reads the name from a file and imports nothing of the rest."""
     names = {"translation", "classification"}
     comparing = {
         module
-        for module, tree in PACKAGE.trees.items()
+        for module, tree in package.trees.items()
         if room_of(module) not in ("tasks", "runtime")
         for compare in ast.walk(tree)
         if isinstance(compare, ast.Compare)
@@ -92,6 +96,6 @@ def test_only_tasks_compares_names_of_tasks():
     assert not comparing
 
 
-def test_the_package_stays_simple():
-    counts = PACKAGE.counts()
+def test_the_package_stays_simple(package):
+    counts = package.counts()
     assert {name: counts[name] for name, most in LIMITS.items() if counts[name] > most} == {}
