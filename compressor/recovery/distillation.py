@@ -131,7 +131,7 @@ class Distillation(Problem):
         for batch in self.held:
             moved = batch.to(self.job.device)
             logits = task.logits(self.student, moved)[task.term_mask(moved)]
-            sums.append(_divergence(logits, self.teacher.log_probabilities(moved)))
+            sums.append(_divergence(logits, self.teacher.answers(moved)[0]))
         terms = sum(task.loss_terms(batch) for batch in self.held)
         return float(torch.stack(sums).sum()) / terms
 

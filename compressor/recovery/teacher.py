@@ -68,15 +68,12 @@ class Teacher:
             self._remember(batch.to(weights[0].device))
 
     @torch.no_grad()
-    def log_probabilities(self, batch: Batch) -> Tensor:
-        """[loss terms, classes or vocabulary], float32; terms in the order of the batch."""
-        return self.answers(batch)[0]
-
-    @torch.no_grad()
     def answers(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Log-probabilities as above, and the hidden states after each block.
+        """Log-probabilities, and the hidden states after each block.
 
-        Those of real tokens: [tokens, width], row by row.
+        Returns:
+            [loss terms, classes or vocabulary], float32, in the order of the batch; [tokens, width]
+            of each block's real tokens, row by row.
         """
         if all(row in self.kept for row in batch.rows):
             rows = [self.kept[row] for row in batch.rows]

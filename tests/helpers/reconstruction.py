@@ -1,14 +1,17 @@
-"""What came of a reconstruction."""
+"""What came of a repair."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
+from scipy.special import log_softmax
 from torch import nn
 
 from compressor.model.sublayers import Mask
 from compressor.recovery import RecoveryJob
-from compressor.tasks import Batch
+from compressor.tasks import Batch, Example
 from tests.helpers.stages import repair
 
 MANY = 1500  # enough that every repair helps on the rows held out, too
@@ -40,6 +43,21 @@ def difference(setup: RecoveryJob, pruned: nn.Module) -> float:
         total += float((actual - expected).pow(2).sum())
         count += expected.numel()
     return total / count
+
+
+@torch.no_grad()
+def divergence(setup: RecoveryJob, model: nn.Module, rows: Sequence[Example]) -> float:
+    """Mean KL(dense || pruned) by SciPy's log-softmax in double precision."""
+    total, terms = 0.0, 0
+    for batch in setup.task.batches(rows, setup.dense):
+        mask = setup.task.term_mask(batch)
+        wanted, found = (
+            log_softmax(setup.task.logits(m, batch)[mask].double().numpy(), axis=-1)
+            for m in (setup.dense, model)
+        )
+        total += float((np.exp(wanted) * (wanted - found)).sum())
+        terms += len(wanted)
+    return total / terms
 
 
 @torch.no_grad()

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from torch import Tensor
+
 from compressor.importance import METHODS, ScoringJob, score_units
 from compressor.model.architectures import find_sublayers
+from compressor.model.modes import hooks
 from compressor.model.sublayers import Mask, Scores, belongs
 from compressor.model.surgery import prune
 from compressor.recovery import RECOVERIES, Recovered, RecoveryJob, recover
@@ -56,6 +61,26 @@ def rows_of(setup: ScoringJob) -> list[Batch]:
     """The rows of the first batch, each alone and without padding."""
     batch = setup.batches[0]
     return [one_row(batch, row) for row in range(len(batch["input_ids"]))]
+
+
+def with_gradients(setup: ScoringJob, row: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """Input and output of each sublayer's output projection for one row, without padding.
+
+    By sublayer name, both with the gradients of the loss, which PyTorch retains.
+    """
+    seen: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def keep(module, inputs, output, name) -> None:
+        inputs[0].retain_grad()
+        output.retain_grad()
+        seen[name] = (inputs[0], output)
+
+    with hooks(
+        setup.model.get_submodule(x.output).register_forward_hook(partial(keep, name=x.name))
+        for x in setup.layers
+    ):
+        setup.task.loss(setup.model, one_row(setup.batches[0], row)).backward()
+    return seen
 
 
 def masks(setup: ScoringJob) -> list[Mask]:

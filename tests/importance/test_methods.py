@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -62,8 +64,6 @@ def stop_at_pass(model, number: int) -> None:
 
 
 CASES = [(method, False) for method in METHODS]
-
-
 CASES += [(method, True) for method in METHODS if METHODS[method].needs_rows]
 
 
@@ -91,8 +91,17 @@ def test_every_method_scores_every_unit_and_leaves_the_model_alone(method, name,
     assert (gradients, modules, implementation) == after[1:]
 
 
-@pytest.mark.parametrize("name", ["marian", "bart", "bert", "distilbert"])
-@pytest.mark.parametrize("method", ["fisher", "ablation", "confidence", "relevance"])
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        *product(
+            ["fisher", "ablation", "confidence", "relevance"],
+            ["marian", "bart", "bert", "distilbert"],
+        ),
+        ("taylor", "marian"),
+        ("second-order", "marian"),
+    ],
+)
 def test_padding_and_batching_do_not_change_scores(method: str, name: str):
     batch = labelled_batch(tiny_model(name), rows=5)
     plain = {"normalize": "none"} if "normalize" in METHODS[method].model_fields else {}

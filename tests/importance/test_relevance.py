@@ -8,7 +8,7 @@ import torch
 from transformers.activations import ACT2FN
 
 from compressor.importance.propagation import linearized
-from compressor.model.sublayers import Mask
+from compressor.model.sublayers import Mask, Scores
 from tests.helpers.batches import labelled_batch
 from tests.helpers.numpy_transformer import NumpyTransformer, mask_arrays, with_gate
 from tests.helpers.stages import masks, rows_of, score, scoring
@@ -41,23 +41,31 @@ def shares(relevance: np.ndarray) -> np.ndarray:
     return np.abs(relevance) / np.where(total > 0, total, 1)
 
 
+def by_row(setup, mask: Mask, *activation: str) -> list[dict[str, np.ndarray]]:
+    """Relevances of the NumPy models, a row each."""
+    models = [NumpyTransformer(setup.model, row, *activation) for row in rows_of(setup)]
+    return [relevances(model, setup.layers, mask) for model in models]
+
+
+def require_shares(found: Scores, expected_of: list[dict[str, np.ndarray]], per: str) -> None:
+    """Compare scores with the mean shares of relevances that were computed row by row."""
+    for name, values in found.values.items():
+        rows = [row[name] for row in expected_of]
+        if per == "example":
+            rows = [row.sum(0, keepdims=True) for row in rows]
+        expected = np.concatenate([shares(row) for row in rows]).mean(0)
+        np.testing.assert_allclose(values, expected, rtol=2e-3, atol=2e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUILDERS)
 def test_relevance_is_the_contribution_in_the_linear_part_of_the_model(name: str):
     setup = scoring(name)
     for mask in masks(setup):
-        by_row = [
-            relevances(NumpyTransformer(setup.model, row), setup.layers, mask)
-            for row in rows_of(setup)
-        ]
+        rows = by_row(setup, mask)
         for per in ("token", "example"):
             found = score("relevance", scoring(name, mask=mask), per=per, normalize="none")
-            for layer in setup.layers:
-                rows = [row[layer.name] for row in by_row]
-                if per == "example":
-                    rows = [row.sum(0, keepdims=True) for row in rows]
-                expected = np.concatenate([shares(row) for row in rows]).mean(0)
-                np.testing.assert_allclose(found.values[layer.name], expected, rtol=2e-3, atol=2e-5)
+            require_shares(found, rows, per)
 
 
 @pytest.mark.parametrize("activation", ["gelu_new", "swish", "relu"])
@@ -68,13 +76,7 @@ def test_relevance_passes_through_every_activation(activation: str):
         if hasattr(module, "activation_fn"):
             module.activation_fn = ACT2FN[activation]
     found = score("relevance", setup, normalize="none")
-    by_row = [
-        relevances(NumpyTransformer(setup.model, row, activation), setup.layers, setup.mask)
-        for row in rows_of(setup)
-    ]
-    for layer in setup.layers:
-        expected = np.concatenate([shares(row[layer.name]) for row in by_row]).mean(0)
-        np.testing.assert_allclose(found.values[layer.name], expected, rtol=2e-3, atol=2e-5)
+    require_shares(found, by_row(setup, setup.mask, activation), "token")
 
 
 @pytest.mark.parametrize("name", BUILDERS)

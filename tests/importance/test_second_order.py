@@ -21,9 +21,9 @@ from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.tasks import Batch
-from tests.helpers.batches import labelled_batch, one_row
+from tests.helpers.batches import labelled_batch
 from tests.helpers.errors import raises
-from tests.helpers.stages import score, scoring
+from tests.helpers.stages import score, scoring, with_gradients
 from tests.helpers.tiny import BUILDERS, tiny_model, uneven_mask
 
 HEADS, HEAD_DIM, WIDTH, TOKENS = 4, 3, 5, 200
@@ -99,14 +99,22 @@ def test_errors_are_computed_anew_after_each_removal():
     assert rest[1 - first] > 100 * free
 
 
-def test_heads_that_are_gone_take_no_part():
+@pytest.mark.parametrize("unit_width", [HEAD_DIM, 1])
+def test_units_that_are_gone_take_no_part(unit_width: int):
     x, weight, gradients = problem(1)
-    x[:, 3 * HEAD_DIM :] = 0
-    order = removal_order(*tensors(x, weight, gradients), [0, 1, 2], HEAD_DIM)
-    without = removal_order(*tensors(x[:, :9], weight[:, :9], gradients), [0, 1, 2], HEAD_DIM)
-    assert dict(order) == pytest.approx(dict(without))
-    assert [head for head, _ in order] == [head for head, _ in without]
-    assert removal_order(*tensors(x, weight, gradients), [], HEAD_DIM) == []
+    x[:, 9:] = 0
+    kept = list(range(9 // unit_width))
+
+    def order_of(columns: int, kept: list[int]) -> dict[int, float]:
+        data = tensors(x[:, :columns], weight[:, :columns], gradients)
+        if unit_width == 1:
+            return dict(block_removal_order(*data, kept, 4))
+        return dict(removal_order(*data, kept, unit_width))
+
+    order, without = order_of(12, kept), order_of(9, kept)
+    assert list(order) == list(without)
+    assert order == pytest.approx(without)
+    assert order_of(12, []) == {}
 
 
 @pytest.mark.parametrize("damping", [1e-12, DAMPING, 0.3])
@@ -156,16 +164,6 @@ def test_the_error_of_removing_neurons_is_the_schur_complements():
         assert total == pytest.approx(expected, rel=1e-6)
 
 
-def test_neurons_that_are_gone_take_no_part():
-    x, weight, gradients = problem(2, inputs=12)
-    x[:, 9:] = 0
-    order = block_removal_order(*tensors(x, weight, gradients), list(range(9)), 4)
-    without = block_removal_order(*tensors(x[:, :9], weight[:, :9], gradients), list(range(9)), 4)
-    assert [unit for unit, _ in order] == [unit for unit, _ in without]
-    assert dict(order) == pytest.approx(dict(without))
-    assert block_removal_order(*tensors(x, weight, gradients), []) == []
-
-
 @pytest.mark.parametrize("precision", [torch.float32, torch.float64])
 def test_moments_of_many_columns_against_numpy(precision: torch.dtype):
     """Several panels of columns, the last one narrower; batches with means of their own."""
@@ -212,20 +210,9 @@ def test_statistics_against_autograd_row_by_row(name: str):
     inputs: dict[str, list[np.ndarray]] = {layer.name: [] for layer in setup.layers}
     gradients: dict[str, list[np.ndarray]] = {layer.name: [] for layer in setup.layers}
     for row in range(3):
-        seen = {}
-
-        def keep(module, arguments, output, seen=seen):
-            output.retain_grad()
-            seen[module] = (arguments[0].detach(), output)
-
-        modules = {x.name: setup.model.get_submodule(x.output) for x in setup.layers}
-        handles = [module.register_forward_hook(keep) for module in modules.values()]
-        setup.task.loss(setup.model, one_row(setup.batches[0], row)).backward()
-        for handle in handles:
-            handle.remove()
-        for layer, module in modules.items():
-            inputs[layer].append(seen[module][0][0].numpy())
-            gradients[layer].append(seen[module][1].grad[0].numpy())
+        for layer, (given, output) in with_gradients(setup, row).items():
+            inputs[layer].append(given.detach()[0].numpy())
+            gradients[layer].append(output.grad[0].numpy())
     for layer, statistics in found.items():
         x, g = np.concatenate(inputs[layer]), np.concatenate(gradients[layer])
         covariance = np.cov(x, rowvar=False, bias=True)
@@ -246,17 +233,6 @@ def test_without_a_bias_nothing_takes_up_the_mean():
     raw = collect_statistics(setup)[0][layer.name].covariance
     assert raw.trace() > centered.trace() * 1.01
     assert torch.linalg.matrix_rank(raw - centered, rtol=1e-4) == 1  # the mean's outer product
-
-
-@pytest.mark.parametrize("name", BUILDERS)
-def test_every_architecture_gets_a_score_for_every_unit(name: str):
-    setup = scoring(name)
-    found = score("second-order", setup)
-    assert {n: len(v) for n, v in found.values.items()} == Mask.full(setup.layers).counts()
-    values = np.concatenate(list(found.values.values()))
-    assert np.isfinite(values).all()
-    assert (values > 0).all()
-    assert (found.cost["forward_passes"], found.cost["backward_passes"]) == (1, 1)
 
 
 @pytest.mark.parametrize("name", ["marian", "bert"])
@@ -295,15 +271,6 @@ def test_raised_scores_stay_in_order(monkeypatch: pytest.MonkeyPatch):
     fixed[:] = [(2, 0.0), (0, 0.0), (3, 0.0), (1, 0.0)]
     scores = SecondOrder().score(scoring("bert", units="heads")).values["encoder_self.0"]
     assert 0 < scores[2] < scores[0] < scores[3] < scores[1] < 1e-300
-
-
-def test_padding_and_batching_do_not_change_scores():
-    batch = labelled_batch(tiny_model("marian"), rows=5)
-    together = score("second-order", scoring("marian", [batch]))
-    alone = [one_row(batch, row) for row in range(5)]
-    apart = score("second-order", scoring("marian", alone))
-    for name, values in together.values.items():
-        np.testing.assert_allclose(values, apart.values[name], rtol=1e-3)
 
 
 def test_scores_are_a_property_of_rows_not_of_how_many_there_are():

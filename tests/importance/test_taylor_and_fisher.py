@@ -10,44 +10,11 @@ import torch
 
 from compressor.errors import InputError, UsageError
 from compressor.importance import METHODS
-from compressor.model.surgery import gated
 from compressor.tasks import Batch
-from tests.helpers.batches import labelled_batch, one_row
 from tests.helpers.errors import raises
 from tests.helpers.numpy_transformer import NumpyTransformer, mask_arrays, with_gate
-from tests.helpers.stages import rows_of, score, scoring
-from tests.helpers.tiny import BUILDERS, tiny_model, uneven_mask
-
-
-@pytest.mark.parametrize("name", BUILDERS)
-def test_taylor_per_example_is_the_gates_derivative(name: str):
-    """d loss / d gate at 1 is sum a_h . dL/da_h: central differences in float64, row by row."""
-    setup = scoring(name)
-    found = score("taylor", setup, per="example", normalize="none")
-    model = setup.model.double()
-    step = 1e-5
-    for layer in setup.layers[:: max(1, len(setup.layers) // 4)]:
-        for head in (0, layer.units - 1):
-            total = 0.0
-            for row in range(3):
-                batch = one_row(setup.batches[0], row)
-                losses = []
-                for sign in (1, -1):
-                    gate = torch.ones(layer.units, dtype=torch.float64)
-                    gate[head] += sign * step
-                    with gated(model, setup.layers, {layer.name: gate}), torch.no_grad():
-                        losses.append(_loss64(setup.task, model, batch))
-                total += abs(losses[0] - losses[1]) / (2 * step)
-            assert found.values[layer.name][head] == pytest.approx(total / 3, rel=2e-3, abs=1e-5)
-
-
-def _loss64(task, model, batch) -> float:
-    logits = task.logits(model, batch).flatten(0, -2)
-    return float(
-        torch.nn.functional.cross_entropy(
-            logits, batch["labels"].flatten(), ignore_index=-100, reduction="sum"
-        )
-    )
+from tests.helpers.stages import rows_of, score, scoring, with_gradients
+from tests.helpers.tiny import BUILDERS, uneven_mask
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -58,25 +25,12 @@ def test_taylor_per_token_against_autograd_row_by_row(name: str):
     sums = {layer.name: np.zeros(layer.units) for layer in setup.layers}
     tokens = dict.fromkeys(sums, 0)
     for row in range(3):
-        batch = one_row(setup.batches[0], row)
-        kept = {}
-
-        def keep(layer, module, inputs, kept=kept):
-            inputs[0].retain_grad()
-            kept[layer.name] = inputs[0]
-
-        handles = [
-            setup.model.get_submodule(x.output).register_forward_pre_hook(
-                lambda m, i, x=x, keep=keep: keep(x, m, i)
-            )
-            for x in setup.layers
-        ]
-        setup.task.loss(setup.model, batch).backward()
-        for handle in handles:
-            handle.remove()
+        seen = with_gradients(setup, row)
         for layer in setup.layers:
-            a, g = kept[layer.name].detach(), kept[layer.name].grad
-            product = (a * g).numpy().reshape(-1, layer.units, layer.unit_width).sum(-1)
+            a = seen[layer.name][0]
+            product = (
+                (a * a.grad).detach().numpy().reshape(-1, layer.units, layer.unit_width).sum(-1)
+            )
             sums[layer.name] += np.abs(product).sum(0)
             tokens[layer.name] += len(product)
     for layer in setup.layers:
@@ -92,34 +46,32 @@ def negative_log_likelihood(logits: np.ndarray, row: Batch) -> float:
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-def test_fisher_is_the_mean_square_of_the_gates_derivative(name: str):
-    """Central differences of the gates of the NumPy model, row by row."""
+def test_taylor_and_fisher_are_of_the_gates_derivative(name: str):
+    """d loss / d gate at 1 is sum a_h . dL/da_h: central differences of NumPy's gates, by rows.
+
+    Taylor per example is the mean of their absolute values, Fisher of their squares.
+    """
     setup = scoring(name)
-    found = score("fisher", setup, normalize="none")
+    taylor = score("taylor", setup, per="example", normalize="none").values
+    fisher = score("fisher", setup, normalize="none").values
     models = [(NumpyTransformer(setup.model, row), row) for row in rows_of(setup)]
     ones, step = mask_arrays(setup.mask), 1e-5
     for layer in setup.layers:
-        for head in (0, layer.units - 1):
-            slopes = [
-                negative_log_likelihood(
-                    model.logits(with_gate(ones, layer.name, head, 1 + step)), row
-                )
-                - negative_log_likelihood(
-                    model.logits(with_gate(ones, layer.name, head, 1 - step)), row
-                )
+        for unit in (0, layer.units - 1):
+            losses = [
+                [
+                    negative_log_likelihood(
+                        model.logits(with_gate(ones, layer.name, unit, gate)), row
+                    )
+                    for gate in (1 + step, 1 - step)
+                ]
                 for model, row in models
             ]
-            expected = np.mean((np.array(slopes) / (2 * step)) ** 2)
-            assert found.values[layer.name][head] == pytest.approx(expected, rel=1e-3, abs=1e-7)
-
-
-def test_batching_does_not_change_scores():
-    model = tiny_model("marian")
-    batch = labelled_batch(model, rows=5)
-    together = score("taylor", scoring("marian", [batch]))
-    apart = score("taylor", scoring("marian", [one_row(batch, row) for row in range(5)]))
-    for name, values in together.values.items():
-        np.testing.assert_allclose(values, apart.values[name], rtol=1e-3)
+            slopes = np.array([higher - lower for higher, lower in losses]) / (2 * step)
+            expected = np.abs(slopes).mean(), np.square(slopes).mean()
+            found = taylor[layer.name][unit], fisher[layer.name][unit]
+            assert found[0] == pytest.approx(expected[0], rel=2e-3, abs=1e-5)
+            assert found[1] == pytest.approx(expected[1], rel=1e-3, abs=1e-7)
 
 
 @pytest.mark.parametrize("units", ["heads", "neurons", None])
@@ -144,27 +96,17 @@ def test_scores_of_a_unit_do_not_depend_on_what_else_is_scored(method: str):
             np.testing.assert_allclose(values, both[name], rtol=1e-4, atol=1e-7)
 
 
-def test_one_pass_forward_and_one_back_whatever_the_number_of_heads():
+@pytest.mark.parametrize("method", ["taylor", "fisher", "second-order"])
+def test_one_pass_forward_and_one_back_whatever_the_number_of_heads(method: str):
     setup = scoring("bert")
     calls = {"forward": 0, "backward": 0}
     setup.model.register_forward_hook(lambda *_: calls.update(forward=calls["forward"] + 1))
     setup.model.classifier.register_full_backward_hook(
         lambda *_: calls.update(backward=calls["backward"] + 1)
     )
-    cost = score("taylor", setup).cost
+    cost = score(method, setup).cost
     assert calls == {"forward": 1, "backward": 1}
     assert (cost["forward_passes"], cost["backward_passes"]) == (1, 1)
-
-
-def test_scoring_leaves_the_model_as_it_was():
-    setup = scoring("marian")
-    before = {n: (p.clone(), p.requires_grad) for n, p in setup.model.named_parameters()}
-    score("taylor", setup)
-    for name, parameter in setup.model.named_parameters():
-        assert torch.equal(parameter, before[name][0])
-        assert parameter.requires_grad == before[name][1]
-        assert parameter.grad is None
-    assert all(not m._forward_pre_hooks for m in setup.model.modules())
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -60,15 +60,3 @@ def test_a_stopped_training_goes_on_as_if_it_had_not_stopped(
         learned_by(method, dataclasses.replace(job, progress=stop), **options)
     assert same(whole, facts(learned_by(method, job, **options)))
     assert same(whole, facts(learned_by(method, job, **options)))  # once more, when all is done
-
-
-@pytest.mark.parametrize("damage", [b"", b"not a training", None])
-def test_a_damaged_state_is_made_again_with_a_message(tmp_path: Path, damage: bytes | None):
-    """None: the file of a finished training, cut in half."""
-    state, lines = tmp_path / "gates.safetensors", []
-    job = dataclasses.replace(learning("bert"), state=state)
-    whole = facts(learned_by("subset", job))
-    state.write_bytes(state.read_bytes()[: state.stat().st_size // 2] if damage is None else damage)
-    again = learned_by("subset", dataclasses.replace(job, report=lines.append))
-    assert same(whole, facts(again))
-    assert str(state) in lines[0]

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-import numpy as np
 import pytest
 import torch
-from scipy.special import log_softmax
 from torch import nn
 
 from compressor.errors import InputError
 from compressor.recovery import Recovered, RecoveryJob
 from compressor.recovery.distillation import Distillation
-from compressor.tasks import Example
 from tests.helpers.errors import raises
+from tests.helpers.reconstruction import divergence
 from tests.helpers.stages import job, repair
 from tests.helpers.tiny import BUILDERS
 
@@ -23,20 +21,6 @@ OPTIONS = {"learning_rate": 1e-3, "hidden": 0.0}
 
 def distilled(setup: RecoveryJob, **options) -> nn.Module:
     return repair(setup, distill=OPTIONS | options).model
-
-
-def divergence(setup: RecoveryJob, model: nn.Module, rows: list[Example]) -> float:
-    """Mean KL(dense || pruned) by SciPy's log-softmax in double precision."""
-    total, terms = 0.0, 0
-    for batch in setup.task.batches(rows, setup.dense):
-        with torch.no_grad():
-            logits = [setup.task.logits(m, batch) for m in (setup.dense, model)]
-        if logits[0].dim() == 3:
-            logits = [found[batch["labels"] != -100] for found in logits]
-        wanted, found = (log_softmax(x.double().numpy(), axis=-1) for x in logits)
-        total += float((np.exp(wanted) * (wanted - found)).sum())
-        terms += len(wanted)
-    return total / terms
 
 
 @pytest.mark.parametrize("name", ["marian", "bert"])

@@ -2,60 +2,74 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
+from compressor.model.sublayers import Sublayer
+from compressor.recovery import RecoveryJob
+from compressor.recovery.hidden_states import find_blocks, observed, states_of
 from compressor.recovery.teacher import Teacher
-from compressor.tasks import TASKS
-from tests.helpers.batches import examples
+from compressor.tasks import Batch
 from tests.helpers.stages import job, repair
-from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model
+from tests.helpers.tiny import BUILDERS, TRANSLATORS
 
 
-def batches_of(name: str, count: int, size: int) -> tuple:
-    model = tiny_model(name)
-    task = TASKS["translation" if name in TRANSLATORS else "classification"]
-    rows = examples(name, count)
-    return model, task, task.batches(rows, model, batch_tokens=None, batch_size=size)
+def batches_of(setup: RecoveryJob, size: int) -> list[Batch]:
+    return setup.task.batches(setup.examples, setup.dense, batch_tokens=None, batch_size=size)
 
 
-def said(model, task, batch) -> torch.Tensor:
-    with torch.no_grad():
-        logits = task.logits(model, batch)[task.term_mask(batch)]
-    return logits.double().log_softmax(-1).float()
+def said(setup: RecoveryJob, blocks: list[Sublayer], batch: Batch) -> list[torch.Tensor]:
+    """Log-probabilities, and the hidden states after each block, from one ordinary pass."""
+    with torch.no_grad(), observed(setup.dense, blocks) as seen:
+        logits = setup.task.logits(setup.dense, batch)[setup.task.term_mask(batch)]
+    answers = logits.double().log_softmax(-1).float()
+    return [answers, *states_of(seen, blocks, setup.task, batch)]
 
 
+def require_answers(teacher: Teacher, batch: Batch, expected: list[torch.Tensor]) -> None:
+    answers, hidden = teacher.answers(batch)
+    for found, wanted in zip([answers, *hidden], expected, strict=True):
+        torch.testing.assert_close(found, wanted, atol=5e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("matching", [False, True])
 @pytest.mark.parametrize("name", BUILDERS)
-def test_rows_it_has_read_are_what_the_model_says_in_any_batch(name: str):
+def test_rows_it_has_read_are_what_the_model_says_in_any_batch(name: str, matching: bool):
     """Kept from batches of 16 rows, asked in batches of 5; a bias of the vocabulary counts."""
-    model, task, read = batches_of(name, 48, 16)
+    setup = job(name)
     if name in TRANSLATORS:
-        model.final_logits_bias.normal_(generator=torch.Generator().manual_seed(1))
-    teacher = Teacher(model, task, read)
-    assert set(teacher.kept) == set(range(48))
-    _, _, asked = batches_of(name, 48, 5)
-    model.forward = None  # whatever is asked now is not computed
-    found = [teacher.log_probabilities(batch) for batch in asked]
-    del model.forward
-    for batch, answers in zip(asked, found, strict=True):
-        torch.testing.assert_close(answers, said(model, task, batch), atol=1e-5, rtol=1e-4)
+        setup.dense.final_logits_bias.normal_(generator=torch.Generator().manual_seed(1))
+    blocks = find_blocks(setup.layers) if matching else []
+    teacher = Teacher(setup.dense, setup.task, batches_of(setup, 16), blocks)
+    if not matching:  # hidden states of all rows take more than the weights of tiny models
+        assert set(teacher.kept) == set(range(48))
+    rows = [example for example in setup.examples if example.row in teacher.kept]
+    asked = batches_of(dataclasses.replace(setup, examples=rows), 5)
+    expected = [said(setup, blocks, batch) for batch in asked]
+    setup.dense.forward = None  # whatever is asked now is not computed
+    for batch, wanted in zip(asked, expected, strict=True):
+        require_answers(teacher, batch, wanted)
 
 
+@pytest.mark.parametrize("matching", [False, True])
 @pytest.mark.parametrize("name", ["marian", "bert"])
-def test_what_it_keeps_takes_no_more_room_than_the_model(name: str, monkeypatch):
+def test_what_it_keeps_takes_no_more_room_than_the_model(name: str, matching: bool, monkeypatch):
     """A model of a few numbers: some rows are kept, the others are computed, right all the same."""
-    model, task, read = batches_of(name, 48, 16)
+    setup = job(name)
+    model, read = setup.dense, batches_of(setup, 16)
+    blocks = find_blocks(setup.layers) if matching else []
     width = model.config.d_model if name in TRANSLATORS else model.config.num_labels
-    few = [torch.zeros(30 * width)]
+    few = torch.zeros(6000 if matching else 30 * width)
     with monkeypatch.context() as patched:
-        patched.setattr(model, "parameters", lambda: iter(few))
-        teacher = Teacher(model, task, read)
+        patched.setattr(model, "parameters", lambda: iter([few]))
+        teacher = Teacher(model, setup.task, read, blocks)
     assert 0 < len(teacher.kept) < 48
-    assert sum(kept.bytes for kept in teacher.kept.values()) <= 4 * 30 * width
+    kept = [x for lesson in teacher.kept.values() for x in (lesson.read, *lesson.hidden)]
+    assert sum(tensor.untyped_storage().nbytes() for tensor in kept) <= 4 * len(few)
     for batch in read:
-        expected = said(model, task, batch)
-        found = teacher.log_probabilities(batch)
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+        require_answers(teacher, batch, said(setup, blocks, batch))
 
 
 def test_the_dense_model_is_run_once_however_many_epochs():
