@@ -88,10 +88,6 @@ class Limits:
     floors: Floors
     multiples: Multiples
 
-    def __str__(self) -> str:
-        """`72 heads and 9,216 neurons`, the units that compete."""
-        return " and ".join(f"{self.full.total(name):,} {name}" for name in sorted(self.units))
-
 
 class Trials(Protocol):
     """What a run does for a budget that chooses units."""

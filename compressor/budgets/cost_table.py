@@ -74,8 +74,8 @@ def trial_mask(full: Mask, kind: str, units: int) -> Mask:
 def layer_costs(kind: str, layers: int, timings: Mapping[int, Timing]) -> list[LayerCost]:
     """Rows of the cost table for one kind, from timings of `trial_mask`'s models against dense.
 
-    Savings are made to never fall as units go, by isotonic regression, and to be no less than
-    none: time lost by removing units is noise, and would otherwise be chosen for or against.
+    Savings are monotone in the number of removed units, by isotonic regression, and at least 0:
+    time lost by removing units is noise, and would otherwise be chosen for or against.
 
     Args:
         layers: number of sublayers of the kind.

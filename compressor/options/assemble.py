@@ -104,8 +104,10 @@ def _choose_variant(
     members: list[type[Section]],
     typed: Mapping[str, Any],
 ) -> None:
-    """Which member of a union a request has: by its own flag, by a flag that selects it, or as
-    the file says. Another one than the file's keeps those of the file's options that it has."""
+    """Choose the member of a union: by its own flag, by a flag that selects it, or as in the file.
+
+    Another one than the file's keeps those of the file's options that it has.
+    """
     chosen: dict[str, list[str]] = {}  # variant -> flags that select it
     own = flag_name(name, info)
     if extra_of(info).get("flag") and own in typed:

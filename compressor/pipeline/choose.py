@@ -118,19 +118,22 @@ class RunTrials:
 
 @stage("choice")
 def choose(workspace: Workspace, plan: ArtifactPlan, trials: RunTrials) -> Choice:
-    """The units that a plan keeps, by scores."""
+    """The units that a plan keeps: as its budget chooses by scores, or by a learned mask."""
+    method = trials.scorer.method
+    if isinstance(method, LearnedMask):
+        return _learn(workspace, plan, trials, method)
     return plan.budget.choose(trials)
 
 
-@stage("choice")
-def learn(workspace: Workspace, plan: ArtifactPlan, trials: RunTrials) -> Choice:
-    """The units that a plan keeps, by a learned mask; its weights are kept beside the result."""
+def _learn(
+    workspace: Workspace, plan: ArtifactPlan, trials: RunTrials, method: LearnedMask
+) -> Choice:
+    """What a learned mask keeps; weights that were trained along are kept beside the result."""
     scorer, progress = trials.scorer, workspace.progress
     checkpoint = scorer.checkpoint
     keep, penalty = plan.budget.to_learn(trials.limits.full)
-    assert isinstance(scorer.method, LearnedMask)
     learned = learn_mask(
-        scorer.method,
+        method,
         LearningJob(
             model=checkpoint.model,
             layers=scorer.sublayers,

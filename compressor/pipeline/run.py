@@ -25,7 +25,7 @@ from compressor.pipeline.build import (
     export_precision,
     written_bytes,
 )
-from compressor.pipeline.choose import RunTrials, choose, learn
+from compressor.pipeline.choose import RunTrials, choose
 from compressor.pipeline.evaluate import Answering, benchmark, choose_defaults, evaluate
 from compressor.pipeline.inputs import (
     DataRows,
@@ -172,7 +172,7 @@ def _compress(
     for artifact, trials in zip(
         inputs.artifacts, make_trials(plan, inputs, workspace, dense, builder), strict=True
     ):
-        choice = (learn if plan.method.learns else choose)(workspace, artifact, trials)
+        choice = choose(workspace, artifact, trials)
         if choice.text:
             workspace.progress.message(f"  {choice.text}")
         pruned = build(workspace, artifact, choice, builder)
