@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -31,7 +32,6 @@ from tests.helpers.errors import raises
 from tests.helpers.recipes import request
 from tests.helpers.tiny import (
     BUILDERS,
-    TRANSLATORS,
     empty_first_mask,
     nothing_left_mask,
     ragged_batch,
@@ -48,8 +48,16 @@ CASES += [("marian", "first"), ("bert", "nothing")]
 
 
 def open_toy(name: str, tmp_path) -> Checkpoint:
-    build = toy.translator if name in TRANSLATORS else toy.classifier
-    return open_checkpoint(str(build(tmp_path / "dense", name)))
+    return open_checkpoint(str(toy.checkpoint(tmp_path / "dense", name)))
+
+
+def export(checkpoint: Checkpoint, out: Path, mask: Mask | None = None, texts=("w3",)):
+    """Prune and export; the model, the checks, and the inputs that they compared."""
+    mask = mask or checkpoint.mask
+    model = prune(checkpoint.model, checkpoint.layers, mask)
+    batches = synthetic_probe(checkpoint, TASKS[checkpoint.task]).batches
+    checks = export_model(checkpoint, model, mask, batches, texts, out, None)
+    return model, checks, [batch.inputs() for batch in batches]
 
 
 @pytest.mark.parametrize(("name", "mask_name"), CASES)
@@ -57,12 +65,9 @@ def test_exported_answers_are_pytorchs(name: str, mask_name: str, tmp_path):
     """Once by the program's own check, once here through a plain onnxruntime session."""
     checkpoint = open_toy(name, tmp_path)
     mask = MASKS[mask_name](checkpoint.layers)
-    model = prune(checkpoint.model, checkpoint.layers, mask)
-    task = TASKS[checkpoint.task]
-    probe = synthetic_probe(checkpoint, task)
     texts = ["w5 w7 w9", "w40", "", "  w8   w8 "]
     with mock.patch.object(ExportedProgram, "run_decompositions", traced_again):
-        checks = export_model(checkpoint, model, mask, probe.batches, texts, tmp_path / "out", None)
+        model, checks, _ = export(checkpoint, tmp_path / "out", mask, texts)
     assert all(check.largest_difference <= check.tolerance for check in checks)
     batch = ragged_batch(model, rows=5)
     with torch.no_grad():
@@ -79,10 +84,7 @@ def test_models_without_any_units_come_in_low_precisions_too(name: str, tmp_path
     """Their graphs multiply by stored weights for the vocabulary or the labels alone."""
     checkpoint = open_toy(name, tmp_path)
     mask = nothing_left_mask(checkpoint.layers)
-    model = prune(checkpoint.model, checkpoint.layers, mask)
-    probe = synthetic_probe(checkpoint, TASKS[checkpoint.task])
-    export_model(checkpoint, model, mask, probe.batches, ["w5 w7"], tmp_path / "out", None)
-    inputs = [batch.inputs() for batch in probe.batches]
+    model, _, inputs = export(checkpoint, tmp_path / "out", mask)
     for precision in ("int8", "fp16"):
         checks = add_precision(model, inputs, tmp_path / "out", precision)
         assert all(check.largest_difference <= check.tolerance for check in checks)
@@ -173,17 +175,11 @@ def test_the_same_model_exports_to_the_same_bytes(tmp_path):
 def test_a_graph_of_another_model_is_caught(tmp_path):
     """Verification compares with the model at hand, so a swapped graph must fail it."""
     checkpoint = open_toy("bert", tmp_path)
-    full = Mask.full(checkpoint.layers)
-    probe = synthetic_probe(checkpoint, TASKS["classification"])
-    export_model(
-        checkpoint, checkpoint.model, full, probe.batches, probe.texts, tmp_path / "out", None
-    )
-    mask = full.without([("encoder_self.0", 0)])
+    _, _, inputs = export(checkpoint, tmp_path / "out")
+    mask = checkpoint.mask.without([("encoder_self.0", 0)])
     other = prune(checkpoint.model, checkpoint.layers, mask)
     with raises(VerificationError, "onnx-differs"):
-        TASKS["classification"].graphs.verify(
-            other, tmp_path / "out", [b.inputs() for b in probe.batches]
-        )
+        TASKS["classification"].graphs.verify(other, tmp_path / "out", inputs)
 
 
 @pytest.mark.parametrize("is_new", [True, False])
@@ -233,10 +229,7 @@ def test_a_real_marian_directory_with_pieces(tmp_path):
     """The hub's own format: source.spm, target.spm, vocab.json; tokens checked on texts."""
     directory = toy.marian_with_pieces(tmp_path / "dense")
     checkpoint = open_checkpoint(str(directory))
-    full = Mask.full(checkpoint.layers)
-    probe = synthetic_probe(checkpoint, TASKS["translation"])
-    texts = ["w5 und w7.", "unbekannt äöü", "", "w3"]
-    export_model(checkpoint, checkpoint.model, full, probe.batches, texts, tmp_path / "out", None)
+    export(checkpoint, tmp_path / "out", texts=["w5 und w7.", "unbekannt äöü", "", "w3"])
     graphs = json.loads((tmp_path / "out" / "onnx" / "graphs.json").read_text())
     assert graphs["generation"]["suppress_tokens"] == [59]
     assert graphs["max_source_tokens"] == 32
@@ -251,10 +244,6 @@ def test_a_checkpoint_may_ask_for_more_tokens_than_it_has_positions_for(setting,
     path.write_text(json.dumps(settings), encoding="utf-8")
     checkpoint = open_checkpoint(str(directory))
     checkpoint.model.generation_config.eos_token_id = None  # it never ends by itself
-    full = Mask.full(checkpoint.layers)
-    batches = synthetic_probe(checkpoint, TASKS["translation"]).batches
-    checks = export_model(
-        checkpoint, checkpoint.model, full, batches, ["w3"], tmp_path / "out", None
-    )
-    rows = sum(len(batch.inputs()["input_ids"]) for batch in batches)
+    _, checks, inputs = export(checkpoint, tmp_path / "out")
+    rows = sum(len(batch["input_ids"]) for batch in inputs)
     assert f"{40 * rows} greedy tokens of {rows} sentences" in [check.detail for check in checks]

@@ -252,15 +252,6 @@ def test_a_decoder_layer_without_caches_is_refused(kind: str, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_the_shell_tells_a_refusal_in_one_sentence(tmp_path):
-    pruned = save_pruned("marian", tmp_path, "uneven")
-    done = compress("export", "-m", pruned, "-o", tmp_path / "out", "--layout", "optimum")
-    assert done.returncode == 4
-    assert "decoder_self.2, cross.2" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-
-
 @pytest.mark.parametrize("precision", ["fp32,int8", "auto"])
 def test_other_precisions_are_refused(precision: str, tmp_path):
     wanted = request(ExportRequest, model=str(tmp_path), precision=[precision])

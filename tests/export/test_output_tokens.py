@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from dataclasses import replace
@@ -92,30 +91,6 @@ def test_the_graph_holds_no_rows_of_other_tokens(made):
     np.testing.assert_array_equal(found, model.lm_head.weight.detach().numpy()[kept])
 
 
-@pytest.mark.parametrize("beams", [1, 3])
-@torch.no_grad()
-def test_translations_are_pytorchs_without_the_other_tokens(made, beams):
-    """The reference is told by transformers' own means which tokens are not to be used."""
-    checkpoint, model, out, _ = made
-    texts = toy.sentences(9, 5)
-    batch = checkpoint.tokenizer(texts, return_tensors="pt", padding=True)
-    kept = output_tokens(checkpoint)
-    gone = sorted(set(range(len(checkpoint.tokenizer.get_vocab()))) - set(kept))
-    plain = model.generate(**batch, num_beams=beams)
-    whole = model.final_logits_bias.clone()
-    model.final_logits_bias[:, gone] = -torch.inf
-    try:
-        expected = model.generate(**batch, num_beams=beams)
-    finally:
-        model.final_logits_bias.copy_(whole)
-    assert set(plain.flatten().tolist()) & set(gone)  # these random weights would use them
-    want = checkpoint.tokenizer.batch_decode(expected, skip_special_tokens=True)
-    translator = Translator(out, threads=1)
-    assert translator.translate(texts, num_beams=beams) == want
-    rows = translator.generate({k: v.numpy() for k, v in batch.items()}, num_beams=beams)
-    assert rows == [ids[1 : 1 + len(row)] for row, ids in zip(rows, expected.tolist(), strict=True)]
-
-
 def test_settings_with_ids_become_settings_with_indices(made):
     tokens = OutputTokens([0, 3, 4, 9], 12)
     settings = Generation(
@@ -140,11 +115,6 @@ def test_a_broken_list_is_refused(made, tmp_path, text):
     with pytest.raises(InputError) as caught:
         Translator(tmp_path / "out")
     assert caught.value.id in ("output-tokens-invalid", "output-tokens-unreadable")
-
-
-def test_the_list_is_named_where_the_graphs_are(made):
-    graphs = json.loads((made[2] / "onnx/graphs.json").read_text(encoding="utf-8"))
-    assert graphs["output_tokens"] == "output_tokens.json"
 
 
 class Best(nn.Module):

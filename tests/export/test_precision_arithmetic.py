@@ -29,7 +29,11 @@ def product(weight: np.ndarray, operator: str = "MatMul", **attributes) -> onnx.
     sizes = (("x", weight.shape[attributes.get("transB", 0)]), ("y", columns))
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["rows", s]) for n, s in sizes)
     node = helper.make_node(operator, inputs, ["y"], **attributes)
-    graph = helper.make_graph([node], "product", [x], [y], stored)
+    return model_of([node], [x], [y], stored)
+
+
+def model_of(nodes: list, inputs: list, outputs: list, stored: list = ()) -> onnx.ModelProto:
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, stored)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
@@ -142,10 +146,7 @@ def test_no_pair_of_neighboring_products_overflows(inputs: int):
     sizes = (("a", TensorProto.UINT8, inputs), ("y", TensorProto.INT32, 48))
     a, y = (helper.make_tensor_value_info(n, kind, ["rows", s]) for n, kind, s in sizes)
     node = helper.make_node("MatMulInteger", ["a", "weight"], ["y"])
-    stored = [numpy_helper.from_array(weight, "weight")]
-    graph = helper.make_graph([node], "product", [a], [y], stored)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    session = session_of(model)
+    session = session_of(model_of([node], [a], [y], [numpy_helper.from_array(weight, "weight")]))
     for rows in (1, 2, 5, 16):
         bytes_ = rng.choice([0, 1, 254, 255], size=(rows, inputs)).astype(np.uint8)
         bytes_[0] = 255
@@ -190,8 +191,7 @@ def test_a_shared_table_gives_the_embeddings_that_its_product_multiplies_with():
         numpy_helper.from_array(table, "table"),
         numpy_helper.from_array(np.array([1]), "one"),
     ]
-    graph = helper.make_graph(nodes, "tied", [ids], outputs, stored)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model = model_of(nodes, [ids], outputs, stored)
     session = session_of(to_int8(model, ranges={"hidden": (-4.0, 4.0)}))
     rows = np.array([[3], [39], [0]])
     embedded, logits = session.run(None, {"input_ids": rows})
@@ -227,7 +227,5 @@ def test_constants_inside_nodes_become_half_precision():
                          value=numpy_helper.from_array(np.float32([0.5]))),
         helper.make_node("Add", ["zeros", "half"], ["y"]),
     ]  # fmt: skip
-    graph = helper.make_graph(nodes, "constants", [shape], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    found = run(to_fp16(model), shape=np.array([3]))
+    found = run(to_fp16(model_of(nodes, [shape], [y])), shape=np.array([3]))
     assert (found.dtype, found.tolist()) == (np.float16, [0.5, 0.5, 0.5])

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, numpy_helper
@@ -41,8 +40,7 @@ FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16)
 def exported(name: str) -> Exported:
     """A model with a different head count in every layer, none in the last, in all precisions."""
     directory = new_directory()
-    build = toy.translator if name in TRANSLATORS else toy.classifier
-    made = export(build(directory / "dense", name), uneven_mask, directory / "out")
+    made = export(toy.checkpoint(directory / "dense", name), uneven_mask, directory / "out")
     batch = inputs(made, rows=2, seed=7)
     batch.pop("decoder_input_ids", None)
     for precision in ("int8", "fp16"):
@@ -249,16 +247,3 @@ def test_the_default_is_what_the_runtime_opens(tmp_path):
 def copy_of(made: Exported, directory: Path) -> Exported:
     shutil.copytree(made.directory, directory / "copy")
     return Exported(directory / "copy", made.model, made.tokenizer)
-
-
-def test_int8_products_are_fused_when_loaded(tmp_path):
-    """The chain of standard operators is one that onnxruntime knows; unfused it would be slow."""
-    path = tmp_path / "optimized.onnx"
-    options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(path)
-    options.log_severity_level = 3
-    source = exported("marian").directory / "onnx" / "decoder.int8.onnx"
-    onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    found = [node.op_type for node in onnx.load(path, load_external_data=False).graph.node]
-    products = [n for n in onnx.load(source).graph.node if n.op_type == "MatMulInteger"]
-    assert found.count("DynamicQuantizeMatMul") == len(products)

@@ -20,6 +20,5 @@ def cached_mask(layers: list[Sublayer]) -> Mask:
 
 def save_pruned(name: str, root: Path, mask_name: str = "cached") -> Path:
     """A checkpoint as `compress prune` writes it."""
-    build = toy.translator if name in TRANSLATORS else toy.classifier
     chosen = cached_mask if mask_name == "cached" and name in TRANSLATORS else uneven_mask
-    return toy.pruned(build(root / "dense", name), root / "pruned", chosen)
+    return toy.pruned(toy.checkpoint(root / "dense", name), root / "pruned", chosen)

@@ -52,7 +52,9 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "bart": lambda: t.BartForConditionalGeneration(
         t.BartConfig(**_TRANSLATOR, decoder_start_token_id=2)
     ),
-    "mbart": lambda: t.MBartForConditionalGeneration(t.MBartConfig(**_TRANSLATOR)),
+    "mbart": lambda: t.MBartForConditionalGeneration(
+        t.MBartConfig(**_TRANSLATOR, decoder_start_token_id=5)
+    ),
     "bert": lambda: t.BertForSequenceClassification(t.BertConfig(**_ENCODER)),
     "roberta": lambda: t.RobertaForSequenceClassification(
         t.RobertaConfig(**_ENCODER | {"type_vocab_size": 1})
@@ -93,8 +95,6 @@ def tiny_model(architecture: str, seed: int = 0) -> nn.Module:
     generation = getattr(model, "generation_config", None)
     if generation is not None:
         generation.max_length = 24
-        if architecture == "mbart":
-            generation.decoder_start_token_id = 5
     return model.eval()
 
 

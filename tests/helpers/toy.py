@@ -32,22 +32,21 @@ def sentences(count: int, seed: int = 0) -> list[str]:
     return [sentence(rng) for _ in range(count)]
 
 
-def classifier(directory: Path, name: str = "bert") -> Path:
-    """A classifier of the architecture with labels LABEL_0 …, a word per token."""
+def checkpoint(directory: Path, name: str) -> Path:
+    """A model of the architecture, whose tokens are the words w3 … w59."""
     tiny_model(name).save_pretrained(directory)
     word_tokenizer().save_pretrained(directory)
     return directory
 
 
+def classifier(directory: Path, name: str = "bert") -> Path:
+    """One with labels LABEL_0 …"""
+    return checkpoint(directory, name)
+
+
 def translator(directory: Path, name: str = "marian") -> Path:
-    """A translator of the architecture whose tokens are the words w3 … w59."""
     assert name in TRANSLATORS
-    model = tiny_model(name)
-    if name == "mbart":
-        model.config.decoder_start_token_id = 5
-    model.save_pretrained(directory)
-    word_tokenizer().save_pretrained(directory)
-    return directory
+    return checkpoint(directory, name)
 
 
 def pruned(dense: Path, output: Path, mask_of: MaskOf = uneven_mask) -> Path:

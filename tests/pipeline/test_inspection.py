@@ -9,14 +9,13 @@ import pytest
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.inspection import SHAPES, Inspection, inspect_checkpoint
 from tests.helpers import toy
-from tests.helpers.tiny import BUILDERS, LABELS, TRANSLATORS
+from tests.helpers.tiny import BUILDERS, LABELS
 
 LAYERS, WIDTH, NEURONS, TOKENS = 3, 32, 48, 60
 
 
 def inspection(directory: Path, name: str) -> Inspection:
-    make = toy.translator if name in TRANSLATORS else toy.classifier
-    return inspect_checkpoint(open_checkpoint(str(make(directory, name))))
+    return inspect_checkpoint(open_checkpoint(str(toy.checkpoint(directory, name))))
 
 
 def test_a_classifiers_parts(tmp_path):

@@ -19,8 +19,7 @@ LENGTHS = ((3, 4), (1, 2), (9, 2), (9, 7), (30, 1), (12, 21), (3, 4))
 @pytest.mark.parametrize("name", ["bert", "marian"])
 def test_all_rows_are_counted_and_a_mask_leaves_what_its_shape_costs(tmp_path, name: str):
     """Against counting every row of both models by itself."""
-    make = toy.translator if name in TRANSLATORS else toy.classifier
-    checkpoint = open_checkpoint(str(make(tmp_path / "model", name)))
+    checkpoint = open_checkpoint(str(toy.checkpoint(tmp_path / "model", name)))
     task, translates = TASKS[checkpoint.task], name in TRANSLATORS
     examples = [
         Example(row, (5,) * source, (5,) * target) for row, (source, target) in enumerate(LENGTHS)
