@@ -74,7 +74,7 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
 
 def invoke(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit status (docs/usage.md has the table)."""
-    # Known before parsing, so that a parsing error too is told in the form that was asked for.
+    # Known before parsing, so that a parsing error too is written in the form that was asked for.
     console.as_json = "--json" in arguments
     console.quiet = console.verbose = False
     console.unwritten = ""
@@ -107,10 +107,10 @@ def invoke(arguments: Sequence[str]) -> int:
         leave_stdout()
         return 0
     except OSError as error:
-        place = error.filename2 or error.filename
-        if place is None:
+        path = error.filename2 or error.filename
+        if path is None:
             return _refused_or_bug(error)
-        message = f"cannot read or write {place}: {error.strerror}"
+        message = f"cannot read or write {path}: {error.strerror}"
         return _fail(message, InputError.exit_code, error, "file-unusable")
     except Exception as error:  # noqa: BLE001 - the last line: everything else is a bug
         return _refused_or_bug(error)

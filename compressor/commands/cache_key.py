@@ -14,6 +14,6 @@ def cache_key(flags: dict[str, Any], config: o.Config = None) -> int:
     """Print a hash of what a run with these options depends on; the rules are not part of it."""
     from compressor.request import cache_key as pipeline
 
-    found = pipeline.cache_key(build_recipe(flags, config))
-    console.result(found, {"key": found})
+    key = pipeline.cache_key(build_recipe(flags, config))
+    console.result(key, {"key": key})
     return 0

@@ -12,14 +12,14 @@ def doctor() -> int:
     """Show versions, hardware and execution providers; exit status 3 if packages clash."""
     from compressor.throughput.diagnosis import diagnose
 
-    found = diagnose()
-    lines = [f"{name:<20}{value}" for name, value in found.versions.items()]
-    lines += ["", *(f"{name:<20}{value}" for name, value in found.hardware.items()), ""]
-    lines += [f"provider {name}: {state}" for name, state in found.providers.items()]
-    lines += [f"problem: {problem}" for problem in found.problems]
-    if not found.problems:
-        lines.append("no conflicts found")
-    if found.problems and console.as_json:
-        raise EnvironmentProblem("; ".join(found.problems), id="packages-clash")
-    console.result("\n".join(lines), found.as_dict())
-    return EnvironmentProblem.exit_code if found.problems else 0
+    diagnosis = diagnose()
+    lines = [f"{name:<20}{value}" for name, value in diagnosis.versions.items()]
+    lines += ["", *(f"{name:<20}{value}" for name, value in diagnosis.hardware.items()), ""]
+    lines += [f"provider {name}: {state}" for name, state in diagnosis.providers.items()]
+    lines += [f"problem: {problem}" for problem in diagnosis.problems]
+    if not diagnosis.problems:
+        lines.append("no conflicts diagnosis")
+    if diagnosis.problems and console.as_json:
+        raise EnvironmentProblem("; ".join(diagnosis.problems), id="packages-clash")
+    console.result("\n".join(lines), diagnosis.as_dict())
+    return EnvironmentProblem.exit_code if diagnosis.problems else 0

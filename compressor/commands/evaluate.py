@@ -26,9 +26,9 @@ def evaluate(
     from compressor.report import numbers
 
     precisions = named_precisions(precision)
-    found = evaluate_artifacts(artifacts, request, precisions, console)
+    results = evaluate_artifacts(artifacts, request, precisions, console)
     lines = []
-    for result in found:
+    for result in results:
         metrics = ", ".join(f"{name} {value:.2f}" for name, value in result.quality.metrics.items())
         lines.append(
             f"{result.directory} ({result.precision}): {metrics} ({result.quality.rows} rows)"
@@ -37,7 +37,7 @@ def evaluate(
             low, high = x.interval
             change = f"{x.difference:+.2f} [{low:+.2f}, {high:+.2f}]"
             lines.append(f"  {x.metric} {change}, {numbers.p_equation(x.p_value)}")
-    signatures = found[0].quality.signatures
+    signatures = results[0].quality.signatures
     lines += [f"{metric}: {signature}" for metric, signature in signatures.items()]
-    console.result("\n".join(lines), {"artifacts": [result.model_dump() for result in found]})
+    console.result("\n".join(lines), {"artifacts": [result.model_dump() for result in results]})
     return 0

@@ -73,9 +73,9 @@ def gate(
     judged = _judged(rules, request.gate.inconclusive, *map(load_report, reports))
     _write(judged, junit, ci)
     lines = [*map(outcome_line, judged.gate), *map(change_line, judged.changes)]
-    told = gate_summary(judged)
+    facts = gate_summary(judged)
     names = {"met": "gate_met", "outcomes": "gate", "verdict": "gate_verdict", "changes": "changes"}
-    console.result("\n".join(lines), {name: told[key] for name, key in names.items()})
+    console.result("\n".join(lines), {name: facts[key] for name, key in names.items()})
     return exit_status(judged.gate)
 
 

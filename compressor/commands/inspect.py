@@ -25,43 +25,43 @@ def inspect(
     from compressor.pipeline.inspection import inspect_checkpoint
 
     checkpoint = open_checkpoint(model, **request.access.model_dump())
-    found = inspect_checkpoint(checkpoint)
+    facts = inspect_checkpoint(checkpoint)
     lines = [
-        f"{found.model}: {found.model_type}, {found.task}, "
-        f"{found.parameters:,} parameters stored as {found.dtype}",
+        f"{facts.model}: {facts.model_type}, {facts.task}, "
+        f"{facts.parameters:,} parameters stored as {facts.dtype}",
         "",
-        _parts(found),
+        _parts(facts),
         "",
         "share: of the parameters; macs: of the multiply-adds at batch size x tokens per row",
         "",
         "Most speed-up by multiply-adds, if all of these units were removed:",
-        _gains(found),
+        _gains(facts),
     ]
-    console.result("\n".join(lines), asdict(found))
+    console.result("\n".join(lines), asdict(facts))
     return 0
 
 
-def _parts(found: Inspection) -> str:
+def _parts(facts: Inspection) -> str:
     from compressor.report.table import columns, plain_table
     from compressor.report.text_table import render_table
 
-    shapes = [f"macs {gain.batch_size}x{gain.source_tokens}" for gain in found.gains]
+    shapes = [f"macs {gain.batch_size}x{gain.source_tokens}" for gain in facts.gains]
     rows = [
         [
             part.name,
             _units(part),
-            "(embeddings)" if _is_tied(found, part) else f"{part.parameters:,}",
-            "" if _is_tied(found, part) else f"{part.parameters / found.parameters:.1%}",
+            "(embeddings)" if _is_tied(facts, part) else f"{part.parameters:,}",
+            "" if _is_tied(facts, part) else f"{part.parameters / facts.parameters:.1%}",
             *(f"{share:.1%}" for share in part.macs_share),
         ]
-        for part in found.parts
+        for part in facts.parts
     ]
     titles = columns("part, units", "parameters", "share", *shapes)
     return render_table(plain_table(titles, rows))
 
 
-def _is_tied(found: Inspection, part: PartFacts) -> bool:
-    return part.name == "vocabulary" and found.tied
+def _is_tied(facts: Inspection, part: PartFacts) -> bool:
+    return part.name == "vocabulary" and facts.tied
 
 
 def _units(part: PartFacts) -> str:
@@ -74,12 +74,12 @@ def _units(part: PartFacts) -> str:
     return f"{counts} = {sum(part.units):,} {part.of}{width}"
 
 
-def _gains(found: Inspection) -> str:
+def _gains(facts: Inspection) -> str:
     from compressor.report.table import columns, plain_table
     from compressor.report.text_table import render_table
 
     rows = []
-    for gain in found.gains:
+    for gain in facts.gains:
         shape = f"  batch {gain.batch_size}, {gain.source_tokens} source tokens"
         if gain.target_tokens:
             shape += f", {gain.target_tokens} target tokens"

@@ -110,7 +110,7 @@ def command(
 
 
 @dataclass(frozen=True)
-class Group:
+class CommandGroup:
     """A sub-command with sub-commands of its own, by name."""
 
     help: str

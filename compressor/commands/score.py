@@ -41,10 +41,10 @@ def score(
     data = {"output": str(output), **written}
     if others:
         compared = [scores, *(score_checkpoint(other, console) for other in others)]
-        found = compare_scores(compared)
+        comparison = compare_scores(compared)
         comparison_plot(compared, plot)
-        lines += ["", comparison_table(found), f"plot: {plot}"]
-        data |= {"comparison": found, "plot": str(plot)}
+        lines += ["", comparison_table(comparison), f"plot: {plot}"]
+        data |= {"comparison": comparison, "plot": str(plot)}
     console.result("\n".join(lines), data)
     return 0
 

@@ -18,7 +18,7 @@ def _run(request: StudyRequest, output: o.Output) -> int:
     return 0
 
 
-study = o.Group(
+study = o.CommandGroup(
     "Analyze the heads of a model; writes study-NAME.json, .md, .png and .svg.",
     {name: o.Command(_run, request, help=request.__doc__) for name, request in STUDIES.items()},
 )

@@ -21,15 +21,15 @@ def verify(
     """Check files against manifest.json, graphs against graphs.json, and both against weights."""
     from compressor.pipeline.verification import verify_directory
 
-    found = verify_directory(directory, console)
-    lines = [f"{directory}: {found.files} files are as they were written"]
-    lines += [f"  opened {opened}" for opened in found.opened]
+    outcome = verify_directory(directory, console)
+    lines = [f"{directory}: {outcome.files} files are as they were written"]
+    lines += [f"  opened {opened}" for opened in outcome.opened]
     lines += [
         f"  {c.name}: {c.largest_difference:.1e} (tolerance {c.tolerance:.1e})"
-        for c in found.checks
+        for c in outcome.checks
     ]
-    if found.unlisted:
-        lines.append(f"  not listed, and not read: {', '.join(found.unlisted)}")
-    checks = [check.model_dump() for check in found.checks]
-    console.result("\n".join(lines), asdict(found) | {"checks": checks})
+    if outcome.unlisted:
+        lines.append(f"  not listed, and not read: {', '.join(outcome.unlisted)}")
+    checks = [check.model_dump() for check in outcome.checks]
+    console.result("\n".join(lines), asdict(outcome) | {"checks": checks})
     return 0

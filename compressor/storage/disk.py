@@ -29,9 +29,9 @@ def disk_problem(error: BaseException) -> str:
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in _ERRORS:
             return os.strerror(seen.errno)
-        found = _IN_TEXT.search(str(seen))
-        if found and int(found[1]) in _ERRORS:
-            return os.strerror(int(found[1]))
+        number = _IN_TEXT.search(str(seen))
+        if number and int(number[1]) in _ERRORS:
+            return os.strerror(int(number[1]))
         if isinstance(seen, OSError) and _BY_NUMPY.search(str(seen)):
             return "no more can be written"
         seen = seen.__cause__ or seen.__context__
@@ -57,8 +57,8 @@ def translate_disk_errors(
         raise
     except Exception as error:
         problem = disk_problem(error)
-        place = getattr(error, "filename", None)
-        elsewhere = place is not None and not Path(str(place)).is_relative_to(output)
+        path = getattr(error, "filename", None)
+        elsewhere = path is not None and not Path(str(path)).is_relative_to(output)
         if not problem or elsewhere:
             raise
         room = "it is not there any longer"

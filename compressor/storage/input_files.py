@@ -1,6 +1,6 @@
 """Reading files that others made, with bounds: nothing that is damaged or hostile hangs or crashes.
 
-What is wrong is told by an `OSError` (with `strerror`) or a `ValueError`, which callers turn into
+What is wrong is in an `OSError` (with `strerror`) or a `ValueError`, which callers turn into
 an `InputError` that says which file it was and what to give instead.
 """
 

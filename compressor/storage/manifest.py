@@ -1,6 +1,6 @@
 """`manifest.json`: every file of an output directory with its size and SHA-256.
 
-Hashes are taken of what was written, when it was written: a file that changed since is told.
+Hashes are taken of what was written, when it was written: a file that changed since is an error.
 """
 
 from __future__ import annotations
@@ -146,8 +146,8 @@ def require_checkpoint_unchanged(directory: Path) -> None:
     if not any(name.endswith(".safetensors") and "/" not in name for name in listed):
         return
     read = {path.name for path in directory.iterdir() if path.name.endswith(_CHECKPOINT)}
-    own = {name for name in listed if "/" not in name and name.endswith(_CHECKPOINT)}
-    require_unchanged(directory, sorted((read | own) - _NOT_READ))
+    checkpoint = {name for name in listed if "/" not in name and name.endswith(_CHECKPOINT)}
+    require_unchanged(directory, sorted((read | checkpoint) - _NOT_READ))
 
 
 def require_unchanged_report(path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import field_validator
+from pydantic import BeforeValidator
 
 from compressor.errors import UsageError
 from compressor.importance import ScoringMethod
@@ -46,18 +46,10 @@ class TestRows(Columns):
     test_rows: int | None = option(None, ge=MINIMUM_ROWS, help="Use only the first N, at least 8.")
 
 
-class Rows(Data):
+class ScoredAndTestRows(Data):
     """Rows to score on, and rows to measure on."""
 
     test: str = _TEST
-
-
-class TrainingModels(Access):
-    """Checkpoints of one training."""
-
-    path: list[str] = option(
-        flag="--checkpoint", min_length=2, help="A checkpoint; repeat in the order of training."
-    )
 
 
 class StudyRequest(Section):
@@ -65,7 +57,7 @@ class StudyRequest(Section):
 
     name: ClassVar[str]
     function: ClassVar[str]  # `module:function`
-    model: ModelSection | TrainingModels
+    model: ModelSection
     data: Columns
     seed: int = SEED
     device: Device = DEVICE
@@ -73,40 +65,12 @@ class StudyRequest(Section):
     @property
     def checkpoints(self) -> list[str]:
         """The models to study; of several, the last is the main one."""
-        path = self.model.path
-        return [path] if isinstance(path, str) else path
+        return [self.model.path]
 
     @property
     def scoring(self) -> ScoringMethod | None:
         """The scoring method; None where nothing is scored."""
         return getattr(self, "method", None)
-
-
-class MeasuringStudy(StudyRequest):
-    """What studies of quality take."""
-
-    evaluation: Testing = Testing()
-
-
-class HeadsStudy(MeasuringStudy):
-    """Quality with each head removed alone."""
-
-    name = "heads"
-    function = "compressor.study.heads:study"
-    model: ModelSection
-    data: TestRows
-
-
-class LayersStudy(MeasuringStudy):
-    """Quality with all heads of a layer removed but one."""
-
-    name = "layers"
-    function = "compressor.study.layers:study"
-    model: ModelSection
-    data: Rows
-    method: AnyScoring | None = option(
-        None, flag="--method", help="Keep the head with the highest score. Default: the best head."
-    )
 
 
 def _percentages(value: Any) -> Any:
@@ -122,23 +86,47 @@ def _percentages(value: Any) -> Any:
     return numbers
 
 
+Percentages = Annotated[list[int], BeforeValidator(_percentages)]
+_POINTS_HELP = "Percentages of heads to remove, as in 0,20,40."
+
+
+class MeasuringStudy(StudyRequest):
+    """What studies of quality take."""
+
+    evaluation: Testing = Testing()
+
+
+class HeadsStudy(MeasuringStudy):
+    """Quality with each head removed alone."""
+
+    name = "heads"
+    function = "compressor.study.heads:study"
+    data: TestRows
+
+
+class LayersStudy(MeasuringStudy):
+    """Quality with all heads of a layer removed but one."""
+
+    name = "layers"
+    function = "compressor.study.layers:study"
+    data: ScoredAndTestRows
+    method: AnyScoring | None = option(
+        None, flag="--method", help="Keep the head with the highest score. Default: the best head."
+    )
+
+
 class CurveStudy(MeasuringStudy):
     """Quality against heads removed, of each kind and of all kinds."""
 
     name = "curve"
     function = "compressor.study.curve:study"
-    model: ModelSection
-    data: Rows
+    data: ScoredAndTestRows
     method: AnyScoring = _METHOD
     # Training at every point would take hours.
     recovery: list[Reconstruct] = option(
         [], flag="--recover", help="none (default) or reconstruct at every point."
     )
-    points: list[int] = option(
-        list(range(0, 101, 10)), help="Percentages of heads to remove, as in 0,20,40."
-    )
-
-    _points = field_validator("points", mode="before")(_percentages)
+    points: Percentages = option(list(range(0, 101, 10)), help=_POINTS_HELP)
 
 
 class AgreementData(CalibrationData):
@@ -153,9 +141,16 @@ class AgreementStudy(StudyRequest):
 
     name = "agreement"
     function = "compressor.study.agreement:study"
-    model: ModelSection
     data: AgreementData
     method: AnyScoring = _METHOD
+
+
+class TrainingModels(Access):
+    """Checkpoints of one training."""
+
+    path: list[str] = option(
+        flag="--checkpoint", min_length=2, help="A checkpoint; repeat in the order of training."
+    )
 
 
 class TrainingStudy(MeasuringStudy):
@@ -163,14 +158,14 @@ class TrainingStudy(MeasuringStudy):
 
     name = "training"
     function = "compressor.study.over_training:study"
-    model: TrainingModels
-    data: Rows
+    model: TrainingModels  # type: ignore[assignment]
+    data: ScoredAndTestRows
     method: AnyScoring = _METHOD
-    points: list[int] = option(
-        list(range(0, 100, 20)), help="Percentages of heads to remove, as in 0,20,40."
-    )
+    points: Percentages = option(list(range(0, 100, 20)), help=_POINTS_HELP)
 
-    _points = field_validator("points", mode="before")(_percentages)
+    @property
+    def checkpoints(self) -> list[str]:
+        return self.model.path
 
 
 class RolesStudy(StudyRequest):
@@ -178,7 +173,6 @@ class RolesStudy(StudyRequest):
 
     name = "roles"
     function = "compressor.study.roles:study"
-    model: ModelSection
     data: CalibrationData = CalibrationData()
     conllu: str | None = option(None, help="Sentences with dependencies (CoNLL-U).")
     pruned: str | None = option(None, help="The model after pruning (a directory).")

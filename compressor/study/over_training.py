@@ -32,7 +32,7 @@ TOP = 0.25  # share of the heads that count as the most important
 
 
 @dataclass(frozen=True)
-class Ranking:
+class HeadRanking:
     """How close a checkpoint's ranking of heads is to the last one's; None where undefined.
 
     Args:
@@ -58,7 +58,7 @@ class Stop:
     directory: str
     scores: Scores
     points: list[Point]
-    ranking: Ranking
+    ranking: HeadRanking
 
     def to_json(self) -> dict[str, Any]:
         points = [{"removed": x.removed, "of": x.of, **asdict(x.effect)} for x in self.points]
@@ -137,12 +137,12 @@ def _measure(job: Job[TrainingStudy], number: int, name: str) -> tuple[Scores, l
     return scores, job.workspace.stage(f"levels-{number}", title, compute, list[Point])
 
 
-def ranking(scores: Scores, last: Scores) -> Ranking:
+def ranking(scores: Scores, last: Scores) -> HeadRanking:
     """Compare a checkpoint's ranking of heads with the last one's."""
     total = len(flat(scores))
     top = max(1, int(TOP * total + 0.5))
     shared = shared_units(scores, last, top, highest=True)
-    return Ranking(
+    return HeadRanking(
         spearman=spearman(flat(scores), flat(last)),
         kinds={kind: spearman(flat(scores, kind), flat(last, kind)) for kind in kinds_of(scores)},
         top=top,
@@ -182,7 +182,7 @@ def _result(job: Job[TrainingStudy], data: dict[str, Any], stops: list[Stop]) ->
     )
 
 
-def _cells(ranking: Ranking) -> tuple[str, ...]:
+def _cells(ranking: HeadRanking) -> tuple[str, ...]:
     correlations = (ranking.spearman, *ranking.kinds.values())
     return (
         *(numbers.fixed(value, 3, sign=True) for value in correlations),

@@ -72,7 +72,7 @@ def count_positions(
     """
     special = torch.tensor(sorted(special_ids), dtype=torch.long, device=scoring.device)
     counts, common = rare.counts.to(scoring.device), rare.common.to(scoring.device)
-    counters = {x.name: _Counter(x) for x in scoring.layers if x.kind != "cross"}
+    counters = {x.name: _LayerCounts(x) for x in scoring.layers if x.kind != "cross"}
 
     def visit(layer: Sublayer, weights: Tensor, seen: Tensor, batch: Batch) -> None:
         if layer.kind == "cross":
@@ -93,7 +93,7 @@ def count_positions(
     return {name: counter.result() for name, counter in counters.items()}
 
 
-class _Counter:
+class _LayerCounts:
     """Sums over batches for one layer; `offsets` are the relative positions up to `WINDOW`."""
 
     def __init__(self, layer: Sublayer) -> None:

@@ -130,12 +130,12 @@ def dependencies(
     ]
 
 
-def head_roles(positions: Mapping[str, Mapping[str, Any]], found: Sequence[Dependency]) -> Roles:
+def head_roles(positions: Mapping[str, Mapping[str, Any]], followed: Sequence[Dependency]) -> Roles:
     """The roles of each head, by layer name, in the order of `ROLES`.
 
     Args:
         positions: see `patterns.count_positions`.
-        found: see `dependencies`.
+        followed: see `dependencies`.
     """
     roles: Roles = {}
     for name, counted in positions.items():
@@ -144,7 +144,7 @@ def head_roles(positions: Mapping[str, Mapping[str, Any]], found: Sequence[Depen
         for head, share in enumerate(counted["share"]):
             has = (
                 share >= POSITIONAL,
-                any(one.is_syntactic(name, head) for one in found),
+                any(one.is_syntactic(name, head) for one in followed),
                 rare[head] >= RARE,
             )
             roles[name].append([role for role, yes in zip(ROLES, has, strict=True) if yes])

@@ -31,45 +31,45 @@ _TITLES = (
 )
 
 
-def role_result(job: Job[RolesStudy], data: dict[str, Any], found: HeadRoles) -> Result:
+def role_result(job: Job[RolesStudy], data: dict[str, Any], dense: HeadRoles) -> Result:
     """The finished study.
 
     Args:
         data: of the JSON file.
-        found: of the dense model.
+        dense: its heads.
     """
     pruned = data.get("pruned")
     heads = {
         (name, head): roles
-        for name, by_head in found.roles.items()
+        for name, by_head in dense.roles.items()
         for head, roles in enumerate(by_head)
     }
     titles = _TITLES if pruned is None else f"{_TITLES}, after pruning"
-    rows = {key: _cells(found, pruned, *key) for key in heads}
+    rows = {key: _cells(dense, pruned, *key) for key in heads}
     tables = []
     if pruned is not None:
         tables.append(_survival(pruned["survival"]))
     if any(heads.values()):
         with_role = [row for key, row in rows.items() if heads[key]]
         tables.append(table("Heads with a role.", titles, with_role, texts=3))
-    if found.dependencies:
-        tables.append(_dependencies(found.dependencies))
+    if dense.dependencies:
+        tables.append(_dependencies(dense.dependencies))
     return Result(
         title=f"Roles of the heads of {job.checkpoint.name}",
         data=data,
-        sentences=_sentences(data, found, list(heads.values())),
+        sentences=_sentences(data, dense, list(heads.values())),
         tables=tables,
         details=[table("All self-attention heads.", titles, list(rows.values()), texts=3)],
-        draw=lambda: _figure(found.roles, None if pruned is None else pruned["kept"]),
+        draw=lambda: _figure(dense.roles, None if pruned is None else pruned["kept"]),
     )
 
 
-def _sentences(data: dict[str, Any], found: HeadRoles, heads: list[list[str]]) -> list[str]:
+def _sentences(data: dict[str, Any], dense: HeadRoles, heads: list[list[str]]) -> list[str]:
     counts = ", ".join(f"{sum(role in roles for roles in heads)} {role}" for role in ROLES)
     none = sum(not roles for roles in heads)
     sentences = [f"Of {len(heads)} self-attention heads: {counts}, {none} without a role."]
-    sentences += _syntactic_sentences(data, found.dependencies)
-    rare = [one for one in found.positions.values() if "rare" in one]
+    sentences += _syntactic_sentences(data, dense.dependencies)
+    rare = [one for one in dense.positions.values() if "rare" in one]
     sentences.append(
         f"Rare-word heads attend to the least frequent token in at least {RARE:.0%} of the cases; "
         f"a random choice does in {rare[0]['rare_chance']:.0%}."
@@ -80,11 +80,11 @@ def _sentences(data: dict[str, Any], found: HeadRoles, heads: list[list[str]]) -
     return sentences
 
 
-def _syntactic_sentences(data: dict[str, Any], found: list[Dependency]) -> list[str]:
+def _syntactic_sentences(data: dict[str, Any], followed: list[Dependency]) -> list[str]:
     """How many heads follow dependencies, and which relations were too rare to be tested."""
     if data["conllu"] is None:
         return ["Syntactic heads were not looked for: no --conllu FILE was given."]
-    pairs = [(one, name, head) for one in found for name, head in one.heads()]
+    pairs = [(one, name, head) for one in followed for name, head in one.heads()]
     above = [pair for pair in pairs if pair[0].gain(*pair[1:]) >= SYNTACTIC]
     syntactic = sum(one.is_syntactic(name, head) for one, name, head in above)
     sentences = [
@@ -94,7 +94,7 @@ def _syntactic_sentences(data: dict[str, Any], found: list[Dependency]) -> list[
         f"{len(above)} of {len(pairs)} pairs of head and relation are 10 points above the best "
         f"fixed distance, {syntactic} of these significantly "
         "(Holm), which makes the head syntactic."
-        if found
+        if followed
         else "Syntactic heads were not looked for: no relation is frequent enough; give more "
         "sentences."
     ]
@@ -105,11 +105,11 @@ def _syntactic_sentences(data: dict[str, Any], found: list[Dependency]) -> list[
 
 
 def _cells(
-    found: HeadRoles, pruned: dict[str, Any] | None, name: str, head: int
+    dense: HeadRoles, pruned: dict[str, Any] | None, name: str, head: int
 ) -> tuple[str, ...]:
     """A head's row of `_TITLES`."""
-    counted = found.positions[name]
-    followed = [one for one in found.dependencies if name in one.accuracy]
+    counted = dense.positions[name]
+    followed = [one for one in dense.dependencies if name in one.accuracy]
     best = max(followed, key=lambda one: one.gain(name, head), default=None)
     syntax = ("", "", "")
     if best is not None and best.gain(name, head) > 0:
@@ -121,7 +121,7 @@ def _cells(
     cells = (
         name,
         str(head),
-        ", ".join(found.roles[name][head]),
+        ", ".join(dense.roles[name][head]),
         f"{counted['share'][head]:.0%} at {counted['offset'][head]:+d}",
         *syntax,
         f"{counted['rare'][head]:.0%}" if "rare" in counted else "",
@@ -138,9 +138,9 @@ def _after(pruned: dict[str, Any], name: str, head: int) -> str:
     return "kept: " + (", ".join(pruned["heads_roles"][name][kept.index(head)]) or "no role")
 
 
-def _dependencies(found: list[Dependency]) -> ReportTable:
+def _dependencies(followed: list[Dependency]) -> ReportTable:
     rows = []
-    for one in found:
+    for one in followed:
         name, head = max(one.heads(), key=lambda key: one.accuracy[key[0]][key[1]])
         rows.append(
             (

@@ -194,15 +194,15 @@ def count_roles(
         dict[str, dict[str, Any]],
     )
     encoder = [layer for layer in layers if layer.kind == "encoder_self"]
-    found: list[Dependency] = []
+    followed: list[Dependency] = []
     if material.sentences and encoder:
-        found = job.workspace.stage(
+        followed = job.workspace.stage(
             f"relations-{name}",
             f"{name}: dependencies in {len(material.sentences)} sentences",
             lambda: _dependencies(job, model, encoder, material),
             list[Dependency],
         )
-    return HeadRoles(positions, found, head_roles(positions, found))
+    return HeadRoles(positions, followed, head_roles(positions, followed))
 
 
 def _positions(
