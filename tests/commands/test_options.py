@@ -20,17 +20,6 @@ def model(once) -> Path:
     return once("outputs-model", toy.classifier)
 
 
-def test_score_refuses_options_that_no_method_takes(model, tmp_path):
-    options = ["-m", model, "--method", "magnitude", "-o", tmp_path / "s.json", "--per", "example"]
-    with raises(UsageError, "option-without-use") as caught:
-        invoke("score", *options)
-    assert "--method taylor or relevance" in str(caught.value)
-    # An option may be for a method that is compared with, which has no rows here.
-    with raises(UsageError, "calibration-missing") as caught:
-        invoke("score", *options, "--compare", "taylor")
-    assert "--method taylor" in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("options", "hint"),
     [

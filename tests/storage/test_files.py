@@ -125,22 +125,6 @@ def test_an_output_that_cannot_be_written_fails_before_anything_else(
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_report_replaces_reports_and_nothing_else(tmp_path):
-    report, mine = tmp_path / "r.json", tmp_path / "out" / "report.md"
-    report.write_text(translator_report().model_dump_json(), encoding="utf-8")
-    mine.parent.mkdir()
-    mine.write_text("notes", encoding="utf-8")
-    again = ["report", report, "-o", mine.parent]
-    with raises(InputError, "output-not-ours"):
-        invoke(*again)
-    assert [path.name for path in mine.parent.iterdir()] == ["report.md"]
-    assert mine.read_text(encoding="utf-8") == "notes"
-    mine.unlink()
-    for _ in range(2):
-        invoke(*again)
-    assert "BLEU" in mine.read_text(encoding="utf-8")
-
-
 @pytest.mark.parametrize("name", ["json", "markdown", "html", "junit"])
 def test_a_report_in_any_one_format_can_be_written_again(name, tmp_path):
     report, out = tmp_path / "r.json", tmp_path / "out"

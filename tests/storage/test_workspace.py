@@ -56,10 +56,11 @@ def test_what_was_finished_is_read(workspace):
     assert read(workspace) == 7
 
 
+@pytest.mark.parametrize("name", ["weights", "graphs.json"])
 @pytest.mark.parametrize("harm", [zeros, cut, Path.unlink])
-def test_a_lost_or_changed_file_makes_its_stage_unfinished(workspace, harm):
+def test_a_lost_or_changed_file_makes_its_stage_unfinished(workspace, harm, name):
     build(workspace)
-    harm(workspace.root / "weights")
+    harm(workspace.root / name)
     assert read(workspace) is None
     build(workspace, 2)
     assert read(workspace) == 2
@@ -76,8 +77,6 @@ def test_files_of_others_and_what_later_stages_add_are_no_loss(workspace):
     assert read(workspace) == 1
     (workspace.root / "report.md").unlink()
     assert read(workspace) == 1
-    (workspace.root / "graphs.json").unlink()
-    assert read(workspace) is None
 
 
 @pytest.mark.parametrize(
@@ -93,13 +92,6 @@ def test_files_of_others_and_what_later_stages_add_are_no_loss(workspace):
 def test_what_a_stage_wrote_into_a_description_of_graphs_may_not_change(workspace, change):
     build(workspace)
     write_json(workspace.root / "graphs.json", GRAPHS | change)
-    assert read(workspace) is None
-
-
-@pytest.mark.parametrize("harm", [zeros, cut])
-def test_a_damaged_description_of_graphs_makes_its_stage_unfinished(workspace, harm):
-    build(workspace)
-    harm(workspace.root / "graphs.json")
     assert read(workspace) is None
 
 
@@ -143,6 +135,7 @@ RECORD = {"stage": "build", "keys": {}, "result": 1}
         "{",
         '{"stage": "build", "ke',
         "\x00 garbage",
+        b"\xff\xfe\x00\x80",
         "[1, 2]",
         "null",
         json.dumps(RECORD | {"version": "0.0.1"}),
@@ -157,16 +150,11 @@ def test_a_damaged_record_is_told_and_counts_as_not_there(tmp_path, text):
     progress = Progress()
     workspace = open_workspace(tmp_path / "out", {}, progress)
     path = workspace.state / "build.json"
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     assert read(workspace) is None
     (message,) = progress.messages
     assert str(path) in message
     assert "building is done again" in message
-
-
-def test_a_record_that_is_not_text_counts_as_not_there(workspace):
-    (workspace.state / "build.json").write_bytes(b"\xff\xfe\x00\x80")
-    assert read(workspace) is None
 
 
 def test_a_value_of_another_type_is_computed_again(tmp_path):

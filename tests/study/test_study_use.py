@@ -57,11 +57,6 @@ def test_methods_without_rows_or_data_are_refused(toys, tmp_path):
         ("curve", {"test": model.test}, "calibration-missing"),
         ("layers", {"test": model.test}, "calibration-missing"),
         (
-            "curve",
-            {"test": model.test, "calibration": model.calibration, "recover": "distill"},
-            "name-unknown",
-        ),
-        (
             "agreement",
             {"calibration": model.test, "other": model.test, "method": "random"},
             "method-without-data",
