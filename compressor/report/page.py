@@ -5,6 +5,9 @@ No script, no external file, light and dark. The template escapes every text.
 
 from __future__ import annotations
 
+import base64
+import io
+import re
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
@@ -19,6 +22,12 @@ from compressor.results import Variant
 if TYPE_CHECKING:
     from jinja2 import Template
 
+# Color -> the one on a dark page.
+DARK = {
+    plots.INK: "#d5dbe2", plots.FAINT: "#333c47", plots.DENSE: "#a3aebb",
+    **dict(zip(plots.COLORS, ("#56b4e9", "#f08a4b", "#34c99a", "#e29bc4", "#9ad1f2", "#f0b840"),
+               strict=True)),
+}  # fmt: skip
 _TITLE = "<title>Compression report: "
 _TITLE_WITHIN = 1000  # characters from the start
 
@@ -42,13 +51,42 @@ def render_html(report: Report) -> str:
         verdict=sentences.verdict(report),
         figures=_figures(report),
         sections=sections(report),
-        images=plots.page_images(report),
+        images=images(report),
         unit_maps=maps,
         scored=any(facts.scoring(report, variant) for variant in pruned),
         unscored=any(row.has_unscored for _, found in maps for m in found for row in m.rows),
         shades=range(SHADES),
         has_neurons=bool(facts.neuron_kinds(report)),
     )
+
+
+@dataclass(frozen=True)
+class PageImage:
+    """A plot as `data:` addresses for a light and a dark page."""
+
+    plot: plots.Plot
+    light: str
+    dark: str
+
+
+def images(report: Report) -> dict[str, PageImage]:
+    """The plots that the report has data for, by name."""
+    images = {}
+    for name, plot in plots.PLOTS.items():
+        with plots.plot_style(name):
+            figure = plot.draw(report)
+            if figure is None:
+                continue
+            buffer = io.StringIO()
+            figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+        svg = buffer.getvalue()
+        dark = re.sub("|".join(DARK), lambda found: DARK[found[0]], svg)
+        images[name] = PageImage(plot, _data_address(svg), _data_address(dark))
+    return images
+
+
+def _data_address(svg: str) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 @cache

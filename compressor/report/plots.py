@@ -1,14 +1,11 @@
-"""The report's plots, drawn once with matplotlib: for files, and light and dark for the HTML page.
+"""The report's plots, drawn with matplotlib, for files and for the HTML page.
 
 Models differ in marker and line style as well as in color (Okabe & Ito's color-blind-safe set).
 """
 
 from __future__ import annotations
 
-import base64
-import io
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.report import facts, numbers
 from compressor.report.schema import Report
-from compressor.results import Comparison, Timing
+from compressor.results import Timing
 from compressor.storage.files import written_at_once
 from compressor.storage.hashes import sha256_of
 from compressor.storage.outputs import update_manifest
@@ -35,12 +32,6 @@ COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _DENSE_MARKER = "X"
 _FILLS: tuple[FillStyleType, ...] = ("full", "none", "left", "right")  # of float32, others
-# Color -> the one on a dark page.
-DARK = {
-    INK: "#d5dbe2", FAINT: "#333c47", DENSE: "#a3aebb",
-    **dict(zip(COLORS, ("#56b4e9", "#f08a4b", "#34c99a", "#e29bc4", "#9ad1f2", "#f0b840"),
-               strict=True)),
-}  # fmt: skip
 _LEGEND_NAME = 28
 _LIMIT_LINE: dict[str, Any] = {"linestyle": ":", "linewidth": 1.2, "markerfacecolor": "none"}
 
@@ -112,14 +103,8 @@ def _looks(report: Report) -> dict[str, Look]:
     return looks
 
 
-def _figure(entries: int) -> tuple[Figure, Axes]:
-    """A figure whose height leaves room for a legend of that many entries, two in a row."""
-    figure, (axes,) = _panels(1, entries)
-    return figure, axes
-
-
 def _panels(count: int, entries: int) -> tuple[Figure, Sequence[Axes]]:
-    """As `_figure`, with panels side by side that share the vertical axis."""
+    """Panels side by side with one vertical axis, below room for a legend of so many entries."""
     from matplotlib.figure import Figure
 
     height = 3.1 + 0.2 * math.ceil(entries / (2 * count))
@@ -140,10 +125,6 @@ def _legend(figure: Figure, handles: Sequence[Line2D], names: Sequence[str]) -> 
     )
     for text, name in zip(legend.get_texts(), names, strict=True):
         text.set_text(name)
-
-
-def _note(axes: Axes, text: str) -> None:
-    axes.set_title(text, loc="left", fontsize=9)
 
 
 def _batch_axis(axes: Axes, sizes: Sequence[int]) -> None:
@@ -172,56 +153,71 @@ def _error_bar(
     axes.plot(*ends, color=color, linewidth=1.2, marker="|" if level else "_", markersize=6)
 
 
+@dataclass(frozen=True)
+class _Panel:
+    """Where models stand on the level axis, with intervals.
+
+    Args:
+        at: name of a model -> place and interval.
+        dense: where the dense model stands; None where its line is enough.
+    """
+
+    label: str
+    note: str
+    at: dict[str, tuple[float, tuple[float, float] | None]]
+    dense: float | None = None
+
+
+def _draw_quality(report: Report, panels: Sequence[_Panel]) -> Figure:
+    """The primary metric of models with the 95% interval of the difference from dense."""
+    metric = facts.primary_metric(report)
+    assert metric is not None
+    style, looks = facts.metric_style(metric), _looks(report)
+    shown = [v for v in report.variants if any(v.name in panel.at for panel in panels)]
+    dense = next(x.dense for v in shown if (x := facts.comparison(v, metric)))
+    figure, axes_of = _panels(len(panels), len(shown) + 1)
+    for axes, panel in zip(axes_of, panels, strict=True):
+        lines: list[Line2D] = []
+        for variant in shown:
+            found, look = facts.comparison(variant, metric), looks[variant.name]
+            if found is None or variant.name not in panel.at:
+                continue
+            place, interval = panel.at[variant.name]
+            ends = (dense + found.interval[0], dense + found.interval[1])
+            _error_bar(axes, place, ends, look.color)
+            _error_bar(axes, found.pruned, interval, look.color, level=True)
+            lines += axes.plot([place], [found.pruned], **look.style, linestyle="")
+        lines.append(axes.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2))
+        if panel.dense is not None:
+            axes.plot([panel.dense], [dense], **looks[report.dense.name].style, linestyle="")
+        axes.set_xlabel(panel.label)
+        axes.set_title(panel.note, loc="left", fontsize=9)
+        axes.margins(x=0.12, y=0.15)
+    axes_of[0].set_ylabel(f"{style.label} ({style.unit})" if style.unit else style.label)
+    named = f"{looks[report.dense.name].name} ({numbers.fixed(dense, style.digits)})"
+    _legend(figure, lines, [*(looks[variant.name].name for variant in shown), named])
+    return figure
+
+
 def tradeoff_figure(report: Report) -> Figure | None:
     """The primary metric against the measured speed-up of every build, both with 95% intervals.
 
     A panel each for the smallest and the largest batch size. None where no build was both compared
     and timed.
     """
-    metric = facts.primary_metric(report)
-    shown = [
-        variant
-        for variant in report.variants
-        if facts.comparison(variant, metric) and facts.with_speedup(report, variant)
-    ]
-    if metric is None or not shown:
-        return None
-    sizes = list(dict.fromkeys((facts.batch_sizes(report)[0], facts.batch_sizes(report)[-1])))
-    looks = _looks(report)
-    figure, panels = _panels(len(sizes), len(shown) + 1)
-    for panel, size in zip(panels, sizes, strict=True):
-        handles, dense = [], math.nan
-        for variant in shown:
-            found = facts.comparison(variant, metric)
-            row = next(
-                (r for r in facts.timings(report, variant.name) if r.batch_size == size), None
-            )
-            if found is None or row is None or row.speedup is None:
-                continue
-            look, dense = looks[variant.name], found.dense
-            _error_bar(panel, row.speedup, _score_interval(found), look.color)
-            _error_bar(panel, found.pruned, row.speedup_interval, look.color, level=True)
-            handles += panel.plot([row.speedup], [found.pruned], **look.style, linestyle="")
-        look = looks[report.dense.name]
-        handles += panel.plot([1], [dense], **look.style, linestyle="")
-        panel.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2)
-        panel.set_xlabel("times as fast as dense, measured")
-        _note(panel, f"batch {size}; bars: 95% intervals")
-        panel.margins(x=0.12, y=0.15)
-    panels[0].set_ylabel(_axis_label(metric))
-    names = [looks[model.name].name for model in (*shown, report.dense)]
-    _legend(figure, handles, names)
-    return figure
-
-
-def _score_interval(found: Comparison) -> tuple[float, float]:
-    """The interval of the difference from dense, about the dense score."""
-    return found.dense + found.interval[0], found.dense + found.interval[1]
-
-
-def _axis_label(metric: str) -> str:
-    style = facts.metric_style(metric)
-    return f"{style.label} ({style.unit})" if style.unit else style.label
+    metric, sizes = facts.primary_metric(report), facts.batch_sizes(report)
+    panels = []
+    for size in dict.fromkeys(sizes[:1] + sizes[-1:]):
+        at = {
+            row.variant: (row.speedup, row.speedup_interval)
+            for variant in report.variants
+            if facts.comparison(variant, metric)
+            for row in facts.with_speedup(report, variant)
+            if row.batch_size == size and row.speedup is not None
+        }
+        note = f"batch {size}; bars: 95% intervals"
+        panels.append(_Panel("times as fast as dense, measured", note, at, dense=1))
+    return _draw_quality(report, panels) if any(panel.at for panel in panels) else None
 
 
 def quality_figure(report: Report) -> Figure | None:
@@ -232,30 +228,13 @@ def quality_figure(report: Report) -> Figure | None:
     None where fewer than two variants were compared with the dense model.
     """
     metric = facts.primary_metric(report)
-    compared = [
-        (variant, found)
-        for variant in report.variants
-        if (found := facts.comparison(variant, metric)) is not None
-    ]
-    if metric is None or len(compared) < 2:
+    compared = [variant for variant in report.variants if facts.comparison(variant, metric)]
+    if len(compared) < 2:
         return None
-    style = facts.metric_style(metric)
-    looks = _looks(report)
-    left = facts.left([variant for variant, _ in compared])
-    figure, axes = _figure(len(compared) + 1)
-    dense = compared[0][1].dense
-    handles = [axes.axhline(dense, color=DENSE, linestyle="--", linewidth=1.2)]
-    for variant, found in compared:
-        look, x = looks[variant.name], 100 * left.share(variant)
-        _error_bar(axes, x, _score_interval(found), look.color)
-        handles += axes.plot([x], [found.pruned], **look.style, linestyle="")
-    axes.set_xlabel(f"{left.label} (%)")
-    axes.set_ylabel(_axis_label(metric))
-    _note(axes, "bars: 95% interval of the difference from dense")
-    axes.margins(x=0.12, y=0.15)
-    names = [f"{looks[report.dense.name].name} ({numbers.fixed(dense, style.digits)})"]
-    _legend(figure, handles, names + [looks[variant.name].name for variant, _ in compared])
-    return figure
+    left = facts.left(compared)
+    at = {variant.name: (100 * left.share(variant), None) for variant in compared}
+    note = "bars: 95% interval of the difference from dense"
+    return _draw_quality(report, [_Panel(f"{left.label} (%)", note, {**at})])
 
 
 def throughput_figure(report: Report) -> Figure | None:
@@ -269,7 +248,7 @@ def throughput_figure(report: Report) -> Figure | None:
         if (rows := facts.timings(report, name := model.name))
     ]
     looks = _looks(report)
-    figure, axes = _figure(len(timed))
+    figure, (axes,) = _panels(1, len(timed))
     handles = []
     for name, rows in timed:
         handles += axes.plot(
@@ -292,7 +271,7 @@ def speedup_figure(report: Report) -> Figure | None:
         return None
     looks = _looks(report)
     with_limit = any(row.limit is not None for _, rows in timed for row in rows)
-    figure, axes = _figure(len(timed) + 1 + with_limit)
+    figure, (axes,) = _panels(1, len(timed) + 1 + with_limit)
     handles = [axes.axhline(1, color=DENSE, linestyle="--", linewidth=1.2)]
     names = [looks[report.dense.name].name]
     for i, (variant, rows) in enumerate(timed):
@@ -305,7 +284,7 @@ def speedup_figure(report: Report) -> Figure | None:
         names.append("theoretical limit")
     _batch_axis(axes, facts.batch_sizes(report))
     axes.set_ylabel("speed-up over dense (ratio)")
-    _note(axes, "bars: 95% interval")
+    axes.set_title("bars: 95% interval", loc="left", fontsize=9)
     _legend(figure, handles, names)
     return figure
 
@@ -360,35 +339,6 @@ PLOTS: dict[str, Plot] = {
     ),
 }
 PLOT_TITLE = "compress: report"  # in the files, to know them by
-
-
-@dataclass(frozen=True)
-class PageImage:
-    """A plot as `data:` addresses for a light and a dark page."""
-
-    plot: Plot
-    light: str
-    dark: str
-
-
-def page_images(report: Report) -> dict[str, PageImage]:
-    """The plots that the report has data for, by name."""
-    images = {}
-    for name, plot in PLOTS.items():
-        with plot_style(name):
-            figure = plot.draw(report)
-            if figure is None:
-                continue
-            buffer = io.StringIO()
-            figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-        svg = buffer.getvalue()
-        dark = re.sub("|".join(DARK), lambda found: DARK[found[0]], svg)
-        images[name] = PageImage(plot, _data_address(svg), _data_address(dark))
-    return images
-
-
-def _data_address(svg: str) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 def save_plots(report: Report, directory: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import matplotlib as mpl
 import pytest
 
-from compressor.report import facts, plots
+from compressor.report import facts, page, plots
 from compressor.report.schema import Report
 from tests.helpers.report_samples import BATCHES, classifier_report, int8_report, translator_report
 
@@ -94,7 +94,7 @@ def test_plots_bear_names_and_numbers_of_every_kind():
             row["speedup_interval"] = (math.nan, math.nan)
             row["limit"] = None
     report = Report.model_validate(data)
-    for name, image in plots.page_images(report).items():
+    for name, image in page.images(report).items():
         texts = [element.text for element in svg_of(image.light).iter(f"{SVG}text")]
         assert "_$hidden$" in texts, name
 
@@ -113,15 +113,15 @@ def luminance(color: str) -> float:
 
 
 def test_plots_are_light_and_dark_and_their_texts_can_be_read():
-    images = plots.page_images(translator_report())
-    assert images == plots.page_images(translator_report())
+    images = page.images(translator_report())
+    assert images == page.images(translator_report())
     for image in images.values():
         light, dark = (ElementTree.tostring(svg_of(x)).decode() for x in (image.light, image.dark))
         assert plots.INK in light
-        assert plots.DARK[plots.INK] in dark
+        assert page.DARK[plots.INK] in dark
         assert not {plots.INK, plots.FAINT, plots.DENSE} & set(re.findall(r"#\w{6}", dark))
-    for ink, page in ((plots.INK, "#ffffff"), (plots.DARK[plots.INK], "#12161c")):
-        low, high = sorted(luminance(color) + 0.05 for color in (ink, page))
+    for ink, paper in ((plots.INK, "#ffffff"), (page.DARK[plots.INK], "#12161c")):
+        low, high = sorted(luminance(color) + 0.05 for color in (ink, paper))
         assert high / low > 4.5
 
 
@@ -140,7 +140,7 @@ def test_the_first_plot_is_quality_against_measured_speed_of_all_builds():
             assert ([row.speedup, row.speedup], ends) in found
             assert (list(row.speedup_interval), [compared.pruned] * 2) in found
     names = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert names == ["heads-75", "heads-50", "heads-25", "heads-50-int8", "dense"]
+    assert names == ["heads-75", "heads-50", "heads-25", "heads-50-int8", "dense (34.21)"]
     untimed = report.model_copy(update={"throughput": None})
     assert drawn("tradeoff", untimed) is None
 
