@@ -346,6 +346,16 @@ def int8_report(p_value: float) -> Report:
     )
 
 
+def changed(report: Report, *path: str | int, to: object) -> Report:
+    """The report with the value at a place replaced."""
+    data = report.model_dump()
+    place = data
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = to
+    return Report.model_validate(data)
+
+
 def with_timing(report: Report, name: str, batch: int, **changes: object) -> Report:
     """The report with one timing changed."""
     data = report.model_dump()

@@ -14,7 +14,7 @@ from compressor.errors import InputError
 from compressor.report import baseline
 from compressor.report.schema import Report, render_json
 from tests.helpers.errors import raises
-from tests.helpers.report_samples import classifier_report, mixed_report, translator_report
+from tests.helpers.report_samples import changed, classifier_report, mixed_report, translator_report
 
 
 def shifted(report: Report, by: float, number: int = 0) -> Report:
@@ -74,12 +74,13 @@ def test_the_same_report_is_no_change():
 
 def test_sizes_are_told_without_a_test_and_fail_nothing():
     report = translator_report()
-    data = report.model_dump()
-    data["variants"][0]["onnx_bytes"] += 5_000_000
-    changes = baseline.compare_reports(Report.model_validate(data), report)
+    larger = changed(
+        report, "variants", 0, "onnx_bytes", to=report.variants[0].onnx_bytes + 5_000_000
+    )
+    changes = baseline.compare_reports(larger, report)
     (size,) = (x for x in changes if x.variant == "heads-75" and x.what == "ONNX MB")
     assert (size.judgment, size.after - size.before) == ("worse", pytest.approx(5))
-    assert all(x.met for x in baseline.outcomes(Report.model_validate(data), report))
+    assert all(x.met for x in baseline.outcomes(larger, report))
 
 
 def test_speed_is_compared_on_the_same_machine_alone():
@@ -105,14 +106,10 @@ def test_speed_is_compared_on_the_same_machine_alone():
 
 def test_other_rows_and_another_dense_model_are_told():
     report = translator_report()
-    data = report.model_dump()
-    data["test"]["sha256"] = "ef" * 32
-    notes = {x.note for x in baseline.compare_reports(Report.model_validate(data), report)}
-    assert "on other test rows" in notes
-    data = report.model_dump()
-    data["variants"][0]["comparisons"][0]["dense"] = 30.0
-    notes = {x.note for x in baseline.compare_reports(Report.model_validate(data), report)}
-    assert "the dense models differ" in notes
+    rows = changed(report, "test", "sha256", to="ef" * 32)
+    assert "on other test rows" in {x.note for x in baseline.compare_reports(rows, report)}
+    dense = changed(report, "variants", 0, "comparisons", 0, "dense", to=30.0)
+    assert "the dense models differ" in {x.note for x in baseline.compare_reports(dense, report)}
 
 
 def test_reports_that_have_nothing_in_common_are_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from compressor.report.page import render_html
+from compressor.report.schema import Report
 from tests.helpers.report_samples import hostile_report, mixed_report, translator_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -74,6 +76,26 @@ def show(browser, tmp_path):
     assert {url for url in asked if not url.startswith("file:")} == set()
     for context in browser.contexts:
         context.close()
+
+
+def test_no_script_from_data_runs(browser, tmp_path):
+    probe = "document.documentElement.dataset.ran=1"
+    attack = f"<script>{probe}</script><img src=x onerror={probe}>\"'><svg onload={probe}>"
+    data = hostile_report().model_dump_json()
+    assert data.count("<script>alert(1)</script>") > 50
+    data = data.replace("<script>alert(1)</script>", json.dumps(attack)[1:-1])
+    text = render_html(Report.model_validate_json(data))
+    # Without the page's own policy, so that only escaping stands between data and script.
+    text, removed = re.subn(r"<meta http-equiv=\"Content-Security-Policy\"[^>]*>", "", text)
+    assert removed == 1
+    # The attack works where nothing escapes it, so that its absence means something.
+    for shown, ran in ((text, None), (text.replace("<h1>", f"<h1>{attack}"), "1")):
+        (tmp_path / "report.html").write_text(shown, encoding="utf-8")
+        page = browser.new_page()
+        page.goto((tmp_path / "report.html").as_uri())
+        assert page.evaluate("document.documentElement.dataset.ran || null") == ran
+        assert page.locator("section").count() == 8
+        page.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -19,6 +19,7 @@ from tests.helpers.command_line import invoke as invoked
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import (
     HOSTILE,
+    changed,
     classifier_report,
     hostile_report,
     mixed_report,
@@ -85,9 +86,8 @@ def test_texts_from_data_are_shown_and_do_nothing(name):
     assert text.count("<details>") == text.count("</details>") > 2
     rows = [line for line in text.splitlines() if line.startswith("| &#60;script")]
     assert len({line.count("|") for line in rows[:6]}) == 1
-    data = translator_report().model_dump()
-    data["model"] = "x/@octocat @acme #17 user@example.invalid 1.1@16 a#1 &#17"
-    text = render(Report.model_validate(data), name)
+    mentions = "x/@octocat @acme #17 user@example.invalid 1.1@16 a#1 &#17"
+    text = render(changed(translator_report(), "model", to=mentions), name)
     assert "@<!-- -->octocat @<!-- -->acme #<!-- -->17 user@example.invalid 1.1@16 a#1" in text
 
 

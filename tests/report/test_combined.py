@@ -14,7 +14,7 @@ from compressor.report.schema import Report
 from compressor.report.unit_maps import unit_maps
 from compressor.results import Variant
 from tests.helpers.errors import raises
-from tests.helpers.report_samples import translator_report
+from tests.helpers.report_samples import changed, translator_report
 
 
 def scored_apart() -> Report:
@@ -137,8 +137,7 @@ def test_timings_of_several_runs_are_said_to_be_elsewhere_not_to_be_missing():
 @pytest.mark.parametrize(("place", "value"), [("metrics", 34.5), ("signatures", "beams:4")])
 def test_runs_with_another_dense_quality_are_refused(place, value):
     first, second = two_runs()
-    data = second.model_dump()
-    data["dense"]["quality"][place]["bleu"] = value
+    other = changed(second, "dense", "quality", place, "bleu", to=value)
     with raises(InputError, "reports-differ") as caught:
-        combine([first, Report.model_validate(data)])
+        combine([first, other])
     assert "dense quality" in str(caught.value)

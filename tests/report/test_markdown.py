@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
-
 import pytest
 import yaml
 
@@ -12,62 +10,37 @@ from compressor.report import facts
 from compressor.report.markdown import render_markdown
 from compressor.report.model_card import render_card
 from compressor.report.page import render_html
-from compressor.report.schema import Report
 from compressor.report.sections import sections
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import (
     HOSTILE,
     MAKERS,
+    changed,
     classifier_report,
     hostile_report,
     translator_report,
 )
+from tests.report.test_page import Tree
 
 
-class MarkdownTables(HTMLParser):
+class Shown:
     """Tables, list items and tags of rendered Markdown."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.tables: list[list[list[str]]] = []
-        self.items: list[str] = []
-        self.tags: set[str] = set()
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr":
-            self.tables[-1].append([])
-        elif tag in ("td", "th"):
-            self.tables[-1][-1].append("")
-        elif tag == "li":
-            self.items.append("")
-        self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        while self.open and self.open.pop() != tag:
-            pass
-
-    def handle_data(self, data: str) -> None:
-        if {"td", "th"} & set(self.open):
-            self.tables[-1][-1][-1] += data
-        elif "li" in self.open:
-            self.items[-1] += data
-
-
-def read_markdown(text: str) -> MarkdownTables:
-    markdown = pytest.importorskip("markdown_it").MarkdownIt("gfm-like", {"linkify": False})
-    parser = MarkdownTables()
-    parser.feed(markdown.render(text))
-    return parser
+    def __init__(self, text: str) -> None:
+        markdown = pytest.importorskip("markdown_it").MarkdownIt("gfm-like", {"linkify": False})
+        root = Tree(markdown.render(text)).root
+        self.tables = [
+            [[cell.text for cell in row.children] for row in table.find("tr")]
+            for table in root.find("table")
+        ]
+        self.items = [item.text for item in root.find("li")]
+        self.tags = {element.tag for element in root.walk()}
 
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_markdown_shows_every_table_cell_and_sentence_literally(make):
     report = make()
-    parsed = read_markdown(render_markdown(report))
+    parsed = Shown(render_markdown(report))
     shown = set(parsed.items)
     wanted = []
     for section in sections(report):
@@ -84,9 +57,8 @@ def test_markdown_shows_every_table_cell_and_sentence_literally(make):
 
 @pytest.mark.parametrize("name", ["# heading", "1. item", "- item", "> quote", "a__b__", "+ x"])
 def test_names_that_look_like_markdown_stay_names(name):
-    data = classifier_report().model_dump()
-    data["variants"][0]["name"] = name
-    parsed = read_markdown(render_markdown(Report.model_validate(data)))
+    report = changed(classifier_report(), "variants", 0, "name", to=name)
+    parsed = Shown(render_markdown(report))
     assert (
         f"In {name} layer encoder_self.1 has no heads left: only its output bias is still "
         "applied." in parsed.items
@@ -166,7 +138,7 @@ def test_card_is_about_one_variant_and_shows_its_numbers():
     card = render_card(report, "heads-50")
     assert "heads-25" not in card
     assert "heads-75" not in card
-    parsed = read_markdown(card.split("---\n", 2)[2])
+    parsed = Shown(card.split("---\n", 2)[2])
     quality, throughput, size = parsed.tables
     assert [row[0] for row in quality[1:]] == ["dense", "heads-50"] * 2
     assert [row[0] for row in throughput[1:]] == ["dense", "heads-50"] * 4

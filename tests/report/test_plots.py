@@ -13,7 +13,13 @@ import pytest
 
 from compressor.report import facts, page, plots
 from compressor.report.schema import Report
-from tests.helpers.report_samples import BATCHES, classifier_report, int8_report, translator_report
+from tests.helpers.report_samples import (
+    BATCHES,
+    changed,
+    classifier_report,
+    int8_report,
+    translator_report,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -48,11 +54,9 @@ def test_quality_plot_needs_two_compared_variants():
 
 def test_an_interval_beside_its_estimate_is_drawn_as_it_is():
     # A percentile interval need not hold the point estimate.
-    data = translator_report().model_dump()
-    data["variants"][0]["comparisons"][0]["interval"] = (-1.0, -0.5)
-    assert ([75.0, 75.0], [33.2134, 33.7134]) in lines(
-        drawn("quality", Report.model_validate(data))
-    )
+    place = ("variants", 0, "comparisons", 0, "interval")
+    report = changed(translator_report(), *place, to=(-1.0, -0.5))
+    assert ([75.0, 75.0], [33.2134, 33.7134]) in lines(drawn("quality", report))
 
 
 def test_throughput_plot_has_a_line_per_model_on_a_base_two_axis():

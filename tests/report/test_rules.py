@@ -12,18 +12,11 @@ from compressor.report.rules import check, exit_status
 from compressor.report.schema import Report
 from compressor.tasks import TASKS
 from tests.helpers.errors import raises
-from tests.helpers.report_samples import classifier_report, rules, translator_report
+from tests.helpers.report_samples import changed, classifier_report, rules, translator_report
 
 
-def changed(path: tuple[str | int, ...], value: object) -> Report:
-    """The translator's report with one value changed."""
-    data = translator_report().model_dump()
-    *parents, last = path
-    place = data
-    for key in parents:
-        place = place[key]
-    place[last] = value
-    return Report.model_validate(data)
+def of_translator(*path: str | int, to: object) -> Report:
+    return changed(translator_report(), *path, to=to)
 
 
 def test_rules_are_parsed():
@@ -124,16 +117,26 @@ def test_a_drop_is_judged_by_its_confidence_bounds():
 
 
 def test_a_gain_meets_a_drop_of_nothing():
-    report = changed(("variants", 0, "quality", "metrics", "bleu"), 35.0)
+    report = of_translator("variants", 0, "quality", "metrics", "bleu", to=35.0)
     first = check(report, [MaxDropRule("bleu", 0.0)])[0]
     assert first.met
     assert "a drop of -0.79 [-0.97, -0.61]" in first.message
 
 
 def test_exactly_the_allowed_drop_is_met_in_spite_of_binary_rounding():
-    report = changed(("variants", 0, "comparisons", 0, "interval"), (-0.6000000000000014, 0.1))
+    report = changed(
+        translator_report(),
+        "variants",
+        0,
+        "comparisons",
+        0,
+        "interval",
+        to=(-0.6000000000000014, 0.1),
+    )
     assert check(report, [MaxDropRule("bleu", 0.6)])[0].met
-    report = changed(("variants", 0, "comparisons", 0, "interval"), (-0.6001, 0.1))
+    report = changed(
+        translator_report(), "variants", 0, "comparisons", 0, "interval", to=(-0.6001, 0.1)
+    )
     assert not check(report, [MaxDropRule("bleu", 0.6)])[0].met
 
 
@@ -164,13 +167,13 @@ def test_speedup_at_one_batch_size_and_at_all():
 )
 def test_not_a_number_never_passes(path, rule):
     assert check(translator_report(), [rule])[0].met
-    outcome = check(changed(path, math.nan), [rule])[0]
+    outcome = check(of_translator(*path, to=math.nan), [rule])[0]
     assert not outcome.met
     assert "NaN" in outcome.message
 
 
 def test_comparisons_serve_where_scores_are_missing():
-    report = changed(("variants", 0, "quality"), None)
+    report = of_translator("variants", 0, "quality", to=None)
     outcome = check(report, [MaxDropRule("bleu", 0.5)])[0]
     assert outcome.met
     assert "34.14 against 34.21" in outcome.message
@@ -183,7 +186,11 @@ def test_comparisons_serve_where_scores_are_missing():
         (classifier_report(), MaxDropRule("accuracy", 1.0), "none;"),
         (translator_report(), MinSpeedupRule(1.0, 16), "1, 8, 32, 64;"),
         (classifier_report(), MinSpeedupRule(1.0), "none;"),
-        (changed(("throughput", "rows", 15, "speedup"), None), MinSpeedupRule(1.0), "1, 8, 32;"),
+        (
+            of_translator("throughput", "rows", 15, "speedup", to=None),
+            MinSpeedupRule(1.0),
+            "1, 8, 32;",
+        ),
     ],
 )
 def test_a_rule_about_what_was_not_measured_is_an_error_that_lists_what_was(report, rule, measured):

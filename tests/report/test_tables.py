@@ -12,8 +12,13 @@ from decimal import ROUND_HALF_EVEN, Decimal
 import pytest
 
 from compressor.report import facts, sentences, summary, tables, unit_tables
-from compressor.report.schema import Report
-from tests.helpers.report_samples import MAKERS, classifier_report, translator_report, with_timing
+from tests.helpers.report_samples import (
+    MAKERS,
+    changed,
+    classifier_report,
+    translator_report,
+    with_timing,
+)
 
 
 def rounded(value: float, digits: int, sign: bool = False) -> str:
@@ -78,9 +83,9 @@ def test_size_table_counts_heads_per_kind():
 
 
 def test_differing_signatures_name_their_models():
-    data = translator_report().model_dump()
-    data["variants"][1]["quality"]["signatures"]["bleu"] = "tok:char"
-    labels = [label for label, _ in tables.signatures(Report.model_validate(data)).rows]
+    place = ("variants", 1, "quality", "signatures", "bleu")
+    report = changed(translator_report(), *place, to="tok:char")
+    labels = [label for label, _ in tables.signatures(report).rows]
     assert labels == [
         *("BLEU of dense", "BLEU of heads-75", "BLEU of heads-50", "BLEU of heads-25"),
         "chrF",
@@ -110,9 +115,8 @@ def test_short_table_says_the_same_as_the_report():
 
 
 def test_wide_characters_count_two_columns():
-    data = classifier_report().model_dump()
-    data["variants"][0]["name"] = "翻訳" * 10
-    text = summary.short_table(Report.model_validate(data))
+    report = changed(classifier_report(), "variants", 0, "name", to="翻訳" * 10)
+    text = summary.short_table(report)
     header, _, row = text.splitlines()[:3]
     assert row.startswith("翻訳" * 5 + "...")  # 23 columns of the 24 a name may take
     assert len(header) == len(row) + 10

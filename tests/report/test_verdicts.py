@@ -19,7 +19,15 @@ from compressor.report.schema import Report, load_report, render_json
 from tests.evaluation.test_bounds import ALPHA, classified, score_statistic, translated
 from tests.helpers.command_line import invoke as invoked
 from tests.helpers.errors import raises
-from tests.helpers.report_samples import classifier_report, mixed_report, rules, translator_report
+from tests.helpers.report_samples import (
+    changed,
+    classifier_report,
+    mixed_report,
+    rules,
+    translator_report,
+)
+
+BLEU = ("variants", 0, "quality", "metrics", "bleu")
 
 
 def accuracy_report(lost: int, won: int, rows: int) -> Report:
@@ -120,9 +128,8 @@ def test_what_inconclusive_counts_as(inconclusive, met):
 
 
 def test_what_is_not_a_number_fails_whatever_inconclusive_counts_as():
-    data = translator_report().model_dump()
-    data["variants"][0]["quality"]["metrics"]["bleu"] = math.nan
-    outcome = check(Report.model_validate(data), [MaxDropRule("bleu", 100.0)], "pass")[0]
+    report = changed(translator_report(), *BLEU, to=math.nan)
+    outcome = check(report, [MaxDropRule("bleu", 100.0)], "pass")[0]
     assert (outcome.verdict, outcome.met) == ("failed", False)
 
 
