@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from compressor.errors import InputError
 from compressor.evaluation import confidence_bounds
-from compressor.report import facts, numbers
+from compressor.report import facts
 from compressor.report.schema import Report
 from compressor.results import Change, Outcome, Timing, Variant
 
@@ -72,9 +72,8 @@ def outcomes(report: Report, earlier: Report) -> list[Outcome]:
 
 
 def _outcome(change: Change, metric: str) -> Outcome:
-    digits = facts.metric_style(metric).digits
+    style = facts.metric_style(metric)
     moved = change.after - change.before
-    bounds = numbers.interval(change.interval, digits, sign=True)
     words = {
         "worse": "significantly worse than the baseline",
         "better": "significantly better than the baseline",
@@ -83,9 +82,9 @@ def _outcome(change: Change, metric: str) -> Outcome:
     }[change.judgment]
     passed = change.judgment in ("same", "better")
     message = (
-        f"{change.what} {numbers.fixed(change.after, digits, sign=True)}, earlier "
-        f"{numbers.fixed(change.before, digits, sign=True)}: a change of "
-        f"{numbers.fixed(moved, digits, sign=True)} {bounds}, {words}"
+        f"{change.what} {style.difference(change.after)}, earlier "
+        f"{style.difference(change.before)}: a change of {style.difference(moved)} "
+        f"{style.interval(change.interval)}, {words}"
     )
     return Outcome(
         rule=f"{RULE} {metric}",

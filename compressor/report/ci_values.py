@@ -113,7 +113,7 @@ def _shown(report: Report) -> Iterator[str]:
     if metric is not None and difference is not None:
         style = facts.metric_style(metric)
         label = numbers.printable(style.label)[:40]
-        yield f"{label} {numbers.fixed(difference, style.digits, sign=True)}"
+        yield f"{label} {style.difference(difference)}"
 
 
 def _timing(report: Report, variant: Variant) -> Timing | None:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from compressor.evaluation import METRICS, confidence_bounds
 from compressor.model.sublayers import KINDS, kind_of
+from compressor.report import numbers
 from compressor.report.schema import Report, Run
 from compressor.results import Comparison, Ranking, Timing, Variant
 from compressor.tasks import TASKS
@@ -51,6 +52,27 @@ class MetricStyle:
     label: str
     digits: int = 2
     unit: str = ""
+
+    @property
+    def title(self) -> str:
+        """`accuracy (%)`."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+    def score(self, value: float | None) -> str:
+        """`95.84`."""
+        return numbers.fixed(value, self.digits)
+
+    def with_unit(self, value: float | None) -> str:
+        """`95.84 %`."""
+        return f"{self.score(value)} {self.unit}".rstrip()
+
+    def difference(self, value: float | None) -> str:
+        """`-0.31`."""
+        return numbers.fixed(value, self.digits, sign=True)
+
+    def interval(self, bounds: tuple[float, float] | None) -> str:
+        """`[-0.62, +0.01]`, of a difference."""
+        return numbers.interval(bounds, self.digits, sign=True)
 
 
 KIND_LABELS = {

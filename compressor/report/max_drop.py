@@ -145,10 +145,10 @@ def _probes(search: QualitySearch) -> ReportTable:
             f"{probe.kept:,}",
             f"{probe.neurons:,}",
             f"{100 * probe.macs:.0f}%",
-            numbers.fixed(probe.comparison.pruned, style.digits),
-            numbers.fixed(probe.comparison.difference, style.digits, sign=True),
-            numbers.interval(probe.comparison.interval, style.digits, sign=True),
-            numbers.fixed(probe.bound, style.digits, sign=True),
+            style.score(probe.comparison.pruned),
+            style.difference(probe.comparison.difference),
+            style.interval(probe.comparison.interval),
+            style.difference(probe.bound),
             "searched" if number <= len(search.probes) else "held out",
             _result(search, probe),
         )
@@ -185,4 +185,4 @@ def _label(search: QualitySearch) -> str:
 
 
 def _number(search: QualitySearch, number: float) -> str:
-    return numbers.fixed(number, facts.metric_style(search.metric).digits)
+    return facts.metric_style(search.metric).score(number)

@@ -122,12 +122,11 @@ def _figures(report: Report) -> list[KeyFigure]:
     found = facts.comparison(variant, facts.primary_metric(report))
     if found is not None:
         style = facts.metric_style(found.metric)
-        bounds = numbers.interval(found.interval, style.digits, sign=True)
         figures.append(
             KeyFigure(
                 f"{style.label} against dense",
-                numbers.fixed(found.difference, style.digits, sign=True),
-                f"{bounds}, {facts.JUDGMENT_WORDS[facts.judge(found)]}",
+                style.difference(found.difference),
+                f"{style.interval(found.interval)}, {facts.JUDGMENT_WORDS[facts.judge(found)]}",
             )
         )
     rows = facts.with_speedup(report, variant)

@@ -47,19 +47,16 @@ def speedup(timing: Timing) -> str:
 
 def change(found: Comparison) -> str:
     """`-0.31 [-0.62, +0.01]`: the difference with its interval."""
-    digits = facts.metric_style(found.metric).digits
-    bounds = numbers.interval(found.interval, digits, sign=True)
-    return f"{numbers.fixed(found.difference, digits, sign=True)} {bounds}"
+    style = facts.metric_style(found.metric)
+    return f"{style.difference(found.difference)} {style.interval(found.interval)}"
 
 
 def quality(found: Comparison) -> str:
     """`BLEU 33.90 against 34.21 (-0.31 [-0.62, +0.01], p = 0.062): no significant difference`."""
     style = facts.metric_style(found.metric)
-    unit = f" {style.unit}" if style.unit else ""
-    pruned, dense = (numbers.fixed(v, style.digits) for v in (found.pruned, found.dense))
     verdict = facts.JUDGMENT_WORDS[facts.judge(found)]
     return (
-        f"{style.label} {pruned}{unit} against {dense}{unit} "
+        f"{style.label} {style.with_unit(found.pruned)} against {style.with_unit(found.dense)} "
         f"({change(found)}, {numbers.p_equation(found.p_value)}): {verdict}"
     )
 

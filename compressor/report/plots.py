@@ -193,8 +193,8 @@ def _draw_quality(report: Report, panels: Sequence[_Panel]) -> Figure:
         axes.set_xlabel(panel.label)
         axes.set_title(panel.note, loc="left", fontsize=9)
         axes.margins(x=0.12, y=0.15)
-    axes_of[0].set_ylabel(f"{style.label} ({style.unit})" if style.unit else style.label)
-    named = f"{looks[report.dense.name].name} ({numbers.fixed(dense, style.digits)})"
+    axes_of[0].set_ylabel(style.title)
+    named = f"{looks[report.dense.name].name} ({style.score(dense)})"
     _legend(figure, lines, [*(looks[variant.name].name for variant in shown), named])
     return figure
 

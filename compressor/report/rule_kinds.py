@@ -172,9 +172,7 @@ class MaxDropRule(Rule):
         bounds, rows, enough = self._bounds(report, variant, difference)
         verdict = judge(difference, bounds, self._is_met)
         style = facts.metric_style(self.metric)
-        score, reference, lost = (
-            numbers.fixed(number, style.digits) for number in (pruned, dense, -difference)
-        )
+        score, reference, lost = map(style.score, (pruned, dense, -difference))
         drops = None if bounds is None else (-bounds[1], -bounds[0])
         interval = "" if drops is None else f" {numbers.interval(drops, style.digits)}"
         message = (

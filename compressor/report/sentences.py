@@ -221,9 +221,7 @@ def _quality(variant: Variant, metric: str | None) -> str:
     if metric is None or variant.quality is None:
         return "quality not measured"
     style = facts.metric_style(metric)
-    unit = f" {style.unit}" if style.unit else ""
-    alone = numbers.fixed(facts.value(variant, metric), style.digits)
-    return f"{style.label} {alone}{unit}, not compared with dense"
+    return f"{style.label} {style.with_unit(facts.value(variant, metric))}, not compared with dense"
 
 
 def in_short(report: Report, variant: Variant) -> str | None:

@@ -66,11 +66,11 @@ def _size_table(report: Report) -> str:
 def _quality_cell(model: Variant, metric: str | None) -> str:
     if metric is None:
         return "not measured"
-    digits = facts.metric_style(metric).digits
+    style = facts.metric_style(metric)
     found = facts.comparison(model, metric)
     if found is None:
-        return numbers.fixed(facts.value(model, metric), digits)
-    return f"{numbers.fixed(found.pruned, digits)} ({phrases.change(found)})"
+        return style.score(facts.value(model, metric))
+    return f"{style.score(found.pruned)} ({phrases.change(found)})"
 
 
 def _speed_tables(report: Report) -> Iterator[str]:

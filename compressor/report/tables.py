@@ -43,28 +43,28 @@ def quality(report: Report) -> ReportTable | None:
 def _quality_rows(report: Report, model: Variant, metric: str) -> Iterator[tuple[str, ...]]:
     """A row against dense, and one against the float32 model for another precision of it."""
     style = facts.metric_style(metric)
-    label = f"{style.label} ({style.unit})" if style.unit else style.label
     compared = facts.comparison(model, metric)
     score = facts.value(model, metric)
     if score is None and compared is not None:
         score = compared.pruned
-    start = (model.name, label, numbers.fixed(score, style.digits))
+    start = (model.name, style.title, style.score(score))
     if model is report.dense:
         yield (*start, "", "", "", "", "reference")
     elif compared is None:
         missing = "not measured" if score is None else "not compared"
         yield (*start, "", *[numbers.ABSENT] * 3, missing)
     else:
-        yield (*start, report.dense.name, *_difference(compared, style.digits))
+        yield (*start, report.dense.name, *_difference(compared))
     for compared in model.base_comparisons:
         if compared.metric == metric:
-            yield (*start, model.base, *_difference(compared, style.digits))
+            yield (*start, model.base, *_difference(compared))
 
 
-def _difference(compared: Comparison, digits: int) -> tuple[str, ...]:
+def _difference(compared: Comparison) -> tuple[str, ...]:
+    style = facts.metric_style(compared.metric)
     return (
-        numbers.fixed(compared.difference, digits, sign=True),
-        numbers.interval(compared.interval, digits, sign=True),
+        style.difference(compared.difference),
+        style.interval(compared.interval),
         numbers.p_value(compared.p_value),
         facts.JUDGMENT_WORDS[facts.judge(compared)],
     )

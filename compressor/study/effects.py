@@ -72,8 +72,7 @@ class MetricText:
     @property
     def label(self) -> str:
         """`BLEU`, `accuracy (%)`."""
-        style = metric_style(self.metric)
-        return f"{style.label} ({style.unit})" if style.unit else style.label
+        return metric_style(self.metric).title
 
     @property
     def unit(self) -> str:
@@ -82,13 +81,13 @@ class MetricText:
         return f"points of {style.label}" if style.unit == "%" else style.label
 
     def value(self, value: float) -> str:
-        return numbers.fixed(value, metric_style(self.metric).digits)
+        return metric_style(self.metric).score(value)
 
     def change(self, value: float) -> str:
-        return numbers.fixed(value, metric_style(self.metric).digits, sign=True)
+        return metric_style(self.metric).difference(value)
 
     def interval(self, bounds: tuple[float, float]) -> str:
-        return numbers.interval(bounds, metric_style(self.metric).digits, sign=True)
+        return metric_style(self.metric).interval(bounds)
 
     def cells(self, test: Corrected, mark: str = "") -> Cells:
         """Change, interval and the three p-values, without correction, by BH and by Holm."""
