@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -229,24 +229,16 @@ def emptied_layers(variant: Variant) -> list[str]:
     return found
 
 
-@dataclass(frozen=True)
-class Left:
-    """How much is left of models, by the measure that tells most about them.
+def left(variants: Sequence[Variant]) -> tuple[str, dict[str, float]]:
+    """How much is left of models: of heads, or of multiply-adds where one lost neurons.
 
-    Args:
-        label: what is kept, for an axis.
-        share: of a model, 0 to 1.
+    Returns:
+        What it is the share of, and the share (0 to 1) by name.
     """
-
-    label: str
-    share: Callable[[Variant], float]
-
-
-def left(variants: Sequence[Variant]) -> Left:
-    """The share of heads; of multiply-adds where a variant lost neurons."""
     if any(map(lost_neurons, variants)):
-        return Left("multiply-adds", lambda variant: variant.macs_share)
-    return Left("heads kept", lambda variant: kept(variant, "heads") / total(variant, "heads"))
+        return "multiply-adds", {variant.name: variant.macs_share for variant in variants}
+    heads = {v.name: kept(v, "heads") / total(v, "heads") for v in variants}
+    return "heads kept", heads
 
 
 def metrics(report: Report) -> list[str]:
@@ -359,13 +351,13 @@ def headline(report: Report) -> Variant | None:
     """
     metric = primary_metric(report)
     failed = {outcome.variant for outcome in report.gate if not outcome.met}
-    size = left(delivered(report))
+    _, size = left(delivered(report))
 
     def rank(variant: Variant) -> tuple[bool, bool, float]:
         compared = comparison(variant, metric)
         if compared is not None and judge(compared) == "worse":
             return variant.name in failed, True, -compared.difference
-        return variant.name in failed, False, size.share(variant)
+        return variant.name in failed, False, size[variant.name]
 
     return min(delivered(report), key=rank, default=None)
 

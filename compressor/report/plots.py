@@ -231,10 +231,10 @@ def quality_figure(report: Report) -> Figure | None:
     compared = [variant for variant in report.variants if facts.comparison(variant, metric)]
     if len(compared) < 2:
         return None
-    left = facts.left(compared)
-    at = {variant.name: (100 * left.share(variant), None) for variant in compared}
+    label, left = facts.left(compared)
+    at = {name: (100 * share, None) for name, share in left.items()}
     note = "bars: 95% interval of the difference from dense"
-    return _draw_quality(report, [_Panel(f"{left.label} (%)", note, {**at})])
+    return _draw_quality(report, [_Panel(f"{label} (%)", note, {**at})])
 
 
 def throughput_figure(report: Report) -> Figure | None:

@@ -16,35 +16,17 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from compressor.errors import InputError, UsageError, did_you_mean
 from compressor.evaluation import METRICS, rows_to_settle, scaled_rows
 from compressor.report import facts, numbers, phrases
 from compressor.report.schema import Report
-from compressor.results import Timing, Variant, Verdict
+from compressor.results import Outcome, Timing, Variant, Verdict
 from compressor.tasks import Task
 
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}"
 _Bounds = tuple[float, float] | None
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What a model shows of one rule.
-
-    Args:
-        within: whether the measured number meets the rule, whatever its interval.
-        measured, limit, interval, enough: as in `Outcome`.
-    """
-
-    verdict: Verdict
-    within: bool
-    message: str
-    measured: float
-    limit: float
-    interval: _Bounds = None
-    enough: int | None = None
 
 
 class Rule(ABC):
@@ -92,12 +74,25 @@ class Rule(ABC):
         """Raise `UsageError` if models of a task cannot meet the rule."""
 
     @abstractmethod
-    def check(self, report: Report, variant: Variant) -> Finding:
-        """What `variant` shows of the rule.
+    def check(self, report: Report, variant: Variant) -> tuple[Outcome, bool]:
+        """What `variant` shows of the rule, and whether the number measured alone meets it.
+
+        Of an inconclusive rule, `met` says nothing yet.
 
         Raises:
             InputError: the report lacks the numbers that the rule needs.
         """
+
+    def outcome(self, variant: Variant, verdict: Verdict, message: str, **numbers: Any) -> Outcome:
+        """The rule's outcome for a variant."""
+        return Outcome(
+            rule=self.name,
+            variant=variant.name,
+            met=verdict == "passed",
+            verdict=verdict,
+            message=message,
+            **numbers,
+        )
 
     def not_measured(self, variant: Variant, what: str, held: Iterable[str]) -> InputError:
         """The error about numbers that the report lacks, with those it holds."""
@@ -166,7 +161,7 @@ class MaxDropRule(Rule):
                 id="metric-of-another-task",
             )
 
-    def check(self, report: Report, variant: Variant) -> Finding:
+    def check(self, report: Report, variant: Variant) -> tuple[Outcome, bool]:
         dense, pruned = self._scores(report, variant)
         difference = pruned - dense
         bounds, rows, enough = self._bounds(report, variant, difference)
@@ -181,8 +176,11 @@ class MaxDropRule(Rule):
         )
         if verdict == "inconclusive":
             message += _settled_by(enough, f"test rows instead of {rows:,}", bounds)
-        within = self._is_met(difference)
-        return Finding(verdict, within, message, -difference, self.value, drops, enough)
+        outcome = self.outcome(
+            variant, verdict, message,
+            measured=-difference, limit=self.value, interval=drops, enough=enough,
+        )  # fmt: skip
+        return outcome, self._is_met(difference)
 
     def _is_met(self, difference: float) -> bool:
         return -difference <= self.value + facts.ROUNDING  # false for NaN
@@ -246,7 +244,7 @@ class MinSpeedupRule(Rule):
     def subject(self) -> object:
         return self.batch_size
 
-    def check(self, report: Report, variant: Variant) -> Finding:
+    def check(self, report: Report, variant: Variant) -> tuple[Outcome, bool]:
         rows = self._speedups(report, variant)
         verdicts = [judge(ratio, row.speedup_interval, self._is_met) for row, ratio in rows]
         worst = worst_of(verdicts)
@@ -261,8 +259,11 @@ class MinSpeedupRule(Rule):
             enough = self._runs_to_settle(row, ratio)
             what = f"timed batches instead of {row.runs:,} (--bench-seconds)"
             message += _settled_by(enough, what, row.speedup_interval)
-        within = all(self._is_met(ratio) for _, ratio in rows)
-        return Finding(worst, within, message, ratio, self.ratio, row.speedup_interval, enough)
+        outcome = self.outcome(
+            variant, worst, message,
+            measured=ratio, limit=self.ratio, interval=row.speedup_interval, enough=enough,
+        )  # fmt: skip
+        return outcome, all(self._is_met(ratio) for _, ratio in rows)
 
     def _is_met(self, ratio: float) -> bool:
         return ratio >= self.ratio - facts.ROUNDING
@@ -304,13 +305,15 @@ class LargestRule(Rule):
     def number(self, report: Report, variant: Variant) -> float:
         """What the rule limits, on the scale of `value`."""
 
-    def check(self, report: Report, variant: Variant) -> Finding:
+    def check(self, report: Report, variant: Variant) -> tuple[Outcome, bool]:
         found = self.number(report, variant)
         within = found <= self.value + facts.ROUNDING  # false for NaN
         message = (
             f"{self.what} {found:.4g}{self.unit}, at most {self.value:.15g}{self.unit} allowed"
         )
-        return Finding("passed" if within else "failed", within, message, found, self.value)
+        verdict: Verdict = "passed" if within else "failed"
+        outcome = self.outcome(variant, verdict, message, measured=found, limit=self.value)
+        return outcome, within
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from compressor.errors import InputError, UsageError
 from compressor.report import facts
-from compressor.report.rule_kinds import RULE_KINDS, Finding, Rule
+from compressor.report.rule_kinds import RULE_KINDS, Rule
 from compressor.report.schema import Report
-from compressor.results import Inconclusive, Outcome, Variant
+from compressor.results import Inconclusive, Outcome
 
 
 def parse_rules(options: Mapping[str, object]) -> list[Rule]:
@@ -68,28 +68,15 @@ def check(
                 "are marked as the default; give the report of a run",
                 id="report-without-default",
             )
-    return [
-        _outcome(rule, variant, rule.check(report, variant), inconclusive)
-        for variant in facts.delivered(report)
-        for rule in rules
-    ]
-
-
-def _outcome(rule: Rule, variant: Variant, found: Finding, inconclusive: Inconclusive) -> Outcome:
-    met = found.verdict == "passed"
-    if found.verdict == "inconclusive":
-        met = inconclusive == "pass" or (inconclusive == "measured" and found.within)
-    return Outcome(
-        rule=rule.name,
-        variant=variant.name,
-        met=met,
-        message=found.message,
-        verdict=found.verdict,
-        measured=found.measured,
-        interval=found.interval,
-        limit=found.limit,
-        enough=found.enough,
-    )
+    outcomes = []
+    for variant in facts.delivered(report):
+        for rule in rules:
+            outcome, within = rule.check(report, variant)
+            if outcome.verdict == "inconclusive":
+                met = inconclusive == "pass" or (inconclusive == "measured" and within)
+                outcome = outcome.model_copy(update={"met": met})
+            outcomes.append(outcome)
+    return outcomes
 
 
 def exit_status(outcomes: Sequence[Outcome]) -> int:

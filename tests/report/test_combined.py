@@ -59,15 +59,11 @@ def test_scores_that_all_variants_share_stand_once_in_the_report():
     scoring, variants = share_scoring([*same, precision])
     assert scoring == report.scoring
     assert all(variant.scoring is None for variant in variants)
-    apart = scored_apart().variants
-    assert share_scoring(apart) == (None, apart)
-
-
-def test_a_report_without_scores_of_its_variants_falls_back_to_its_own():
-    report = translator_report()
     own = only(report, report.variants[1])
     assert own.scoring == report.scoring
     assert dict(tables.origin(own).rows)["Scoring signature"] == report.scoring.signature
+    apart = scored_apart().variants
+    assert share_scoring(apart) == (None, apart)
 
 
 def two_runs() -> tuple[Report, Report]:

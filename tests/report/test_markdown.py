@@ -149,24 +149,17 @@ def test_card_is_about_one_variant_and_shows_its_numbers():
     assert report.test.sha256 in data
 
 
-def test_card_code_runs_the_classes_of_the_runtime():
+def test_card_opens_the_artifact_with_the_runtime_with_the_package_and_without():
     from compressor import runtime
 
-    for make, name in ((translator_report, "heads-50"), (classifier_report, "half")):
-        card = render_card(make(), name)
-        line = next(row for row in card.splitlines() if row.startswith("from compressor.runtime"))
-        cls = line.rpartition(" ")[2]
-        method = "translate" if cls == "Translator" else "classify"
-        assert callable(getattr(getattr(runtime, cls), method))
-        assert f"model.{method}([" in card
-
-
-def test_card_loads_the_checkpoint_with_and_without_this_package():
-    for make, name, auto_class in (
-        (translator_report, "heads-50", "AutoModelForSeq2SeqLM"),
-        (classifier_report, "half", "AutoModelForSequenceClassification"),
+    for make, name, method, auto_class in (
+        (translator_report, "heads-50", "translate", "AutoModelForSeq2SeqLM"),
+        (classifier_report, "half", "classify", "AutoModelForSequenceClassification"),
     ):
         card = render_card(make(), name)
+        line = next(row for row in card.splitlines() if row.startswith("from compressor.runtime"))
+        assert callable(getattr(getattr(runtime, line.rpartition(" ")[2]), method))
+        assert f"model.{method}([" in card
         assert 'compressor.load(".")' in card
         assert f'{auto_class}.from_pretrained(".", trust_remote_code=True)' in card
 

@@ -16,6 +16,7 @@ from tests.helpers.report_samples import (
     MAKERS,
     classifier_report,
     hostile_report,
+    mixed_report,
     translator_report,
 )
 
@@ -120,10 +121,18 @@ def test_sentences_and_sections_are_there(pages, make):
     assert [len(page.find(tag)) for tag in ("h1", "h2")] == [1, len(wanted)]
 
 
+def figures(pages: dict[str, str], make) -> list[list[str]]:
+    boxes = tree(pages, make).find("dl")[0].children
+    return [[part.text for part in box.children] for box in boxes]
+
+
 def test_key_figures_are_of_the_leading_variant(pages):
-    page = tree(pages, translator_report)
-    figures = [[part.text for part in box.children] for box in page.find("dl")[0].children]
-    assert figures == [
+    assert figures(pages, mixed_report)[:3] == [
+        ["Heads kept", "72 of 144", "50%"],
+        ["Neurons kept", "416 of 768", "54%"],
+        ["Multiply-adds", "52%", "of dense"],
+    ]
+    assert figures(pages, translator_report) == [
         ["Heads kept", "72 of 144", "50%"],
         ["BLEU against dense", "-0.31", "[-0.62, +0.01], no significant difference"],
         ["Speed-up at batch 1", "0.99", "[0.97, 1.01], limit 1.11: does not pay"],
@@ -171,11 +180,8 @@ def test_head_maps_tell_the_exact_score_and_shade_by_fifths(pages):
             assert classes[1] == f"shade-{5 * ordered.index(score) // 144}"
             kept += 1
     assert kept == 108
-
-
-def test_heads_without_scores_are_not_shaded(pages):
-    cells = heads(tree(pages, classifier_report)).values()
-    assert {" ".join(classes) for _, classes in cells} == {"kept unscored", "removed"}
+    unscored = heads(tree(pages, classifier_report)).values()
+    assert {" ".join(classes) for _, classes in unscored} == {"kept unscored", "removed"}
 
 
 def test_scores_that_are_not_finite_are_named_but_not_shaded():

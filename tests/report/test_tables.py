@@ -127,6 +127,7 @@ def test_summary_is_strict_json_with_full_precision():
     data = json.loads(json.dumps(summary.summary(report), allow_nan=False))
     half = data["variants"][1]
     assert half["heads_kept"] == 72
+    assert (half["neurons_kept"], half["neurons_total"]) == (768, 768)
     assert half["comparisons"]["bleu"]["difference"] == 33.9032 - 34.2134
     assert half["comparisons"]["bleu"]["judgement"] == "no significant difference"
     assert [row["speedup"] for row in half["throughput"]] == [0.993, None, 1.151, 1.163]

@@ -44,20 +44,17 @@ def test_there_are_no_colors_and_no_markup(monkeypatch: pytest.MonkeyPatch, vari
     )
 
 
-def test_a_cell_stays_on_its_line():
-    assert shown((), ["a\nb\x1b[31m", "1"]) == "a b [31m  1"
-
-
-def test_wide_characters_take_two_columns():
-    assert shown((), ["翻訳", "1"], ["abcd", "2"]) == "翻訳  1\nabcd  2"
-
-
-def test_rows_may_be_shorter_than_others():
-    assert shown((), ["a", "1"], ["b", "2", "3"]) == "a  1\nb  2  3"
-
-
-def test_a_table_of_nothing_is_empty():
-    assert shown(()) == ""
+@pytest.mark.parametrize(
+    ("rows", "text"),
+    [
+        ([["a\nb\x1b[31m", "1"]], "a b [31m  1"),  # a cell stays on its line
+        ([["翻訳", "1"], ["abcd", "2"]], "翻訳  1\nabcd  2"),  # wide characters take two columns
+        ([["a", "1"], ["b", "2", "3"]], "a  1\nb  2  3"),  # rows may be shorter than others
+        ([], ""),
+    ],
+)
+def test_cells_without_titles(rows, text):
+    assert shown((), *rows) == text
 
 
 def test_timings_are_shown_with_speed_up_interval_and_limit():
