@@ -7,7 +7,7 @@ from typing import Any
 
 from compressor.errors import InputError
 from compressor.report import facts
-from compressor.report.schema import SCHEMA_VERSION, Report, Run
+from compressor.report.schema import Report, Run
 from compressor.results import Outcome, Ranking, Variant
 
 
@@ -50,7 +50,6 @@ def combine(reports: Sequence[Report]) -> Report:
         ]
     scoring, variants = share_scoring(variants)
     found = {
-        "schema_version": SCHEMA_VERSION,
         "scoring": scoring,
         "variants": variants,
         "gate": gate,
