@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from compressor.export import graphs
 from compressor.export.activation_ranges import Array, Finder, Observed, observed
 from compressor.export.attention import additive_mask, graph_attention
 from compressor.export.graphs import BATCH, SOURCE
+from compressor.export.precision_names import BASE
 from compressor.export.precisions import Compared
 from compressor.export.task_graphs import Inputs, TaskGraphs
 from compressor.export.verify import logit_check, relative_difference
@@ -21,6 +22,7 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.results import Check
 from compressor.runtime.session import open_session
+from compressor.tasks.encoder import EncoderTask
 
 MODEL = "model.onnx"
 
@@ -39,18 +41,9 @@ class EncoderGraph(nn.Module):
 
 
 class EncoderGraphs(TaskGraphs):
-    """One graph, `model`; the logits may be of anything, classes by default.
+    """One graph, `model`."""
 
-    Args:
-        answers: what `same_answers` compares, for texts.
-    """
-
-    answers: ClassVar[str] = "labels"
-
-    def same_answers(self, actual: Array, expected: Array) -> list[bool]:
-        """Whether logits [batch, outputs] answer the same, row by row."""
-        same: list[bool] = (actual.argmax(-1) == expected.argmax(-1)).tolist()
-        return same
+    task: EncoderTask
 
     def write(
         self,
@@ -83,7 +76,7 @@ class EncoderGraphs(TaskGraphs):
 
     @torch.no_grad()
     def verify(self, model: nn.Module, directory: Path, batches: Sequence[Inputs]) -> list[Check]:
-        return [logit_check(self._compared(model, directory, batches).differences)]
+        return [logit_check(self._compared(model, directory, batches, precision=BASE).differences)]
 
     def compare(
         self,
@@ -106,8 +99,8 @@ class EncoderGraphs(TaskGraphs):
             expected = model(**batch).logits.numpy()
             actual = runtime.run({name: value.numpy() for name, value in batch.items()})
             differences.append(relative_difference(actual, expected))
-            same += self.same_answers(actual, expected)
-        return Compared(runtime.precision, differences, same, self.answers, runtime.provider)
+            same += self.task.same_answers(actual, expected)
+        return Compared(runtime.precision, differences, same, self.task.answers, runtime.provider)
 
     def observe(
         self, directory: Path, artifact: Any, batches: Sequence[Mapping[str, Array]], finder: Finder

@@ -121,7 +121,7 @@ class TranslatorGraphs(TaskGraphs):
             VerificationError: a logit or a generated token differs. A token may differ where
                 PyTorch's own two best logits are closer together than the tolerance.
         """
-        runtime: Any = self.task.open(directory)
+        runtime: Any = self.task.open(directory, precision=BASE)
         differences: list[float] = []
         tokens, sentences, ties = 0, 0, 0
         for arrays, answers, expected, actual in _along_greedy(model, runtime, batches):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import UsageError
 from compressor.model.architectures import architecture_of
@@ -25,6 +25,8 @@ from compressor.tasks.rows import Rows, RowTexts
 from compressor.tasks.tables import read_table
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor, nn
 
 # Columns with these names are taken before the first two.
@@ -33,10 +35,16 @@ _LABEL_COLUMN = "label"
 
 
 class EncoderTask(Task):
-    """One text, or a pair, with one label: a class, a number, …"""
+    """One text, or a pair, with one label: a class, a number, …
 
+    Args:
+        answers: what `same_answers` compares, for texts.
+    """
+
+    answers: ClassVar[str]
     auto_class = "AutoModelForSequenceClassification"
     columns = ("text_column", "text_pair_column", "label_column")
+    exporter = "compressor.export.encoder:EncoderGraphs"
 
     @abstractmethod
     def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
@@ -176,3 +184,9 @@ class EncoderTask(Task):
     @abstractmethod
     def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
         """What logits [batch, outputs] answer, as targets of rows."""
+
+    @abstractmethod
+    def same_answers(
+        self, actual: NDArray[np.float32], expected: NDArray[np.float32]
+    ) -> list[bool]:
+        """Whether two arrays of logits [rows, outputs] answer the same, row by row."""

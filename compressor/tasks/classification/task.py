@@ -12,6 +12,8 @@ from compressor.tasks.encoder import EncoderTask
 from compressor.tasks.rows import Rows
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor, nn
 
     from compressor.runtime import Classifier
@@ -23,9 +25,9 @@ class Classification(EncoderTask):
     name = "classification"
     metrics = ("accuracy", "macro_f1", "mcc")
     runtime = "compressor.runtime:Classifier"
-    exporter = "compressor.export.encoder:EncoderGraphs"
     pipeline_tag = "text-classification"
     usage = 'print(model.classify(["First text.", "Second one."]))'
+    answers = "labels"
     learning_rate = 5e-5
     hidden_weight = 1.0
 
@@ -76,6 +78,12 @@ class Classification(EncoderTask):
         """Names of the most probable classes."""
         names = self.label_names(model.config)
         return [names[label] for label in logits.argmax(-1).tolist()]
+
+    def same_answers(
+        self, actual: NDArray[np.float32], expected: NDArray[np.float32]
+    ) -> list[bool]:
+        same: list[bool] = (actual.argmax(-1) == expected.argmax(-1)).tolist()
+        return same
 
     def answer(
         self,

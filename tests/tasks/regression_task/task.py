@@ -1,0 +1,68 @@
+"""What the program asks of a task, for regression on one text column."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from compressor.errors import InputError
+from compressor.tasks.encoder import EncoderTask
+from compressor.tasks.rows import Rows
+
+
+class Regression(EncoderTask):
+    """A number for each text; the loss is half the squared error."""
+
+    name = "regression"
+    metrics = ("spearman",)
+    columns = ("text_column", "label_column")
+    runtime = "tests.tasks.regression_task.runtime:Regressor"
+    pipeline_tag = "text-classification"  # the hub has no tag of its own
+    usage = 'print(model.numbers(["First text.", "Second one."]))'
+    answers = "numbers"
+    learning_rate = 5e-5
+    hidden_weight = 1.0
+
+    def require(self, config: Any, where: Path) -> None:
+        if config.num_labels != 1:
+            raise InputError(f"{where} has {config.num_labels} outputs", id="not-a-regressor")
+
+    def head(self, config: Any, width: int) -> tuple[tuple[int, int], ...]:
+        return (width, width), (width, 1)
+
+    def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
+        def read(cell: str, where: str) -> str:
+            try:
+                return str(float(cell))
+            except ValueError:
+                raise InputError(f"{where}: {cell!r} is not a number", id="not-a-number") from None
+
+        return read
+
+    def label_values(self, rows: Rows) -> list[float]:
+        return [float(target) for target in rows.targets]
+
+    def loss(self, model: Any, batch: Any) -> Any:
+        logits = self.logits(model, batch)[:, 0]
+        return (logits - batch["labels"].to(logits)).square().sum() / 2
+
+    def answers_of(self, logits: Any, model: Any) -> list[str]:
+        return [str(value) for value in logits[:, 0].tolist()]
+
+    def same_answers(self, actual: Any, expected: Any) -> list[bool]:
+        pairs = zip(actual[:, 0].tolist(), expected[:, 0].tolist(), strict=True)
+        return [math.isclose(a, b, abs_tol=0.05) for a, b in pairs]
+
+    def answer(
+        self,
+        runtime: Any,
+        sources: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        num_beams: int | None = None,
+    ) -> list[str]:
+        return [str(number) for number in runtime.numbers(sources)]
+
+
+TASK = Regression()

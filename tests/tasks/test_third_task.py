@@ -1,0 +1,125 @@
+"""A task that the package does not know, registered from outside, through the whole program."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from compressor.errors import InputError, UsageError
+from compressor.evaluation import METRICS, compare, score_answers
+from compressor.report.schema import load_report
+from compressor.runtime.artifact import ARTIFACTS
+from compressor.tasks import TASKS
+from tests.helpers import toy
+from tests.helpers.command_line import invoke
+from tests.helpers.errors import raises
+from tests.helpers.tiny import tiny_model, word_tokenizer
+from tests.tasks import regression_task
+from tests.tasks.regression_task.runtime import Regressor
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    """The task is known to the tests of this file alone."""
+    for table in (TASKS, METRICS):
+        monkeypatch.setattr(table, "_rows", dict(table._rows))
+    monkeypatch.setitem(ARTIFACTS, "regression", ARTIFACTS["regression"])
+    regression_task.register()
+
+
+def regressor(directory: Path) -> Path:
+    model: Any = tiny_model("bert")
+    model.config.num_labels, model.config.problem_type = 1, "regression"
+    model = type(model)(model.config).eval()
+    model.save_pretrained(directory)
+    word_tokenizer().save_pretrained(directory)
+    return directory
+
+
+def rows(path: Path, seed: int) -> Path:
+    rng = random.Random(seed)
+    lines = [f"{toy.sentence(rng)}\t{rng.gauss(0, 1):.3f}" for _ in range(24)]
+    path.write_text("\n".join(["text\tscore", *lines]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.slow
+def test_run_gate_verify_bench_and_report(tmp_path, capsys):
+    model, out = regressor(tmp_path / "model"), tmp_path / "out"
+    calibration, test = rows(tmp_path / "calibration.tsv", 0), rows(tmp_path / "test.tsv", 1)
+    invoke(
+        "run", "-m", model, "--task", "regression", "--calibration", calibration, "--test", test,
+        "--label-column", "score", "--keep", "0.5", "--precision", "fp32,int8", "-o", out,
+        "-b", "2", "--bench-seconds", "0.05", "--resamples", "100", "--device", "cpu",
+        "--recover", "reconstruct", "--max-metric-drop", "spearman=2"
+    )  # fmt: skip
+    report = load_report(out / "report.json")
+    variant = next(x for x in report.variants if x.precision == "fp32")
+    assert report.task == "regression"
+    assert {check.name for check in variant.checks} >= {"ONNX equals PyTorch"}
+    assert [outcome.met for outcome in report.gate] == [True]
+    # What is measured is what the artifact answers, by SciPy.
+    table = [line.split("\t") for line in test.read_text(encoding="utf-8").splitlines()[1:]]
+    texts, right = [row[0] for row in table], [float(row[1]) for row in table]
+    answers = Regressor(out, precision="fp32").numbers(texts)
+    expected = spearmanr(answers, right).statistic
+    assert variant.quality.metrics["spearman"] == pytest.approx(expected, abs=1e-9)
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "from tests.tasks.regression_task.runtime import Regressor" in card
+    assert "tokens are source tokens" in (out / "report.md").read_text(encoding="utf-8")
+
+    capsys.readouterr()
+    invoke("gate", out / "report.json", "--max-metric-drop", "spearman=2")
+    invoke("verify", out)
+    invoke("report", out / "report.json", "-o", tmp_path / "reports")
+    assert "Spearman" in (tmp_path / "reports" / "report.md").read_text(encoding="utf-8")
+    capsys.readouterr()
+    invoke(
+        "bench", out / ".compress" / "dense", out, "--test", test, "--label-column", "score",
+        "-b", "2", "--bench-seconds", "0.05", "--precision", "fp32", "--json",
+    )  # fmt: skip
+    timed = json.loads(capsys.readouterr().out)
+    assert all(row["peak_memory_mib"] > 10 for row in timed["rows"])
+    invoke("evaluate", out / ".compress" / "dense", out, "--test", test, "--label-column", "score")
+    assert "spearman" in capsys.readouterr().out.lower()
+
+
+def test_what_other_tasks_have_is_refused(tmp_path):
+    model, data = regressor(tmp_path / "model"), rows(tmp_path / "rows.tsv", 0)
+    given = ("-m", model, "--test", data, "--keep", "0.5", "-o", tmp_path / "out")
+    given += ("--calibration", data, "--device", "cpu")
+    for option in (("--num-beams", "2"), ("--source-column", "text"), ("--target-length", "3")):
+        with raises(UsageError, "option-without-use"):
+            invoke("run", *given, "--task", "regression", *option)
+    with raises(InputError, "classifier-unsupported"):
+        invoke("run", *given)
+    with raises(UsageError, "task-of-another-model"):
+        invoke("run", *given, "--task", "translation")
+    with raises(UsageError, "task-unknown"):
+        invoke("run", *given, "--task", "regresion")
+
+
+def test_draws_of_its_metric_are_scipys():
+    rng = np.random.default_rng(0)
+    right = rng.integers(0, 6, 40).astype(float)  # with ties
+    dense, pruned = right + rng.normal(0, 2, 40), right + rng.normal(0, 3, 40)
+    texts = [[str(value) for value in column] for column in (dense, pruned, right)]
+
+    quality = score_answers("regression", texts[0], texts[2], None)
+    assert quality.metrics["spearman"] == pytest.approx(spearmanr(dense, right).statistic)
+    (found,) = compare("regression", *texts, resamples=50, seed=3)
+
+    drawn = np.random.default_rng(3).integers(40, size=(50, 40))
+    differences = [
+        spearmanr(pruned[rows], right[rows]).statistic
+        - spearmanr(dense[rows], right[rows]).statistic
+        for rows in drawn
+    ]
+    assert found.interval == pytest.approx(np.quantile(differences, [0.025, 0.975]))
+    assert found.discordant is None
