@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compressor.budgets.units import HEADS, select
 from compressor.model.sublayers import Mask, Scores
@@ -38,11 +38,14 @@ class Point:
     removed: int
     of: int
     effect: Effect
-    recovery: str
+    recovery: str = ""
 
     @property
     def is_worse(self) -> bool:
         return self.effect.difference < 0 and self.effect.is_significant
+
+    def to_json(self) -> dict[str, Any]:
+        return {"removed": self.removed, "of": self.of, **asdict(self.effect)}
 
 
 def study(job: Job[CurveStudy]) -> Result:
@@ -73,10 +76,7 @@ def study(job: Job[CurveStudy]) -> Result:
         "recover": repaired or "none",
         "resamples": job.request.evaluation.resamples,
         "lines": {
-            pool: [
-                {"removed": x.removed, "of": x.of, **asdict(x.effect), "recovery": x.recovery}
-                for x in points
-            ]
+            pool: [point.to_json() | {"recovery": point.recovery} for point in points]
             for pool, points in lines.items()
         },
     }

@@ -61,12 +61,11 @@ class Stop:
     ranking: HeadRanking
 
     def to_json(self) -> dict[str, Any]:
-        points = [{"removed": x.removed, "of": x.of, **asdict(x.effect)} for x in self.points]
         return {
             "name": self.name,
             "directory": self.directory,
             "scores": dict(self.scores.values),
-            "points": points,
+            "points": [point.to_json() for point in self.points],
             **asdict(self.ranking),
         }
 
@@ -124,12 +123,7 @@ def _measure(job: Job[TrainingStudy], number: int, name: str) -> tuple[Scores, l
         dense = answer(job, checkpoint, batches)
         full = Mask.full(checkpoint.attention)
         return [
-            Point(
-                removed,
-                full.total(),
-                judge(job, dense, answer(job, checkpoint, batches, mask)),
-                recovery="",
-            )
+            Point(removed, full.total(), judge(job, dense, answer(job, checkpoint, batches, mask)))
             for removed, mask in removals(scores, full, HEADS, percentages)
         ]
 
