@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,9 +13,7 @@ from compressor.errors import UsageError
 from compressor.request.recipe import GateRequest, build_gate
 
 if TYPE_CHECKING:
-    from compressor.report.rule_kinds import Rule
     from compressor.report.schema import Report
-    from compressor.results import Inconclusive
 
 
 @o.command(GateRequest)
@@ -50,9 +47,11 @@ def gate(
 
     A rule on what is measured is passed or failed when its whole confidence interval says so.
     """
+    from compressor.report.baseline import compare_reports
+    from compressor.report.baseline import outcomes as regressions
     from compressor.report.gate_text import change_line, outcome_line
     from compressor.report.rule_kinds import MaxDropRule
-    from compressor.report.rules import exit_status
+    from compressor.report.rules import check, exit_status
     from compressor.report.schema import load_report
     from compressor.report.summary import gate_summary
     from compressor.request.validate import gate_rules
@@ -70,7 +69,12 @@ def gate(
     reports = [report] if baseline is None else [report, baseline]
     for path in reports if request.verify else ():
         require_unchanged_report(path)
-    judged = _judged(rules, request.gate.inconclusive, *map(load_report, reports))
+    current, *earlier = map(load_report, reports)
+    outcomes, changes = check(current, rules, request.gate.inconclusive), []
+    for before in earlier:
+        outcomes += regressions(current, before)
+        changes = compare_reports(current, before)
+    judged = current.model_copy(update={"gate": outcomes, "changes": changes})
     _write(judged, junit, ci)
     lines = [*map(outcome_line, judged.gate), *map(change_line, judged.changes)]
     facts = gate_summary(judged)
@@ -89,24 +93,6 @@ def _require_outputs(junit: Path | None, ci: Path | None) -> None:
     if ci is not None:
         require_directory(ci, "--ci")
         require_replaceable(ci, ci_formats(), "--ci")
-
-
-def _judged(
-    rules: Sequence[Rule],
-    inconclusive: Inconclusive,
-    report: Report,
-    earlier: Report | None = None,
-) -> Report:
-    """The report with the outcomes of the rules, and with what changed since an earlier one."""
-    from compressor.report import baseline
-    from compressor.report.rules import check
-
-    outcomes = check(report, rules, inconclusive)
-    if earlier is None:
-        return report.model_copy(update={"gate": outcomes, "changes": []})
-    outcomes += baseline.outcomes(report, earlier)
-    changes = baseline.compare_reports(report, earlier)
-    return report.model_copy(update={"gate": outcomes, "changes": changes})
 
 
 def _write(judged: Report, junit: Path | None, ci: Path | None) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from compressor.commands import options as o
 from compressor.commands.console import console
-from compressor.errors import InputError, UsageError
+from compressor.errors import UsageError
 from compressor.request.recipe import ScoreRequest
 
 if TYPE_CHECKING:
@@ -74,18 +74,11 @@ def _shown(scores: Scores) -> list[str]:
 
 def _require_outputs(output: Path, plot: Path | None) -> None:
     """Refuse, before anything is computed, to write where another file is."""
-    from compressor.pipeline.scores_file import read_scores
+    from compressor.pipeline.scores_file import is_scores_file
     from compressor.storage.files import require_file
     from compressor.study.compare_scores import is_comparison_plot
 
-    def is_scores(path: Path) -> bool:
-        try:
-            read_scores(path)
-        except InputError as error:
-            return error.id == "scores-version"
-        return True
-
-    require_file(output, "a scores file", is_scores)
+    require_file(output, "a scores file", is_scores_file)
     if plot is None:
         return
     if output.suffix.lower() == plot.suffix:

@@ -57,6 +57,15 @@ def read_scores(path: Path) -> Scores:
     return Scores.from_json(data)
 
 
+def is_scores_file(path: Path) -> bool:
+    """Whether a file holds scores, of this version or another."""
+    try:
+        read_scores(path)
+    except InputError as error:
+        return error.id == "scores-version"
+    return True
+
+
 def require_weights(scores: Scores, model: ModelSection) -> None:
     """Check that scores are of the model that is to be pruned by them.
 
