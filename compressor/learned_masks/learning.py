@@ -6,7 +6,6 @@ import copy
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -15,7 +14,7 @@ from torch import nn
 from compressor.budgets.units import NEURONS
 from compressor.learned_masks.base import Gates, distance_from_hard
 from compressor.learned_masks.method import Learned, LearnedMask, LearningJob
-from compressor.learned_masks.problem import FitWeights, GatedModel, LearnGates
+from compressor.learned_masks.problem import GatedModel, LearnGates
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.training.data import TrainingRows, hold_out
 from compressor.training.loop import Problem, Schedule, train
@@ -25,18 +24,6 @@ from compressor.training.state import Trained
 FITTING = 0.25
 # Relative change of the loss by making the gates hard, above which the report mentions it.
 _NOTABLE = 0.05
-
-
-@dataclass(frozen=True)
-class _Hardening:
-    """What turning the relaxed gates into a hard mask changed."""
-
-    relaxed_loss: float
-    hard_loss: float
-    largest: float
-    mean: float
-    reached: bool
-    kept_all: bool  # with a penalty
 
 
 def run(method: LearnedMask, gates: Gates, job: LearningJob) -> Learned:
@@ -60,25 +47,23 @@ def run(method: LearnedMask, gates: Gates, job: LearningJob) -> Learned:
     with _model(method, job) as model:
         gated = GatedModel(model, gates.layout, method, job, job.task.batches(held, job.model))
         trained = fit(LearnGates(gated, gates), gate_epochs, job.state)
-        hardened = _harden(gated, gates, trained, gate_epochs)
+        hard_loss, hardened = _harden(gated, gates, trained, gate_epochs)
         mask, fitted = gates.mask(), None
         if gated.parameters:
             before = {name: tensor.detach().clone() for name, tensor in gated.tensors().items()}
-            state = job.state and job.state.with_name(f"{job.state.stem}-fit{job.state.suffix}")
-            fitted = fit(FitWeights(gated, mask), weight_epochs, state)
-            if fitted.best is None or fitted.best >= hardened.hard_loss:
-                gated.restore(before)  # they were better
+            state = job.state and job.state.with_stem(f"{job.state.stem}-fit")
+            gated.gates = gates.layout.flat(mask)
+            fitted = fit(gated, weight_epochs, state)
+            if fitted.best is not None and fitted.best < hard_loss:
+                hardened.append(f"{fitted.best:.4f} after fitting the weights to the mask")
+            else:
+                gated.restore(before)
+                hardened.append("fitting the weights to the mask gained nothing and was dropped")
     steps = trained.steps + (0 if fitted is None else fitted.steps)
     cost = {"seconds": time.perf_counter() - began, "training_steps": float(steps)}
     values = gates.layout.score_values(gates.scores())
     signature = _signature(method, gates, gated.rate, job, len(rows))
-    text = "; ".join(
-        [
-            _describe_training(method, gated.rate, mask, trained, len(rows)),
-            *_describe_hardening(hardened, len(held)),
-            *_describe_fit(fitted, hardened),
-        ]
-    )
+    text = "; ".join([_describe(method, gated.rate, mask, trained, len(rows)), *hardened])
     return Learned(mask, Scores(values, method.name, signature, cost), model, text)
 
 
@@ -111,20 +96,28 @@ def _epochs(method: LearnedMask) -> tuple[int, int]:
     return method.epochs - fitting, fitting
 
 
-def _harden(gated: GatedModel, gates: Gates, trained: Trained, epochs: int) -> _Hardening:
+def _harden(
+    gated: GatedModel, gates: Gates, trained: Trained, epochs: int
+) -> tuple[float, list[str]]:
+    """The held-out loss with the hard mask, and what turning relaxed gates into it changed."""
     done = (trained.best_epoch or trained.history[-1]["epoch"]) / epochs
     with torch.no_grad():
         relaxed = gates.without_noise(done)
-    largest, mean = distance_from_hard(relaxed)
-    mask = gates.mask()
-    return _Hardening(
-        relaxed_loss=gated.held_out_loss(relaxed),
-        hard_loss=gated.held_out_loss(gated.layout.flat(mask)),
-        largest=largest,
-        mean=mean,
-        reached=trained.best is not None,
-        kept_all=gates.layout.keep is None and mask.count() == mask.total(),
-    )
+    mask, (largest, mean) = gates.mask(), distance_from_hard(relaxed)
+    soft, hard = gated.held_out_loss(relaxed), gated.held_out_loss(gates.layout.flat(mask))
+    rows = sum(len(batch.rows) for batch in gated.held)
+    texts = [
+        f"gates {mean:.3f} from open or closed on average, {largest:.3f} at most",
+        f"loss on {rows} held-out rows {soft:.4f} with soft gates, {hard:.4f} with the final mask",
+    ]
+    if gates.layout.keep is None and mask.count() == mask.total():
+        texts.append("no head was removed; a larger penalty removes some")
+    if trained.best is None:
+        texts.append("the gates had not settled at the wanted number of units; train longer")
+    if abs(hard - soft) > _NOTABLE * soft:
+        change = 100 * (hard / soft - 1)
+        texts.append(f"making the gates hard changed it by {change:+.0f} %: more epochs may help")
+    return hard, texts
 
 
 def _signature(method: LearnedMask, gates: Gates, rate: float, job: LearningJob, rows: int) -> str:
@@ -142,9 +135,7 @@ def _signature(method: LearnedMask, gates: Gates, rate: float, job: LearningJob,
     return "|".join(parts)
 
 
-def _describe_training(
-    method: LearnedMask, rate: float, mask: Mask, trained: Trained, rows: int
-) -> str:
+def _describe(method: LearnedMask, rate: float, mask: Mask, trained: Trained, rows: int) -> str:
     epochs = trained.history[-1]["epoch"]
     best = f", best after {trained.best_epoch}" if trained.best_epoch not in (0, epochs) else ""
     along = {"none": "", "encoder": " and the encoder's weights", "all": " and all weights"}
@@ -153,29 +144,3 @@ def _describe_training(
         f"{method.name}: gates{along[method.train_weights]}{at} learned on {rows} rows for "
         f"{epochs} epochs{best}; {mask} kept"
     )
-
-
-def _describe_hardening(hardened: _Hardening, held: int) -> Iterator[str]:
-    yield (
-        f"gates {hardened.mean:.3f} from open or closed on average, {hardened.largest:.3f} at most"
-    )
-    yield (
-        f"loss on {held} held-out rows {hardened.relaxed_loss:.4f} with soft gates, "
-        f"{hardened.hard_loss:.4f} with the final mask"
-    )
-    if hardened.kept_all:
-        yield "no head was removed; a larger penalty removes some"
-    if not hardened.reached:
-        yield "the gates had not settled at the wanted number of units; train longer"
-    if abs(hardened.hard_loss - hardened.relaxed_loss) > _NOTABLE * hardened.relaxed_loss:
-        change = 100 * (hardened.hard_loss / hardened.relaxed_loss - 1)
-        yield f"making the gates hard changed it by {change:+.0f} %: more epochs may help"
-
-
-def _describe_fit(fitted: Trained | None, hardened: _Hardening) -> Iterator[str]:
-    if fitted is None:
-        return
-    if fitted.best is not None and fitted.best < hardened.hard_loss:
-        yield f"{fitted.best:.4f} after fitting the weights to the mask"
-    else:
-        yield "fitting the weights to the mask gained nothing and was dropped"

@@ -12,7 +12,6 @@ from compressor.importance import TrainedWeights
 from compressor.learned_masks.base import Gates, distance_from_hard
 from compressor.learned_masks.layout import Layout
 from compressor.learned_masks.method import LearnedMask, LearningJob
-from compressor.model.sublayers import Mask
 from compressor.model.surgery import gated
 from compressor.tasks import Batch
 from compressor.training.loop import Problem
@@ -42,8 +41,13 @@ def trained_parameters(model: nn.Module, which: TrainedWeights) -> dict[str, nn.
     return {name: p for name, p in parameters.items() if id(p) in unshared}
 
 
-class GatedModel:
-    """The model that is trained, and the loss it has with some gates."""
+class GatedModel(Problem):
+    """The model that is trained, and the loss it has with some gates.
+
+    As a problem it is the weights alone, with the mask as it is decided.
+    """
+
+    gates: Tensor  # of the decided mask
 
     def __init__(
         self,
@@ -78,7 +82,16 @@ class GatedModel:
         for name, tensor in self.tensors().items():
             tensor.copy_(before[name])
 
-    def loss(self, batch: Batch, gates: Tensor) -> Tensor:
+    def loss(self, batch: Batch, progress: float) -> Tensor:
+        return self.loss_with(batch, self.gates)
+
+    def validate(self, progress: float) -> float:
+        return self.held_out_loss(self.gates)
+
+    def status(self) -> str:
+        return "weights on the final mask"
+
+    def loss_with(self, batch: Batch, gates: Tensor) -> Tensor:
         """Mean loss of a batch; with dropout if weights are trained, as in fine-tuning."""
         self.model.train(bool(self.parameters))
         with gated(self.model, self.layout.gated, self.layout.split(gates)):
@@ -112,7 +125,7 @@ class LearnGates(Problem):
         return self.gates.tensors() | self.gated_model.tensors()
 
     def loss(self, batch: Batch, progress: float) -> Tensor:
-        loss = self.gated_model.loss(batch, self.gates.draw(progress))
+        loss = self.gated_model.loss_with(batch, self.gates.draw(progress))
         penalty = self.gates.penalty(progress)
         return loss if penalty is None else loss + penalty
 
@@ -134,25 +147,3 @@ class LearnGates(Problem):
             f"{self.gates.status(self._progress)}, gates {mean:.3f} from open or closed "
             f"({largest:.3f} at most)"
         )
-
-
-class FitWeights(Problem):
-    """The weights alone, with the mask as it is decided."""
-
-    def __init__(self, gated_model: GatedModel, mask: Mask) -> None:
-        self.gated_model, self._gates = gated_model, gated_model.layout.flat(mask)
-
-    def groups(self) -> list[dict[str, Any]]:
-        return self.gated_model.groups()
-
-    def tensors(self) -> dict[str, Tensor]:
-        return self.gated_model.tensors()
-
-    def loss(self, batch: Batch, progress: float) -> Tensor:
-        return self.gated_model.loss(batch, self._gates)
-
-    def validate(self, progress: float) -> float:
-        return self.gated_model.held_out_loss(self._gates)
-
-    def status(self) -> str:
-        return "weights on the final mask"

@@ -21,12 +21,12 @@ from compressor.model.modes import evaluating
 from compressor.pipeline.stages import stage, weights_file
 from compressor.progress import Progress
 from compressor.recovery import Recovered, RecoveryJob, RecoveryMethod, extra_text, recover
-from compressor.recovery.text import Text, TextLines
 from compressor.recovery.translations import translate_lines
 from compressor.results import Source, Variant
 from compressor.storage.hashes import fingerprint, sha256_of
 from compressor.storage.workspace import Workspace
 from compressor.tasks import TASKS, Example, Rows, Task
+from compressor.training.text import Text, TextLines
 
 if TYPE_CHECKING:
     from torch import nn
@@ -73,7 +73,7 @@ class Repair:
             device=self.device,
             progress=lambda done, total: progress.update("repair", done, total),
             report=progress.message,
-            state=self.state and self.state / f"distill-{name}.safetensors",
+            state=self.state and self.state / f"repair-{name}.safetensors",
             text=self.text,
         )
         return recover(self.steps, job)

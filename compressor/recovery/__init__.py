@@ -21,7 +21,7 @@ from compressor.training.job import TrainingJob
 if TYPE_CHECKING:
     from torch import nn
 
-    from compressor.recovery.text import Text
+    from compressor.training.text import Text
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,7 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
             id="calibration-missing",
         )
     from compressor.model.modes import evaluating
+    from compressor.training.data import hold_out
 
     done = Recovered(job.pruned, "")
     texts = []
@@ -130,9 +131,13 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
             for model in models:
                 model.to(job.device)
             for number, method in enumerate(methods):
-                now = replace(job, pruned=done.model)
+                examples = job.examples
                 if any(later.trains for later in methods[number + 1 :]):
-                    now = _without_held_out(now)
+                    # Fitted to the rows on which a later training judges itself, a model would
+                    # look as if there were nothing left to learn.
+                    examples, _ = hold_out(examples, job.seed)
+                state = job.state and job.state.with_stem(f"{job.state.stem}-{method.name}")
+                now = replace(job, pruned=done.model, examples=examples, state=state)
                 done = method.recover(now)
                 models.append(done.model)
                 texts.append(done.text)
@@ -140,14 +145,3 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
             for model in models:
                 model.to("cpu")
     return Recovered(done.model, "; then ".join(texts))
-
-
-def _without_held_out(job: RecoveryJob) -> RecoveryJob:
-    """The job without the rows on which a later training judges itself.
-
-    A model that was fitted to those rows would look as if there were nothing left to learn.
-    """
-    from compressor.training.data import hold_out
-
-    learn, _ = hold_out(job.examples, job.seed)
-    return replace(job, examples=learn)

@@ -38,11 +38,11 @@ from torch.nn.functional import kl_div, log_softmax
 
 from compressor.recovery import Recovered, RecoveryJob
 from compressor.recovery.hidden_states import (
-    Spread,
     difference,
     find_blocks,
     observed,
     states_of,
+    variances,
 )
 from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
@@ -100,10 +100,9 @@ class Distillation(Problem):
         self.learning_rate, self.hidden = learning_rate, hidden
         self.blocks = find_blocks(job.layers) if hidden else []
         self.teacher = Teacher(job.dense, job.task, self._teacher_batches(), self.blocks)
-        spread = Spread(len(self.blocks))
-        for batch in held if hidden else ():
-            spread.add(self.teacher.answers(batch.to(job.device))[1])
-        self.variances = spread.variances()
+        self.variances = variances(
+            self.teacher.answers(batch.to(job.device))[1] for batch in (held if hidden else ())
+        )
         self._parameters = {n: p for n, p in student.named_parameters() if p.is_floating_point()}
         for parameter in self._parameters.values():
             parameter.requires_grad_(True)

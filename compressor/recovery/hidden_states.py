@@ -10,7 +10,7 @@ it; where they begin with one (mBART), before the normalization that follows the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -47,38 +47,25 @@ def states_of(
     return [stream[mask] for stream, mask in zip(streams, masks, strict=True)]
 
 
-class Spread:
+def variances(batches: Iterable[Sequence[Tensor]]) -> list[float]:
     """How far the dense model's hidden states lie from their mean, block by block.
 
-    The mean squared distance, per number; the unit in which differences between two models are
-    measured, so that a weight of them means the same for every layer of every model.
+    The mean over the width of the variance over tokens; the unit in which differences between two
+    models are measured, so that a weight of them means the same for every layer of every model. A
+    constant stream counts as 1.
 
     Args:
-        count: of blocks.
+        batches: the hidden states of each batch: [tokens, width] for each block.
     """
-
-    def __init__(self, count: int) -> None:
-        self._sums: list[Tensor | None] = [None] * count
-        self._squares = [0.0] * count
-        self._tokens = [0] * count
-
-    def add(self, states: Sequence[Tensor]) -> None:
-        """Take in the hidden states of a batch: [tokens, width] for each block."""
+    sums: list[Any] = []
+    for states in batches:
+        sums = sums or [(0, 0.0, 0)] * len(states)
         for number, found in enumerate(states):
-            values, before = found.double(), self._sums[number]
-            total = values.sum(0)
-            self._sums[number] = total if before is None else before + total
-            self._squares[number] += float(values.square().sum(0).mean())
-            self._tokens[number] += len(values)
-
-    def variances(self) -> list[float]:
-        """Mean over the width of the variance over tokens; a constant stream counts as 1."""
-        found = []
-        for total, square, tokens in zip(self._sums, self._squares, self._tokens, strict=True):
-            assert total is not None
-            variance = square / tokens - float((total / tokens).square().mean())
-            found.append(variance if variance > 0 else 1.0)
-        return found
+            values, (total, square, tokens) = found.double(), sums[number]
+            square += float(values.square().sum(0).mean())
+            sums[number] = (total + values.sum(0), square, tokens + len(values))
+    spread = [square / n - float((total / n).square().mean()) for total, square, n in sums]
+    return [variance if variance > 0 else 1.0 for variance in spread]
 
 
 def difference(
@@ -91,7 +78,7 @@ def difference(
     Args:
         states: of the pruned model, [tokens, width] for each block.
         wanted: the dense model's, of the same shapes.
-        variances: see `Spread`.
+        variances: see the function.
     """
     parts = [
         (found.float() - target.float()).square().mean() / variance

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
-from compressor.recovery.text import TextLines
+from compressor.training.text import TextLines
 
 CHUNK_ROWS = 512  # lines that are sorted by length together, and lost at most by a stop
 

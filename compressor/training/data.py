@@ -4,32 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import nn
 
 from compressor.errors import InputError
 from compressor.tasks import Batch, Example, Task
+from compressor.training.text import BLOCK_ROWS, Text
 
 HELD_OUT = 8  # rows at least
 # Rows that are read together, shuffled, and grouped by length: some megabytes of token ids.
 WINDOW_ROWS = 4096
-
-
-class StoredRows(Protocol):
-    """Rows that stay on disk, in blocks of neighbors that are read together."""
-
-    @property
-    def rows(self) -> int:
-        """How many there are."""
-
-    @property
-    def block_rows(self) -> int:
-        """How many are in every block but the last, which may have fewer."""
-
-    def read(self, blocks: Sequence[int]) -> list[Example]:
-        """The rows of some blocks, encoded."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +30,7 @@ class TrainingRows:
     task: Task
     model: nn.Module
     device: str = "cpu"
-    stored: StoredRows | None = None
+    stored: Text | None = None
 
 
 def require_enough(rows: int, least: int = 2 * HELD_OUT) -> None:
@@ -85,8 +70,8 @@ class Batches:
     def __init__(self, data: TrainingRows, batch_size: int, seed: int) -> None:
         self.data, self.batch_size, self.seed = data, batch_size, seed
         stored = data.stored
-        self._blocks = 0 if stored is None else -(-stored.rows // stored.block_rows)
-        self._per_window = 1 if stored is None else max(1, WINDOW_ROWS // stored.block_rows)
+        self._blocks = 0 if stored is None else -(-stored.rows // BLOCK_ROWS)
+        self._per_window = 1 if stored is None else max(1, WINDOW_ROWS // BLOCK_ROWS)
         self.windows = max(1, -(-self._blocks // self._per_window))
 
     def __len__(self) -> int:
@@ -147,7 +132,7 @@ class Batches:
         first, end = self._bounds(window, len(self.data.examples))
         stored = 0
         if self.data.stored is not None:
-            whole = self._per_window * self.data.stored.block_rows
+            whole = self._per_window * BLOCK_ROWS
             stored = min(whole, self.data.stored.rows - window * whole)
         return sum(-(-rows // self.batch_size) for rows in (end - first, stored))
 

@@ -176,7 +176,7 @@ def test_distillation_is_told_in_the_report(checkpoints, tmp_path):
     options = wanted(checkpoints, tmp_path, "marian", recover="reconstruct+distill")
     report = run(options, tmp_path / "out")
     assert "; then distill: " in report.variants[0].recovery
-    assert not list((tmp_path / "out/.compress").glob("distill-*"))  # only to go on from
+    assert not list((tmp_path / "out/.compress").glob("repair-*"))  # only to go on from
     assert heads_of(tmp_path / "out")["recovery"] == report.variants[0].recovery
 
 

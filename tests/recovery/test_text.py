@@ -11,11 +11,11 @@ import pytest
 
 from compressor.errors import InputError
 from compressor.recovery import RecoveryJob
-from compressor.recovery import text as text_module
-from compressor.recovery.text import BLOCK_ROWS, Text, TextLines
 from compressor.tasks import TASKS
 from compressor.training import data as data_module
+from compressor.training import text as text_module
 from compressor.training.data import Batches, TrainingRows
+from compressor.training.text import BLOCK_ROWS, Text, TextLines
 from tests.helpers.errors import raises
 from tests.helpers.reconstruction import divergence
 from tests.helpers.stages import job, repair

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from compressor.recovery import translations as module
-from compressor.recovery.text import TextLines
 from compressor.recovery.translations import translate_lines
+from compressor.training.text import TextLines
 
 
 @pytest.fixture(autouse=True)

@@ -108,7 +108,7 @@ class TextLines:
 
 @dataclass(frozen=True)
 class Text:
-    """Lines of text as rows to train on; see `compressor.training.StoredRows`.
+    """Lines of text as rows to train on, which stay on disk.
 
     Lines longer than the model's limit are cut, as calibration rows are.
 
@@ -130,11 +130,6 @@ class Text:
     def rows(self) -> int:
         """How many lines hold text."""
         return self.lines.rows
-
-    @property
-    def block_rows(self) -> int:
-        """How many rows are in every block but the last."""
-        return BLOCK_ROWS
 
     def translated(self, path: Path) -> Text:
         """The same text with the translations in a file, a line for each of its lines."""
