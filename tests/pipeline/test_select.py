@@ -217,10 +217,10 @@ def test_distillation_is_told_in_the_report(checkpoints, tmp_path):
         ({"learning_rate": 0.1}, "option-without-use", "--recover distill"),
         ({"method": "subset", "learning_rate": 0.1}, "option-without-use", "--train-weights"),
         ({"patience": 3}, "option-without-use", "--recover distill"),
-        ({"num_beams": 2}, "option-without-use", "translators"),
+        ({"num_beams": 2}, "option-without-use", "for translation"),
         (
             {"target_length": 9, "bench": True, "batch_size": "2"},
-            "option-without-use", "translators",
+            "option-without-use", "for translation",
         ),
         ({"method": "subset", "calibration": None}, "calibration-missing", "--method subset"),
         ({"recover": "reconstruct+none"}, "name-twice", "none"),
