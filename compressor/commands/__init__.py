@@ -11,7 +11,8 @@ from importlib import import_module
 import typer
 
 from compressor.commands.console import console, leave_stdout
-from compressor.errors import CompressError, InputError, UsageError
+from compressor.commands.memory import is_out_of_memory, memory_message
+from compressor.errors import CompressError, EnvironmentProblem, InputError, UsageError
 from compressor.storage.disk import disk_problem
 from compressor.storage.version import __version__
 
@@ -77,7 +78,10 @@ def invoke(arguments: Sequence[str]) -> int:
     # Known before parsing, so that a parsing error too is written in the form that was asked for.
     console.as_json = "--json" in arguments
     console.quiet = console.verbose = False
-    console.unwritten = ""
+    console.unwritten = console.doing = ""
+    problem = _environment_problem()
+    if problem:
+        return _fail(problem, EnvironmentProblem.exit_code, None, "environment-unusable")
     began = time.perf_counter()
     try:
         status = application(arguments)(list(arguments), standalone_mode=False)
@@ -89,6 +93,8 @@ def invoke(arguments: Sequence[str]) -> int:
             return _fail(console.unwritten, status or InputError.exit_code, None, "result-lost")
         return status
     except CompressError as error:
+        if is_out_of_memory(error):
+            return _out_of_memory(arguments, error)
         return _fail(str(error), error.exit_code, error, error.id)
     except typer.Exit as stop:
         return stop.exit_code
@@ -106,14 +112,39 @@ def invoke(arguments: Sequence[str]) -> int:
             raise
         leave_stdout()
         return 0
+    except MemoryError as error:
+        return _out_of_memory(arguments, error)
     except OSError as error:
+        if is_out_of_memory(error):
+            return _out_of_memory(arguments, error)
         path = error.filename2 or error.filename
         if path is None:
             return _refused_or_bug(error)
         message = f"cannot read or write {path}: {error.strerror}"
         return _fail(message, InputError.exit_code, error, "file-unusable")
     except Exception as error:  # noqa: BLE001 - the last line: everything else is a bug
+        if is_out_of_memory(error):
+            return _out_of_memory(arguments, error)
         return _refused_or_bug(error)
+
+
+def _out_of_memory(arguments: Sequence[str], error: BaseException) -> int:
+    message = memory_message(next(iter(arguments), ""), console.doing)
+    return _fail(message, EnvironmentProblem.exit_code, error, "out-of-memory")
+
+
+def _environment_problem() -> str:
+    """What keeps every command from working here; empty for nothing."""
+    if sys.flags.optimize >= 2:
+        return (
+            "Python runs with -OO (or PYTHONOPTIMIZE=2), which strips the docstrings that "
+            "transformers reads; run it without"
+        )
+    try:
+        os.getcwd()
+    except OSError as error:
+        return f"the working directory cannot be used ({error.strerror}); change to another one"
+    return ""
 
 
 def _refused_or_bug(error: Exception) -> int:

@@ -28,17 +28,21 @@ class Console:
         verbose: also details.
         as_json: the result is one JSON object on stdout.
         unwritten: why the result could not be written, where somebody may have wanted it.
+        doing: what was said last to be under way, from a message that ends with an ellipsis.
     """
 
     quiet: bool = False
     verbose: bool = False
     as_json: bool = False
     unwritten: str = ""
+    doing: str = ""
     _line: ProgressLine | None = field(default=None, repr=False)
     _last: float = field(default=float("-inf"), repr=False)  # when progress was last printed
 
     def message(self, text: str) -> None:
         """Something the user should know."""
+        if text.endswith("…"):
+            self.doing = text.removesuffix("…").strip()
         if not self.quiet:
             self._print(text)
 
