@@ -42,21 +42,19 @@ def export_model(
         VerificationError: an answer differs.
         InputError: the checkpoint holds settings that the runtime cannot follow.
     """
-    from compressor.export.metadata import write_metadata
+    from compressor.export.task_graphs import Network
     from compressor.export.tokenizer import check_tokenizer, write_tokenizer
     from compressor.model.memory import trim_memory
     from compressor.runtime.artifact import GRAPH_DIRECTORY
 
-    task_graphs = TASKS[checkpoint.task].graphs
+    task = TASKS[checkpoint.task]
     graphs = directory / GRAPH_DIRECTORY
     graphs.mkdir(parents=True, exist_ok=True)
     write_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json")  # fails sooner than graphs do
     check_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json", texts)
-    files = task_graphs.write(model, checkpoint.layers, mask, graphs, tokens=tokens)
-    trim_memory()
-    write_metadata(checkpoint, model, mask, files, graphs, tokens)
+    task.graphs.export(Network(checkpoint, model, mask, tokens), graphs)
     inputs = [batch.inputs() for batch in batches]
-    checks: list[Check] = task_graphs.verify(model, directory, inputs)
+    checks: list[Check] = task.graphs.verify(model, task.open(directory, precision=BASE), inputs)
     trim_memory()
     return checks
 

@@ -13,13 +13,9 @@ from compressor.export import graphs
 from compressor.export.activation_ranges import Array, Finder, Observed, observed
 from compressor.export.attention import additive_mask, graph_attention
 from compressor.export.graphs import BATCH, SOURCE
-from compressor.export.precision_names import BASE
 from compressor.export.precisions import Compared
-from compressor.export.task_graphs import Inputs, TaskGraphs
+from compressor.export.task_graphs import Inputs, Network, TaskGraphs
 from compressor.export.verify import logit_check, relative_difference
-from compressor.model.architectures import architecture_of
-from compressor.model.checkpoint import Checkpoint
-from compressor.model.sublayers import Mask, Sublayer
 from compressor.results import Check
 from compressor.runtime.session import open_session
 from compressor.tasks.encoder import EncoderTask
@@ -46,53 +42,26 @@ class EncoderGraphs(TaskGraphs):
     task: EncoderTask
 
     def write(
-        self,
-        model: nn.Module,
-        layers: Sequence[Sublayer],
-        mask: Mask,
-        directory: Path,
-        skip: Collection[str] = (),
-        tokens: list[int] | None = None,
+        self, network: Network, directory: Path, skip: Collection[str] = ()
     ) -> dict[str, str]:
         directory.mkdir(parents=True, exist_ok=True)
-        names = list(architecture_of(model).inputs)
+        names = list(network.checkpoint.entry.inputs)
         example = tuple(torch.ones(2, 5, dtype=torch.long) for _ in names)
         shapes = {name: {0: BATCH, 1: SOURCE} for name in names}
-        graph = EncoderGraph(model.eval())
-        with graph_attention(model, layers, mask):
+        graph = EncoderGraph(network.model.eval())
+        with graph_attention(network.model, network.checkpoint.layers, network.mask):
             graphs.export_graph(graph, example, names, ["logits"], shapes, directory / MODEL)
         return {"model": MODEL}
 
-    def describe(
-        self,
-        checkpoint: Checkpoint,
-        model: nn.Module,
-        mask: Mask,
-        directory: Path,
-        tokens: list[int] | None,
-    ) -> dict[str, Any]:
-        labels = self.task.label_names(model.config)
+    def describe(self, network: Network, directory: Path) -> dict[str, Any]:
+        labels = self.task.label_names(network.model.config)
         return {} if labels is None else {"labels": labels}
 
-    @torch.no_grad()
-    def verify(self, model: nn.Module, directory: Path, batches: Sequence[Inputs]) -> list[Check]:
-        return [logit_check(self._compared(model, directory, batches, precision=BASE).differences)]
-
-    def compare(
-        self,
-        model: nn.Module,
-        directory: Path,
-        batches: Sequence[Inputs],
-        precision: str,
-        device: str,
-    ) -> Compared:
-        return self._compared(model, directory, batches, precision=precision, device=device)
+    def verify(self, model: nn.Module, runtime: Any, batches: Sequence[Inputs]) -> list[Check]:
+        return [logit_check(self.compare(model, runtime, batches).differences)]
 
     @torch.no_grad()
-    def _compared(
-        self, model: nn.Module, directory: Path, batches: Sequence[Inputs], **options: str
-    ) -> Compared:
-        runtime: Any = self.task.open(directory, **options)
+    def compare(self, model: nn.Module, runtime: Any, batches: Sequence[Inputs]) -> Compared:
         differences: list[float] = []
         same: list[bool] = []
         for batch in batches:
@@ -110,8 +79,8 @@ class EncoderGraphs(TaskGraphs):
                 model.run(batch)
         return [model]
 
-    def write_optimum(self, checkpoint: Checkpoint, mask: Mask, directory: Path) -> None:
-        self.write(checkpoint.model, checkpoint.layers, mask, directory)
+    def write_optimum(self, network: Network, directory: Path) -> None:
+        self.write(network, directory)
 
     @torch.no_grad()
     def verify_optimum(

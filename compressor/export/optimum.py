@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.pruned_config import without_code
 from compressor.model.saving import save_settings
@@ -39,7 +40,7 @@ def export_optimum(
         VerificationError: an answer differs from PyTorch's.
     """
     model, graphs = checkpoint.model, TASKS[checkpoint.task].graphs
-    graphs.write_optimum(checkpoint, mask, directory)
+    graphs.write_optimum(Network(checkpoint, model, mask), directory)
     checks: list[Check] = graphs.verify_optimum(
         model, directory, [batch.inputs() for batch in batches]
     )

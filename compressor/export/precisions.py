@@ -20,11 +20,10 @@ from compressor.export.fp16 import to_fp16
 from compressor.export.graphs import INSIDE_BYTES, WEIGHTS_SUFFIX
 from compressor.export.half_range import LargestValue, range_check
 from compressor.export.int8 import products, to_int8
-from compressor.export.metadata import GRAPHS
 from compressor.export.precision_names import BASE
 from compressor.model.memory import trim_memory
 from compressor.results import HALF_RANGE, Check
-from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
+from compressor.runtime.artifact import GRAPH_DIRECTORY, GRAPHS_FILE, read_artifact
 from compressor.storage.files import write_json
 from compressor.tasks import TASKS, Example
 
@@ -92,13 +91,13 @@ def write_precision(
         "fp16": lambda file: to_fp16,
         "int8": lambda file: partial(to_int8, ranges=ranges.get(file)),
     }
-    data = json.loads((graphs / GRAPHS).read_text(encoding="utf-8"))
+    data = json.loads((graphs / GRAPHS_FILE).read_text(encoding="utf-8"))
     files = {}
     for role, file in data["precisions"][BASE].items():
         files[role] = f"{role}.{precision}.onnx"
         _convert(graphs / file, written / files[role], precision, convert[precision](file))
     data["precisions"][precision] = files
-    write_json(written / GRAPHS, data)
+    write_json(written / GRAPHS_FILE, data)
 
 
 def compare_precision(
@@ -114,12 +113,13 @@ def compare_precision(
     Args:
         real: whether the batches are of real rows, so that answers to them mean something.
     """
-    compare = TASKS[read_artifact(directory).task].graphs.compare
+    task = TASKS[read_artifact(directory).task]
+    runtime = task.open(directory, precision=precision, device=device)
     if precision != "fp16":
-        compared = compare(model, directory, batches, precision, device)
+        compared = task.graphs.compare(model, runtime, batches)
         return [compared.by_answers() if real else compared.on_random_tokens()]
     with LargestValue() as largest:
-        compared = compare(model, directory, batches, precision, device)
+        compared = task.graphs.compare(model, runtime, batches)
     return [compared.by_logits(TOLERANCES[precision]), range_check(largest.largest)]
 
 
@@ -155,8 +155,8 @@ def set_default(directory: Path, precision: str) -> str:
         SHA-256 of `graphs.json`.
     """
     graphs = directory / GRAPH_DIRECTORY
-    data = json.loads((graphs / GRAPHS).read_text(encoding="utf-8"))
-    return write_json(graphs / GRAPHS, data | {"default_precision": precision})
+    data = json.loads((graphs / GRAPHS_FILE).read_text(encoding="utf-8"))
+    return write_json(graphs / GRAPHS_FILE, data | {"default_precision": precision})
 
 
 def _convert(source: Path, target: Path, precision: str, convert: _Conversion) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
-from compressor.model.sublayers import Mask, Sublayer
+from compressor.model.memory import trim_memory
+from compressor.model.sublayers import Mask
 from compressor.results import Check
+from compressor.runtime.artifact import GRAPHS_FILE
+from compressor.storage.files import write_json
 from compressor.tasks import Task
 
 if TYPE_CHECKING:
@@ -19,6 +24,23 @@ if TYPE_CHECKING:
     from compressor.export.precisions import Compared
 
 Inputs = Mapping[str, "Tensor"]  # of the model, of one ragged batch
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network to export.
+
+    Args:
+        checkpoint: where it came from: tokenizer, task, the dense model's sublayers.
+        model: the network, which may have lost the units that `mask` removes.
+        tokens: ids of the tokens that a decoder scores (`TaskGraphs.output_tokens`); its inputs and
+            outputs are then indices into this list. None: all tokens.
+    """
+
+    checkpoint: Checkpoint
+    model: nn.Module
+    mask: Mask
+    tokens: list[int] | None = None
 
 
 class TaskGraphs(ABC):
@@ -44,36 +66,42 @@ class TaskGraphs(ABC):
         """
         return None
 
+    def export(self, network: Network, directory: Path, skip: Collection[str] = ()) -> None:
+        """Write graphs, and `graphs.json`: what the runtime must know about them.
+
+        Raises:
+            InputError: the checkpoint holds settings that the runtime cannot follow.
+        """
+        files = self.write(network, directory, skip)
+        trim_memory()
+        checkpoint = network.checkpoint
+        data = {
+            "schema": 1,
+            "task": checkpoint.task,
+            "precisions": {BASE: files},
+            "default_precision": BASE,
+            "tokenizer": "tokenizer.json",
+            "max_source_tokens": checkpoint.max_source_tokens,
+            "pad_token_id": int(checkpoint.tokenizer.pad_token_id),
+            "inputs": list(checkpoint.entry.inputs),
+        }
+        write_json(directory / GRAPHS_FILE, data | self.describe(network, directory))
+
     @abstractmethod
     def write(
-        self,
-        model: nn.Module,
-        layers: Sequence[Sublayer],
-        mask: Mask,
-        directory: Path,
-        skip: Collection[str] = (),
-        tokens: list[int] | None = None,
+        self, network: Network, directory: Path, skip: Collection[str] = ()
     ) -> dict[str, str]:
         """Write the model's graphs (float32) into `directory`.
 
         Args:
             skip: roles of graphs that are not written, because the directory has them already.
-            tokens: ids of the tokens that the decoder scores (`output_tokens`). Its inputs and
-                outputs are then indices into this list. None: all tokens.
 
         Returns:
             Role of each graph -> file name.
         """
 
     @abstractmethod
-    def describe(
-        self,
-        checkpoint: Checkpoint,
-        model: nn.Module,
-        mask: Mask,
-        directory: Path,
-        tokens: list[int] | None,
-    ) -> dict[str, Any]:
+    def describe(self, network: Network, directory: Path) -> dict[str, Any]:
         """The task's own entries of `graphs.json`; further files are written to `directory`.
 
         Raises:
@@ -81,23 +109,16 @@ class TaskGraphs(ABC):
         """
 
     @abstractmethod
-    def verify(self, model: nn.Module, directory: Path, batches: Sequence[Inputs]) -> list[Check]:
-        """Compare an artifact's float32 graphs with the model, on ragged batches.
+    def verify(self, model: nn.Module, runtime: Any, batches: Sequence[Inputs]) -> list[Check]:
+        """Compare an opened artifact's float32 graphs with the model, on ragged batches.
 
         Raises:
             VerificationError: an answer differs.
         """
 
     @abstractmethod
-    def compare(
-        self,
-        model: nn.Module,
-        directory: Path,
-        batches: Sequence[Inputs],
-        precision: str,
-        device: str,
-    ) -> Compared:
-        """Compare an artifact's graphs in another precision with the model."""
+    def compare(self, model: nn.Module, runtime: Any, batches: Sequence[Inputs]) -> Compared:
+        """Compare an opened artifact, in any precision, with the model in float32."""
 
     @abstractmethod
     def observe(
@@ -111,7 +132,7 @@ class TaskGraphs(ABC):
         """
 
     @abstractmethod
-    def write_optimum(self, checkpoint: Checkpoint, mask: Mask, directory: Path) -> None:
+    def write_optimum(self, network: Network, directory: Path) -> None:
         """Write the graphs in the layout of Hugging Face optimum.
 
         Raises:

@@ -18,7 +18,7 @@ from compressor.export.cache_rows import export_cache_rows
 from compressor.export.generation import generation_settings
 from compressor.export.precision_names import BASE
 from compressor.export.precisions import Compared
-from compressor.export.task_graphs import Inputs, TaskGraphs
+from compressor.export.task_graphs import Inputs, Network, TaskGraphs
 from compressor.export.translator_graphs import (
     EncoderGraph,
     cache_names,
@@ -35,7 +35,6 @@ from compressor.export.verify import (
 from compressor.export.vocabulary import restricted
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import release
-from compressor.model.sublayers import Mask, Sublayer
 from compressor.results import Check
 from compressor.runtime.vocabulary import open_output_tokens
 from compressor.storage.files import write_at_once
@@ -64,16 +63,10 @@ class TranslatorGraphs(TaskGraphs):
         return vocabulary.output_tokens(checkpoint, seen)
 
     def write(
-        self,
-        model: nn.Module,
-        layers: Sequence[Sublayer],
-        mask: Mask,
-        directory: Path,
-        skip: Collection[str] = (),
-        tokens: list[int] | None = None,
+        self, network: Network, directory: Path, skip: Collection[str] = ()
     ) -> dict[str, str]:
         directory.mkdir(parents=True, exist_ok=True)
-        model.eval()
+        model, layers, mask = network.model.eval(), network.checkpoint.layers, network.mask
         files = {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
         # Made before the attention is replaced, since it reads the cross-attention's projections.
         encoder = EncoderGraph(model, layers, mask)
@@ -81,7 +74,7 @@ class TranslatorGraphs(TaskGraphs):
             if "encoder" not in skip:
                 export_encoder(encoder, directory / files["encoder"])
             if "decoder" not in skip:
-                export_decoder(model, layers, mask, tokens, directory / files["decoder"])
+                export_decoder(model, layers, mask, network.tokens, directory / files["decoder"])
         release(encoder.cross)
         cross, past = (
             cache_names(name, [x.index for x in with_heads(layers, mask, kind)])
@@ -89,17 +82,12 @@ class TranslatorGraphs(TaskGraphs):
         )
         return files | export_cache_rows(cross, past, directory)
 
-    def describe(
-        self,
-        checkpoint: Checkpoint,
-        model: nn.Module,
-        mask: Mask,
-        directory: Path,
-        tokens: list[int] | None,
-    ) -> dict[str, Any]:
-        counts = mask.counts()
+    def describe(self, network: Network, directory: Path) -> dict[str, Any]:
+        model, tokens = network.model, network.tokens
+        counts = network.mask.counts()
         decoder_self, cross = (
-            [x for x in checkpoint.layers if x.kind == kind] for kind in ("decoder_self", "cross")
+            [x for x in network.checkpoint.layers if x.kind == kind]
+            for kind in ("decoder_self", "cross")
         )
         data: dict[str, Any] = {
             "decoder_self_heads": [counts[x.name] for x in decoder_self],
@@ -110,18 +98,17 @@ class TranslatorGraphs(TaskGraphs):
         if tokens is not None:
             data["output_tokens"] = OUTPUT_TOKENS
             write_at_once(directory / OUTPUT_TOKENS, f"{json.dumps(tokens)}\n")
-        positions = checkpoint.entry.positions(model.config)
+        positions = network.checkpoint.entry.positions(model.config)
         data["generation"] = generation_settings(model) | {"positions": positions}
         return data
 
-    def verify(self, model: nn.Module, directory: Path, batches: Sequence[Inputs]) -> list[Check]:
+    def verify(self, model: nn.Module, runtime: Any, batches: Sequence[Inputs]) -> list[Check]:
         """Compare greedy translations token for token, and logits along PyTorch's translations.
 
         Raises:
             VerificationError: a logit or a generated token differs. A token may differ where
                 PyTorch's own two best logits are closer together than the tolerance.
         """
-        runtime: Any = self.task.open(directory, precision=BASE)
         differences: list[float] = []
         tokens, sentences, ties = 0, 0, 0
         for arrays, answers, expected, actual in _along_greedy(model, runtime, batches):
@@ -141,23 +128,15 @@ class TranslatorGraphs(TaskGraphs):
         note = fewer if scored < all_tokens else ""
         return [logit_check(differences), translation_check(tokens, sentences, ties, note)]
 
-    def compare(
-        self,
-        model: nn.Module,
-        directory: Path,
-        batches: Sequence[Inputs],
-        precision: str,
-        device: str,
-    ) -> Compared:
+    def compare(self, model: nn.Module, runtime: Any, batches: Sequence[Inputs]) -> Compared:
         """Logits and most probable tokens along PyTorch's own greedy translations."""
-        runtime: Any = self.task.open(directory, precision=precision, device=device)
         differences: list[float] = []
         same: list[bool] = []
         for _, answers, expected, actual in _along_greedy(model, runtime, batches):
             differences.append(relative_difference(actual, expected))
             read = _reads_tokens(answers[:, :-1], runtime.end_ids)
             same += (actual.argmax(-1) == expected.argmax(-1))[read].tolist()
-        return Compared(precision, differences, same, "greedy tokens", runtime.provider)
+        return Compared(runtime.precision, differences, same, "greedy tokens", runtime.provider)
 
     def observe(
         self,
@@ -180,10 +159,11 @@ class TranslatorGraphs(TaskGraphs):
                 decode(decoder, source, start, settings.eos_token_id, steps)
         return [encoder, decoder]
 
-    def write_optimum(self, checkpoint: Checkpoint, mask: Mask, directory: Path) -> None:
+    def write_optimum(self, network: Network, directory: Path) -> None:
+        checkpoint, mask = network.checkpoint, network.mask
         optimum_translator.require_caches(mask, checkpoint.name)
         directory.mkdir(parents=True, exist_ok=True)
-        optimum_translator.export_translator(checkpoint.model, checkpoint.layers, mask, directory)
+        optimum_translator.export_translator(network.model, checkpoint.layers, mask, directory)
 
     def verify_optimum(
         self, model: nn.Module, directory: Path, batches: Sequence[Inputs]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compressor.budgets.cost_table import trial_mask
-from compressor.export.metadata import write_metadata
+from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import release
 from compressor.model.sublayers import Mask
@@ -112,6 +112,5 @@ def export_trial(checkpoint: Checkpoint, mask: Mask, dense: Path, directory: Pat
             shutil.copy(path, graphs)
     model = prune(checkpoint.model, checkpoint.layers, mask)
     tokens = task_graphs.output_tokens(checkpoint)
-    files = task_graphs.write(model, checkpoint.layers, mask, graphs, skip=same, tokens=tokens)
-    write_metadata(checkpoint, model, mask, files, graphs, tokens)
+    task_graphs.export(Network(checkpoint, model, mask, tokens), graphs, skip=same)
     release(model)

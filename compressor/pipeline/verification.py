@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from compressor.errors import InputError
+from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.pipeline.inputs import synthetic_probe
 from compressor.progress import SILENT, Progress
@@ -119,7 +120,8 @@ def _verify_artifact(
     if has_graphs and has_weights:
         _require_units(artifact, checkpoint, directory)
         probe = synthetic_probe(checkpoint, task)
-        found.checks.extend(task.graphs.verify(checkpoint.model, directory, probe.inputs))
+        runtime = task.open(directory, precision=BASE)
+        found.checks.extend(task.graphs.verify(checkpoint.model, runtime, probe.inputs))
 
 
 def _require_units(artifact: Artifact, checkpoint: Checkpoint, directory: Path) -> None:

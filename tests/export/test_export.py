@@ -19,6 +19,7 @@ from compressor.export import export_model
 from compressor.export.generation import generation_settings
 from compressor.export.graphs import OPSET
 from compressor.export.precisions import add_precision
+from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.sublayers import Mask, units_of
 from compressor.model.surgery import prune
@@ -141,7 +142,7 @@ def test_graphs_are_valid_and_the_model_is_given_back_unchanged(tmp_path):
     model = prune(checkpoint.model, checkpoint.layers, mask)
     batch = ragged_batch(model)
     before = model(**batch).logits
-    TASKS[checkpoint.task].graphs.write(model, checkpoint.layers, mask, tmp_path / "onnx")
+    TASKS[checkpoint.task].graphs.write(Network(checkpoint, model, mask), tmp_path / "onnx")
     assert torch.equal(model(**batch).logits, before)
     for name in ("encoder", "decoder"):
         path = tmp_path / "onnx" / f"{name}.onnx"
@@ -159,11 +160,9 @@ def test_graphs_are_valid_and_the_model_is_given_back_unchanged(tmp_path):
 @pytest.mark.usefixtures("fresh_exports")
 def test_the_same_model_exports_to_the_same_bytes(tmp_path):
     checkpoint = open_toy("bert", tmp_path)
-    full = Mask.full(checkpoint.layers)
+    network = Network(checkpoint, checkpoint.model, checkpoint.mask)
     for name in ("a", "b"):
-        TASKS[checkpoint.task].graphs.write(
-            checkpoint.model, checkpoint.layers, full, tmp_path / name
-        )
+        TASKS[checkpoint.task].graphs.write(network, tmp_path / name)
     first, second = (
         {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
         for name in ("a", "b")
@@ -178,8 +177,9 @@ def test_a_graph_of_another_model_is_caught(tmp_path):
     _, _, inputs = export(checkpoint, tmp_path / "out")
     mask = checkpoint.mask.without([("encoder_self.0", 0)])
     other = prune(checkpoint.model, checkpoint.layers, mask)
+    task = TASKS["classification"]
     with raises(VerificationError, "onnx-differs"):
-        TASKS["classification"].graphs.verify(other, tmp_path / "out", inputs)
+        task.graphs.verify(other, task.open(tmp_path / "out"), inputs)
 
 
 @pytest.mark.parametrize("is_new", [True, False])

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from compressor.export.metadata import write_metadata
+from compressor.export.task_graphs import Network
 from compressor.export.tokenizer import write_tokenizer
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask, Sublayer
@@ -51,9 +51,8 @@ def export(
     model = prune(opened.model, opened.layers, mask)
     change(model)
     graphs = directory / "onnx"
-    files = TASKS[opened.task].graphs.write(model, opened.layers, mask, graphs)
+    TASKS[opened.task].graphs.export(Network(opened, model, mask), graphs)
     write_tokenizer(opened.tokenizer, graphs / "tokenizer.json")
-    write_metadata(opened, model, mask, files, graphs)
     write_hashes(directory)
     return Exported(directory, model, opened.tokenizer)
 
