@@ -23,8 +23,9 @@ from compressor.export.int8 import products, to_int8
 from compressor.export.precision_names import BASE
 from compressor.model.memory import trim_memory
 from compressor.results import HALF_RANGE, Check
-from compressor.runtime.artifact import GRAPH_DIRECTORY, GRAPHS_FILE, read_artifact
+from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
 from compressor.storage.files import write_json
+from compressor.storage.manifest import GRAPHS_FILE
 from compressor.tasks import TASKS, Example
 
 # Of the largest logit. Rounding to 11 bits moves logits by about 1e-3 and rounding to 8 bits by a

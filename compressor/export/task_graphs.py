@@ -13,8 +13,8 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
 from compressor.model.sublayers import Mask
 from compressor.results import Check
-from compressor.runtime.artifact import GRAPHS_FILE
 from compressor.storage.files import write_json
+from compressor.storage.manifest import GRAPHS_FILE
 from compressor.tasks import Task
 
 if TYPE_CHECKING:

@@ -49,7 +49,8 @@ def before_search(recipe: Recipe, out: Path, progress=SILENT) -> RunTrials:
     full = Mask.full(checkpoint.layers)
     dense = Variant(
         name="dense", directory="nowhere", budget="", kept=full.to_json(), heads=full.counts(),
-        parameters=0, checkpoint_bytes=0, onnx_bytes=0, precision="fp32",
+        neurons={}, kept_neurons={}, macs_share=1.0, parameters=0, checkpoint_bytes=0,
+        onnx_bytes=0, precision="fp32",
     )  # fmt: skip
     task = TASKS[checkpoint.task]
     costs = unit_costs(checkpoint, task, inputs.fitted.examples)
