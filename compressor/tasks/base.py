@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Kind
 from compressor.options.table import opened
-from compressor.tasks.batching import BATCH_TOKENS, Batch, Example
+from compressor.tasks.batching import (
+    BATCH_TOKENS,
+    Batch,
+    Example,
+    group,
+    most_tokens,
+    source_tensors,
+)
 from compressor.tasks.rows import Rows, RowTexts, fingerprint
 
 if TYPE_CHECKING:
@@ -91,8 +98,6 @@ class Task(ABC):
         *first, last = map(flag_of, self.columns)
         return f"{', '.join(first)} and {last}" if first else last
 
-    # --- the checkpoint ---
-
     def require(self, config: Any, where: Path) -> None:  # noqa: B027 # most need nothing
         """Check that the task can be done with a checkpoint of `auto_class`.
 
@@ -115,8 +120,6 @@ class Task(ABC):
             width: of the hidden state.
         """
         return ()
-
-    # --- rows ---
 
     def read_rows(
         self,
@@ -198,8 +201,6 @@ class Task(ABC):
         """An answer for rows that have none, where nothing looks at it."""
         return ""
 
-    # --- examples and batches ---
-
     @abstractmethod
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """Token ids of every row, in the order of `rows`, special tokens included.
@@ -232,7 +233,6 @@ class Task(ABC):
         """How many tokens a decoder reads of an example; 0 without one."""
         return 0
 
-    @abstractmethod
     def batches(
         self,
         examples: Sequence[Example],
@@ -241,17 +241,32 @@ class Task(ABC):
         batch_tokens: int | None = BATCH_TOKENS,
         batch_size: int | None = None,
     ) -> list[Batch]:
-        """Batches of rows of similar length, longest first: int64 tensors on the CPU.
+        """Batches of rows of similar length, longest first: tensors on the CPU.
+
+        Each has `input_ids` and `attention_mask` [batch, source], `labels`, and what else the model
+        takes; see `tensors`.
 
         Args:
             model: tells the padding and which inputs it takes; it is not run.
-            batch_tokens, batch_size: see `compressor.tasks.batching.group`.
+            batch_tokens, batch_size: see `compressor.tasks.batching.group`. Any limit of tokens is
+                `most_tokens` of the model at most.
 
         Raises:
             InputError: the model's configuration lacks the padding id.
         """
+        lengths = [(len(example.source), self.target_tokens(example)) for example in examples]
+        if batch_tokens is not None:
+            batch_tokens = min(batch_tokens, most_tokens(model))
+        batches = []
+        for members in group(lengths, batch_tokens, batch_size):
+            chosen = [examples[index] for index in members]
+            tensors = source_tensors(chosen, model) | self.tensors(chosen, model)
+            batches.append(Batch(tensors, [example.row for example in chosen]))
+        return batches
 
-    # --- the model ---
+    @abstractmethod
+    def tensors(self, examples: Sequence[Example], model: nn.Module) -> dict[str, Tensor]:
+        """`labels` of a batch, and inputs of the model beside those of the source."""
 
     @abstractmethod
     def logits(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
@@ -293,8 +308,6 @@ class Task(ABC):
             num_beams: beam width; None is greedy search, whatever the model's settings say.
         """
 
-    # --- artifacts ---
-
     @property
     def graphs(self) -> Any:
         """The `TaskGraphs` that writes and checks its graphs."""
@@ -319,8 +332,6 @@ class Task(ABC):
             runtime: made by `open`.
             num_beams: beam width where answers are searched; None takes the model's own.
         """
-
-    # --- speed ---
 
     def timed(
         self,

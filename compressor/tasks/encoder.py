@@ -11,14 +11,10 @@ from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Kind
 from compressor.tasks.base import Task
 from compressor.tasks.batching import (
-    BATCH_TOKENS,
-    Batch,
     Example,
     encode_texts,
-    group,
     model_inputs,
     pad,
-    source_tensors,
 )
 from compressor.tasks.cells import cell_text, first_two_columns, require_columns
 from compressor.tasks.rows import Rows, RowTexts
@@ -112,32 +108,15 @@ class EncoderTask(Task):
     def synthetic_example(self, row: int, sentence: Callable[[int], tuple[int, ...]]) -> Example:
         return Example(row, sentence(2 + row % 9), (0,))
 
-    def batches(
-        self,
-        examples: Sequence[Example],
-        model: nn.Module,
-        *,
-        batch_tokens: int | None = BATCH_TOKENS,
-        batch_size: int | None = None,
-    ) -> list[Batch]:
-        """As in `Task`: `input_ids` and `attention_mask` [batch, tokens], `labels` [batch].
-
-        And `token_type_ids` [batch, tokens] where the architecture takes them.
-        """
+    def tensors(self, examples: Sequence[Example], model: nn.Module) -> dict[str, Tensor]:
+        """`labels` [batch], and `token_type_ids` [batch, tokens] if the architecture takes them."""
         import torch
 
-        takes_types = "token_type_ids" in architecture_of(model).inputs
-        lengths = [(len(example.source),) for example in examples]
-        batches = []
-        for members in group(lengths, batch_tokens, batch_size):
-            chosen = [examples[index] for index in members]
-            tensors = source_tensors(chosen, model)
-            if takes_types:
-                types = [example.types or (0,) * len(example.source) for example in chosen]
-                tensors["token_type_ids"] = pad(types, 0)
-            tensors["labels"] = torch.tensor([example.target[0] for example in chosen])
-            batches.append(Batch(tensors, [example.row for example in chosen]))
-        return batches
+        tensors = {"labels": torch.tensor([example.target[0] for example in examples])}
+        if "token_type_ids" in architecture_of(model).inputs:
+            types = [example.types or (0,) * len(example.source) for example in examples]
+            tensors["token_type_ids"] = pad(types, 0)
+        return tensors
 
     def logits(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """The head's outputs, [batch, outputs]."""

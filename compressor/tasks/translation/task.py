@@ -11,16 +11,11 @@ from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Kind
 from compressor.tasks.base import Task, Timed
 from compressor.tasks.batching import (
-    BATCH_TOKENS,
     IGNORED,
-    Batch,
     Example,
     encode_texts,
-    group,
     model_inputs,
-    most_tokens,
     pad,
-    source_tensors,
 )
 from compressor.tasks.cells import cell_text, first_two_columns, require_columns
 from compressor.tasks.parallel import parallel_files, read_parallel
@@ -123,33 +118,15 @@ class Translation(Task):
     def target_tokens(self, example: Example) -> int:
         return len(example.target)
 
-    def batches(
-        self,
-        examples: Sequence[Example],
-        model: nn.Module,
-        *,
-        batch_tokens: int | None = BATCH_TOKENS,
-        batch_size: int | None = None,
-    ) -> list[Batch]:
-        """As in `Task`, each with four tensors.
+    def tensors(self, examples: Sequence[Example], model: nn.Module) -> dict[str, Tensor]:
+        """`decoder_input_ids` and `labels` [batch, target], -100 in labels at padding.
 
-        `input_ids` and `attention_mask` [batch, source], `decoder_input_ids` and `labels`
-        [batch, target], -100 in labels at padding. The decoder's inputs are the labels shifted as
-        the model itself does it (mBART moves its language code to the front, others put their
-        start token there). Any limit of tokens is `most_tokens` of the model at most.
+        The decoder's inputs are the labels shifted as the model itself does it (mBART moves its
+        language code to the front, others put their start token there).
         """
-        lengths = [(len(example.source), len(example.target)) for example in examples]
-        if batch_tokens is not None:
-            batch_tokens = min(batch_tokens, most_tokens(model))
-        batches = []
-        for members in group(lengths, batch_tokens, batch_size):
-            chosen = [examples[index] for index in members]
-            tensors = source_tensors(chosen, model)
-            labels = pad([example.target for example in chosen], IGNORED)
-            shift: Any = model.prepare_decoder_input_ids_from_labels
-            tensors |= {"decoder_input_ids": shift(labels), "labels": labels}
-            batches.append(Batch(tensors, [example.row for example in chosen]))
-        return batches
+        labels = pad([example.target for example in examples], IGNORED)
+        shift: Any = model.prepare_decoder_input_ids_from_labels
+        return {"decoder_input_ids": shift(labels), "labels": labels}
 
     def logits(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """Next-token logits of the teacher-forced model, [batch, target, vocabulary]."""
