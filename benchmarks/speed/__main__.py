@@ -116,7 +116,7 @@ def limits(
             WorkSize(rows, source, setting.target_length or 0)
             for rows, source in (batch["input_ids"].shape for batch in workload.batches)
         ]
-        found[names[1], workload.batch_size] = limit_of(dense, pruned, machine, work, work)
+        found[names[1], workload.batch_size] = limit_of(dense, pruned, machine, work)
     return found
 
 

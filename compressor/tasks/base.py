@@ -37,11 +37,11 @@ class Timed:
 
     Args:
         options: of `Runtime.compute`.
-        target_tokens: what each row generates, where that is the same for all models; else 0.
+        target_tokens: what each row generates; 0 where none are.
         description: said after the source lengths.
     """
 
-    options: Mapping[str, int | None] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     target_tokens: float = 0.0
     description: str = ""
 
@@ -338,8 +338,6 @@ class Task(ABC):
         runtime: Any,
         batches: Sequence[Arrays],
         target_length: int | None,
-        natural: bool,
-        num_beams: int,
     ) -> Timed:
         """How all models of a measurement run their batches.
 
@@ -347,13 +345,8 @@ class Task(ABC):
             runtime: the reference model's.
             batches: as it takes them.
             target_length: generated tokens per row, if they were asked for.
-            natural: models stop generating by themselves, with `num_beams`.
         """
         return Timed()
-
-    def generated(self, runtime: Any, batch: Arrays, timed: Timed) -> float:
-        """Mean number of tokens that a model generates for a row of a batch."""
-        return 0.0
 
 
 def flag_of(name: str) -> str:

@@ -3,14 +3,14 @@
 - `benchmark`: times several artifacts, with limits and memory
 - `measure`, `summarize`: interleaved timing of any callables, and its statistics
 - `limit_of`, `shape_of`: the theoretical limit of a speed-up
-- `peak_memory`: of running an artifact, in a fresh process
+- `measure_memory`: the memory of running an artifact, in a fresh process
 """
 
 from compressor.throughput.bench import benchmark
 from compressor.throughput.limits import Limit, WorkSize, limit_of
 from compressor.throughput.machine import Machine, measure_machine
 from compressor.throughput.measure import measure
-from compressor.throughput.memory import measure_memory, peak_memory
+from compressor.throughput.memory import measure_memory
 from compressor.throughput.plan import Subject
 from compressor.throughput.shapes import ModelShape, shape_of
 from compressor.throughput.statistics import summarize
@@ -29,7 +29,6 @@ __all__ = [
     "measure",
     "measure_machine",
     "measure_memory",
-    "peak_memory",
     "shape_of",
     "summarize",
 ]

@@ -54,7 +54,6 @@ class WorkSize:
     batch: int
     source: int
     target: int = 0
-    beams: int = 1
 
 
 @dataclass(frozen=True)
@@ -169,7 +168,7 @@ def operations(
     Raises:
         InputError: a translator's batch without generated tokens, or sizes below 1.
     """
-    if min(size.batch, size.source, size.beams) < 1:
+    if min(size.batch, size.source) < 1:
         raise InputError(
             f"the work of {size} cannot be counted; all its sizes must be at least 1",
             id="work-size-too-small",
@@ -188,7 +187,7 @@ def operations(
             id="target-length-missing",
         )
     steps = _Counter(work, "decoder", size.target, weight_bytes, value_bytes)
-    _count_decoder(steps, shape, size.batch * size.beams, size.source)
+    _count_decoder(steps, shape, size.batch, size.source)
     return work
 
 
@@ -269,7 +268,6 @@ def limit_of(
     pruned: ModelShape,
     machine: Machine,
     sizes: Sequence[WorkSize],
-    pruned_sizes: Sequence[WorkSize] | None = None,
 ) -> Limit:
     """The limit of the speed-up over these batches together.
 
@@ -277,7 +275,6 @@ def limit_of(
         dense, pruned: the two models.
         machine: measured rates, and the bytes per weight and value of the precision in use.
         sizes: the batches.
-        pruned_sizes: the pruned model's batches where they differ (it stops at other lengths).
 
     Raises:
         InputError: no batches.
@@ -287,8 +284,8 @@ def limit_of(
             "a limit over no batches is undefined; give at least one batch size", id="no-batches"
         )
     totals = []
-    for shape, batches in ((dense, sizes), (pruned, pruned_sizes or sizes)):
-        work = [operation for size in batches for operation in _run(shape, size, machine)]
+    for shape in (dense, pruned):
+        work = [operation for size in sizes for operation in _run(shape, size, machine)]
         totals.append((roofline_seconds(work, machine), total_macs(work), total_bytes(work)))
     seconds, macs, moved = (before / after for before, after in zip(*totals, strict=True))
     return Limit(seconds, macs, moved)

@@ -34,31 +34,9 @@ class MemoryUse:
     device_mib: float | None
     load_seconds: float
 
-
-def peak_memory(
-    directory: Path,
-    runtime: str,
-    batches: Sequence[Batch],
-    options: Mapping[str, Any] | None = None,
-    *,
-    device: str = "cpu",
-    precision: str | None = None,
-    threads: int | None = None,
-) -> float | None:
-    """Peak memory in MiB: on the GPU of a GPU run, of the process otherwise; None if unknown.
-
-    Arguments and errors are those of `measure_memory`.
-    """
-    use = measure_memory(
-        directory,
-        runtime,
-        batches,
-        options,
-        device=device,
-        precision=precision,
-        threads=threads,
-    )
-    return use.host_mib if device == "cpu" else use.device_mib
+    def peak_mib(self, device: str) -> float | None:
+        """On the GPU of a GPU run, of the process otherwise."""
+        return self.host_mib if device == "cpu" else self.device_mib
 
 
 def measure_memory(

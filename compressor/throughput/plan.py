@@ -1,4 +1,4 @@
-"""What a measurement runs, settled before anything is timed: models, workloads, lengths."""
+"""What a measurement runs, settled before anything is timed: models and workloads."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from compressor.throughput.workloads import Lengths, Workload, make_workloads
 if TYPE_CHECKING:
     from compressor.runtime import Runtime
     from compressor.tasks.rows import Rows
-
-Key = tuple[str, int]  # model, batch size
 
 
 @dataclass(frozen=True)
@@ -33,50 +31,18 @@ class Subject:
     precision: str | None = None
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How the models are run: the arguments of `benchmark` with all defaults resolved."""
-
-    device: str
-    threads: int
-    precisions: Mapping[str, str]  # of each model
-    timed: Timed
-    num_beams: int
-
-
-def check_request(
-    subjects: Sequence[Subject], task: str, target: int | None, natural: bool, beams: int
-) -> None:
+def check_request(subjects: Sequence[Subject], task: Task, target: int | None) -> None:
     """Raise UsageError for settings that contradict each other."""
     names = [subject.name for subject in subjects]
     if not names or len(set(names)) < len(names):
         raise UsageError(
             f"the models to time need distinct names, not {names}", id="names-not-distinct"
         )
-    if (target is not None or natural) and "--target-length" not in TASKS[task].options:
+    if target is not None and "--target-length" not in task.options:
         raise UsageError(
-            f"models for {task} generate no tokens; leave the target length out",
+            f"models for {task.name} generate no tokens; leave the target length out",
             id="target-length-without-generation",
         )
-    if target is not None and (target < 1 or natural):
-        raise UsageError(
-            f"target length {target} must be at least 1, and cannot be given for translations that "
-            "stop by themselves",
-            id="target-length-invalid",
-        )
-    if beams != 1 and not natural:
-        raise UsageError(
-            f"{beams} beams need translations that stop by themselves; forced lengths are greedy",
-            id="beams-with-forced-length",
-        )
-
-
-def open_subject(
-    subject: Subject, task: str, device: str, threads: int, precision: str | None
-) -> Runtime:
-    """The runtime of an artifact; `precision` is that of the whole measurement."""
-    chosen = subject.precision or precision
-    return TASKS[task].open(subject.directory, device=device, threads=threads, precision=chosen)
 
 
 def plan_workloads(
@@ -85,8 +51,6 @@ def plan_workloads(
     batch_sizes: Sequence[int],
     lengths: Lengths,
     target_length: int | None,
-    natural: bool,
-    num_beams: int,
     seed: int,
 ) -> tuple[list[Workload], Timed]:
     """The workloads in the reference's tokens, and how all models run them.
@@ -110,8 +74,7 @@ def plan_workloads(
         seed=seed,
     )
     largest = max(workloads, key=lambda workload: workload.batch_size)
-    task = TASKS[rows.task]
-    timed = task.timed(reference, largest.batches, target_length, natural, num_beams)
+    timed = TASKS[rows.task].timed(reference, largest.batches, target_length)
     return [replace(load, target_tokens=timed.target_tokens) for load in workloads], timed
 
 
@@ -133,22 +96,3 @@ def precisions_of(runtimes: Mapping[str, Runtime], unnamed: Sequence[Subject]) -
             id="precisions-or-providers-differ",
         )
     return precisions
-
-
-def generated_lengths(
-    task: Task, runtimes: Mapping[str, Runtime], workloads: Sequence[Workload], timed: Timed
-) -> dict[Key, list[float]]:
-    """Mean tokens per row of each batch, of models that stop by themselves."""
-    return {
-        (name, workload.batch_size): [
-            task.generated(runtime, batch, timed) for batch in workload.batches
-        ]
-        for name, runtime in runtimes.items()
-        for workload in workloads
-    }
-
-
-def describe_lengths(lengths: Lengths, timed: Timed) -> str:
-    """Where the source and target lengths come from, for the report."""
-    source = "source lengths from the data" if lengths == "data" else f"{lengths} source tokens"
-    return source + timed.description

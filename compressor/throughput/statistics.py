@@ -42,7 +42,6 @@ def summarize(
     workloads: Sequence[Workload],
     limits: Mapping[tuple[str, int], Limit] | None = None,
     *,
-    target_tokens: Mapping[tuple[str, int], float] | None = None,
     peak_memory_mib: Mapping[tuple[str, int], float | None] | None = None,
     reference: str = "dense",
     seed: int = 0,
@@ -53,7 +52,6 @@ def summarize(
         samples: what `measure` returned for `workloads`.
         workloads: those that were measured.
         limits: (model, batch size) -> theoretical limit.
-        target_tokens: (model, batch size) -> generated tokens per row, where not forced.
         peak_memory_mib: (model, batch size) -> peak memory, None where it is unknown.
         reference: the model that speed-ups are relative to. It has none itself; without it, no
             model has one.
@@ -72,7 +70,6 @@ def summarize(
             seconds = _passes(samples, key, workload)
             base = _passes(samples, (reference, size), workload) if reference in names else seconds
             speedup, interval = speedup_of(base, seconds, seed=seed)
-            tokens = (target_tokens or {}).get(key, workload.target_tokens)
             pass_seconds = float(np.median(base, axis=0).sum()) / speedup
             more: dict[str, Any] = {"peak_memory_mib": (peak_memory_mib or {}).get(key)}
             if reference in names and name != reference:
@@ -81,7 +78,7 @@ def summarize(
                 if limit is not None:
                     more |= {"limit": limit.time, "limit_macs": limit.macs}
                     more["limit_bytes"] = limit.bytes
-            rows.append(_timing(name, workload, seconds, tokens, pass_seconds, more))
+            rows.append(_timing(name, workload, seconds, pass_seconds, more))
     return rows
 
 
@@ -89,7 +86,6 @@ def _timing(
     name: str,
     workload: Workload,
     seconds: Array,
-    tokens: float,
     pass_seconds: float,
     more: Mapping[str, Any],
 ) -> Timing:
@@ -97,7 +93,6 @@ def _timing(
 
     Args:
         seconds: [passes, batches].
-        tokens: generated per row, 0 where none are.
         pass_seconds: of one pass over all batches, as estimated from the medians.
         more: the fields that do not follow from the model's own times.
     """
@@ -107,10 +102,10 @@ def _timing(
         batch_size=workload.batch_size,
         source_tokens=workload.source_tokens,
         padded_source_tokens=workload.padded_source_tokens,
-        target_tokens=tokens,
+        target_tokens=workload.target_tokens,
         runs=seconds.size,
         sentences_per_second=sentences,
-        tokens_per_second=sentences * (tokens or workload.source_tokens),
+        tokens_per_second=sentences * (workload.target_tokens or workload.source_tokens),
         latency_ms={
             "p50": _percentile_ms(seconds, 50),
             "p90": _percentile_ms(seconds, 90),

@@ -26,8 +26,7 @@ _MOST_BATCHES = 16
 class Workload:
     """Batches of one size; token counts are means per row.
 
-    `target_tokens` is the number each row generates if it is forced, 0 if it is not (classifiers,
-    and translators that stop by themselves).
+    `target_tokens` is the number each row generates, 0 where none are.
     """
 
     batch_size: int

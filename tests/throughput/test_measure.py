@@ -181,18 +181,6 @@ def test_classifiers_are_rated_by_source_tokens() -> None:
     assert row.target_tokens == 0
 
 
-def test_generated_tokens_can_differ_between_models() -> None:
-    ones = np.ones((5, 1))
-
-    rows = summarize(
-        samples_of(ones, ones), [workload(1)],
-        target_tokens={("dense", 2): 10.0, ("half", 2): 4.0},
-    )  # fmt: skip
-
-    assert [row.target_tokens for row in rows] == [10.0, 4.0]
-    assert [row.tokens_per_second for row in rows] == pytest.approx([20.0, 8.0])
-
-
 def noisy(passes: int, batches: int, speedup: float) -> tuple[np.ndarray, np.ndarray]:
     """Times with noise of 3 %, a common drift over a factor of two, and stalls in 6 % of them."""
     rng = np.random.default_rng(passes * batches)

@@ -190,20 +190,14 @@ class Translation(Task):
         runtime: Translator,
         batches: Sequence[Arrays],
         target_length: int | None,
-        natural: bool,
-        num_beams: int,
     ) -> Timed:
-        """As in `Task`: every row generates the same number of tokens, unless `natural` is set.
+        """As in `Task`: every row generates the same number of tokens.
 
         As many as asked for, or the mean of the reference model's own translations, rounded up.
 
         Raises:
             UsageError: more tokens than the decoder has positions for.
         """
-        if natural:
-            how = "greedy" if num_beams == 1 else f"{num_beams} beams"
-            text = f"; translations as long as each model makes them, {how}"
-            return Timed({"num_beams": num_beams}, description=text)
         forced, origin = target_length, ""
         if forced is None:
             lengths = [len(row) for batch in batches for row in runtime.generate(batch)]
@@ -212,10 +206,6 @@ class Translation(Task):
         runtime.artifact.generation.with_length(forced)  # raises if it is too long
         text = f"; {forced} generated tokens for every row{origin}"
         return Timed({"forced_length": forced}, float(forced), text)
-
-    def generated(self, runtime: Translator, batch: Arrays, timed: Timed) -> float:
-        lengths = [len(row) for row in runtime.generate(batch, **timed.options)]
-        return sum(lengths) / len(lengths)
 
 
 def require_target_language(tokenizer: Any) -> None:
