@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from compressor.errors import InputError
 from compressor.runtime.processors import Scores, Tokens
 
 if TYPE_CHECKING:
@@ -32,12 +31,12 @@ class DecoderGraph:
     Args:
         session: of `decoder.onnx`.
         device: `cpu` or `cuda`, where the session runs.
-        select: sessions of the graphs that take rows of caches (`compressor.export.cache_rows`);
-            without them NumPy takes the rows, which moves the caches off the device and back.
+        select: sessions by role of the graphs that take rows of the past, and of all caches
+            (`compressor.export.cache_rows`); none for caches that the decoder does not have.
     """
 
     def __init__(
-        self, session: InferenceSession, device: str, select: Iterable[InferenceSession] = ()
+        self, session: InferenceSession, device: str, select: Mapping[str, InferenceSession]
     ) -> None:
         self.session = session
         self.device = device
@@ -45,22 +44,13 @@ class DecoderGraph:
         self.cross = [name for name in inputs if name.startswith("cross_")]
         self.past = [name for name in inputs if name.startswith("past_")]
         self.reads_mask = "attention_mask" in inputs
-        if BEST not in {value.name for value in session.get_outputs()}:
-            raise InputError(
-                f"the decoder graph has no output {BEST!r}, so another version of this tool wrote "
-                "it; export the model again",
-                id="decoder-without-best-token",
-            )
         # Name -> device of every output; the best tokens are read on the CPU in every step.
         self.outputs = {"logits": device, BEST: "cpu"}
         self.outputs.update((name.replace("past", "present"), device) for name in self.past)
         # [batch, heads, length, head_dim], of which heads and head_dim are fixed in the graph.
         self._past_shapes = {name: inputs[name].shape for name in self.past}
         self._types = {name: inputs[name].type for name in (*self.cross, *self.past)}
-        self._select = {
-            frozenset(value.name for value in graph.get_inputs()) - {ROWS}: graph
-            for graph in select
-        }
+        self._select = select
 
     def empty_past(self, rows: int) -> dict[str, OrtValue]:
         """The cache before the first step."""
@@ -77,9 +67,9 @@ class DecoderGraph:
 
     def select_rows(self, caches: Mapping[str, OrtValue], rows: Tokens) -> dict[str, OrtValue]:
         """Rows of each cache, on the device."""
-        graph = self._select.get(frozenset(caches))
-        if graph is None:
-            return {name: self.value(cache.numpy()[rows]) for name, cache in caches.items()}
+        if not caches:
+            return {}
+        graph = self._select[SELECT_CACHES if len(caches) > len(self.past) else SELECT_PAST]
         outputs = {selected(name): self.device for name in caches}
         values = run_bound(graph, {**caches, ROWS: self.value(rows)}, outputs)
         return {name: values[selected(name)] for name in caches}

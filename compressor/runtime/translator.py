@@ -43,11 +43,9 @@ class Translator(Runtime[TranslationArtifact]):
     def _open(self) -> InferenceSession:
         artifact = self.artifact
         self._encoder, decoder = self._session("encoder"), self._session("decoder")
-        select = [
-            self._session(role)
-            for role in (SELECT_PAST, SELECT_CACHES)
-            if role in artifact.precisions[self.precision]  # not in artifacts of earlier versions
-        ]
+        past, cross = any(artifact.decoder_self_heads), any(artifact.cross_heads)
+        roles = {SELECT_PAST: past, SELECT_CACHES: past or cross}
+        select = {role: self._session(role) for role, needed in roles.items() if needed}
         self.tokens = open_output_tokens(self._directory, artifact)
         scored = len(self.tokens.ids)
         require_translator(artifact, self._encoder, decoder, scored, self._directory)

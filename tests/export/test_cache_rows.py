@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +10,8 @@ import pytest
 
 from compressor.export.cache_rows import export_cache_rows
 from compressor.export.fp16 import to_fp16
-from compressor.runtime import Translator, collate
-from compressor.runtime.artifact import read_artifact
 from compressor.runtime.decoder import ROWS, SELECT_CACHES, SELECT_PAST, selected
 from compressor.runtime.session import open_session
-from tests.helpers import runtime_artifacts, toy
 
 pytestmark = pytest.mark.slow
 
@@ -45,27 +40,3 @@ def test_graphs_take_rows_of_caches(tmp_path: Path, precision: str) -> None:
 def test_a_decoder_without_caches_needs_no_graph(tmp_path: Path) -> None:
     assert export_cache_rows([], [], tmp_path) == {}
     assert set(export_cache_rows(["cross_key.0"], [], tmp_path)) == {SELECT_CACHES}
-
-
-@pytest.mark.parametrize("beams", [1, 3])
-def test_an_artifact_without_these_graphs_translates_the_same(tmp_path: Path, beams: int) -> None:
-    made = runtime_artifacts.translator().directory
-    bare = tmp_path / "bare"
-    shutil.copytree(made, bare)
-    graphs = bare / "onnx"
-    data = json.loads((graphs / "graphs.json").read_text(encoding="utf-8"))
-    for role in (SELECT_PAST, SELECT_CACHES):
-        (graphs / data["precisions"]["fp32"].pop(role)).unlink()
-    (graphs / "graphs.json").write_text(json.dumps(data), encoding="utf-8")
-    runtime_artifacts.write_hashes(bare)
-    assert set(read_artifact(bare).precisions["fp32"]) == {"encoder", "decoder"}
-
-    texts = toy.sentences(12)
-    answers = []
-    for directory in (made, bare):
-        translator = Translator(directory, threads=1)
-        batch = collate(translator.encode(texts), translator.artifact.pad_token_id,
-                        translator.artifact.inputs)  # fmt: skip
-        answers.append(translator.generate(batch, num_beams=beams))
-    assert answers[0] == answers[1]
-    assert len({len(row) for row in answers[0]}) > 1  # some sentences leave the batch bare
