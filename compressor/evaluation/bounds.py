@@ -31,7 +31,7 @@ from compressor.results import Comparison
 # So many draws of the bootstrap lie beyond a bound; with fewer it would be left to chance.
 DRAWS_BEYOND = 10
 ALPHA = 0.025  # beyond each end of a 95 % interval
-MOST_ROWS = 10**9  # that anybody could be told to give
+MOST_ROWS = 10**9  # more than this is advice for nobody
 
 
 @dataclass(frozen=True)
@@ -81,50 +81,52 @@ def lower_bound(
     return _bootstrap_bound(pair, metric, limit, alpha, resamples, seed)
 
 
-def confidence_bounds(found: Comparison, rows: int) -> tuple[float, float] | None:
+def confidence_bounds(comparison: Comparison, rows: int) -> tuple[float, float] | None:
     """Both ends of the 95 % confidence interval of pruned minus dense.
 
     The upper end is the lower one with the models' roles exchanged.
 
     Args:
-        found: with its counts of rows, where the metric counts rows that are right; without them
+        comparison: with its counts of rows that are right, if the metric has them; without them
             the interval of the bootstrap serves.
         rows: that it was measured on.
 
     Returns:
         None where the numbers tell nothing: no rows, or something that is not a number.
     """
-    if rows < 1 or not _is_finite(found):
+    if rows < 1 or not _is_finite(comparison):
         return None
-    if found.discordant is not None:
-        lost, won = found.discordant
+    if comparison.discordant is not None:
+        lost, won = comparison.discordant
         low, high = -score_bound(lost, won, rows, ALPHA), score_bound(won, lost, rows, ALPHA)
         return 100 * low, 100 * high
-    lower, upper = _widths(found)
-    low = found.difference - _reach(lower, found.dense, rows, ALPHA)
-    return low, found.difference + _reach(upper, found.pruned, rows, ALPHA)
+    lower, upper = _widths(comparison)
+    low = comparison.difference - _reach(lower, comparison.dense, rows, ALPHA)
+    return low, comparison.difference + _reach(upper, comparison.pruned, rows, ALPHA)
 
 
-def rows_to_settle(found: Comparison, rows: int, limit: float) -> int | None:
-    """About how many rows would show on which side of the limit a drop is, if it stayed as it is.
+def rows_to_settle(comparison: Comparison, rows: int, limit: float) -> int | None:
+    """About how many rows prove a drop to be within the limit, or beyond it.
+
+    The drop is taken to stay as measured; more rows only narrow its interval.
 
     Args:
         limit: the drop that is allowed, on the metric's scale.
 
     Returns:
-        None where no number would: the measured drop is the limit, or next to it.
+        None where the measured drop is the limit, or next to it, which no number of rows tells.
     """
-    if rows < 1 or not _is_finite(found):
+    if rows < 1 or not _is_finite(comparison):
         return None
-    room = limit + found.difference
-    if room > 0 and found.discordant is not None:
-        return score_rows(*found.discordant, rows, limit / 100, ALPHA)
-    lower, upper = _widths(found)
+    room = limit + comparison.difference
+    if room > 0 and comparison.discordant is not None:
+        return score_rows(*comparison.discordant, rows, limit / 100, ALPHA)
+    lower, upper = _widths(comparison)
     if room > 0:
-        return _bootstrap_rows(rows, lower, found.dense, room, ALPHA)
-    if found.discordant is not None:
-        bounds = confidence_bounds(found, rows)
-        upper = bounds[1] - found.difference if bounds else upper
+        return _bootstrap_rows(rows, lower, comparison.dense, room, ALPHA)
+    if comparison.discordant is not None:
+        bounds = confidence_bounds(comparison, rows)
+        upper = bounds[1] - comparison.difference if bounds else upper
     return scaled_rows(rows, upper, -room)
 
 
@@ -136,14 +138,15 @@ def scaled_rows(rows: int, width: float, room: float) -> int | None:
     return math.ceil(needed) if needed < MOST_ROWS else None
 
 
-def _is_finite(found: Comparison) -> bool:
-    return all(map(math.isfinite, (found.dense, found.pruned, found.difference, *found.interval)))
+def _is_finite(comparison: Comparison) -> bool:
+    scores = (comparison.dense, comparison.pruned, comparison.difference, *comparison.interval)
+    return all(map(math.isfinite, scores))
 
 
-def _widths(found: Comparison) -> tuple[float, float]:
+def _widths(comparison: Comparison) -> tuple[float, float]:
     """How far the bootstrap's interval reaches below and above the difference."""
-    low, high = found.interval
-    return found.difference - low, high - found.difference
+    low, high = comparison.interval
+    return comparison.difference - low, high - comparison.difference
 
 
 def score_bound(lost: int, won: int, rows: int, alpha: float) -> float:

@@ -40,11 +40,8 @@ class _LabelMetric(SumMetric):
     ) -> list[Array]:
         assert labels is not None
         gold = _one_hot(references, labels)
-        found = []
-        for answers in systems:
-            predicted = _one_hot(answers, labels)
-            found.append(np.concatenate([predicted * gold, predicted, gold], axis=1))
-        return found
+        columns = (_one_hot(answers, labels) for answers in systems)
+        return [np.concatenate([x * gold, x, gold], axis=1) for x in columns]
 
     def from_sums(self, sums: Array) -> Array:
         hits, predicted, gold = np.split(sums, 3, axis=1)
@@ -102,6 +99,6 @@ class Matthews(_LabelMetric):
 def _one_hot(names: Sequence[str], labels: Sequence[str]) -> Array:
     """[rows, labels]: 1 at the label of each row."""
     number = {label: code for code, label in enumerate(labels)}
-    found = np.zeros((len(names), len(labels)))
-    found[np.arange(len(names)), [number[name] for name in names]] = 1.0
-    return found
+    columns = np.zeros((len(names), len(labels)))
+    columns[np.arange(len(names)), [number[name] for name in names]] = 1.0
+    return columns

@@ -87,10 +87,10 @@ def require_translator(
     cross = _caches("cross", artifact.cross_heads)
     past = _caches("past", artifact.decoder_self_heads)
     expected = {name: _cache_shape(heads, artifact) for name, heads in (cross | past).items()}
-    found = _shapes(decoder.get_inputs())
-    _require(where, "decoder's inputs", set(found) - {MASK}, {"input_ids", "position", *expected})
+    inputs = _shapes(decoder.get_inputs())
+    _require(where, "decoder's inputs", set(inputs) - {MASK}, {"input_ids", "position", *expected})
     for name, shape in expected.items():
-        _require(where, f"decoder's {name}", _cache_part(found[name]), shape)
+        _require(where, f"decoder's {name}", _cache_part(inputs[name]), shape)
     made = _shapes(encoder.get_outputs())
     for name in cross:
         shown = _cache_part(made[name]) if name in made else "no such output"
@@ -147,17 +147,17 @@ def _shapes(values: Iterable[object]) -> dict[str, list[object]]:
     return {v.name: list(v.shape) or [None] for v in values}  # type: ignore[attr-defined]
 
 
-def _require(where: Path, what: str, found: object, wanted: object) -> None:
-    if found == wanted:
+def _require(where: Path, what: str, actual: object, wanted: object) -> None:
+    if actual == wanted:
         return
-    if isinstance(found, set) and isinstance(wanted, set):
-        names = sorted(map(str, found ^ wanted))
+    if isinstance(actual, set) and isinstance(wanted, set):
+        names = sorted(map(str, actual ^ wanted))
         raise InputError(
             f"{where}: the {what} and {GRAPHS_FILE} disagree about {', '.join(names[:5])}; export "
             "the model again",
             id="graphs-disagree",
         )
     raise InputError(
-        f"{where}: the {what} is {found}, but {GRAPHS_FILE} says {wanted}; export the model again",
+        f"{where}: the {what} is {actual}, but {GRAPHS_FILE} says {wanted}; export the model again",
         id="graphs-disagree",
     )

@@ -19,14 +19,14 @@ def require_one_version() -> None:
     Raises:
         EnvironmentProblem: they are not.
     """
-    found = {}
+    installed = {}
     for name in DISTRIBUTIONS:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    if len(set(found.values())) > 1:
-        both = " and ".join(f"{name} {number}" for name, number in found.items())
+    if len(set(installed.values())) > 1:
+        both = " and ".join(f"{name} {number}" for name, number in installed.items())
         raise EnvironmentProblem(
             f"{both} are installed, which overwrite each other's files; uninstall both, then "
             "install compress-heads to make models, or compress-heads-runtime to run them",

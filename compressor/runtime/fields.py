@@ -41,14 +41,14 @@ def parse(cls: type[Value], values: Any, where: str) -> Value:
     for name in given:
         if name not in known:
             raise ValueError(f"{where}.{name}: it is not a known setting")
-    found = {}
+    checked_values = {}
     for name, item in known.items():
         if name in given:
-            found[name] = item.metadata["check"](given[name], f"{where}.{name}")
+            checked_values[name] = item.metadata["check"](given[name], f"{where}.{name}")
         elif item.default is MISSING and item.default_factory is MISSING:
             raise ValueError(f"{where}.{name}: it is missing")
     try:
-        return cls(**found)
+        return cls(**checked_values)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
 

@@ -315,8 +315,8 @@ class Task(ABC):
 
     def open(self, directory: str | Path, **options: Any) -> Runtime:
         """Open an artifact; options are those of `Runtime`, whose files are not checked."""
-        found: Runtime = opened(self.runtime)(directory, verify=False, **options)
-        return found
+        runtime: Runtime = opened(self.runtime)(directory, verify=False, **options)
+        return runtime
 
     @abstractmethod
     def answer(
