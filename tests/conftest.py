@@ -99,7 +99,7 @@ def _quick_collection() -> Iterator[None]:
 
 @pytest.fixture
 def fresh_exports() -> Iterator[None]:
-    """Export every graph anew, for tests of the export itself."""
+    """Export every graph anew and measure memory, for tests of that."""
     from tests.helpers.exports import exports_made_anew
 
     with exports_made_anew():

@@ -138,6 +138,7 @@ def known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench_module, "measure_machine", lambda *_: MACHINE)
 
 
+@pytest.mark.usefixtures("fresh_exports")
 def test_classifiers_are_measured_with_limits_memory_and_raw_times(
     tmp_path: Path, known_machine: None
 ) -> None:
