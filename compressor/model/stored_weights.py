@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from compressor.errors import InputError
-from compressor.storage.input_files import MIB, read_json
+from compressor.storage.input_files import MIB, inner_path, read_json
 
 WEIGHTS = "model.safetensors"
 PICKLE = "pytorch_model.bin"
@@ -113,12 +113,15 @@ def _indexed_files(index: Path, pattern: str) -> list[Path]:
         raise unreadable(index, reason) from error
     files = []
     for name in sorted(names):
-        if Path(name).name != name or not fnmatchcase(name, pattern):
+        try:
+            if not fnmatchcase(inner_path(name), pattern):
+                raise ValueError("the name of another kind of file")
+        except ValueError as error:
             raise InputError(
                 f"{index} names {name!r} as a file of weights, and only files of the same "
                 f"directory called {pattern} are loaded; {_HINT}",
                 id="weights-outside",
-            )
+            ) from error
         if not (index.parent / name).exists():
             raise InputError(
                 f"{index} names {name}, which is not there; {_HINT}", id="weights-missing"

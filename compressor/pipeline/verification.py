@@ -17,7 +17,14 @@ from compressor.runtime.artifact import (
     Artifact,
     read_artifact,
 )
-from compressor.storage.manifest import GRAPHS_FILE, MANIFEST, Listed, find_change, read_manifest
+from compressor.storage.manifest import (
+    GRAPHS_FILE,
+    MANIFEST,
+    Listed,
+    find_change,
+    read_manifest,
+    require_no_links_out,
+)
 from compressor.storage.workspace import STATE
 from compressor.tasks import TASKS
 
@@ -72,6 +79,7 @@ def _holder(name: str) -> str:
 
 def _require_files(directory: Path, listed: Mapping[str, Listed], progress: Progress) -> list[str]:
     """Check every listed file; the others, of which none may be one that is read."""
+    require_no_links_out(directory, listed)
     problems = []
     for number, (name, expected) in enumerate(listed.items(), 1):
         change = find_change(directory, name, expected)

@@ -20,7 +20,7 @@ from compressor.runtime.artifact import (
 )
 from compressor.runtime.decoder import BEST
 from compressor.runtime.text import TextTokenizer
-from compressor.storage.manifest import GRAPHS_FILE, require_unchanged
+from compressor.storage.manifest import GRAPHS_FILE, require_no_links_out, require_unchanged
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -53,19 +53,9 @@ def require_inside(directory: Path, artifact: Artifact) -> None:
     Raises:
         InputError: one is.
     """
-    root = directory.resolve()
-    allowed = [root]
-    if root.parent.name == "snapshots":
-        allowed.append(root.parent.parent / "blobs")
     names = {name for chosen in artifact.precisions for name in artifact.used_files(chosen)}
     names |= {f"{name}_data" for name in names} | {f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"}
-    for path in (directory / name for name in sorted(names)):
-        where = path.resolve()
-        if not any(where.is_relative_to(place) for place in allowed):
-            raise InputError(
-                f"{path} is a link to {where}, outside of the artifact; copy the file itself there",
-                id="artifact-file-outside",
-            )
+    require_no_links_out(directory, sorted(names))
 
 
 def require_translator(

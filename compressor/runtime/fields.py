@@ -15,6 +15,8 @@ from collections.abc import Callable
 from dataclasses import MISSING, field, fields
 from typing import Any, TypeVar
 
+from compressor.storage.input_files import inner_path
+
 Value = TypeVar("Value")
 # Takes a value and where it stands, and gives it back; raises ValueError for any other value.
 Check = Callable[[Any, str], Any]
@@ -80,10 +82,10 @@ def text(value: Any, where: str) -> str:
 
 def file_name(value: Any, where: str) -> str:
     """The name of a file in the same directory."""
-    name = text(value, where)
-    if name in ("", ".", "..") or set(name) & set("/\\:\0"):
-        raise ValueError(f"{where}: {name!r} must be the name of a file beside it")
-    return name
+    try:
+        return inner_path(value)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
 
 
 def one_of(*values: Any) -> Check:

@@ -21,6 +21,8 @@ from typing import Any, BinaryIO
 MIB = 1 << 20
 MOST_TEXT = 64 * MIB  # of a configuration, a recipe, a report; the largest are a few MiB
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_LONGEST_NAME = 255  # bytes, on the usual file systems
+_DEEPEST = 16  # directories in one another; this tool makes three
 WRITER_SECONDS = 5.0  # to wait for somebody to write into a named pipe
 
 
@@ -41,6 +43,28 @@ def panics_raised() -> Iterator[None]:
         if type(error).__name__ != "PanicException":
             raise
         raise Panic(f"it cannot be used: {error}") from error
+
+
+def inner_path(name: object, *, nested: bool = False) -> str:
+    """The name of a file, as JSON gives it, that stays in the directory that it is looked up in.
+
+    Args:
+        nested: it may lie in a directory below, with `/` between the parts.
+
+    Raises:
+        ValueError: it is no text, absolute, on a drive, has `..`, or is longer than names can be.
+    """
+    where = "in its directory" if nested else "beside it"
+    wrong = ValueError(f"{str(name)[:60]!r} must be the name of a file {where}")
+    if not isinstance(name, str):
+        raise wrong
+    parts = name.split("/") if nested else [name]
+    for part in parts:
+        if part in ("", ".", "..") or set(part) & set("/\\:\0"):
+            raise wrong
+    if len(parts) > _DEEPEST or max(len(part.encode()) for part in parts) > _LONGEST_NAME:
+        raise ValueError(f"{name[:60]!r} is longer than names of files are")
+    return name
 
 
 def require_regular(path: Path) -> None:

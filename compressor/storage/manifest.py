@@ -14,7 +14,7 @@ from typing import Any
 
 from compressor.errors import CompressWarning, InputError
 from compressor.storage.hashes import sha256_of
-from compressor.storage.input_files import read_json
+from compressor.storage.input_files import inner_path, read_json
 
 MANIFEST = "manifest.json"
 GRAPHS_FILE = "graphs.json"  # which graphs there are; names the others, so it is written last
@@ -76,6 +76,7 @@ def read_contents(path: Path) -> dict[str, Any] | None:
         if isinstance(data, dict) and not str(data.get("tool", "")).startswith(_TOOL):
             return None
         for name, listed in data["files"].items():
+            inner_path(name, nested=True)
             if not (isinstance(listed["bytes"], int) and isinstance(listed["sha256"], str)):
                 raise ValueError(f"it does not say what {name} holds")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -133,6 +134,27 @@ def require_unchanged(directory: Path, names: Iterable[str], *, warn: bool = Tru
                 f"{directory / name} {change or f'is not listed in {MANIFEST}'}; make it again, "
                 "copy it again, or give --no-verify (verify=False) to use it unchecked",
                 id="file-changed" if name in listed else "file-not-in-manifest",
+            )
+
+
+def require_no_links_out(directory: Path, names: Iterable[str]) -> None:
+    """Check that no file of a directory is a link to a place outside of it.
+
+    Links of the Hugging Face hub's cache, from `snapshots` to `blobs`, may be.
+
+    Raises:
+        InputError: one is.
+    """
+    root = directory.resolve()
+    allowed = [root]
+    if root.parent.name == "snapshots":
+        allowed.append(root.parent.parent / "blobs")
+    for path in (directory / name for name in names):
+        where = path.resolve()
+        if not any(where.is_relative_to(place) for place in allowed):
+            raise InputError(
+                f"{path} is a link to {where}, outside of the artifact; copy the file itself there",
+                id="artifact-file-outside",
             )
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from compressor.storage.hashes import sha256_of
+from compressor.storage.input_files import inner_path, read_json
 from compressor.storage.locks import Lock, lock_output
 
 PREFIX = ".writing-"
@@ -153,8 +154,9 @@ def _lock_new(parent: Path) -> tuple[Path, Lock]:
 def _undo(directory: Path) -> None:
     """Remove the files that were moved out of a directory whose move was not completed."""
     try:
-        hashes = json.loads((directory / _MOVING).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        noted = read_json(directory / _MOVING)
+        hashes = {inner_path(name, nested=True): digest for name, digest in noted.items()}
+    except (OSError, ValueError, AttributeError):
         hashes = {}  # it had not begun
     for name, digest in hashes.items():
         path = directory.parent / name

@@ -14,9 +14,11 @@ import pytest
 
 from compressor.commands import invoke as status_of
 from compressor.errors import CompressError, InputError
+from compressor.pipeline.verification import verify_directory
 from compressor.runtime import Classifier, Translator
 from compressor.storage.hashes import sha256_of
 from compressor.storage.outputs import update_manifest
+from compressor.storage.staging import PREFIX, remove_leftovers
 from tests.helpers import runtime_artifacts
 from tests.helpers.damaged_checkpoints import HTML, PANICS, POINTER
 from tests.helpers.errors import raises
@@ -130,6 +132,44 @@ def test_a_damaged_manifest_is_told(classifier, text):
     (classifier / "manifest.json").write_text(text, encoding="utf-8")
     with raises(InputError, "manifest-damaged"):
         Classifier(classifier)
+
+
+OUTSIDE = (
+    "/etc/passwd", "../passwd", "onnx/../../passwd", "a//b", "C:passwd", "a\\b", "", ".", "n" * 300,
+    "\x00", "a/" * 40 + "b",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_names_in_a_manifest_stay_inside(classifier, name):
+    path = classifier / "manifest.json"
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data["files"][name] = {"bytes": 1, "sha256": "0" * 64}
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with raises(InputError, "manifest-damaged"):
+        Classifier(classifier)
+    assert status_of(["verify", str(classifier)]) == 4
+
+
+def test_verify_follows_no_link_out_of_the_artifact(classifier, tmp_path):
+    (tmp_path / "outside.md").write_text("mine", encoding="utf-8")
+    (classifier / "README.md").symlink_to(tmp_path / "outside.md")
+    update_manifest(classifier, {"README.md": sha256_of(tmp_path / "outside.md")})
+    with raises(InputError, "artifact-file-outside"):
+        verify_directory(classifier)
+
+
+def test_names_in_records_of_killed_processes_stay_inside(tmp_path):
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine", encoding="utf-8")
+    left = tmp_path / "out" / f"{PREFIX}0"
+    left.mkdir(parents=True)
+    (left / "lock").touch()
+    for record in ({"../mine.txt": sha256_of(mine)}, {str(mine): sha256_of(mine)}, 5):
+        left.mkdir(exist_ok=True)
+        (left / "moving.json").write_text(json.dumps(record), encoding="utf-8")
+        remove_leftovers(tmp_path / "out")
+        assert mine.exists()
 
 
 TRANSLATOR_EDITS: dict[str, dict[str, Any]] = {
