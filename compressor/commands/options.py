@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from compressor.commands.console import console
-from compressor.errors import CompressWarning
+from compressor.errors import CompressWarning, InputError
 from compressor.options.assemble import assemble
 from compressor.options.declare import Flag, Section, flags_of
 
@@ -84,6 +85,7 @@ class Command:
 
         @functools.wraps(self.function)
         def called(**values: Any) -> int:
+            _require_utf8(values)
             given = {flag.name: values.pop(key) for key, flag in generated.items()}
             for key in shared:
                 values.pop(key)
@@ -122,6 +124,26 @@ class CommandGroup:
         for member, command in self.members.items():
             command.add_to(group, member)
         app.add_typer(group, name=name)
+
+
+def _require_utf8(values: Mapping[str, Any]) -> None:
+    """Refuse bytes that are not UTF-8, which neither JSON nor the libraries below take in a path.
+
+    Raises:
+        InputError: an argument has such bytes.
+    """
+    listed = (value if isinstance(value, list) else [value] for value in values.values())
+    for value in itertools.chain.from_iterable(listed):
+        text = str(value)
+        shown = text.encode("utf-8", "backslashreplace").decode().replace("\\udc", "\\x")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"{shown} is not UTF-8, and no name of a file that is read or written may be "
+                "anything else; rename it",
+                id="argument-not-utf8",
+            ) from error
 
 
 @contextmanager

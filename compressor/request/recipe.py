@@ -296,6 +296,11 @@ class _Bounded(yaml.SafeLoader):
             )
         return super().compose_node(parent, index)
 
+    def construct_scalar(self, node: Any) -> Any:
+        value = super().construct_scalar(node)
+        value.encode()  # an escape may stand for half of a surrogate pair, which is not text
+        return value
+
 
 def _read(file: Path) -> dict[str, Any]:
     try:

@@ -128,6 +128,7 @@ def test_values_of_other_types_in_a_recipe_are_refused(place, flags, tmp_path):
         ("5", "recipe-not-yaml"),
         ("- a", "recipe-not-yaml"),
         ("\x00", "recipe-not-yaml"),
+        ('model: {path: "a\\udcff"}', "recipe-not-yaml"),
     ],
 )
 def test_a_recipe_that_is_none_is_told(text, id, tmp_path):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from compressor.errors import UsageError
+from compressor.errors import InputError, UsageError
 from compressor.pipeline.scores_file import write_scores
 from compressor.request.sections import ModelSection
 from tests.helpers import toy
@@ -41,3 +42,33 @@ def test_no_time_to_measure_is_refused(seconds):
     with raises(UsageError, "option-invalid") as caught:
         invoke("bench", "x", "--test", "x.tsv", "--bench-seconds", seconds)
     assert "--bench-seconds" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "translate ODD",
+        "classify x lines.txt ODD",
+        "classify x -o ODD",
+        "verify ODD",
+        "inspect ODD",
+        "export -m x -o ODD",
+        "run -m x --test ODD -o out",
+        "run -m x --calibration a.tsv --calibration ODD -o out",
+        "run -c ODD -o out",
+        "score -m x --calibration ODD -o scores.json",
+        "prune -m x --scores ODD -o out",
+        "study curve -m x -o ODD --calibration a.tsv --test a.tsv",
+        "evaluate ODD --test a.tsv",
+        "report ODD -o out",
+        "gate ODD --min-speedup 1",
+        "gate report.json --baseline ODD",
+        "gate report.json --ci ODD",
+        "gate report.json --junit ODD",
+    ],
+)
+def test_names_that_are_not_utf8_are_refused_before_anything_is_opened(words):
+    odd = os.fsdecode(b"a\xff/b")
+    with raises(InputError, "argument-not-utf8") as caught:
+        invoke(*words.replace("ODD", odd).split())
+    assert r"a\xff/b is not UTF-8" in str(caught.value)
