@@ -24,8 +24,10 @@ from torch.onnx._internal.exporter import _registration
 
 from compressor.export import graphs
 from compressor.throughput import bench
+from compressor.throughput.memory import MemoryUse
 
-_EXPORT, _MEMORY = graphs.export_graph, bench.peak_memory
+_EXPORT, _MEMORY = graphs.export_graph, bench.measure_memory
+_USE = MemoryUse(64.0, 64.0, 0.1)
 # Every export asks for these, and making the list takes a quarter of a toy model's export.
 _LIBRARY = _registration.onnxscript_apis
 _operators = functools.cache(_LIBRARY.get_torchlib_ops)
@@ -61,7 +63,7 @@ def kept_exports(exports: Path) -> Iterator[None]:
 
     with (
         mock.patch.object(graphs, "export_graph", export_or_copy),
-        mock.patch.object(bench, "peak_memory", lambda *_, **__: 64.0),
+        mock.patch.object(bench, "measure_memory", return_value=_USE),
         mock.patch.object(_LIBRARY, "get_torchlib_ops", _operators),
     ):
         yield
@@ -72,6 +74,6 @@ def exports_made_anew() -> Iterator[None]:
     """Inside `kept_exports`: as without it."""
     with (
         mock.patch.object(graphs, "export_graph", _EXPORT),
-        mock.patch.object(bench, "peak_memory", _MEMORY),
+        mock.patch.object(bench, "measure_memory", _MEMORY),
     ):
         yield
