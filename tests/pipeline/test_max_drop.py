@@ -118,6 +118,21 @@ def test_the_search_builds_few_models_and_a_stopped_one_goes_on(classifier, tmp_
     assert choose(more, out).mask == choice.mask
 
 
+def test_rows_too_few_to_prove_any_drop_are_searched_by_the_measured_one_at_once(
+    classifier, tmp_path, monkeypatch
+):
+    """Of 30 rows without a changed answer, the score bound is z^2 / (30 + z^2), 11 points."""
+    models = Models(lambda kept, held_out: float(kept < 8), monkeypatch)
+    progress = Progress()
+    recipe = drop_recipe(classifier, tmp_path, rows=60, max_drop="5")
+    choice = choose(recipe, tmp_path / "out", progress)
+    least = 100 * norm.isf(0.025) ** 2 / (30 + norm.isf(0.025) ** 2)
+    (said,) = (text for text in progress.messages if "cannot prove" in text)
+    assert f"30 rows cannot prove a drop of less than {least:.2f} accuracy" in said
+    assert models.built == [3, 8, 6, 7]  # a bisection for 8 of 3 to 12 heads, and no other cut
+    assert (choice.mask.count("heads"), choice.search.proven) == (8, False)
+
+
 def test_rows_that_prove_nothing_let_the_measured_drop_decide(classifier, tmp_path, monkeypatch):
     """Every head that goes costs a point. Of 300 rows, 150 cannot show a drop to be below 3.
 
