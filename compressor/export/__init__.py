@@ -12,49 +12,38 @@ from compressor.tasks import TASKS
 # What needs torch or numpy is imported where it is used: the recipe and the commands' help read
 # `precision_names` of this package, and must not wait for them.
 if TYPE_CHECKING:
-    from torch import nn
-
-    from compressor.model.checkpoint import Checkpoint
-    from compressor.model.sublayers import Mask
+    from compressor.export.task_graphs import Network
     from compressor.results import Check
     from compressor.tasks import Batch
 
 
 def export_model(
-    checkpoint: Checkpoint,
-    model: nn.Module,
-    mask: Mask,
-    batches: Sequence[Batch],
-    texts: Sequence[str],
-    directory: Path,
-    tokens: list[int] | None,
+    network: Network, batches: Sequence[Batch], texts: Sequence[str], directory: Path
 ) -> list[Check]:
     """Write `directory/onnx` and check it: graphs and tokenizer answer as PyTorch does.
 
     Args:
-        checkpoint: where the model came from: tokenizer, task, the dense layers.
-        model: the network to export, which may have lost the heads that `mask` removes.
         batches: ragged batches to compare on.
         texts: rows to compare the tokenizer on.
-        tokens: what a translator's decoder shall score (`TaskGraphs.output_tokens`).
 
     Raises:
         VerificationError: an answer differs.
         InputError: the checkpoint holds settings that the runtime cannot follow.
     """
-    from compressor.export.task_graphs import Network
     from compressor.export.tokenizer import check_tokenizer, write_tokenizer
     from compressor.model.memory import trim_memory
     from compressor.runtime.artifact import GRAPH_DIRECTORY
 
-    task = TASKS[checkpoint.task]
+    checkpoint, task = network.checkpoint, TASKS[network.checkpoint.task]
     graphs = directory / GRAPH_DIRECTORY
     graphs.mkdir(parents=True, exist_ok=True)
     write_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json")  # fails sooner than graphs do
     check_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json", texts)
-    task.graphs.export(Network(checkpoint, model, mask, tokens), graphs)
+    task.graphs.export(network, graphs)
     inputs = [batch.inputs() for batch in batches]
-    checks: list[Check] = task.graphs.verify(model, task.open(directory, precision=BASE), inputs)
+    checks: list[Check] = task.graphs.verify(
+        network.model, task.open(directory, precision=BASE), inputs
+    )
     trim_memory()
     return checks
 

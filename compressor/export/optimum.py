@@ -18,7 +18,6 @@ from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.pruned_config import without_code
 from compressor.model.saving import save_settings
-from compressor.model.sublayers import Mask
 from compressor.results import Check
 from compressor.storage.files import write_json
 from compressor.tasks import TASKS
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def export_optimum(
-    checkpoint: Checkpoint, mask: Mask, batches: Sequence[Batch], directory: Path
+    checkpoint: Checkpoint, batches: Sequence[Batch], directory: Path
 ) -> list[Check]:
     """Write `directory` in optimum's layout: the graphs, which are verified, then the other files.
 
@@ -40,7 +39,7 @@ def export_optimum(
         VerificationError: an answer differs from PyTorch's.
     """
     model, graphs = checkpoint.model, TASKS[checkpoint.task].graphs
-    graphs.write_optimum(Network(checkpoint, model, mask), directory)
+    graphs.write_optimum(Network(checkpoint, model, checkpoint.mask), directory)
     checks: list[Check] = graphs.verify_optimum(
         model, directory, [batch.inputs() for batch in batches]
     )

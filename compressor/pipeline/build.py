@@ -13,6 +13,7 @@ from compressor.errors import VerificationError
 from compressor.export import export_model, graph_bytes
 from compressor.export.precision_names import BASE, BYTES_PER_WEIGHT
 from compressor.export.precisions import compare_precision, write_precision
+from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.memory import release, trim_memory
 from compressor.model.saving import round_to, save_checkpoint
@@ -99,9 +100,8 @@ class Builder:
         source = chosen_model(self.workspace, plan, checkpoint)
         budget = plan.budget.text
         pruned = save_pruned(self.repair, source, choice, budget, probe, directory, plan.name)
-        exported = export_model(
-            checkpoint, pruned.model, mask, probe.batches, probe.texts, directory, tokens
-        )
+        network = Network(checkpoint, pruned.model, mask, tokens)
+        exported = export_model(network, probe.batches, probe.texts, directory)
         stored = (directory / "model.safetensors").stat().st_size
         share = self.costs.share(mask, None if tokens is None else len(tokens))
         built = describe(
@@ -135,10 +135,9 @@ def export_dense(
     """Export the dense model, to be compared with, and describe it."""
     full = Mask.full(checkpoint.layers)
     with workspace.making(directory) as making:
-        checks = export_model(
-            checkpoint, checkpoint.model, full, probe.batches, probe.texts, making,
-            TASKS[checkpoint.task].graphs.output_tokens(checkpoint),
-        )  # fmt: skip
+        tokens = TASKS[checkpoint.task].graphs.output_tokens(checkpoint)
+        network = Network(checkpoint, checkpoint.model, full, tokens)
+        checks = export_model(network, probe.batches, probe.texts, making)
     stored = sum(path.stat().st_size for path in checkpoint.directory.glob("*.safetensors"))
     stored = stored or sum(p.stat().st_size for p in checkpoint.directory.glob(_NOT_SAFETENSORS))
     share = costs.share(full)

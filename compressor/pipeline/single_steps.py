@@ -15,6 +15,7 @@ from compressor.export.optimum import export_optimum
 from compressor.export.precision_names import AUTO, BASE, precisions_to_export
 from compressor.export.precisions import add_precision, require_within
 from compressor.export.target_text import tokens_of_text
+from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.pipeline.build import export_bytes, save_pruned
@@ -181,10 +182,8 @@ def export_checkpoint(
     examples, compared = _rows_to_compare(request, checkpoint, task, probe)
     needed = export_bytes(checkpoint.model, precisions)
     with whole_output(output, needed, "exporting") as making:
-        checks = export_model(
-            checkpoint, checkpoint.model, checkpoint.mask, probe.batches, probe.texts, making,
-            tokens,
-        )  # fmt: skip
+        network = Network(checkpoint, checkpoint.model, checkpoint.mask, tokens)
+        checks = export_model(network, probe.batches, probe.texts, making)
         for precision in precisions[1:]:
             # Most processors compute fp16 graphs in float32: a GPU tells more, where there is one.
             device = choose_device(request.device) if precision == "fp16" else "cpu"
@@ -254,4 +253,4 @@ def _export_optimum(request: ExportRequest, output: Path) -> list[Check]:
     checkpoint = load(request.model, dense=False)
     probe = synthetic_probe(checkpoint, TASKS[checkpoint.task])
     with whole_output(output, export_bytes(checkpoint.model, [BASE]), "exporting") as making:
-        return export_optimum(checkpoint, checkpoint.mask, probe.batches, making)
+        return export_optimum(checkpoint, probe.batches, making)

@@ -57,7 +57,7 @@ def export(checkpoint: Checkpoint, out: Path, mask: Mask | None = None, texts=("
     mask = mask or checkpoint.mask
     model = prune(checkpoint.model, checkpoint.layers, mask)
     batches = synthetic_probe(checkpoint, TASKS[checkpoint.task]).batches
-    checks = export_model(checkpoint, model, mask, batches, texts, out, None)
+    checks = export_model(Network(checkpoint, model, mask), batches, texts, out)
     return model, checks, [batch.inputs() for batch in batches]
 
 
@@ -191,7 +191,7 @@ def test_an_export_that_fails_leaves_nothing(is_new: bool, tmp_path):
     wanted = request(ExportRequest, model=str(toy.classifier(tmp_path / "dense", "bert")))
 
     def write(*arguments: object, then: Exception | None) -> list[Check]:
-        graphs = arguments[5] / "onnx"
+        graphs = arguments[3] / "onnx"
         graphs.mkdir()
         (graphs / "model.onnx").write_bytes(b"a graph")
         if then:

@@ -237,7 +237,7 @@ def test_what_fails_its_check_gets_no_configuration(tmp_path, monkeypatch):
     monkeypatch.setattr(EncoderGraphs, "verify_optimum", differ)
     checkpoint = open_checkpoint(str(toy.classifier(tmp_path / "bert")))
     with pytest.raises(VerificationError):
-        optimum.export_optimum(checkpoint, checkpoint.mask, [], tmp_path / "out")
+        optimum.export_optimum(checkpoint, [], tmp_path / "out")
     assert not (tmp_path / "out" / "config.json").exists()
 
 
@@ -247,7 +247,7 @@ def test_a_decoder_layer_without_caches_is_refused(kind: str, tmp_path):
     mask = checkpoint.mask.without((f"{kind}.1", head) for head in range(4))
     pruned = replace(checkpoint, model=prune(checkpoint.model, checkpoint.layers, mask), mask=mask)
     with raises(InputError, "layer-without-cache") as caught:
-        optimum.export_optimum(pruned, mask, [], tmp_path / "out")
+        optimum.export_optimum(pruned, [], tmp_path / "out")
     assert f"{kind}.1" in str(caught.value)
     assert not (tmp_path / "out").exists()
 

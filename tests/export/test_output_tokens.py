@@ -17,6 +17,7 @@ from compressor.errors import InputError
 from compressor.export import export_model
 from compressor.export.graphs import BATCH, export_graph
 from compressor.export.precisions import add_precision, require_within
+from compressor.export.task_graphs import Network
 from compressor.export.vocabulary import largest, output_tokens
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.surgery import prune
@@ -43,9 +44,8 @@ def made(tmp_path_factory):
     rows = TASKS["translation"].read_rows(toy.pairs_file(root / "rows.tsv"), minimum=1)
     examples = task.encode(rows, checkpoint.tokenizer, 32)
     probe = make_probe(rows, examples, model, task)
-    checks = export_model(
-        checkpoint, model, mask, probe.batches, probe.texts, root / "out", output_tokens(checkpoint)
-    )
+    network = Network(checkpoint, model, mask, output_tokens(checkpoint))
+    checks = export_model(network, probe.batches, probe.texts, root / "out")
     inputs = [batch.inputs() for batch in probe.batches]
     require_within(add_precision(model, inputs, root / "out", "int8"), "int8")
     return checkpoint, model, root / "out", checks
