@@ -107,7 +107,8 @@ def open_checkpoint(
     Args:
         model: a directory, or a hub id.
         task: what it is for; None takes what models of its architecture are for.
-        verify: check the files of a checkpoint that this tool wrote against its manifest first.
+        verify: check the files of a checkpoint that this tool wrote against its manifest first;
+            warn where there is none.
         dense: refuse a checkpoint that has lost units already.
 
     Raises:
@@ -117,7 +118,7 @@ def open_checkpoint(
     directory = resolve(model, revision, allow_pickle)
     require_own_files(directory)
     if verify:
-        require_checkpoint_unchanged(directory)
+        require_checkpoint_unchanged(directory, warn=(directory / PRUNING_RECORD).exists())
     config = read_configuration(directory, trust_remote_code)
     entry = architecture(config.model_type, model)
     stored = stored_tensors(weight_files(directory, allow_pickle))
@@ -147,7 +148,8 @@ def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
     """The PyTorch model of a compressed (or dense) checkpoint directory, in evaluation mode.
 
     Args:
-        verify: check the files against `manifest.json` first, where there is one.
+        verify: check the files against `manifest.json` first, where there is one; a pruned
+            checkpoint without one is warned of.
 
     Strict: raises `InputError` if any weight is missing, of the wrong shape, or not finite, or if
     one is left over (but for heads of other tasks, which `architectures.ARCHITECTURES` lists).

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,13 @@ from compressor.storage.input_files import inner_path, read_json
 
 MANIFEST = "manifest.json"
 GRAPHS_FILE = "graphs.json"  # which graphs there are; names the others, so it is written last
-_CHECKPOINT = (".json", ".safetensors", ".bin", ".spm", ".model", ".txt", ".jinja", ".py")
-_NOT_READ = {MANIFEST, "report.json"}  # when a checkpoint is loaded
+# What loading a checkpoint reads in its directory. Of code and templates only what is there counts:
+# this tool needs neither, and downloads leave them out.
+_CHECKPOINT = (
+    "*config.json", "*tokenizer*.json", "*vocab*", "merges.txt", "special_tokens_map.json",
+    "added_tokens.json", "units.json", "*.safetensors", "*.index.json", "*.spm", "*.model",
+)  # fmt: skip
+_MAY_BE_MISSING = ("*.py", "*.jinja", "chat_template*", "*.bin")
 _TOOL = "compress "  # what `tool` starts with, in manifests of ours
 
 
@@ -158,28 +164,27 @@ def require_no_links_out(directory: Path, names: Iterable[str]) -> None:
             )
 
 
-def require_checkpoint_unchanged(directory: Path) -> None:
-    """Check the files that loading a checkpoint reads, if a manifest lists its weights.
+def checkpoint_files(directory: Path) -> list[str]:
+    """Names of the files in a directory that loading a checkpoint from it reads."""
+    patterns = (*_CHECKPOINT, *_MAY_BE_MISSING)
+    return sorted(
+        path.name for path in directory.iterdir() if path.is_file() and _is_one(path.name, patterns)
+    )
 
-    Raises:
-        InputError: one is not the file that the manifest lists, or is not listed.
+
+def require_checkpoint_unchanged(directory: Path, *, warn: bool) -> None:
+    """`require_unchanged` for the files that loading a checkpoint reads, also those that are gone.
+
+    Args:
+        warn: this tool wrote it, so that a manifest belongs there.
     """
     listed = read_manifest(directory) or {}
-    if not any(name.endswith(".safetensors") and "/" not in name for name in listed):
-        return
-    read = {path.name for path in directory.iterdir() if path.name.endswith(_CHECKPOINT)}
-    checkpoint = {name for name in listed if "/" not in name and name.endswith(_CHECKPOINT)}
-    require_unchanged(directory, sorted((read | checkpoint) - _NOT_READ))
+    gone = {name for name in listed if "/" not in name and _is_one(name, _CHECKPOINT)}
+    require_unchanged(directory, sorted(gone.union(checkpoint_files(directory))), warn=warn)
 
 
-def require_unchanged_report(path: Path) -> None:
-    """Check a report against the manifest beside it, if that lists it.
-
-    Raises:
-        InputError: it is not the file that the manifest lists.
-    """
-    if path.name in (read_manifest(path.parent) or {}):
-        require_unchanged(path.parent, [path.name])
+def _is_one(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _beside(directory: Path, name: str, listed: Mapping[str, Listed]) -> list[str]:

@@ -22,6 +22,7 @@ from compressor.storage.manifest import (
     GRAPHS_FILE,
     MANIFEST,
     Listed,
+    checkpoint_files,
     is_manifest,
     manifest_of,
     read_contents,
@@ -65,7 +66,8 @@ def require_new(output: Path) -> None:
 def whole_output(output: Path, needed: int, doing: str) -> Iterator[Path]:
     """A directory whose contents go to `output` when the block ends, and nowhere on an error.
 
-    They are listed in its manifest, which is made for them if there is none.
+    They are listed in its manifest, which is made for them if there is none; then it lists the
+    checkpoint that lies there too.
 
     Args:
         needed: about how many bytes are written.
@@ -83,6 +85,8 @@ def whole_output(output: Path, needed: int, doing: str) -> Iterator[Path]:
         is_listed = (output / MANIFEST).exists()
         if not is_listed:
             manifest = manifest_of(staged, {"tool": f"compress {__version__}"}, hashes)
+            beside = {name: sha256_of(output / name) for name in checkpoint_files(output)}
+            manifest["files"] |= manifest_of(output, {}, beside)["files"]
             hashes[MANIFEST] = write_json(staged / MANIFEST, manifest)
         move_output(staged, output, hashes, last=GRAPHS_FILE)
         if is_listed and is_manifest(output / MANIFEST):  # another program's stays as it is

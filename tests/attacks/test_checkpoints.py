@@ -13,9 +13,11 @@ from safetensors.torch import load_file
 
 import compressor
 from compressor.commands import invoke
-from compressor.errors import InputError
+from compressor.errors import CompressWarning, InputError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.location import checkpoint_files
+from compressor.storage.manifest import read_manifest
+from compressor.storage.outputs import whole_output
 from tests.helpers.damaged_checkpoints import (
     CONFIG,
     DEEP,
@@ -29,6 +31,7 @@ from tests.helpers.damaged_checkpoints import (
     weights,
 )
 from tests.helpers.errors import raises
+from tests.helpers.runtime_artifacts import write_hashes
 
 
 @pytest.mark.parametrize("name", ["bert", "pruned"])
@@ -243,6 +246,60 @@ def test_a_damaged_record_of_the_units_is_told(record, copy):
     directory = copy("pruned")
     contents("units.json", record)(directory)
     refused(directory, "units-file-malformed", str(directory / "units.json"))
+
+
+def unlist(directory: Path, *names: str) -> None:
+    """Take files out of the manifest, all if none is named, as somebody who knows it would."""
+    path = directory / "manifest.json"
+    data = json.loads(path.read_text("utf-8"))
+    data["files"] = {n: x for n, x in data["files"].items() if names and n not in names}
+    path.write_text(json.dumps(data), "utf-8")
+
+
+@pytest.mark.parametrize(
+    "names", [(WEIGHTS,), ("units.json",), (CONFIG, WEIGHTS, "units.json"), ()]
+)
+def test_what_is_loaded_must_be_listed(names, copy, capsys):
+    directory = copy("pruned")
+    write_hashes(directory)
+    (directory / "notes.txt").write_text("mine", "utf-8")  # nothing reads it
+    compressor.load(directory)
+    unlist(directory, *names)
+    with raises(InputError, "file-not-in-manifest"):
+        compressor.load(directory)
+    for command in (["inspect"], ["export", "-o", str(directory / "out"), "-m"]):
+        assert invoke([*command, str(directory)]) == 4
+        assert "is not listed in manifest.json" in capsys.readouterr().err
+    assert invoke(["inspect", str(directory), "--no-verify"]) == 0
+    compressor.load(directory, verify=False)
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", WEIGHTS])
+def test_a_listed_file_that_is_gone_is_told(name, copy):
+    directory = copy("pruned")
+    write_hashes(directory)
+    (directory / name).unlink()
+    with raises(InputError, "file-changed"):
+        compressor.load(directory)
+
+
+def test_a_pruned_checkpoint_without_a_manifest_is_warned_of_and_no_other(copy, recwarn):
+    compressor.load(copy("bert"))
+    assert not [warning for warning in recwarn if warning.category is CompressWarning]
+    with pytest.warns(CompressWarning, match="has no manifest.json"):
+        compressor.load(copy("pruned"))
+
+
+def test_the_manifest_of_an_export_lists_the_checkpoint_that_it_was_put_into(tmp_path, copy):
+    directory = copy("pruned")
+    with whole_output(directory, 0, "exporting") as making:
+        (making / "onnx").mkdir()
+        (making / "onnx" / "model.onnx").touch()
+    assert {WEIGHTS, "units.json", "onnx/model.onnx"} <= set(read_manifest(directory) or {})
+    compressor.load(directory)
+    contents(CONFIG, lambda data: data + b"\n")(directory)
+    with raises(InputError, "file-changed"):
+        compressor.load(directory)
 
 
 def test_the_shell_tells_the_file_and_what_to_do(copy, capsys):

@@ -195,6 +195,10 @@ def test_a_report_in_an_artifact_keeps_its_manifest_true(tmp_path):
     report.write_text(report.read_text(encoding="utf-8") + " ", encoding="utf-8")
     assert status_of(["gate", str(report), "--max-metric-drop", "bleu=100"]) == 4
     assert status_of(["gate", str(report), "--max-metric-drop", "bleu=100", "--no-verify"]) == 0
+    manifest = out / "manifest.json"
+    data = json.loads(manifest.read_text(encoding="utf-8"))
+    manifest.write_text(json.dumps(data | {"files": {}}), encoding="utf-8")
+    assert status_of(["gate", str(report), "--max-metric-drop", "bleu=100"]) == 4
 
 
 ROWS = "Hello\tHallo\nGood night\tGute Nacht\n"
