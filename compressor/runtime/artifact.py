@@ -127,6 +127,8 @@ class Artifact:
     def __post_init__(self) -> None:
         if self.default_precision not in self.precisions:
             raise ValueError(f"default_precision {self.default_precision!r} is not in precisions")
+        if "input_ids" not in self.inputs or len(set(self.inputs)) < len(self.inputs):
+            raise ValueError("inputs must name input_ids, and no array twice")
 
     def precision(self, name: str | None, device: str) -> str:
         """The precision to run on `device`; None stands for the default one.

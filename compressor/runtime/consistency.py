@@ -6,7 +6,7 @@ when an artifact is opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from compressor.runtime.artifact import (
     TranslationArtifact,
     read_artifact,
 )
-from compressor.runtime.decoder import BEST
+from compressor.runtime.decoder import BEST, FLOATS, ROWS, SELECT_PAST, selected
 from compressor.runtime.text import TextTokenizer
 from compressor.storage.manifest import GRAPHS_FILE, require_no_links_out, require_unchanged
 
@@ -62,12 +62,14 @@ def require_translator(
     artifact: TranslationArtifact,
     encoder: InferenceSession,
     decoder: InferenceSession,
+    select: Mapping[str, InferenceSession],
     tokens: int,
     where: Path,
 ) -> None:
     """Check a translator's graphs: inputs, head counts, head size, number of tokens.
 
     Args:
+        select: role -> graph that takes rows of caches.
         tokens: how many the decoder scores.
         where: the artifact, for messages.
 
@@ -85,11 +87,26 @@ def require_translator(
     for name in cross:
         shown = _cache_part(made[name]) if name in made else "no such output"
         _require(where, f"encoder's {name}", shown, expected[name])
-    _require(where, "encoder's inputs", set(_shapes(encoder.get_inputs())), {"input_ids", MASK})
+    reads = set(_shapes(encoder.get_inputs()))
+    _require(where, "encoder's inputs", reads, {"input_ids", MASK})
+    _require(where, "encoder's inputs", reads, set(artifact.inputs))
     outputs = _shapes(decoder.get_outputs())
     wanted = {"logits", BEST, *(name.replace("past", "present") for name in past)}
     _require(where, "decoder's outputs", set(outputs), wanted)
     _require(where, "number of tokens that the decoder scores", outputs["logits"][-1], tokens)
+    types, made_types = _types(decoder), _types(encoder)
+    _require(where, "type of the decoder's best tokens", types[BEST], "tensor(int64)")
+    _require_floats(where, types, ["logits", *expected])
+    for name in cross:
+        _require(where, f"type of the encoder's {name}", made_types[name], types[name])
+    for role, graph in select.items():
+        caches = past if role == SELECT_PAST else expected
+        _require(where, f"{role}'s inputs", set(_shapes(graph.get_inputs())), {ROWS, *caches})
+        selections = {selected(name) for name in caches}
+        _require(where, f"{role}'s outputs", set(_shapes(graph.get_outputs())), selections)
+        taken = _types(graph)
+        for name in caches:
+            _require(where, f"type of {role}'s {name}", taken[name], types[name])
 
 
 def require_encoder(artifact: EncoderArtifact, session: InferenceSession, where: Path) -> None:
@@ -102,6 +119,8 @@ def require_encoder(artifact: EncoderArtifact, session: InferenceSession, where:
     _require(where, "graph's outputs", set(outputs), {"logits"})
     _require(where, "number of labels", outputs["logits"][-1], artifact.outputs)
     _require(where, "graph's inputs", set(_shapes(session.get_inputs())), set(artifact.inputs))
+    _require(where, "number of the logits' dimensions", len(outputs["logits"]), 2)
+    _require_floats(where, _types(session), ["logits"])
 
 
 def require_ids(tokenizer: TextTokenizer, vocabulary: int, path: Path) -> None:
@@ -135,6 +154,20 @@ def _cache_part(shape: list[object]) -> str:
 
 def _shapes(values: Iterable[object]) -> dict[str, list[object]]:
     return {v.name: list(v.shape) or [None] for v in values}  # type: ignore[attr-defined]
+
+
+def _types(session: InferenceSession) -> dict[str, str]:
+    return {value.name: value.type for value in (*session.get_inputs(), *session.get_outputs())}
+
+
+def _require_floats(where: Path, types: Mapping[str, str], names: Iterable[str]) -> None:
+    for name in names:
+        if types[name] not in FLOATS:
+            raise InputError(
+                f"{where}: the graph's {name} is a {types[name]}, not one of {', '.join(FLOATS)}; "
+                "export the model again",
+                id="graphs-disagree",
+            )
 
 
 def _require(where: Path, what: str, actual: object, wanted: object) -> None:

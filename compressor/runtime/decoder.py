@@ -17,7 +17,7 @@ BEST = "best"  # the graph's output with the token of the largest logit
 # Roles of the graphs that take rows of caches, and their input with the numbers of the rows.
 SELECT_PAST, SELECT_CACHES = "select_past", "select_caches"
 ROWS = "rows"
-_TYPES = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
 def selected(cache: str) -> str:
@@ -55,7 +55,7 @@ class DecoderGraph:
     def empty_past(self, rows: int) -> dict[str, OrtValue]:
         """The cache before the first step."""
         return {
-            name: self.value(np.zeros((rows, heads, 0, head_dim), _TYPES[self._types[name]]))
+            name: self.value(np.zeros((rows, heads, 0, head_dim), FLOATS[self._types[name]]))
             for name, (_, heads, _, head_dim) in self._past_shapes.items()
         }
 

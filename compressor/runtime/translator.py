@@ -48,7 +48,7 @@ class Translator(Runtime[TranslationArtifact]):
         select = {role: self._session(role) for role, needed in roles.items() if needed}
         self.tokens = open_output_tokens(self._directory, artifact)
         scored = len(self.tokens.ids)
-        require_translator(artifact, self._encoder, decoder, scored, self._directory)
+        require_translator(artifact, self._encoder, decoder, select, scored, self._directory)
         require_ids(self._tokenizer, artifact.vocab_size, self._graphs / artifact.tokenizer)
         self._decoder = DecoderGraph(decoder, self._device, select)
         self._generation = self.tokens.settings(artifact.generation)

@@ -187,6 +187,25 @@ TRANSLATOR_EDITS: dict[str, dict[str, Any]] = {
     "no limit": {"generation__max_length": None, "generation__max_new_tokens": None},
     "a negative length": {"max_source_tokens": -1},
     "an absurd length": {"max_source_tokens": 10**30},
+    "no inputs": {"inputs": []},
+    "an input less": {"inputs": ["input_ids"]},
+    "an input more": {"inputs": ["input_ids", "attention_mask", "token_type_ids"]},
+    "an input twice": {"inputs": ["input_ids", "attention_mask", "input_ids"]},
+    "other inputs": {"inputs": ["attention_mask", "token_type_ids"]},
+    "no graph that takes rows": {
+        "precisions": {"fp32": {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}}
+    },
+    "another graph that takes rows": {
+        "precisions": {
+            "fp32": {
+                "encoder": "encoder.onnx",
+                "decoder": "decoder.onnx",
+                "select_past": "select_caches.onnx",
+                "select_caches": "select_caches.onnx",
+            }
+        }
+    },
+    "another schema": {"schema": 99},
     "no room for a text": {"max_source_tokens": 1},
     "an absolute graph": {
         "precisions": {"fp32": {"encoder": "/etc/passwd", "decoder": "decoder.onnx"}}
@@ -203,11 +222,35 @@ TRANSLATOR_EDITS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::compressor.errors.CompressWarning")
 @pytest.mark.parametrize("name", TRANSLATOR_EDITS)
 def test_an_edited_description_of_a_translator_is_refused(translator, name):
     edit(translator, **TRANSLATOR_EDITS[name])
     with pytest.raises(InputError):
         Translator(translator)
+    with pytest.raises(InputError):
+        verify_directory(translator)
+    (translator / "manifest.json").unlink()
+    with pytest.raises(InputError):
+        Translator(translator)
+
+
+def test_graphs_of_other_types_are_refused(translator, classifier):
+    for directory, name, opened in (
+        (translator, "decoder.onnx", Translator),
+        (classifier, "model.onnx", Classifier),
+    ):
+        graph = onnx.load(directory / "onnx" / name, load_external_data=False)
+        last = next(x for x in graph.graph.output if x.name in ("best", "logits"))
+        node = next(x for x in graph.graph.node if last.name in x.output)
+        node.output[list(node.output).index(last.name)] = "before"
+        graph.graph.node.append(
+            onnx.helper.make_node("Cast", ["before"], [last.name], to=onnx.TensorProto.DOUBLE)
+        )
+        last.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
+        reseal(directory, name, graph.SerializeToString())
+        with raises(InputError, "graphs-disagree"):
+            opened(directory)
 
 
 CLASSIFIER_EDITS: dict[str, dict[str, Any]] = {
