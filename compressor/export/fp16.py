@@ -38,7 +38,8 @@ def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
         _convert_tensor(tensor, directory)
     _convert_nodes(graph)
     for value in (*graph.input, *graph.output):
-        _convert_type(value.type.tensor_type)
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
     del graph.value_info[:]  # these types are float32's; onnxruntime infers the new ones
     _cast_logits(graph)
     return converted
@@ -72,12 +73,6 @@ def _convert_nodes(graph: GraphProto) -> None:
                     attribute.i = TensorProto.FLOAT16
             elif attribute.HasField("t"):
                 _convert_tensor(attribute.t)
-
-
-def _convert_type(tensor_type: object) -> None:
-
-    if tensor_type.elem_type == TensorProto.FLOAT:  # type: ignore[attr-defined]
-        tensor_type.elem_type = TensorProto.FLOAT16  # type: ignore[attr-defined]
 
 
 def _cast_logits(graph: GraphProto) -> None:

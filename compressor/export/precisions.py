@@ -236,8 +236,9 @@ class Compared:
     def by_answers(self) -> Check:
         """Logits that are all near PyTorch's, or few answers that are others than PyTorch's."""
         logits = self.by_logits(TOLERANCES[self.precision])
+        # A NaN is not larger than the tolerance: it is returned, and `require_within` refuses it.
         if not logits.largest_difference > logits.tolerance:
-            return logits  # NaN too, which the tolerance refuses
+            return logits
         others = 1 - float(np.mean(self.same))
         return Check(
             name=f"{self.precision} {_BY_ANSWERS}",
