@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.pipeline.inputs import synthetic_probe
 from compressor.progress import SILENT, Progress
+from compressor.report.formats import JSON
 from compressor.results import Check
 from compressor.runtime.artifact import (
     GRAPH_DIRECTORY,
@@ -21,15 +22,13 @@ from compressor.storage.manifest import (
     GRAPHS_FILE,
     MANIFEST,
     Listed,
+    checkpoint_files,
     find_change,
     read_manifest,
     require_no_links_out,
 )
 from compressor.storage.workspace import STATE
 from compressor.tasks import TASKS
-
-# Files that loading a checkpoint or its graphs may read: one more of them changes what is loaded.
-_READ = (".json", ".safetensors", ".bin", ".spm", ".model", ".onnx", ".onnx_data", ".py")
 
 
 @dataclass(frozen=True)
@@ -63,10 +62,10 @@ def verify_directory(directory: Path, progress: Progress = SILENT) -> Verified:
             f"{directory} has no {MANIFEST} of compress; give a directory that compress wrote",
             id="manifest-missing",
         )
-    unlisted = _require_files(directory, listed, progress)
+    artifacts = sorted({directory, *(directory / name for name in map(_holder, listed) if name)})
+    unlisted = _require_files(directory, listed, artifacts, progress)
     found = Verified(str(directory), len(listed), unlisted)
-    artifacts = {directory, *(directory / name for name in map(_holder, listed) if name)}
-    for artifact in sorted(artifacts):
+    for artifact in artifacts:
         _verify_artifact(artifact, listed, found, progress)
     return found
 
@@ -77,7 +76,24 @@ def _holder(name: str) -> str:
     return parts[0] if len(parts) > 1 and parts[0] != GRAPH_DIRECTORY else ""
 
 
-def _require_files(directory: Path, listed: Mapping[str, Listed], progress: Progress) -> list[str]:
+def _read_files(directory: Path) -> Iterator[Path]:
+    """The files at the places where something of ours, or optimum, reads them in an artifact."""
+    yield from (directory / name for name in checkpoint_files(directory))
+    yield from directory.glob("*.onnx*")
+    yield directory / JSON.file
+    yield directory / GRAPH_DIRECTORY / GRAPHS_FILE
+    try:
+        artifact = read_artifact(directory)
+    except InputError:  # told when it is opened
+        return
+    for precision in artifact.precisions:
+        for name in artifact.used_files(precision):
+            yield from (directory / name, directory / f"{name}_data")
+
+
+def _require_files(
+    directory: Path, listed: Mapping[str, Listed], artifacts: Sequence[Path], progress: Progress
+) -> list[str]:
     """Check every listed file; the others, of which none may be one that is read."""
     require_no_links_out(directory, listed)
     problems = []
@@ -92,10 +108,11 @@ def _require_files(directory: Path, listed: Mapping[str, Listed], progress: Prog
         if path.is_file() and path.name != MANIFEST
     }
     unlisted = sorted(n for n in on_disk - set(listed) if STATE not in Path(n).parts)
+    read = {path for artifact in artifacts for path in _read_files(artifact)}
     problems += [
         f"{directory / name} is not listed in {MANIFEST}, and would be read"
         for name in unlisted
-        if name.endswith(_READ)
+        if directory / name in read
     ]
     for problem in problems:
         progress.message(problem)

@@ -168,7 +168,7 @@ def checkpoint_files(directory: Path) -> list[str]:
     """Names of the files in a directory that loading a checkpoint from it reads."""
     patterns = (*_CHECKPOINT, *_MAY_BE_MISSING)
     return sorted(
-        path.name for path in directory.iterdir() if path.is_file() and _is_one(path.name, patterns)
+        path.name for path in directory.glob("*") if path.is_file() and _is_one(path.name, patterns)
     )
 
 

@@ -398,6 +398,34 @@ def test_verify_tells_every_damaged_file_and_those_that_are_not_listed(classifie
     assert "notes.md" not in found.err
 
 
+@pytest.mark.parametrize(
+    ("name", "is_read"),
+    [
+        ("ci/outputs.json", False),
+        ("ci/report.json", False),
+        ("ci/model.safetensors", False),
+        ("notes.json", False),
+        ("onnx/notes.json", False),
+        ("report.json", True),
+        ("config.json", True),
+        ("model-00001-of-00002.safetensors", True),
+        ("encoder_model.onnx", True),  # by optimum
+        ("onnx/graphs.json", True),
+        ("onnx/tokenizer.json", True),
+        ("onnx/model.onnx_data", True),
+    ],
+)
+def test_only_files_at_places_where_they_are_read_must_be_listed(classifier, name, is_read, capsys):
+    path, manifest = classifier / name, classifier / "manifest.json"
+    data = json.loads(manifest.read_text(encoding="utf-8"))
+    if data["files"].pop(name, None) is None:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{}", encoding="utf-8")
+    manifest.write_text(json.dumps(data), encoding="utf-8")
+    assert status_of(["verify", str(classifier)]) == (4 if is_read else 0)
+    assert (name in capsys.readouterr().err) == is_read
+
+
 def test_verify_needs_a_manifest(classifier, capsys):
     (classifier / "manifest.json").unlink()
     assert status_of(["verify", str(classifier)]) == 4
