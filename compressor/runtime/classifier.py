@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import ClassificationArtifact
-from compressor.runtime.batching import CHUNK_ROWS, check_limits, in_chunks
+from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.processors import log_softmax
 
@@ -65,7 +65,7 @@ class Classifier(EncoderRuntime[ClassificationArtifact]):
             UsageError: a number below 1.
         """
         check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
-        return self._stream(rows, chunk_rows, batch_size, batch_tokens)
+        return self._stream(rows, self._probabilities, None, chunk_rows, batch_size, batch_tokens)
 
     def classify_stream(
         self,
@@ -81,23 +81,8 @@ class Classifier(EncoderRuntime[ClassificationArtifact]):
         )
         return ("" if row is None else self.labels[row.argmax()] for row in probabilities)
 
-    def _stream(
-        self,
-        rows: Iterable[str] | Iterable[tuple[str, str]],
-        chunk_rows: int,
-        batch_size: int | None,
-        batch_tokens: int | None,
-    ) -> Iterator[NDArray[np.float32] | None]:
-        texts = cut = 0
-        for chunk in in_chunks(rows, chunk_rows):
-            columns = [(row,) if isinstance(row, str) else row for row in chunk]
-            filled = [row for row in columns if any(text.strip() for text in row)]
-            encoded = self._tokenizer.encode(*zip(*filled, strict=True)) if filled else []
-            texts, cut = texts + len(chunk), cut + sum(row.cut for row in encoded)
-            probabilities = iter(_softmax(self._logits(encoded, batch_size, batch_tokens)))
-            for row in columns:
-                yield next(probabilities) if any(text.strip() for text in row) else None
-        self._tokenizer.warn_of_cut(cut, texts)
+    def _probabilities(self, batch: Batch) -> Iterable[NDArray[np.float32] | None]:
+        return _softmax(self.run(batch))
 
 
 def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:

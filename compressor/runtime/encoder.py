@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import EncoderArtifact
-from compressor.runtime.batching import by_length, collate
 from compressor.runtime.consistency import require_encoder
 from compressor.runtime.runtime import Runtime
 from compressor.runtime.session import run_errors
-from compressor.runtime.text import Encoded
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -60,15 +58,5 @@ class EncoderRuntime(Runtime[Described]):
         Raises:
             UsageError: a number below 1, or not as many pairs as texts.
         """
-        return self._logits(self.encode(texts, pairs), batch_size, batch_tokens)
-
-    def _logits(
-        self, rows: Sequence[Encoded], batch_size: int | None, batch_tokens: int | None
-    ) -> NDArray[np.float32]:
-        logits = np.zeros((len(rows), self.artifact.outputs), dtype=np.float32)
-        for numbers in by_length(rows, batch_size, batch_tokens, self._batch_tokens):
-            batch = [rows[number] for number in numbers]
-            logits[numbers] = self.run(
-                collate(batch, self.artifact.pad_token_id, self.artifact.inputs)
-            )
-        return logits
+        rows = self._answer(self.encode(texts, pairs), self.run, batch_size, batch_tokens)
+        return np.array(rows, dtype=np.float32).reshape(-1, self.artifact.outputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from compressor.errors import InputError
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, read_artifact
+from compressor.runtime.batching import Batch, by_length, collate, in_chunks
 from compressor.runtime.consistency import read_unchanged, require_inside
 from compressor.runtime.session import open_session, slower_optimizations
 from compressor.runtime.text import Encoded, TextTokenizer
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 Described = TypeVar("Described", bound=Artifact)
+Answer = TypeVar("Answer")
 Arrays = Mapping[str, NDArray[np.int64]]
 
 
@@ -100,3 +102,43 @@ class Runtime(ABC, Generic[Described]):
         rows = self._tokenizer.encode(texts, pairs)
         self._tokenizer.warn_of_cut(sum(row.cut for row in rows), len(rows))
         return rows
+
+    def _answer(
+        self,
+        rows: Sequence[Encoded],
+        answer: Callable[[Batch], Iterable[Answer]],
+        batch_size: int | None,
+        batch_tokens: int | None,
+    ) -> list[Answer]:
+        """Answers to encoded rows in their order; rows of similar length share a batch.
+
+        Args:
+            answer: to the rows of a padded batch.
+        """
+        answers: dict[int, Answer] = {}
+        for numbers in by_length(rows, batch_size, batch_tokens, self._batch_tokens):
+            batch = [rows[number] for number in numbers]
+            padded = collate(batch, self.artifact.pad_token_id, self.artifact.inputs)
+            answers.update(zip(numbers, answer(padded), strict=True))
+        return [answers[number] for number in range(len(rows))]
+
+    def _stream(
+        self,
+        rows: Iterable[str] | Iterable[tuple[str, str]],
+        answer: Callable[[Batch], Iterable[Answer]],
+        blank: Answer,
+        chunk_rows: int,
+        batch_size: int | None,
+        batch_tokens: int | None,
+    ) -> Iterator[Answer]:
+        """Answers to texts or pairs, read a chunk at a time; `blank` to those of white space."""
+        read = cut = 0
+        for chunk in in_chunks(rows, chunk_rows):
+            columns = [(row,) if isinstance(row, str) else row for row in chunk]
+            filled = [row for row in columns if any(text.strip() for text in row)]
+            encoded = self._tokenizer.encode(*zip(*filled, strict=True)) if filled else []
+            read, cut = read + len(chunk), cut + sum(row.cut for row in encoded)
+            answers = iter(self._answer(encoded, answer, batch_size, batch_tokens))
+            for row in columns:
+                yield next(answers) if any(text.strip() for text in row) else blank
+        self._tokenizer.warn_of_cut(cut, read)

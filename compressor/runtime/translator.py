@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from compressor.errors import UsageError
 from compressor.runtime.artifact import Generation, TranslationArtifact
-from compressor.runtime.batching import CHUNK_ROWS, by_length, check_limits, collate, in_chunks
+from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits
 from compressor.runtime.consistency import require_ids, require_translator
 from compressor.runtime.decoder import (
     SELECT_CACHES,
@@ -22,7 +23,6 @@ from compressor.runtime.decoder import (
 from compressor.runtime.runtime import Runtime
 from compressor.runtime.search import beam_search, greedy
 from compressor.runtime.session import run_errors
-from compressor.runtime.text import Encoded
 from compressor.runtime.vocabulary import open_output_tokens
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ class Translator(Runtime[TranslationArtifact]):
         """
         settings = self._settings(num_beams, max_new_tokens)
         filled = [text for text in texts if text.strip()]
-        return self._translate(texts, self.encode(filled), settings, batch_size, batch_tokens)
+        answer = partial(self._translate, settings=settings)
+        answers = iter(self._answer(self.encode(filled), answer, batch_size, batch_tokens))
+        return [next(answers) if text.strip() else "" for text in texts]
 
     def translate_stream(
         self,
@@ -110,7 +112,8 @@ class Translator(Runtime[TranslationArtifact]):
         """
         check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
         settings = self._settings(num_beams, max_new_tokens)
-        return self._stream(texts, chunk_rows, settings, batch_size, batch_tokens)
+        answer = partial(self._translate, settings=settings)
+        return self._stream(texts, answer, "", chunk_rows, batch_size, batch_tokens)
 
     def generate(
         self,
@@ -170,39 +173,8 @@ class Translator(Runtime[TranslationArtifact]):
             cross = run_bound(self._encoder, feeds, dict.fromkeys(graph.cross, self._device))
         return CachedDecoder(graph, len(ids), cross, mask)
 
-    def _stream(
-        self,
-        texts: Iterable[str],
-        chunk_rows: int,
-        settings: Generation,
-        batch_size: int | None,
-        batch_tokens: int | None,
-    ) -> Iterator[str]:
-        read = cut = 0
-        for chunk in in_chunks(texts, chunk_rows):
-            rows = self._tokenizer.encode([text for text in chunk if text.strip()])
-            read, cut = read + len(chunk), cut + sum(row.cut for row in rows)
-            yield from self._translate(chunk, rows, settings, batch_size, batch_tokens)
-        self._tokenizer.warn_of_cut(cut, read)
-
-    def _translate(
-        self,
-        texts: Sequence[str],
-        rows: Sequence[Encoded],
-        settings: Generation,
-        batch_size: int | None,
-        batch_tokens: int | None,
-    ) -> list[str]:
-        """Translations of `texts`, of which the ones that are not blank are encoded in `rows`."""
-        translations = [""] * len(rows)
-        for numbers in by_length(rows, batch_size, batch_tokens, self._batch_tokens):
-            batch = [rows[number] for number in numbers]
-            padded = collate(batch, self.artifact.pad_token_id, self.artifact.inputs)
-            decoded = self.decode(self._search(padded, settings))
-            for number, text in zip(numbers, decoded, strict=True):
-                translations[number] = text
-        in_order = iter(translations)
-        return [next(in_order) if text.strip() else "" for text in texts]
+    def _translate(self, batch: Batch, settings: Generation) -> list[str]:
+        return self.decode(self._search(batch, settings))
 
     def _search(
         self, batch: Mapping[str, NDArray[np.int64]], settings: Generation
