@@ -12,6 +12,8 @@ from compressor.tasks import TASKS
 from tests.helpers.errors import raises
 from tests.helpers.rows import LABELS, PAIRS, tsv, write
 
+translation, classification = TASKS["translation"], TASKS["classification"]
+
 TRANSLATION_ERRORS: dict[str, tuple[str, str | bytes, str, str]] = {
     # case: file name, content, id of the error, where it is in the file
     "too few cells": ("a.tsv", "en\tde\na\tb\nc\n", "cell-count-differs", ":3:"),
@@ -63,7 +65,7 @@ def test_a_malformed_translation_file_is_an_error_with_file_and_line(
     name, content, id, where = TRANSLATION_ERRORS[case]
     path = write(tmp_path / name, content)
     with raises(InputError, id) as caught:
-        TASKS["translation"].read_rows(path)
+        translation.read_rows(path)
     assert f"{path}{where}" in str(caught.value)
 
 
@@ -71,33 +73,33 @@ def test_the_advice_for_a_missing_header_works(tmp_path: Path) -> None:
     content = "A boy.\tEin Junge.\nNo.\tNein.\n"
     path = write(tmp_path / "a.tsv", content)
     with raises(InputError, "header-missing"):
-        TASKS["translation"].read_rows(path)
-    rows = TASKS["translation"].read_rows(write(tmp_path / "a.tsv", "en\tde\n" + content))
+        translation.read_rows(path)
+    rows = translation.read_rows(write(tmp_path / "a.tsv", "en\tde\n" + content))
     assert rows.targets == ["Ein Junge.", "Nein."]
     columns = {"source_column": "A boy.", "target_column": "Ein Junge."}
     path = write(tmp_path / "a.tsv", content)
-    assert TASKS["translation"].read_rows(path, **columns).targets == ["Nein."]
+    assert translation.read_rows(path, **columns).targets == ["Nein."]
 
 
 def test_too_few_rows_are_an_error(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", tsv(PAIRS))
     with raises(InputError, "too-few-rows"):
-        TASKS["translation"].read_rows(path, minimum=4)
-    assert len(TASKS["translation"].read_rows(path, minimum=3).sources) == 3
+        translation.read_rows(path, minimum=4)
+    assert len(translation.read_rows(path, minimum=3).sources) == 3
 
 
 def test_a_missing_file_and_a_directory_are_errors(tmp_path: Path) -> None:
     with raises(InputError, "file-missing"):
-        TASKS["translation"].read_rows(tmp_path / "no.tsv")
+        translation.read_rows(tmp_path / "no.tsv")
     (tmp_path / "folder.tsv").mkdir()
     with raises(InputError, "file-is-directory"):
-        TASKS["translation"].read_rows(tmp_path / "folder.tsv")
+        translation.read_rows(tmp_path / "folder.tsv")
 
 
 def test_a_mistyped_column_is_answered_with_the_columns_and_a_suggestion(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", tsv(PAIRS, ("english", "german")))
     with raises(InputError, "column-missing") as caught:
-        TASKS["translation"].read_rows(path, source_column="english", target_column="German ")
+        translation.read_rows(path, source_column="english", target_column="German ")
     assert "'english', 'german'; did you mean 'german'?" in str(caught.value)
 
 
@@ -106,22 +108,22 @@ def test_parallel_files_that_do_not_fit_together_are_errors(tmp_path: Path) -> N
     longer = write(tmp_path / "a.de", "eins\nzwei\ndrei\n")
     gap = write(tmp_path / "b.de", "eins\n\n")
     with raises(InputError, "parallel-files-differ"):
-        TASKS["translation"].read_rows(f"{source},{longer}")
+        translation.read_rows(f"{source},{longer}")
     with raises(InputError, "line-empty") as caught:
-        TASKS["translation"].read_rows(f"{source},{gap}")
+        translation.read_rows(f"{source},{gap}")
     assert f"{gap}:2:" in str(caught.value)
     with raises(InputError, "file-missing"):
-        TASKS["translation"].read_rows(f"{source},{tmp_path / 'c.de'}")
+        translation.read_rows(f"{source},{tmp_path / 'c.de'}")
     table = write(tmp_path / "d.tsv", tsv(PAIRS))
     with raises(InputError, "table-as-parallel-file"):
-        TASKS["translation"].read_rows(f"{source},{table}")
+        translation.read_rows(f"{source},{table}")
 
 
 def test_an_unknown_label_is_answered_with_known_ones_and_a_suggestion(tmp_path: Path) -> None:
     labels = [f"intent_{number}" for number in range(150)]
     path = write(tmp_path / "a.tsv", "text\tlabel\na\tintent_3\nb\tIntent_149\nc\tx\n")
     with raises(InputError, "label-unknown") as caught:
-        TASKS["classification"].read_rows(path, labels=labels)
+        classification.read_rows(path, labels=labels)
     text = str(caught.value)
     assert f"{path}:3:" in text
     assert "'intent_0', 'intent_1', 'intent_2', 'intent_3', 'intent_4', …" in text
@@ -129,36 +131,25 @@ def test_an_unknown_label_is_answered_with_known_ones_and_a_suggestion(tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("label", "id"),
+    ("name", "content", "labels", "id"),
     [
-        ("", "cell-empty"),
-        ("3", "label-unknown"),
-        ("-1", "label-unknown"),
-        ("01", "label-unknown"),
+        ("a.tsv", "text\tlabel\nx\t\n", LABELS, "cell-empty"),
+        ("a.tsv", "text\tlabel\nx\t3\n", LABELS, "label-unknown"),
+        ("a.tsv", "text\tlabel\nx\t-1\n", LABELS, "label-unknown"),
+        ("a.tsv", "text\tlabel\nx\t01\n", LABELS, "label-unknown"),
+        ("a.jsonl", '{"text": "x", "label": true}\n', LABELS, "cell-not-text"),
+        ("a.tsv", "text\tlabel\nx\ta\n", ["only"], "too-few-labels"),
+        ("a.tsv", "text\tlabel\nx\ta\n", ["a", "b", "a"], "label-name-repeated"),
     ],
 )
-def test_labels_that_are_no_class_are_errors(tmp_path: Path, label: str, id: str) -> None:
-    path = write(tmp_path / "a.tsv", f"text\tlabel\nx\t{label}\n")
-    with raises(InputError, id) as caught:
-        TASKS["classification"].read_rows(path, labels=LABELS)
-    assert f"{path}:2:" in str(caught.value)
-
-
-def test_a_boolean_is_no_label(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", '{"text": "x", "label": true}\n')
-    with raises(InputError, "cell-not-text"):
-        TASKS["classification"].read_rows(path, labels=LABELS)
-
-
-@pytest.mark.parametrize(
-    ("labels", "id"), [(["only"], "too-few-labels"), (["a", "b", "a"], "label-name-repeated")]
-)
-def test_labels_of_the_checkpoint_must_be_usable(
-    tmp_path: Path, labels: list[str], id: str
+def test_labels_that_are_no_class_are_errors(
+    tmp_path: Path, name: str, content: str, labels: list[str], id: str
 ) -> None:
-    path = write(tmp_path / "a.tsv", "text\tlabel\nx\ta\n")
-    with raises(InputError, id):
-        TASKS["classification"].read_rows(path, labels=labels)
+    path = write(tmp_path / name, content)
+    with raises(InputError, id) as caught:
+        classification.read_rows(path, labels=labels)
+    line = 1 if name.endswith("jsonl") else 2
+    assert f"{path}:{line}:" in str(caught.value) or labels != LABELS
 
 
 @pytest.mark.parametrize(
@@ -189,4 +180,4 @@ def test_options_that_do_not_belong_together_are_errors(
 def test_column_names_make_no_sense_for_plain_text(tmp_path: Path) -> None:
     source, target = write(tmp_path / "a.en", "one\n"), write(tmp_path / "a.de", "eins\n")
     with raises(UsageError, "columns-of-plain-text"):
-        TASKS["translation"].read_rows(f"{source},{target}", source_column="en", target_column="de")
+        translation.read_rows(f"{source},{target}", source_column="en", target_column="de")

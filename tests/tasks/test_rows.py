@@ -23,6 +23,8 @@ from compressor.tasks import TASKS, count_shared, split_rows
 from tests.helpers.errors import raises
 from tests.helpers.rows import LABELS, PAIRS, tsv, write
 
+translation, classification = TASKS["translation"], TASKS["classification"]
+
 
 def as_csv(rows: Sequence[tuple[str, ...]]) -> str:
     text = io.StringIO(newline="")
@@ -49,7 +51,7 @@ def as_csv(rows: Sequence[tuple[str, ...]]) -> str:
 )
 def test_the_same_pairs_from_every_format(tmp_path: Path, name: str, content: str) -> None:
     path = write(tmp_path / name, content)
-    rows = TASKS["translation"].read_rows(path)
+    rows = translation.read_rows(path)
     assert list(zip(rows.sources, rows.targets, strict=True)) == PAIRS
     assert (rows.task, rows.pairs, rows.files, rows.labels) == ("translation", None, [path], None)
     text = "".join(json.dumps([s, None, t], ensure_ascii=False) + "\n" for s, t in PAIRS)
@@ -59,30 +61,30 @@ def test_the_same_pairs_from_every_format(tmp_path: Path, name: str, content: st
 def test_parallel_plain_text_files(tmp_path: Path) -> None:
     source = write(tmp_path / "news.en", "".join(s + "\r\n" for s, _ in PAIRS))
     target = write(tmp_path / "news.de", "\n".join(t for _, t in PAIRS))
-    rows = TASKS["translation"].read_rows(f"{source},{target}")
+    rows = translation.read_rows(f"{source},{target}")
     assert list(zip(rows.sources, rows.targets, strict=True)) == PAIRS
     assert rows.files == [source, target]
 
 
 def test_commas_inside_paths(tmp_path: Path) -> None:
     one = write(tmp_path / "en,de.tsv", tsv(PAIRS))
-    assert len(TASKS["translation"].read_rows(one).sources) == 3
+    assert len(translation.read_rows(one).sources) == 3
     source = write(tmp_path / "a,b.en", "one\n")
     target = write(tmp_path / "a,b.de", "eins\n")
-    assert TASKS["translation"].read_rows(f"{source},{target}").files == [source, target]
+    assert translation.read_rows(f"{source},{target}").files == [source, target]
 
 
 def test_columns_by_name_and_in_any_order(tmp_path: Path) -> None:
     path = write(tmp_path / "x.tsv", tsv([("drei", "x", "three")], ("ziel", "en", "quelle")))
-    rows = TASKS["translation"].read_rows(path, source_column="quelle", target_column="ziel")
+    rows = translation.read_rows(path, source_column="quelle", target_column="ziel")
     assert (rows.sources, rows.targets) == (["three"], ["drei"])
 
 
 def test_quotes_are_text_in_tsv_and_quoting_in_csv(tmp_path: Path) -> None:
     line = '"Yes," she said.'
-    rows = TASKS["translation"].read_rows(write(tmp_path / "a.tsv", f'en\tde\n{line}\t"Ja\n'))
+    rows = translation.read_rows(write(tmp_path / "a.tsv", f'en\tde\n{line}\t"Ja\n'))
     assert (rows.sources, rows.targets) == ([line], ['"Ja'])
-    rows = TASKS["translation"].read_rows(write(tmp_path / "a.csv", 'en,de\n"""Yes,"" she",Ja\n'))
+    rows = translation.read_rows(write(tmp_path / "a.csv", 'en,de\n"""Yes,"" she",Ja\n'))
     assert rows.sources == ['"Yes," she']
 
 
@@ -90,31 +92,28 @@ def test_unusual_line_separators_do_not_split_a_sentence(tmp_path: Path) -> None
     # str.splitlines would break at each of these characters.
     sentence = "one\u2028two\x0bthree\x85four"
     path = write(tmp_path / "a.tsv", tsv([(sentence, "eins")]))
-    assert TASKS["translation"].read_rows(path).sources == [sentence]
+    assert translation.read_rows(path).sources == [sentence]
 
 
 def test_limit_takes_the_first_rows_and_changes_the_fingerprint(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", tsv(PAIRS))
-    rows = TASKS["translation"].read_rows(path, limit=2, minimum=2)
+    rows = translation.read_rows(path, limit=2, minimum=2)
     assert rows.sources == [s for s, _ in PAIRS[:2]]
-    assert (
-        rows.sha256
-        == TASKS["translation"].read_rows(write(tmp_path / "b.tsv", tsv(PAIRS[:2]))).sha256
-    )
-    assert rows.sha256 != TASKS["translation"].read_rows(path).sha256
+    assert rows.sha256 == translation.read_rows(write(tmp_path / "b.tsv", tsv(PAIRS[:2]))).sha256
+    assert rows.sha256 != translation.read_rows(path).sha256
 
 
 def test_bundled_files_are_read_with_default_options() -> None:
     for path in (example.calibration(), example.test()):
         lines = path.read_text(encoding="utf-8").splitlines()
-        rows = TASKS["translation"].read_rows(path)
+        rows = translation.read_rows(path)
         assert len(rows.sources) == len(lines) - 1
         assert f"{rows.sources[-1]}\t{rows.targets[-1]}" == lines[-1]
 
 
 def test_classification_by_default_columns_names_and_class_ids(tmp_path: Path) -> None:
     content = "label\ttext\nweather\tis it cold\n0\thow much is left\n"
-    rows = TASKS["classification"].read_rows(write(tmp_path / "a.tsv", content), labels=LABELS)
+    rows = classification.read_rows(write(tmp_path / "a.tsv", content), labels=LABELS)
     assert rows.sources == ["is it cold", "how much is left"]
     assert rows.targets == ["weather", "balance"]
     assert rows.labels == LABELS
@@ -126,7 +125,7 @@ def test_pairs_and_named_columns(tmp_path: Path) -> None:
         {"gold": "LABEL_0", "sentence1": "d", "sentence2": "e\nf"},
     ]
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, lines)))
-    rows = TASKS["classification"].read_rows(
+    rows = classification.read_rows(
         path,
         text_column="sentence1",
         text_pair_column="sentence2",
@@ -145,8 +144,8 @@ def test_shared_rows_are_counted_by_their_texts_within_the_limits(tmp_path: Path
     second.write_text("text\tpair\tlabel\nB\ty\t1\nB\ty\t0\nA\ty\t0\nb\ty\t0\n", encoding="utf-8")
 
     def shared(limit: int | None = None, **columns: str) -> int:
-        calibration = TASKS["classification"].read_rows(first, limit=limit, **columns)
-        return count_shared(TASKS["classification"].read_rows(second, **columns), calibration)
+        calibration = classification.read_rows(first, limit=limit, **columns)
+        return count_shared(classification.read_rows(second, **columns), calibration)
 
     assert shared() == 3  # every row of the text A or B, whatever its label
     assert shared(text_column="text", text_pair_column="pair") == 2
@@ -157,7 +156,7 @@ def test_rows_are_split_by_text_whatever_the_answer(tmp_path: Path) -> None:
     """600 rows of 200 texts; nothing is lost, and no text is on both sides."""
     texts = [f"text {number}" for number in range(200) for _ in range(1 + number % 5)]
     content = "".join(f"{text}\t{row % 3}\n" for row, text in enumerate(texts))
-    rows = TASKS["classification"].read_rows(write(tmp_path / "a.tsv", "text\tlabel\n" + content))
+    rows = classification.read_rows(write(tmp_path / "a.tsv", "text\tlabel\n" + content))
     first, second = split_rows(rows, seed=0)
     assert set(first.sources).isdisjoint(second.sources)
     labelled = list(zip(rows.sources, rows.targets, strict=True))
@@ -174,7 +173,7 @@ def test_rows_are_split_by_text_whatever_the_answer(tmp_path: Path) -> None:
 def test_pairs_are_split_by_both_texts(tmp_path: Path) -> None:
     lines = "".join(f"same\tother {row // 2}\t1\n" for row in range(40))
     path = write(tmp_path / "a.tsv", "text\tpair\tlabel\n" + lines)
-    parts = split_rows(TASKS["classification"].read_rows(path, text_pair_column="pair"), seed=0)
+    parts = split_rows(classification.read_rows(path, text_pair_column="pair"), seed=0)
     assert [len(part.sources) for part in parts] == [20, 20]
     assert all(set(map(part.pairs.count, part.pairs)) == {2} for part in parts if part.pairs)
 
@@ -182,23 +181,23 @@ def test_pairs_are_split_by_both_texts(tmp_path: Path) -> None:
 def test_numbers_are_names_where_names_are_numbers(tmp_path: Path) -> None:
     stars = ["1", "2", "3"]
     path = write(tmp_path / "a.csv", "sentence,label\ngood,3\nbad,1\n")
-    assert TASKS["classification"].read_rows(path, labels=stars).targets == ["3", "1"]
+    assert classification.read_rows(path, labels=stars).targets == ["3", "1"]
     path = write(tmp_path / "b.csv", "sentence,label\ngood,0\n")
     with raises(InputError, "label-unknown"):
-        TASKS["classification"].read_rows(path, labels=stars)
+        classification.read_rows(path, labels=stars)
 
 
 def test_labels_are_taken_as_they_are_without_a_checkpoint(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "text,label\nx,yes\ny,7\n")
-    rows = TASKS["classification"].read_rows(path)
+    rows = classification.read_rows(path)
     assert (rows.targets, rows.labels) == (["yes", "7"], None)
 
 
 def test_classification_columns_default_to_the_first_two(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tsv", "utterance\tintent\tsplit\nx\tweather\ttest\n")
-    assert TASKS["classification"].read_rows(path, labels=LABELS).targets == ["weather"]
+    assert classification.read_rows(path, labels=LABELS).targets == ["weather"]
     path = write(tmp_path / "b.tsv", "label\tid\ttext\nweather\t7\tx\n")
-    rows = TASKS["classification"].read_rows(path, labels=LABELS)
+    rows = classification.read_rows(path, labels=LABELS)
     assert (rows.sources, rows.targets) == (["x"], ["weather"])
 
 
