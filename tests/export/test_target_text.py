@@ -143,7 +143,7 @@ def test_where_it_can_do_nothing_it_is_refused(tmp_path):
         "-o", out,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "is for translators" in done.stderr
+    assert "is for translation" in done.stderr
     base = {"model": str(classifier), "target_text": str(text)}
     with raises(UsageError, "options-exclude-each-other"):
         export_checkpoint(request(ExportRequest, **base), out, "optimum")
