@@ -10,11 +10,20 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationInfo,
+    model_validator,
+)
 
 # Name of the check of fp16 graphs that is a share of what float16 can hold, not of a logit.
 HALF_RANGE = "values within float16's range"
 FROM_FILE = {"file": True}  # validation context of what is read from a file
+# With fewer draws a bootstrap's interval may lie anywhere.
+_DRAWS_THAT_TELL = 100
 
 
 def _is_number(value: Any, info: ValidationInfo) -> Any:
@@ -36,10 +45,45 @@ def _is_limit(value: Any, info: ValidationInfo) -> Any:
     return value if value in ("Infinity", math.inf) else _is_number(value, info)
 
 
+def _at_least_zero(value: float) -> float:
+    if value < 0:
+        raise ValueError(f"{value:g} is negative")
+    return value
+
+
+def _at_most_all(value: float) -> float:
+    if value > 1 and differ(value, 1):
+        raise ValueError(f"{value:g} is a share of more than all")
+    return value
+
+
+def _ascending(ends: tuple[float, float]) -> tuple[float, float]:
+    if ends[0] > ends[1]:
+        raise ValueError(f"the interval [{ends[0]:g}, {ends[1]:g}] is reversed")
+    return ends
+
+
+def differ(first: float, second: float) -> bool:
+    """Whether numbers differ by more than rounding; NaN differs from nothing."""
+    return abs(first - second) > 1e-6 * max(1, abs(first), abs(second))
+
+
+def _outside(value: float, interval: tuple[float, float]) -> float:
+    return max(interval[0] - value, value - interval[1])
+
+
+def _far_outside(what: str, value: float, interval: tuple[float, float]) -> str:
+    return f"the {what} {value:g} lies far outside its interval [{interval[0]:g}, {interval[1]:g}]"
+
+
 # JSON has no NaN; as the string "NaN" it can be written and read back.
 Number = Annotated[float, BeforeValidator(_is_number)]
-Limit = Annotated[float, BeforeValidator(_is_limit)]
+Limit = Annotated[float, BeforeValidator(_is_limit), AfterValidator(_at_least_zero)]
 Whole = Annotated[int, BeforeValidator(_is_number)]
+Amount = Annotated[Number, AfterValidator(_at_least_zero)]
+Share = Annotated[Amount, AfterValidator(_at_most_all)]
+Count = Annotated[Whole, AfterValidator(_at_least_zero)]
+Interval = Annotated[tuple[Number, Number], AfterValidator(_ascending)]
 
 
 class ResultModel(BaseModel):
@@ -55,7 +99,7 @@ class Quality(ResultModel):
 
     metrics: dict[str, Number]
     signatures: dict[str, str]
-    rows: Whole
+    rows: Count
 
 
 class Comparison(ResultModel):
@@ -65,11 +109,26 @@ class Comparison(ResultModel):
     dense: Number
     pruned: Number
     difference: Number
-    interval: tuple[Number, Number]  # 95 % percentile interval of the difference
-    p_value: Number  # two-sided
-    resamples: Whole
+    interval: Interval  # 95 % percentile interval of the difference
+    p_value: Share  # two-sided
+    resamples: Count
     # Rows that only (dense, pruned) has right, of metrics that count rows that are right.
     discordant: tuple[Whole, Whole] | None = None
+
+    @model_validator(mode="after")
+    def _numbers_agree(self, info: ValidationInfo) -> Comparison:
+        if not info.context:
+            return self
+        if differ(self.pruned - self.dense, self.difference):
+            raise ValueError(
+                f"{self.pruned:g} - {self.dense:g} is no difference of {self.difference:g}"
+            )
+        # Of very few rows a percentile interval need not contain the difference, but is near it.
+        width = self.interval[1] - self.interval[0]
+        outside = _outside(self.difference, self.interval)
+        if self.resamples >= _DRAWS_THAT_TELL and outside > width and differ(outside, width):
+            raise ValueError(_far_outside("difference", self.difference, self.interval))
+        return self
 
 
 class Check(ResultModel):
@@ -97,14 +156,14 @@ class Variant(ResultModel):
     directory: str
     budget: str
     kept: dict[str, list[Whole]]  # attention sublayer -> kept heads
-    heads: dict[str, Whole]  # attention sublayer -> heads before removal
-    neurons: dict[str, Whole]  # feed-forward part -> neurons before removal
-    kept_neurons: dict[str, Whole]  # feed-forward part -> how many are kept
-    macs_share: Number  # of the dense model's multiply-adds, at the rows' lengths
-    parameters: Whole
-    checkpoint_bytes: Whole
-    onnx_bytes: Whole
-    output_tokens: Whole | None = None  # how many a translator's decoder scores
+    heads: dict[str, Count]  # attention sublayer -> heads before removal
+    neurons: dict[str, Count]  # feed-forward part -> neurons before removal
+    kept_neurons: dict[str, Count]  # feed-forward part -> how many are kept
+    macs_share: Share  # of the dense model's multiply-adds, at the rows' lengths
+    parameters: Count
+    checkpoint_bytes: Count
+    onnx_bytes: Count
+    output_tokens: Count | None = None  # how many a translator's decoder scores
     precision: str
     base: str = ""  # name of the float32 model that this is another precision of
     default: bool = True  # whether the runtime takes this precision where none is named
@@ -160,22 +219,32 @@ class Timing(ResultModel):
     """One model at one batch size."""
 
     variant: str
-    batch_size: Whole
-    source_tokens: Number  # mean real tokens per row
-    padded_source_tokens: Number  # mean tokens per row with padding
-    target_tokens: Number  # mean generated tokens per row; 0 for classifiers
-    runs: Whole
-    sentences_per_second: Number
-    tokens_per_second: Number  # generated tokens, or real source tokens for classifiers
-    latency_ms: dict[Literal["p50", "p90", "p99"], Number]  # of one batch
-    peak_memory_mib: Number | None = None
-    speedup: Number | None = None  # sentences per second over dense, from the same run
-    speedup_interval: tuple[Number, Number] | None = None
+    batch_size: Count
+    source_tokens: Amount  # mean real tokens per row
+    padded_source_tokens: Amount  # mean tokens per row with padding
+    target_tokens: Amount  # mean generated tokens per row; 0 for classifiers
+    runs: Count
+    sentences_per_second: Amount
+    tokens_per_second: Amount  # generated tokens, or real source tokens for classifiers
+    latency_ms: dict[Literal["p50", "p90", "p99"], Amount]  # of one batch
+    peak_memory_mib: Amount | None = None
+    speedup: Amount | None = None  # sentences per second over dense, from the same run
+    speedup_interval: Interval | None = None
     limit: Limit | None = None  # what the speed-up cannot exceed at this shape
     limit_macs: Limit | None = None
     limit_bytes: Limit | None = None
     provider: str | None = None  # what ran it; None where only the whole measurement tells
     precision: str | None = None
+
+    @model_validator(mode="after")
+    def _speedup_agrees(self, info: ValidationInfo) -> Timing:
+        if not info.context or self.speedup is None or self.speedup_interval is None:
+            return self
+        # Medians of few passes are skewed, so an interval need not contain the speed-up.
+        low, high = self.speedup_interval
+        if _outside(self.speedup, self.speedup_interval) > max(high - low, low / 4):
+            raise ValueError(_far_outside("speed-up", self.speedup, self.speedup_interval))
+        return self
 
 
 class Throughput(ResultModel):
@@ -184,7 +253,7 @@ class Throughput(ResultModel):
     provider: str
     device: str
     precision: str
-    threads: Whole
+    threads: Count
     lengths: str  # how lengths were chosen, in words
     rows: list[Timing]
 
@@ -193,7 +262,7 @@ class Source(ResultModel):
     """A data file: where, how many rows, and a fingerprint of what was used."""
 
     files: list[str]
-    rows: Whole
+    rows: Count
     sha256: str
 
 
@@ -204,18 +273,18 @@ class LayerCost(ResultModel):
     """
 
     kind: str
-    units: Whole
-    layers: Whole  # of that kind, all reduced at once
-    speedup: Number  # of that model over dense
-    speedup_interval: tuple[Number, Number]
+    units: Count
+    layers: Count  # of that kind, all reduced at once
+    speedup: Amount  # of that model over dense
+    speedup_interval: Interval
     saved_share: Number  # of the dense time, per sublayer; never falls as units go
 
 
 class CostTable(ResultModel):
     """Measured cost of units at one batch size on one machine."""
 
-    batch_size: Whole
-    dense_seconds: Number  # of a batch
+    batch_size: Count
+    dense_seconds: Amount  # of a batch
     lengths: str  # how lengths were chosen, in words
     rows: list[LayerCost]
 
@@ -226,8 +295,8 @@ class SpeedTry(ResultModel):
     aim: Number  # the speed-up that was asked of the cost table
     predicted: Number  # by the cost table for the units chosen
     kept: str  # units, in words
-    speedup: Number  # measured
-    speedup_interval: tuple[Number, Number]
+    speedup: Amount  # measured
+    speedup_interval: Interval
     met: bool
 
 
@@ -242,14 +311,14 @@ class SpeedSearch(ResultModel):
 class QualityProbe(ResultModel):
     """A smaller model that was built, answered test rows, and was judged by them."""
 
-    kept: Whole  # heads
-    neurons: Whole  # kept, as heads
-    macs: Number  # share of the dense model's multiply-adds
-    position: Whole  # on the path of cuts, the dense model being 0
+    kept: Count  # heads
+    neurons: Count  # kept, as heads
+    macs: Share  # share of the dense model's multiply-adds
+    position: Count  # on the path of cuts, the dense model being 0
     comparison: Comparison
     bound: Number  # lower confidence bound of the difference
-    confidence: Number  # of the bound, one-sided
-    rows_needed: Whole | None = None  # for a bound within the limit; None where none are enough
+    confidence: Share  # of the bound, one-sided
+    rows_needed: Count | None = None  # for a bound within the limit; None where none are enough
     accepted: bool
 
 
@@ -261,9 +330,9 @@ class QualitySearch(ResultModel):
     proof: Literal["bound", "measured"]  # what a probe must show to be accepted
     rows: Source  # that probes were judged on
     probes: list[QualityProbe]  # in the order they were made
-    held_out: Whole  # rows that looks, and all final figures, were measured on
+    held_out: Count  # rows that looks, and all final figures, were measured on
     looks: list[QualityProbe]  # in the order they were made
-    delivered: Whole  # position of the look that is the delivered model
+    delivered: Count  # position of the look that is the delivered model
     proven: bool  # whether its bound on the held-out rows is within the limit
 
 
@@ -283,9 +352,9 @@ class Outcome(ResultModel):
     message: str
     verdict: Verdict
     measured: Number | None = None
-    interval: tuple[Number, Number] | None = None  # confidence bounds; None of exact numbers
+    interval: Interval | None = None  # confidence bounds; None of exact numbers
     limit: Number | None = None  # on the scale of `measured`
-    enough: Whole | None = None  # rows, or timed batches, that would about settle it
+    enough: Count | None = None  # rows, or timed batches, that would about settle it
 
 
 class Change(ResultModel):
@@ -298,6 +367,6 @@ class Change(ResultModel):
     what: str
     before: Number
     after: Number
-    interval: tuple[Number, Number] | None = None  # 95 %, of after - before, or of their ratio
+    interval: Interval | None = None  # 95 %, of after - before, or of their ratio
     judgment: Literal["worse", "better", "same", "unknown"]  # of exact numbers, without a test
     note: str = ""

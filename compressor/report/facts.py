@@ -237,7 +237,7 @@ def left(variants: Sequence[Variant]) -> tuple[str, dict[str, float]]:
     """
     if any(map(lost_neurons, variants)):
         return "multiply-adds", {variant.name: variant.macs_share for variant in variants}
-    heads = {v.name: kept(v, "heads") / total(v, "heads") for v in variants}
+    heads = {v.name: kept(v, "heads") / (total(v, "heads") or 1) for v in variants}
     return "heads kept", heads
 
 

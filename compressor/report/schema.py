@@ -10,12 +10,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, model_validator
 
 from compressor.errors import InputError
+from compressor.report import consistency
 from compressor.results import (
     FROM_FILE,
     Change,
+    Count,
     Outcome,
     QualitySearch,
     Ranking,
@@ -47,7 +49,7 @@ class Run(ResultModel):
     created: str  # ISO 8601, UTC
     tool_version: str
     calibration: Source | None
-    shared_rows: Whole
+    shared_rows: Count
     target_text: Source | None
     timed: bool  # whether throughput was measured
     hardware: dict[str, str]
@@ -69,7 +71,7 @@ class Report(ResultModel):
     seed: Whole | None  # None where several runs differ in it
     calibration: Source | None  # likewise
     test: Source | None
-    shared_rows: Whole = 0  # test rows whose texts are calibration rows too
+    shared_rows: Count = 0  # test rows whose texts are calibration rows too
     scoring: Ranking | None  # of the variants whose own `scoring` is None
     dense: Variant
     variants: list[Variant]
@@ -95,6 +97,18 @@ class Report(ResultModel):
         bases = {variant.base for variant in self.variants if variant.base}
         if not bases <= set(names):
             raise ValueError(f"precisions of unknown models: {sorted(bases - set(names))}")
+        nested = sorted(found.name for found in self.variants if found.base and found.name in bases)
+        if nested:
+            raise ValueError(f"precisions of models that are precisions themselves: {nested}")
+        return self
+
+    @model_validator(mode="after")
+    def _numbers_are_consistent(self, info: ValidationInfo) -> Report:
+        if info.context:
+            consistency.require_same_layers(self.dense, self.variants)
+            consistency.require_same_quality(self.dense, self.variants)
+            if self.throughput is not None:
+                consistency.require_same_speed(self.dense.name, self.throughput)
         return self
 
     def save(self, path: Path) -> None:
@@ -137,8 +151,9 @@ def load_report(path: Path) -> Report:
         return Report.model_validate(data, context=FROM_FILE)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part)[:40] for part in first["loc"])
-        reason = " ".join(first["msg"].split())[:300]
+        place = "".join(f".{str(part)[:40]}" for part in first["loc"]).removeprefix(".")
+        reason = " ".join(first["msg"].removeprefix("Value error, ").split())[:300]
+        what = f"{place}: {reason}" if place else reason
         raise InputError(
-            f"{path} is not a valid report: {place}: {reason}; {_WANTED}", id="report-invalid"
+            f"{path} is not a valid report: {what}; {_WANTED}", id="report-invalid"
         ) from error

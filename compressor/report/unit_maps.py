@@ -58,7 +58,7 @@ def unit_maps(report: Report, variant: Variant) -> Iterator[UnitMap]:
     for kind in facts.kinds(report):
         names = facts.layers(variant, kind)
         if kind in facts.neuron_kinds(report):
-            widest = max(variant.neurons[name] for name in names)
+            widest = max(variant.neurons[name] for name in names) or 1
             rows, units = [_bar(variant, name, widest) for name in names], "neurons"
         else:
             scoring = facts.scoring(report, variant)
