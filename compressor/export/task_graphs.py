@@ -74,6 +74,12 @@ class TaskGraphs(ABC):
         """
         files = self.write(network, directory, skip)
         trim_memory()
+        write_json(directory / GRAPHS_FILE, self.description(network, directory, files))
+
+    def description(
+        self, network: Network, directory: Path, files: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """The contents of `graphs.json` for float32 graphs: role of each -> file name."""
         checkpoint = network.checkpoint
         data = {
             "schema": 1,
@@ -85,7 +91,7 @@ class TaskGraphs(ABC):
             "pad_token_id": int(checkpoint.tokenizer.pad_token_id),
             "inputs": list(checkpoint.entry.inputs),
         }
-        write_json(directory / GRAPHS_FILE, data | self.describe(network, directory))
+        return data | self.describe(network, directory)
 
     @abstractmethod
     def write(

@@ -15,6 +15,7 @@ from compressor.model.sublayers import Mask
 from compressor.storage.input_files import read_json
 
 PRUNING_RECORD = "units.json"
+PRUNING_SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,16 @@ def read_pruning_record(directory: Path) -> PruningRecord:
     path = directory / PRUNING_RECORD
     try:
         contents = read_json(path)
+        if contents.get("schema", PRUNING_SCHEMA) != PRUNING_SCHEMA:
+            schema = str(contents["schema"])[:40]
+            raise ValueError(f"it has schema {schema}, this version reads {PRUNING_SCHEMA}")
         kept, totals = contents["kept"], contents["units"]
         if not (isinstance(kept, dict) and isinstance(totals, dict)) or set(kept) != set(totals):
             raise ValueError("`kept` and `units` must name the same sublayers")
         for name, total in totals.items():
             _require_units(name, kept[name], total)
         mask = Mask.from_json(kept, totals)
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)[:300]
         raise InputError(
             f"{path} does not say which units are kept: {reason}; prune the dense checkpoint again",

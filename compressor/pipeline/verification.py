@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from compressor.errors import InputError
 from compressor.export.precision_names import BASE
+from compressor.export.same_facts import require_same_facts
+from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.pipeline.inputs import synthetic_probe
 from compressor.progress import SILENT, Progress
@@ -145,7 +148,10 @@ def _verify_artifact(
     if has_graphs and has_weights:
         _require_units(artifact, checkpoint, directory)
         probe = synthetic_probe(checkpoint, task)
-        runtime = task.open(directory, precision=BASE)
+        runtime: Any = task.open(directory, precision=BASE)
+        network = Network(checkpoint, checkpoint.model, checkpoint.mask)
+        scored = artifact.scored and artifact.scored[1] and runtime.tokens.ids.tolist()
+        require_same_facts(task.graphs, network, artifact, directory, scored or None)
         found.checks.extend(task.graphs.verify(checkpoint.model, runtime, probe.inputs))
 
 

@@ -26,6 +26,7 @@ _CHECKPOINT = (
     "added_tokens.json", "units.json", "*.safetensors", "*.index.json", "*.spm", "*.model",
 )  # fmt: skip
 _MAY_BE_MISSING = ("*.py", "*.jinja", "chat_template*", "*.bin")
+SCHEMA = 1
 _TOOL = "compress "  # what `tool` starts with, in manifests of ours
 
 
@@ -50,7 +51,7 @@ def manifest_of(
         name: {"bytes": (directory / name).stat().st_size, "sha256": digest}
         for name, digest in sorted(hashes.items())
     }
-    return {"schema": 1, **facts, "files": files}
+    return {"schema": SCHEMA, **facts, "files": files}
 
 
 def read_manifest(directory: Path) -> dict[str, Listed] | None:
@@ -81,6 +82,8 @@ def read_contents(path: Path) -> dict[str, Any] | None:
         data = read_json(path)
         if isinstance(data, dict) and not str(data.get("tool", "")).startswith(_TOOL):
             return None
+        if data.get("schema") != SCHEMA:
+            raise ValueError(f"schema {str(data.get('schema'))[:40]}, this version reads {SCHEMA}")
         for name, listed in data["files"].items():
             inner_path(name, nested=True)
             if not (isinstance(listed["bytes"], int) and isinstance(listed["sha256"], str)):

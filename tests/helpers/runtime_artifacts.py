@@ -57,6 +57,15 @@ def export(
     return Exported(directory, model, opened.tokenizer)
 
 
+def write_both(checkpoint: Path) -> None:
+    """Export a checkpoint into its own directory, without the program's own checks."""
+    opened = open_checkpoint(str(checkpoint), verify=False)
+    graphs = checkpoint / "onnx"
+    TASKS[opened.task].graphs.export(Network(opened, opened.model, opened.mask), graphs)
+    write_tokenizer(opened.tokenizer, graphs / "tokenizer.json")
+    write_hashes(checkpoint)
+
+
 def write_hashes(directory: Path) -> None:
     """List all files in the manifest, as they are now."""
     written = [path for path in directory.rglob("*") if path.is_file()]

@@ -1,0 +1,100 @@
+"""Artifacts that contradict themselves, with a manifest that was made again: verify refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from compressor.errors import InputError
+from compressor.pipeline.verification import verify_directory
+from tests.helpers import toy
+from tests.helpers.errors import raises
+from tests.helpers.runtime_artifacts import write_both, write_hashes
+
+
+@pytest.fixture(scope="session")
+def whole(once) -> Path:
+    """Artifacts of a classifier and of a translator, with graphs and weights."""
+
+    def make(directory: Path) -> None:
+        for name, dense in (("bert", toy.classifier), ("marian", toy.translator)):
+            write_both(toy.pruned(dense(directory / "dense" / name, name), directory / name))
+
+    return once("whole-artifacts", make)
+
+
+def edit(directory: Path, name: str, **changes: Any) -> None:
+    path = directory / name
+    data = json.loads(path.read_text("utf-8"))
+    for key, value in changes.items():
+        place, _, last = key.rpartition("__")
+        holder = data[place] if place else data
+        holder[last] = value(holder[last]) if callable(value) else value
+    path.write_text(json.dumps(data), "utf-8")
+
+
+def overwrite_row(directory: Path, graph: str, row: int) -> None:
+    """Other values for one row of the embeddings."""
+    path = directory / "onnx" / graph
+    model = onnx.load(path)
+    looked_up = {node.input[0] for node in model.graph.node if node.op_type == "Gather"}
+    tables = [x for x in model.graph.initializer if x.name in looked_up and x.dims[0] == 60]
+    values = numpy_helper.to_array(tables[0]).copy()
+    values[row] = values[row - 1]
+    tables[0].CopyFrom(numpy_helper.from_array(values, tables[0].name))
+    onnx.save(model, path)
+    path.with_name(f"{graph}_data").unlink(missing_ok=True)
+
+
+CONTRADICTIONS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "labels": ("bert", lambda d: edit(d, "onnx/graphs.json", labels=lambda x: x[::-1])),
+    "padding": ("bert", lambda d: edit(d, "onnx/graphs.json", pad_token_id=5)),
+    "length": ("bert", lambda d: edit(d, "onnx/graphs.json", max_source_tokens=7)),
+    "max_length": ("marian", lambda d: edit(d, "onnx/graphs.json", generation__max_length=3)),
+    "beams": ("marian", lambda d: edit(d, "onnx/graphs.json", generation__num_beams=7)),
+    "positions": ("marian", lambda d: edit(d, "onnx/graphs.json", generation__positions=9)),
+    "the checkpoint's": ("marian", lambda d: edit(d, "generation_config.json", max_length=3)),
+    "a row": ("bert", lambda d: overwrite_row(d, "model.onnx", 59)),
+    "a source row": ("marian", lambda d: overwrite_row(d, "encoder.onnx", 58)),
+    "a target row": ("marian", lambda d: overwrite_row(d, "decoder.onnx", 58)),
+}
+
+
+@pytest.mark.attack
+def test_artifacts_that_agree_with_themselves_pass(whole):
+    for name in ("bert", "marian"):
+        assert verify_directory(whole / name).checks
+
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_what_stands_twice_is_compared(name, whole, tmp_path):
+    of, change = CONTRADICTIONS[name]
+    directory = Path(shutil.copytree(whole / of, tmp_path / of))
+    change(directory)
+    write_hashes(directory)
+    with raises(InputError, "graphs-of-another-model"):
+        verify_directory(directory)
+
+
+@pytest.mark.parametrize(
+    ("file", "id"),
+    [
+        ("units.json", "units-file-malformed"),
+        ("onnx/graphs.json", "artifact-invalid"),
+        ("manifest.json", "manifest-damaged"),
+    ],
+)
+def test_unknown_schemas_are_refused(file, id, whole, tmp_path):
+    directory = Path(shutil.copytree(whole / "bert", tmp_path / "bert"))
+    edit(directory, file, schema=99)
+    if file != "manifest.json":
+        write_hashes(directory)
+    with raises(InputError, id):
+        verify_directory(directory)
