@@ -40,8 +40,9 @@ class Distill(RecoveryMethod):
         help="Distillation: more text to learn from, in the source language, a sentence a line; "
         "the dense model translates or classifies it. Of any size.",
     )
-    beams: Count = option(
+    beams: int = option(
         1,
+        ge=1,
         le=MOST_BEAMS,
         flag="--distill-beams",
         needs="text",

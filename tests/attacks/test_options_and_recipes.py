@@ -35,6 +35,7 @@ BENCH = ["bench", "a", "b", "--test", "t.tsv", "-o", "out"]
         [*RUN, "--bench-seconds", "1e9"],
         [*RUN, "--batch-size", "1,1"],
         [*RUN, "--num-beams", "100000"],
+        [*RUN, "--recover", "distill", "--distill-text", "t", "--distill-beams", "5000"],
         [*RUN, "--target-length", HUGE],
         [*RUN, "--lengths", HUGE],
         [*RUN, "--steps", "1000000"],
