@@ -205,7 +205,7 @@ def test_a_toy_model_from_its_recipe_to_the_verdict(tmp_path):
     job = Runner(tmp_path, {"recipe": "recipe.yaml", "working-directory": "project"})
     project = job.workspace / "project"
     project.mkdir()
-    toy.classifier(project / "model")
+    toy.first_layers(toy.classifier(tmp_path / "whole"), project / "model")
     toy.labels_file(project / "rows.tsv")
     recipe = {
         "model": {"path": "model"},

@@ -238,7 +238,7 @@ def test_a_real_marian_directory_with_pieces(tmp_path):
 @pytest.mark.parametrize("setting", ["max_length", "max_new_tokens"])
 def test_a_checkpoint_may_ask_for_more_tokens_than_it_has_positions_for(setting, tmp_path):
     """Both stop at the 40th position, where PyTorch alone would fail."""
-    directory = toy.translator(tmp_path / "dense")
+    directory = toy.first_layers(toy.translator(tmp_path / "whole"), tmp_path / "dense")
     path = directory / "generation_config.json"
     settings = json.loads(path.read_text(encoding="utf-8")) | {"max_length": None, setting: 1000}
     path.write_text(json.dumps(settings), encoding="utf-8")

@@ -1,11 +1,10 @@
-"""Shared by tests of budgets that are measured: short models, and a run up to its search."""
+"""Shared by tests of budgets that are measured: a run up to its search."""
 
 from __future__ import annotations
 
 import subprocess
 from pathlib import Path
 
-from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.pipeline.build import Builder
 from compressor.pipeline.choose import RunTrials
@@ -18,22 +17,6 @@ from compressor.request.resolve import resolve
 from compressor.results import Variant
 from compressor.tasks import TASKS
 from tests.helpers.command_line import compress
-
-
-def first_layers(model: Path, directory: Path) -> Path:
-    """The first layer of each stack alone: graphs are exported in a third of the time."""
-    loaded = open_checkpoint(str(model))
-    if hasattr(loaded.model, "bert"):
-        loaded.model.bert.encoder.layer = loaded.model.bert.encoder.layer[:1]
-        loaded.model.config.num_hidden_layers = 1
-    else:
-        for part in (loaded.model.model.encoder, loaded.model.model.decoder):
-            part.layers = part.layers[:1]
-        one = {"encoder_layers": 1, "decoder_layers": 1, "num_hidden_layers": 1}
-        loaded.model.config.update(one)
-    loaded.model.save_pretrained(directory)
-    loaded.tokenizer.save_pretrained(directory)
-    return directory
 
 
 def shell(*arguments: object) -> subprocess.CompletedProcess[str]:

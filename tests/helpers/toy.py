@@ -49,6 +49,22 @@ def translator(directory: Path, name: str = "marian") -> Path:
     return checkpoint(directory, name)
 
 
+def first_layers(model: Path, directory: Path) -> Path:
+    """The first layer of each stack alone: graphs are exported in a third of the time."""
+    loaded = open_checkpoint(str(model))
+    if hasattr(loaded.model, "bert"):
+        loaded.model.bert.encoder.layer = loaded.model.bert.encoder.layer[:1]
+        loaded.model.config.num_hidden_layers = 1
+    else:
+        for part in (loaded.model.model.encoder, loaded.model.model.decoder):
+            part.layers = part.layers[:1]
+        one = {"encoder_layers": 1, "decoder_layers": 1, "num_hidden_layers": 1}
+        loaded.model.config.update(one)
+    loaded.model.save_pretrained(directory)
+    loaded.tokenizer.save_pretrained(directory)
+    return directory
+
+
 def pruned(dense: Path, output: Path, mask_of: MaskOf = uneven_mask) -> Path:
     """A pruned checkpoint as `compress prune` writes it."""
     opened = open_checkpoint(str(dense))

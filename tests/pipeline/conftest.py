@@ -9,7 +9,6 @@ import pytest
 
 from compressor.pipeline.run import run
 from tests.helpers import toy
-from tests.helpers.measured import first_layers
 from tests.helpers.runs import recipe_for, short
 
 
@@ -22,7 +21,7 @@ def classifier(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def short_classifier(classifier, tmp_path_factory) -> Path:
     """The first layers of `classifier`."""
-    return first_layers(classifier, tmp_path_factory.mktemp("bert") / "short")
+    return toy.first_layers(classifier, tmp_path_factory.mktemp("bert") / "short")
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ from compressor.runtime import Translator
 from tests.helpers import toy
 from tests.helpers.command_line import compress, invoke
 from tests.helpers.errors import raises
-from tests.helpers.measured import first_layers
 from tests.helpers.recipes import recipe
 from tests.helpers.runs import Progress, hashes, recipe_for
 from tests.helpers.stages import job
@@ -25,7 +24,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def translator(once) -> Path:
-    return once("distill-marian", lambda path: first_layers(toy.translator(path / "whole"), path))
+    return once(
+        "distill-marian", lambda path: toy.first_layers(toy.translator(path / "whole"), path)
+    )
 
 
 @pytest.fixture(scope="module")

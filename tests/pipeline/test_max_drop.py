@@ -29,7 +29,7 @@ from compressor.results import QualitySearch
 from compressor.tasks import TASKS, Rows, split_rows
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.measured import before_search, first_layers, shell, state
+from tests.helpers.measured import before_search, shell, state
 from tests.helpers.recipes import recipe as read_recipe
 from tests.helpers.runs import Progress, recipe_for
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def short_translator(tmp_path_factory) -> Path:
     dense = toy.marian_with_pieces(tmp_path_factory.mktemp("marian") / "dense")
-    return first_layers(dense, tmp_path_factory.mktemp("marian") / "short")
+    return toy.first_layers(dense, tmp_path_factory.mktemp("marian") / "short")
 
 
 def drop_recipe(model: Path, tmp_path: Path, *, rows: int = 24, **options) -> Recipe:

@@ -18,7 +18,6 @@ from compressor.throughput.limits import WorkSize, operations, total_macs
 from compressor.throughput.shapes import shape_of
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.measured import first_layers
 from tests.helpers.runs import recipe_for
 
 pytestmark = pytest.mark.slow
@@ -28,7 +27,7 @@ SMALL = {"keep": None, "bench": False, "multiple": "8"}
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("dense")
-    marian = first_layers(toy.translator(root / "whole"), root / "marian")
+    marian = toy.first_layers(toy.translator(root / "whole"), root / "marian")
     return {"bert": toy.classifier(root / "bert"), "marian": marian}
 
 

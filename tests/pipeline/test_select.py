@@ -27,7 +27,6 @@ from compressor.request.validate import check_model
 from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.measured import first_layers
 from tests.helpers.recipes import recipe, request
 from tests.helpers.runs import Progress, hashes
 
@@ -37,7 +36,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("dense")
-    marian = first_layers(toy.translator(root / "whole"), root / "marian")
+    marian = toy.first_layers(toy.translator(root / "whole"), root / "marian")
     return {"bert": toy.classifier(root / "bert"), "marian": marian}
 
 
