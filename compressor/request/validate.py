@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from compressor.errors import UsageError
 from compressor.export.target_text import count_lines
 from compressor.importance import METHODS, UnitMethod
 from compressor.learned_masks import LEARNED
-from compressor.model.checkpoint import Checkpoint
 from compressor.options.assemble import assemble
 from compressor.options.declare import Section, flag_name
 from compressor.recovery import RecoveryMethod
@@ -23,6 +22,9 @@ from compressor.request.plan import RunPlan
 from compressor.request.recipe import Recipe, ScoreRequest
 from compressor.request.sections import Benchmark, CalibrationData, Columns, Gate
 from compressor.tasks import TASKS, Task
+
+if TYPE_CHECKING:
+    from compressor.model.checkpoint import Checkpoint
 
 
 def gate_rules(gate: Gate) -> list[Rule]:

@@ -12,6 +12,7 @@ import pytest
 import compressor
 from compressor.runtime import Classifier, Translator
 from tests.helpers import runtime_artifacts
+from tests.helpers.report_samples import translator_report
 
 pytestmark = pytest.mark.slow
 
@@ -67,8 +68,9 @@ COMMANDS = (
     + """
 from compressor.commands import invoke as run
 
-classifier, translator, source = sys.argv[1:]
-statuses = [run(["classify", classifier, source]), run(["translate", translator, source])]
+classifier, translator, source, report = sys.argv[1:]
+statuses = [run(["classify", classifier, source]), run(["translate", translator, source]),
+            run(["gate", report, "--max-metric-drop", "bleu=100", "-q"])]
 print(statuses, sorted({name.partition(".")[0] for name in sys.modules} & set(BLOCKED)))
 """
 )
@@ -79,8 +81,10 @@ def test_the_commands_load_neither_torch_nor_transformers(tmp_path: Path) -> Non
     translator = runtime_artifacts.translator().directory
     texts = ["w3 w9 w40", "", "w5 e\u0301"]
     (tmp_path / "in.txt").write_text("\n".join(texts), encoding="utf-8")
+    report = tmp_path / "report.json"
+    translator_report().save(report)
     done = subprocess.run(
-        [sys.executable, "-c", COMMANDS, classifier, translator, tmp_path / "in.txt"],
+        [sys.executable, "-c", COMMANDS, classifier, translator, tmp_path / "in.txt", report],
         capture_output=True,
         text=True,
         encoding="utf-8",
@@ -88,8 +92,8 @@ def test_the_commands_load_neither_torch_nor_transformers(tmp_path: Path) -> Non
     )
     labels = Classifier(classifier).classify(texts)
     translations = Translator(translator).translate(texts)
-    want = [labels[0], "", labels[2], *translations, "[0, 0] []"]
-    assert done.stdout.splitlines() == want, done.stderr
+    assert done.stdout.splitlines()[:6] == [labels[0], "", labels[2], *translations], done.stderr
+    assert done.stdout.splitlines()[-1] == "[0, 0, 0] []"
 
 
 def test_the_block_of_the_test_works() -> None:
