@@ -22,12 +22,12 @@ HERE = Path(__file__).parents[1]
 BUDGETS = {"Counts", "SteppedCounts", "Macs", "Speedup", "MaxDrop", "Penalty"}
 # Nothing may be larger.
 LIMITS = {
-    "lines in compressor/": 34_700,
-    "lines in tests/": 24_800,
+    "lines in compressor/": 34_600,
+    "lines in tests/": 24_700,
     "rooms at the top": 25,
     "loose modules at the top": 3,
     "`generates` read outside tasks/": 0,
-    "isinstance on budgets": 26,
+    "isinstance on budgets": 0,
 }
 
 
