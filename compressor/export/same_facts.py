@@ -6,6 +6,7 @@ They miss the settings that `graphs.json` repeats, and rows of tables that no ro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
+from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from compressor.errors import InputError
 from compressor.export.precision_names import BASE
@@ -72,7 +74,16 @@ def _tables(path: Path) -> Iterator[tuple[str, Table]]:
     for tensor in graph.initializer:
         is_float = tensor.data_type == onnx.TensorProto.FLOAT
         if is_float and tensor.name in looked_up and len(tensor.dims) == 2:
-            yield tensor.name, numpy_helper.to_array(tensor, str(path.parent))
+            yield tensor.name, _array(tensor, path.parent)
+
+
+def _array(tensor: onnx.TensorProto, directory: Path) -> Table:
+    if not uses_external_data(tensor):
+        return numpy_helper.to_array(tensor)
+    # Not by onnx, which takes a file with a second hard link for an attack.
+    place = ExternalDataInfo(tensor)
+    path, count = directory / place.location, math.prod(tensor.dims)
+    return np.fromfile(path, "<f4", count, offset=place.offset or 0).reshape(tensor.dims)
 
 
 def _is_known(table: Table, known: list[Table], tokens: list[int] | None) -> bool:

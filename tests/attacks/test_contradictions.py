@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -68,9 +69,11 @@ CONTRADICTIONS: dict[str, tuple[str, Callable[[Path], object]]] = {
 
 
 @pytest.mark.attack
-def test_artifacts_that_agree_with_themselves_pass(whole):
+def test_artifacts_that_agree_with_themselves_pass(whole, tmp_path):
+    """Of hard links too, which onnx takes for an attack."""
     for name in ("bert", "marian"):
-        assert verify_directory(whole / name).checks
+        linked = shutil.copytree(whole / name, tmp_path / name, copy_function=os.link)
+        assert verify_directory(Path(linked)).checks
 
 
 @pytest.mark.parametrize("name", CONTRADICTIONS)

@@ -16,9 +16,11 @@ from compressor.commands import invoke as status_of
 from compressor.errors import CompressWarning, InputError, UsageError
 from compressor.pipeline.stream_lines import LineWriter
 from compressor.storage.files import written_at_once
+from compressor.storage.hashes import sha256_of
 from compressor.storage.locks import Lock
 from compressor.storage.manifest import read_manifest
 from compressor.storage.outputs import require_new, whole_output
+from compressor.storage.staging import PREFIX, remove_leftovers
 from compressor.tasks import TASKS
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
@@ -140,6 +142,19 @@ def test_a_single_step_that_is_killed_can_be_started_again(tmp_path):
     (left / "moving.json").write_text(moving, encoding="utf-8")
     require_new(out)
     assert list(out.iterdir()) == []
+
+
+def test_names_in_records_of_killed_processes_stay_inside(tmp_path):
+    mine = tmp_path / "mine.txt"
+    mine.write_text("mine", encoding="utf-8")
+    left = tmp_path / "out" / f"{PREFIX}0"
+    left.mkdir(parents=True)
+    (left / "lock").touch()
+    for record in ({"../mine.txt": sha256_of(mine)}, {str(mine): sha256_of(mine)}, 5):
+        left.mkdir(exist_ok=True)
+        (left / "moving.json").write_text(json.dumps(record), encoding="utf-8")
+        remove_leftovers(tmp_path / "out")
+        assert mine.exists()
 
 
 def test_a_single_step_in_use_is_told(tmp_path):
