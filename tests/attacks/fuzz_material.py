@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from unittest import mock
 
+import torch
+
 from compressor.commands import invoke
 from compressor.pipeline.run import run
 from compressor.report.schema import render_json
@@ -26,10 +28,12 @@ def make_material(directory: Path, artifacts: tuple[str, ...] = tuple(ARTIFACTS)
         artifacts: models to take through a whole run, of which `bert` must be one.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    seconds = itertools.count(step=0.125)
+    seconds, threads = itertools.count(step=0.125), torch.get_num_threads()
+    torch.set_num_threads(1)  # as the processes have that run the cases
     # Relative paths and made-up durations: neither is in the files, whose bytes are then the same.
     with contextlib.chdir(directory), mock.patch("time.perf_counter", seconds.__next__):
         _fill(artifacts)
+    torch.set_num_threads(threads)
 
 
 def _fill(artifacts: tuple[str, ...]) -> None:
