@@ -57,7 +57,7 @@ def test_a_case_that_failed_is_repeated_alone(kind, small):
 
     found = run_batch(run, small, kind, 50, seed=7)
     blob = re.match(rf"--kind {kind} --case (\S+): ", found)
-    assert blob is not None
+    assert blob is not None, found
     drawn.clear()
     assert repeat(run, small, kind, blob[1]) == found
     assert len(set(map(repr, drawn))) == 1
