@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import queue
 import re
@@ -128,22 +129,29 @@ def _answer(process: subprocess.Popen[str], seconds: float) -> Any:
 def run_batch(
     run: Callable[[Case], object], material: Path, kind: str, size: int, seed: int
 ) -> str:
-    """Draw cases of a kind and run each once.
+    """Draw cases of a kind and run so many different ones.
 
     Returns:
         If one failed, the options that repeat the simplest that does, and why; else nothing.
     """
-    kept: set[bytes] = set()
+    passed: set[bytes] = set()
+    most: float = size
 
     def run_new(case: Case) -> None:
-        # Hypothesis may draw a case again, and expects the same of it.
+        """A case that passed is drawn again, and must pass again: up to half of them are."""
+        nonlocal most
         digest = hashlib.sha256(f"{case}{case.files}".encode()).digest()
-        if digest not in kept:
+        if digest in passed or len(passed) >= most:
+            return
+        try:
             run(case)
-            kept.add(digest)
+        except CaseFailed:
+            most = math.inf  # for simpler ones
+            raise
+        passed.add(digest)
 
     test = given(KINDS[kind][1](material))(run_new)
-    return _failure(hypothesis.seed(seed)(settings(DRAWN, max_examples=size)(test)), kind)
+    return _failure(hypothesis.seed(seed)(settings(DRAWN, max_examples=2 * size)(test)), kind)
 
 
 def repeat(run: Callable[[Case], object], material: Path, kind: str, blob: str) -> str:
