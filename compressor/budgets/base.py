@@ -228,7 +228,7 @@ class Budget(Section):
         Raises:
             UsageError: the model does not have what the budget counts.
         """
-        raise NotImplementedError(f"a learned mask cannot meet {self.needs_scores}")
+        raise AssertionError(f"a learned mask cannot meet {self.needs_scores}")
 
     @abstractmethod
     def choose(self, trials: Trials) -> Choice:
