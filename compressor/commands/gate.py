@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,9 @@ from compressor.errors import UsageError
 from compressor.request.recipe import GateRequest, build_gate
 
 if TYPE_CHECKING:
+    from compressor.report.rule_kinds import Rule
     from compressor.report.schema import Report
+    from compressor.results import Inconclusive
 
 
 @o.command(GateRequest)
@@ -47,12 +50,9 @@ def gate(
 
     A rule on what is measured is passed or failed when its whole confidence interval says so.
     """
-    from compressor.report.baseline import compare_reports
-    from compressor.report.baseline import outcomes as regressions
     from compressor.report.gate_text import change_line, outcome_line
     from compressor.report.rule_kinds import MaxDropRule
-    from compressor.report.rules import check, exit_status
-    from compressor.report.schema import load_report
+    from compressor.report.rules import exit_status
     from compressor.report.summary import gate_summary
     from compressor.request.validate import gate_rules
     from compressor.storage.manifest import require_unchanged
@@ -69,18 +69,32 @@ def gate(
     reports = [report] if baseline is None else [report, baseline]
     for path in reports if request.verify else ():
         require_unchanged(path.parent, [path.name], warn=False)  # reports often lie alone
-    current, *earlier = map(load_report, reports)
-    outcomes, changes = check(current, rules, request.gate.inconclusive), []
-    for before in earlier:
-        outcomes += regressions(current, before)
-        changes = compare_reports(current, before)
-    judged = current.model_copy(update={"gate": outcomes, "changes": changes})
+    judged = _judged(rules, request.gate.inconclusive, reports)
     _write(judged, junit, ci)
     lines = [*map(outcome_line, judged.gate), *map(change_line, judged.changes)]
     facts = gate_summary(judged)
     names = {"met": "gate_met", "outcomes": "gate", "verdict": "gate_verdict", "changes": "changes"}
     console.result("\n".join(lines), {name: facts[key] for name, key in names.items()})
     return exit_status(judged.gate)
+
+
+def _judged(rules: Sequence[Rule], inconclusive: Inconclusive, paths: Sequence[Path]) -> Report:
+    """A report with what became of the rules, and of an earlier report's numbers.
+
+    Args:
+        paths: of the report, and of the earlier one if there is one.
+    """
+    from compressor.report.baseline import compare_reports
+    from compressor.report.baseline import outcomes as regressions
+    from compressor.report.rules import check
+    from compressor.report.schema import load_report
+
+    report, *earlier = map(load_report, paths)
+    outcomes, changes = check(report, rules, inconclusive), []
+    for before in earlier:
+        outcomes += regressions(report, before)
+        changes = compare_reports(report, before)
+    return report.model_copy(update={"gate": outcomes, "changes": changes})
 
 
 def _require_outputs(junit: Path | None, ci: Path | None) -> None:
