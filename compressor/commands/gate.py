@@ -53,9 +53,9 @@ def gate(
     from compressor.report.gate_text import change_line, outcome_line
     from compressor.report.rule_kinds import MaxDropRule
     from compressor.report.rules import exit_status
+    from compressor.report.schema import load_report
     from compressor.report.summary import gate_summary
     from compressor.request.validate import gate_rules
-    from compressor.storage.manifest import require_unchanged
 
     request = build_gate(flags, config)
     rules = gate_rules(request.gate)
@@ -67,9 +67,8 @@ def gate(
         )
     _require_outputs(junit, ci)
     reports = [report] if baseline is None else [report, baseline]
-    for path in reports if request.verify else ():
-        require_unchanged(path.parent, [path.name], warn=False)  # reports often lie alone
-    judged = _judged(rules, request.gate.inconclusive, reports)
+    newest, *earlier = (load_report(path, verify=request.verify) for path in reports)
+    judged = _judged(rules, request.gate.inconclusive, newest, earlier)
     _write(judged, junit, ci)
     lines = [*map(outcome_line, judged.gate), *map(change_line, judged.changes)]
     facts = gate_summary(judged)
@@ -78,18 +77,14 @@ def gate(
     return exit_status(judged.gate)
 
 
-def _judged(rules: Sequence[Rule], inconclusive: Inconclusive, paths: Sequence[Path]) -> Report:
-    """A report with what became of the rules, and of an earlier report's numbers.
-
-    Args:
-        paths: of the report, and of the earlier one if there is one.
-    """
+def _judged(
+    rules: Sequence[Rule], inconclusive: Inconclusive, report: Report, earlier: Sequence[Report]
+) -> Report:
+    """A report with what became of the rules, and of an earlier report's numbers."""
     from compressor.report.baseline import compare_reports
     from compressor.report.baseline import outcomes as regressions
     from compressor.report.rules import check
-    from compressor.report.schema import load_report
 
-    report, *earlier = map(load_report, paths)
     outcomes, changes = check(report, rules, inconclusive), []
     for before in earlier:
         outcomes += regressions(report, before)

@@ -26,6 +26,9 @@ def report(
     plots: Annotated[
         bool, typer.Option("--plots", help="Also write the plots as PNG and SVG files.")
     ] = False,
+    verify: Annotated[
+        bool, typer.Option(help="Check the reports against the manifest.json beside them first.")
+    ] = True,
 ) -> int:
     """Write report files (Markdown, HTML, JUnit, plots) from one or several report.json."""
     from compressor.report import require_replaceable, write_reports
@@ -40,7 +43,7 @@ def report(
     require_replaceable(output, names)
     if plots:
         _require_plots(output)
-    combined = combine([load_report(path) for path in reports])
+    combined = combine([load_report(path, verify=verify) for path in reports])
     written = write_reports(combined, output, names)
     if plots:
         written += save_plots(combined, output)

@@ -1,7 +1,7 @@
-"""What stands both in graphs and in a checkpoint must be the same: settings, and embedding tables.
+"""What stands both in graphs and in a checkpoint must be the same: settings, and all weights.
 
-Random rows show that products of matrices are the same, since every weight is part of every answer.
-They miss the settings that `graphs.json` repeats, and rows of tables that no row looks up.
+Random rows show that a graph computes what the checkpoint does. They miss the settings that
+`graphs.json` repeats, rows of tables that no row looks up, and changes below the tolerance.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from compressor.errors import InputError
+from compressor.export.graphs import WEIGHTS_SUFFIX
 from compressor.export.precision_names import BASE
 from compressor.export.task_graphs import Network, TaskGraphs
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
@@ -27,7 +29,8 @@ from compressor.storage.manifest import GRAPHS_FILE
 
 _OWN = {"precisions", "default_precision", "output_tokens"}  # of the graphs alone
 
-Table = NDArray[Any]
+Values = NDArray[Any]
+_CONSTANT = 1  # numbers of an initializer that may be a constant of a formula
 
 
 def require_same_facts(
@@ -35,13 +38,11 @@ def require_same_facts(
     network: Network,
     artifact: Artifact,
     directory: Path,
-    tokens: list[int] | None,
 ) -> None:
-    """Check `graphs.json` and the float32 graphs' tables against the checkpoint beside them.
+    """Check `graphs.json` and the float32 graphs' weights against the checkpoint beside them.
 
     Args:
         directory: the artifact.
-        tokens: the only ones that a decoder scores; None: all.
 
     Raises:
         InputError: they say something else.
@@ -53,31 +54,43 @@ def require_same_facts(
         found, wanted = getattr(artifact, name), getattr(described, name)
         if found != wanted:
             raise _differs(f"{path / GRAPHS_FILE}: {name} is {found}", f"says {wanted}")
-    known = [tensor.detach().numpy() for tensor in _tensors(network)]
+    known = [tensor.detach().numpy() for tensor in graphs.tensors(network)]
     for file in sorted(set(files.values())):
-        for name, table in _tables(path / file):
-            if not _is_known(table, known, tokens):
-                raise _differs(f"{path / file}: the table {name} is {table.shape}", "has no such")
+        for name, values in _weights(path / file):
+            if not _is_known(values, known):
+                raise _differs(f"{path / file}: weights of {name}", "has no such")
 
 
-def _tensors(network: Network) -> Iterator[Any]:
-    yield from (tensor for _, tensor in network.model.named_parameters())
-    yield from (tensor for _, tensor in network.model.named_buffers())
+def require_data_beside(path: Path) -> None:
+    """Check that a graph reads no other file than the one beside it that the manifest covers.
+
+    Raises:
+        InputError: it does, or is damaged.
+    """
+    try:
+        graph = onnx.load(path, load_external_data=False).graph
+    except DecodeError as error:
+        raise InputError(
+            f"{path} is not an ONNX graph; export the model again", id="graph-damaged"
+        ) from error
+    for tensor in filter(uses_external_data, graph.initializer):
+        location = ExternalDataInfo(tensor).location
+        if location != path.name + WEIGHTS_SUFFIX:
+            raise InputError(
+                f"{path} reads weights from {location[:200]!r}, not from {path.name}"
+                f"{WEIGHTS_SUFFIX}; export the model again",
+                id="graph-data-elsewhere",
+            )
 
 
-def _tables(path: Path) -> Iterator[tuple[str, Table]]:
-    """The matrices whose rows a graph looks up, and their names."""
-    graph = onnx.load(path, load_external_data=False).graph
-    looked_up = {
-        node.input[0] for node in graph.node if node.op_type in ("Gather", "GatherElements")
-    }
-    for tensor in graph.initializer:
-        is_float = tensor.data_type == onnx.TensorProto.FLOAT
-        if is_float and tensor.name in looked_up and len(tensor.dims) == 2:
+def _weights(path: Path) -> Iterator[tuple[str, Values]]:
+    """A float32 graph's weights and their names; not what the exporter computed, as masks."""
+    for tensor in onnx.load(path, load_external_data=False).graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT and math.prod(tensor.dims) > _CONSTANT:
             yield tensor.name, _array(tensor, path.parent)
 
 
-def _array(tensor: onnx.TensorProto, directory: Path) -> Table:
+def _array(tensor: onnx.TensorProto, directory: Path) -> Values:
     if not uses_external_data(tensor):
         return numpy_helper.to_array(tensor)
     # Not by onnx, which takes a file with a second hard link for an attack.
@@ -86,19 +99,19 @@ def _array(tensor: onnx.TensorProto, directory: Path) -> Table:
     return np.fromfile(path, "<f4", count, offset=place.offset or 0).reshape(tensor.dims)
 
 
-def _is_known(table: Table, known: list[Table], tokens: list[int] | None) -> bool:
-    """Whether a table is one of the model's, the rows of some tokens, or rows that follow."""
-    rows, width = table.shape
-    for tensor in known:
-        if tensor.ndim != 2 or tensor.shape[1] != width or len(tensor) < rows:
-            continue
-        # Tables of positions may begin after the rows of special tokens.
-        parts = [tensor[n : n + rows] for n in {0, len(tensor) - rows}]
-        if tokens is not None and rows == len(tokens) and max(tokens) < len(tensor):
-            parts.append(tensor[tokens])
-        if any(np.array_equal(part, table) for part in parts):
-            return True
-    return False
+def _is_known(values: Values, known: list[Values]) -> bool:
+    """Whether weights are one of the model's tensors, transposed or not, or some of its rows."""
+    return any(
+        _begins_or_ends(tensor, values) or np.array_equal(tensor.T, values) for tensor in known
+    )
+
+
+def _begins_or_ends(tensor: Values, rows: Values) -> bool:
+    """Tables of positions may begin after the rows of special tokens."""
+    if tensor.shape[1:] != rows.shape[1:] or len(tensor) < len(rows):
+        return False
+    count = len(rows)
+    return np.array_equal(tensor[:count], rows) or np.array_equal(tensor[-count:], rows)
 
 
 def _differs(what: str, instead: str) -> InputError:

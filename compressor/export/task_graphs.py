@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from compressor.export.attention import graph_attention
 from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
@@ -92,6 +93,14 @@ class TaskGraphs(ABC):
             "inputs": list(checkpoint.entry.inputs),
         }
         return data | self.describe(network, directory)
+
+    def tensors(self, network: Network) -> Iterator[Tensor]:
+        """All weights that its float32 graphs can hold, as they are there or transposed."""
+        own = [*network.model.parameters(), *network.model.buffers()]
+        yield from own
+        with graph_attention(network.model, network.checkpoint.layers, network.mask):
+            made = {*network.model.parameters()}.difference(own)
+            yield from [tensor.clone() for tensor in made]  # which are freed at the end
 
     @abstractmethod
     def write(

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from compressor.export import optimum_translator, vocabulary
 from compressor.export.activation_ranges import Array, Finder, Observed, decode, observed
-from compressor.export.attention import graph_attention
+from compressor.export.attention import CrossKeysValues, graph_attention
 from compressor.export.cache_rows import export_cache_rows
 from compressor.export.generation import generation_settings
 from compressor.export.precision_names import BASE
@@ -32,7 +32,7 @@ from compressor.export.verify import (
     require_tie,
     translation_check,
 )
-from compressor.export.vocabulary import restricted
+from compressor.export.vocabulary import OutputLayer, embedding_only, restricted
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import release
 from compressor.results import Check
@@ -81,6 +81,16 @@ class TranslatorGraphs(TaskGraphs):
             for name, kind in (("cross", "cross"), ("past", "decoder_self"))
         )
         return files | export_cache_rows(cross, past, directory)
+
+    def tensors(self, network: Network) -> Iterator[Tensor]:
+        yield from super().tensors(network)
+        yield from CrossKeysValues(
+            network.model, network.checkpoint.layers, network.mask
+        ).parameters()
+        output = OutputLayer(network.model, network.tokens)
+        with embedding_only(network.model, output, network.tokens):
+            rows = network.model.get_decoder().embed_tokens.weight  # type: ignore[operator]
+            yield from [tensor.clone() for tensor in (output.weight, output.bias, rows)]
 
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
         model, tokens = network.model, network.tokens

@@ -9,7 +9,7 @@ from typing import Any
 
 from compressor.errors import InputError
 from compressor.export.precision_names import BASE
-from compressor.export.same_facts import require_same_facts
+from compressor.export.same_facts import require_data_beside, require_same_facts
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.pipeline.inputs import synthetic_probe
@@ -134,6 +134,8 @@ def _verify_artifact(
     """Graphs by themselves, the checkpoint by itself, and one against the other."""
     has_graphs = (directory / GRAPH_DIRECTORY / GRAPHS_FILE).exists()
     has_weights = (directory / "model.safetensors").exists()
+    for path in (*directory.glob("*.onnx"), *directory.glob(f"{GRAPH_DIRECTORY}/*.onnx")):
+        require_data_beside(path)
     if has_graphs:
         artifact = read_artifact(directory)
         task = TASKS[artifact.task]
@@ -149,9 +151,9 @@ def _verify_artifact(
         _require_units(artifact, checkpoint, directory)
         probe = synthetic_probe(checkpoint, task)
         runtime: Any = task.open(directory, precision=BASE)
-        network = Network(checkpoint, checkpoint.model, checkpoint.mask)
         scored = artifact.scored and artifact.scored[1] and runtime.tokens.ids.tolist()
-        require_same_facts(task.graphs, network, artifact, directory, scored or None)
+        network = Network(checkpoint, checkpoint.model, checkpoint.mask, scored or None)
+        require_same_facts(task.graphs, network, artifact, directory)
         found.checks.extend(task.graphs.verify(checkpoint.model, runtime, probe.inputs))
 
 

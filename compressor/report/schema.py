@@ -29,6 +29,7 @@ from compressor.results import (
     Whole,
 )
 from compressor.storage.input_files import read_json
+from compressor.storage.manifest import require_unchanged
 from compressor.tasks import TASKS
 
 SCHEMA_VERSION = "2.1"
@@ -124,12 +125,18 @@ def render_json(report: Report) -> str:
 _WANTED = "give the report.json of a run"
 
 
-def load_report(path: Path) -> Report:
+def load_report(path: Path, *, verify: bool = True) -> Report:
     """Read a `report.json`.
 
+    Args:
+        verify: check it against the manifest beside it, if there is one.
+
     Raises:
-        InputError: no such file, not JSON, another schema version, or not a report.
+        InputError: no such file, not what the manifest lists, not JSON, another schema version, or
+            not a report.
     """
+    if verify:
+        require_unchanged(path.parent, [path.name], warn=False)  # reports often lie alone
     try:
         data = read_json(path)
     except OSError as error:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
@@ -43,13 +44,37 @@ def edit(directory: Path, name: str, **changes: Any) -> None:
 
 def overwrite_row(directory: Path, graph: str, row: int) -> None:
     """Other values for one row of the embeddings."""
+
+    def change(values: np.ndarray) -> None:
+        values[row] = values[row - 1]
+
+    change_weights(directory, graph, "Gather", 60, change)
+
+
+def nudge(directory: Path, graph: str) -> None:
+    """The next float for one weight of a product: no answer shows it."""
+
+    def change(values: np.ndarray) -> None:
+        values[0, 0] = np.nextafter(values[0, 0], np.float32(9))
+
+    change_weights(directory, graph, "MatMul", None, change)
+
+
+def change_weights(
+    directory: Path, graph: str, operator: str, rows: int | None, change: Callable
+) -> None:
+    """Change the first matrix that nodes of a kind read, and put all weights into the graph."""
     path = directory / "onnx" / graph
     model = onnx.load(path)
-    looked_up = {node.input[0] for node in model.graph.node if node.op_type == "Gather"}
-    tables = [x for x in model.graph.initializer if x.name in looked_up and x.dims[0] == 60]
-    values = numpy_helper.to_array(tables[0]).copy()
-    values[row] = values[row - 1]
-    tables[0].CopyFrom(numpy_helper.from_array(values, tables[0].name))
+    read = {name for node in model.graph.node if node.op_type == operator for name in node.input}
+    chosen = next(
+        x
+        for x in model.graph.initializer
+        if x.name in read and len(x.dims) == 2 and rows in (None, x.dims[0])
+    )
+    values = numpy_helper.to_array(chosen).copy()
+    change(values)
+    chosen.CopyFrom(numpy_helper.from_array(values, chosen.name))
     onnx.save(model, path)
     path.with_name(f"{graph}_data").unlink(missing_ok=True)
 
@@ -65,6 +90,9 @@ CONTRADICTIONS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "a row": ("bert", lambda d: overwrite_row(d, "model.onnx", 59)),
     "a source row": ("marian", lambda d: overwrite_row(d, "encoder.onnx", 58)),
     "a target row": ("marian", lambda d: overwrite_row(d, "decoder.onnx", 58)),
+    "a weight": ("bert", lambda d: nudge(d, "model.onnx")),
+    "a source weight": ("marian", lambda d: nudge(d, "encoder.onnx")),
+    "a target weight": ("marian", lambda d: nudge(d, "decoder.onnx")),
 }
 
 
@@ -100,4 +128,15 @@ def test_unknown_schemas_are_refused(file, id, whole, tmp_path):
     if file != "manifest.json":
         write_hashes(directory)
     with raises(InputError, id):
+        verify_directory(directory)
+
+
+def test_weights_of_graphs_are_in_the_file_that_the_manifest_covers(whole, tmp_path):
+    directory = Path(shutil.copytree(whole / "bert", tmp_path / "bert"))
+    path = directory / "onnx" / "model.onnx"
+    model = onnx.load(path)
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    path.with_name("model.onnx_data").unlink(missing_ok=True)
+    write_hashes(directory)
+    with raises(InputError, "graph-data-elsewhere"):
         verify_directory(directory)

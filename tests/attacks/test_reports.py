@@ -19,6 +19,7 @@ from compressor.report.summary import short_table, summary
 from tests.attacks import fuzz_changes
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import rules, translator_report
+from tests.helpers.runtime_artifacts import write_hashes
 
 REPORT: dict[str, Any] = json.loads(render_json(translator_report()))
 RULES = rules(["bleu=1"], ["0.5", "0.5@8"])
@@ -221,3 +222,18 @@ def test_layers_that_no_model_has_are_refused(report, tmp_path):
         load_report(Path(file))
     assert invoke(["report", file, "-o", str(tmp_path / "out")]) == 4
     assert invoke(["gate", file, "--max-macs", "1", "--ci", str(tmp_path / "ci")]) == 4
+
+
+def test_a_report_that_is_not_the_listed_one_is_refused(tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    written(REPORT, out / "report.json")
+    write_hashes(out)
+    command = ["report", str(out / "report.json"), "-o", str(tmp_path / "again")]
+    assert invoke(command) == 0
+    changed = copy.deepcopy(REPORT)
+    changed["created"] = "2001-01-01T00:00:00Z"
+    written(changed, out / "report.json")
+    assert invoke(command) == 4
+    assert "manifest.json says" in capsys.readouterr().err
+    assert invoke([*command, "--no-verify"]) == 0
