@@ -87,7 +87,8 @@ class _StepAttention(_Attention):
 
     def split(self, projected: Tensor, parts: int) -> Sequence[Tensor]:
         """[batch, 1, parts x heads x head_dim] -> parts of [batch, heads, 1, head_dim]"""
-        return projected.reshape(-1, parts * self.heads, 1, self.head_dim).split(self.heads, dim=1)
+        heads = projected.reshape(-1, parts * self.heads, 1, self.head_dim)
+        return heads.split(self.heads, dim=1) if parts > 1 else (heads,)
 
     def merge(self, mixed: Tensor) -> Tensor:
         """[batch, heads, 1, head_dim] -> [batch, 1, heads x head_dim]"""

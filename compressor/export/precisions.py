@@ -21,9 +21,10 @@ from compressor.export.graphs import INSIDE_BYTES, WEIGHTS_SUFFIX
 from compressor.export.half_range import LargestValue, range_check
 from compressor.export.int8 import products, to_int8
 from compressor.export.precision_names import BASE
+from compressor.export.shared_caches import share_caches
 from compressor.model.memory import trim_memory
 from compressor.results import HALF_RANGE, Check
-from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
+from compressor.runtime.artifact import CPU_ONLY, GRAPH_DIRECTORY, read_artifact
 from compressor.storage.files import write_json
 from compressor.storage.manifest import GRAPHS_FILE
 from compressor.tasks import TASKS, Example
@@ -171,6 +172,8 @@ def _convert(source: Path, target: Path, precision: str, convert: _Conversion) -
             "made from; please report this with the checkpoint's name",
             id="converted-graph-differs",
         )
+    if precision in CPU_ONLY:
+        share_caches(converted)  # with an operator of which other devices have no float32 form
     load_external_data_for_model(converted, str(source.parent))  # what was not converted
     onnx.save_model(
         converted,

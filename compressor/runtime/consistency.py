@@ -18,7 +18,7 @@ from compressor.runtime.artifact import (
     TranslationArtifact,
     read_artifact,
 )
-from compressor.runtime.decoder import BEST, FLOATS, ROWS, SELECT_PAST, selected
+from compressor.runtime.decoder import BEST, FLOATS, ROWS, SELECT_PAST, selected, writes_in_place
 from compressor.runtime.text import TextTokenizer
 from compressor.storage.manifest import GRAPHS_FILE, require_no_links_out, require_unchanged
 
@@ -99,6 +99,9 @@ def require_translator(
     _require_floats(where, types, ["logits", *expected])
     for name in cross:
         _require(where, f"type of the encoder's {name}", made_types[name], types[name])
+    if writes_in_place(decoder):
+        for name in expected:
+            _require(where, f"type of the decoder's {name}", types[name], "tensor(float)")
     for role, graph in select.items():
         caches = past if role == SELECT_PAST else expected
         _require(where, f"{role}'s inputs", set(_shapes(graph.get_inputs())), {ROWS, *caches})

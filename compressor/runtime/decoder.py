@@ -17,12 +17,18 @@ BEST = "best"  # the graph's output with the token of the largest logit
 # Roles of the graphs that take rows of caches, and their input with the numbers of the rows.
 SELECT_PAST, SELECT_CACHES = "select_past", "select_caches"
 ROWS = "rows"
+CAPACITY = "capacity"  # name of the caches' length where the graph writes them in place
 FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 
 
 def selected(cache: str) -> str:
     """The output of a graph that takes rows, for the cache of that name."""
     return f"selected {cache}"
+
+
+def writes_in_place(session: InferenceSession) -> bool:
+    """Whether a decoder graph writes its caches into the buffers that it reads them from."""
+    return any(value.shape[2:3] == [CAPACITY] for value in session.get_inputs())
 
 
 class DecoderGraph:
@@ -48,7 +54,10 @@ class DecoderGraph:
         self.outputs = {"logits": device, BEST: "cpu"}
         self.outputs.update((name.replace("past", "present"), device) for name in self.past)
         # [batch, heads, length, head_dim], of which heads and head_dim are fixed in the graph.
-        self._past_shapes = {name: inputs[name].shape for name in self.past}
+        self.past_shapes = {name: inputs[name].shape for name in self.past}
+        outputs = {value.name: value.shape for value in session.get_outputs()}
+        self.scored = outputs["logits"][-1]  # how many tokens
+        self.in_place = writes_in_place(session)
         self._types = {name: inputs[name].type for name in (*self.cross, *self.past)}
         self._select = select
 
@@ -56,7 +65,7 @@ class DecoderGraph:
         """The cache before the first step."""
         return {
             name: self.value(np.zeros((rows, heads, 0, head_dim), FLOATS[self._types[name]]))
-            for name, (_, heads, _, head_dim) in self._past_shapes.items()
+            for name, (_, heads, _, head_dim) in self.past_shapes.items()
         }
 
     def value(self, array: Any) -> OrtValue:

@@ -78,7 +78,10 @@ def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]
                 rule(scores, tokens[live, :step])
             chosen = scores.argmax(axis=1)
         tokens[live, step] = chosen
-        ended = among(chosen, ends) & ~done
+        ended = among(chosen, ends)
+        if not ended.any():
+            continue
+        ended &= ~done
         lengths[live[ended]] = step
         done |= ended
         if done.all():

@@ -19,9 +19,11 @@ from compressor.runtime.decoder import (
     CachedDecoder,
     DecoderGraph,
     run_bound,
+    writes_in_place,
 )
+from compressor.runtime.in_place import InPlaceDecoder
 from compressor.runtime.runtime import Runtime
-from compressor.runtime.search import beam_search, greedy
+from compressor.runtime.search import Decoder, beam_search, greedy
 from compressor.runtime.session import run_errors
 from compressor.runtime.vocabulary import open_output_tokens
 
@@ -44,7 +46,8 @@ class Translator(Runtime[TranslationArtifact]):
         artifact = self.artifact
         self._encoder, decoder = self._session("encoder"), self._session("decoder")
         past, cross = any(artifact.decoder_self_heads), any(artifact.cross_heads)
-        roles = {SELECT_PAST: past, SELECT_CACHES: past or cross}
+        copied = not writes_in_place(decoder)
+        roles = {SELECT_PAST: past and copied, SELECT_CACHES: (past or cross) and copied}
         select = {role: self._session(role) for role, needed in roles.items() if needed}
         self.tokens = open_output_tokens(self._directory, artifact)
         scored = len(self.tokens.ids)
@@ -163,7 +166,7 @@ class Translator(Runtime[TranslationArtifact]):
         columns = self.tokens.indices(tokens).T  # [steps, rows]
         return np.stack([decoder.step(column).scores().copy() for column in columns], axis=1)
 
-    def start(self, batch: Mapping[str, NDArray[np.int64]]) -> CachedDecoder:
+    def start(self, batch: Mapping[str, NDArray[np.int64]]) -> Decoder:
         """Run the encoder on a padded batch; the decoder before its first step."""
         ids, mask = batch["input_ids"], batch["attention_mask"]
         graph = self._decoder
@@ -171,7 +174,8 @@ class Translator(Runtime[TranslationArtifact]):
         if graph.cross:  # without cross-attention heads the decoder does not read the source
             feeds = {"input_ids": graph.value(ids), "attention_mask": graph.value(mask)}
             cross = run_bound(self._encoder, feeds, dict.fromkeys(graph.cross, self._device))
-        return CachedDecoder(graph, len(ids), cross, mask)
+        form = InPlaceDecoder if graph.in_place else CachedDecoder
+        return form(graph, len(ids), cross, mask)
 
     def _translate(self, batch: Batch, settings: Generation) -> list[str]:
         return self.decode(self._search(batch, settings))

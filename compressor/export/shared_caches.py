@@ -1,0 +1,113 @@
+"""Decoders that write keys and values into fixed buffers, instead of copying their caches to grow.
+
+Self-attention becomes one of onnxruntime's own nodes. It appends to its caches in place, where its
+inputs and outputs are the same buffers, and reads as much of them as is filled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import ModelProto, NodeProto, TensorProto
+from onnx.helper import make_node, make_opsetid
+from onnx.numpy_helper import from_array
+
+from compressor.runtime.decoder import CAPACITY
+
+_CONTRIBUTED = "com.microsoft"
+_FILLED, _TOTAL = "caches.filled", "caches.total"  # positions before this step, and after it
+
+
+def share_caches(model: ModelProto) -> None:
+    """Rewrite the self-attention of a decoder step in place.
+
+    Other graphs stay as they are, and so do heads whose size is no multiple of 8, for which
+    onnxruntime has no such node.
+
+    Args:
+        model: as `compressor.export.translator_graphs` writes it; its products may be integer ones.
+    """
+    graph = model.graph
+    sizes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in graph.input}
+    made = [value.name for value in graph.output]
+    layers = [name.partition(".")[2] for name in made if name.startswith("present_key.")]
+    if not layers or sizes[f"past_key.{layers[0]}"][3] % 8:
+        return
+    for layer in layers:
+        block = _block(graph.node, layer)
+        heads = sizes[f"past_key.{layer}"][1]
+        inputs = [block.projected, "", "", f"past_key.{layer}", f"past_value.{layer}"]
+        fused = make_node(
+            "GroupQueryAttention",
+            [*inputs, _FILLED, _TOTAL],
+            [block.mixed, f"present_key.{layer}", f"present_value.{layer}"],
+            domain=_CONTRIBUTED,
+            num_heads=heads,
+            kv_num_heads=heads,
+            scale=1.0,  # the query's weights are scaled already
+        )
+        place = list(graph.node).index(block.last)
+        graph.node.insert(place, fused)
+        for node in block.nodes:
+            graph.node.remove(node)
+    _count_positions(model)
+    for value in (*graph.input, *graph.output):
+        if value.name.startswith(("past_", "present_")):
+            value.type.tensor_type.shape.dim[2].dim_param = CAPACITY
+    if _CONTRIBUTED not in {opset.domain for opset in model.opset_import}:
+        model.opset_import.append(make_opsetid(_CONTRIBUTED, 1))
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Self-attention of one layer, between its two products.
+
+    Args:
+        projected: queries, keys and values one after the other, [batch, 1, 3 x heads x head_dim].
+        mixed: its result, [batch, 1, heads x head_dim].
+        nodes: that compute it.
+        last: the last one of them.
+    """
+
+    projected: str
+    mixed: str
+    nodes: list[NodeProto]
+    last: NodeProto
+
+
+def _block(nodes: list[NodeProto], layer: str) -> _Block:
+    makes = {name: node for node in nodes for name in node.output}
+    appended = [makes[f"present_{part}.{layer}"] for part in ("key", "value")]
+    split = makes[appended[0].input[1]]
+    divide = makes[split.input[0]]
+    keys, values = (node.output[0] for node in appended)
+    transpose = _reader(nodes, keys)
+    scores = _reader(nodes, transpose.output[0])
+    softmax = _reader(nodes, scores.output[0])
+    mix = _reader(nodes, values)
+    merge = _reader(nodes, mix.output[0])
+    chain = [divide, split, *appended, transpose, scores, softmax, mix, merge]
+    kinds = "Reshape Split Concat Concat Transpose MatMul Softmax MatMul Reshape"
+    assert [node.op_type for node in chain] == kinds.split()  # this package wrote the graph
+    assert mix.input[0] == softmax.output[0]
+    return _Block(divide.input[0], merge.output[0], chain, merge)
+
+
+def _reader(nodes: list[NodeProto], value: str) -> NodeProto:
+    (node,) = (node for node in nodes if value in node.input)
+    return node
+
+
+def _count_positions(model: ModelProto) -> None:
+    """Compute how much of the buffers is filled: of each row [batch], and after the step [1]."""
+    one = from_array(np.array([1], np.int32), "caches.one")
+    model.graph.initializer.append(one)
+    nodes = [
+        make_node("Cast", ["position"], ["caches.position"], to=TensorProto.INT32),
+        make_node("Add", ["caches.position", one.name], [_TOTAL]),
+        make_node("Shape", ["input_ids"], ["caches.rows"], end=1),
+        make_node("Expand", ["caches.position", "caches.rows"], [_FILLED]),
+    ]
+    for node in reversed(nodes):
+        model.graph.node.insert(0, node)

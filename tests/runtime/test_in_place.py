@@ -1,0 +1,123 @@
+"""Decoders that write their caches in place generate what PyTorch does, and what others do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from compressor.errors import InputError
+from compressor.export.shared_caches import share_caches
+from compressor.runtime import Translator
+from compressor.runtime.decoder import CachedDecoder
+from compressor.runtime.in_place import FIRST, InPlaceDecoder
+from tests.helpers import runtime_artifacts, toy
+from tests.helpers.errors import raises
+from tests.helpers.runtime_artifacts import Exported, write_hashes
+from tests.runtime.test_translator import batch_of, generated
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def pieces() -> Exported:
+    return runtime_artifacts.translator()
+
+
+@pytest.fixture(scope="module")
+def in_place(pieces: Exported, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The float32 artifact, with a decoder that int8 ones have: no rounding hides a difference."""
+    directory = tmp_path_factory.mktemp("in-place") / "out"
+    shutil.copytree(pieces.directory, directory)
+    path = directory / "onnx" / "decoder.onnx"
+    model = onnx.load(path)
+    share_caches(model)
+    assert sum(node.op_type == "GroupQueryAttention" for node in model.graph.node) > 0
+    onnx.save(model, path)
+    path.with_name("decoder.onnx_data").unlink(missing_ok=True)
+    write_hashes(directory)
+    return directory
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"max_new_tokens": 4}], ids=str)
+def test_generates_what_pytorch_generates(pieces: Exported, in_place: Path, options: dict) -> None:
+    """Of rows that end at different steps, and so leave the batch."""
+    texts = toy.sentences(13, seed=5)
+    translator = Translator(in_place, threads=1)
+    batch = batch_of(translator, texts)
+    assert isinstance(translator.start(batch), InPlaceDecoder)
+    got = translator.generate(batch, **options)
+    assert got == generated(pieces, texts, **options)
+    assert len({len(row) for row in got}) > 1, "the test needs outputs of several lengths"
+
+
+def test_caches_grow_beyond_their_first_length(pieces: Exported, in_place: Path) -> None:
+    ours, other = (Translator(path, threads=1) for path in (in_place, pieces.directory))
+    batch = batch_of(ours, toy.sentences(5))
+    assert isinstance(other.start(batch), CachedDecoder)
+    length = FIRST + 6
+    forced = ours.generate(batch, forced_length=length)
+    assert [len(row) for row in forced] == [length] * 5
+    assert forced == other.generate(batch, forced_length=length)
+
+
+def test_two_batches_at_a_time_do_not_share_caches(in_place: Path) -> None:
+    translator = Translator(in_place, threads=1)
+    first, second = (batch_of(translator, toy.sentences(3, seed=seed)) for seed in (1, 2))
+    tokens = np.array([59, 59, 59])
+    alone = translator.start(first)
+    expected = [alone.step(tokens).scores().copy() for _ in range(3)]
+    one, two = translator.start(first), translator.start(second)
+    for logits in expected:
+        step = one.step(tokens)
+        two.step(tokens)
+        np.testing.assert_array_equal(step.scores(), logits)
+
+
+def test_reordered_rows_go_on_as_those_that_they_copy(in_place: Path) -> None:
+    translator = Translator(in_place, threads=1)
+    texts = ["w5 w9 w30"] * 3  # rows of one source
+    decoder, other = (translator.start(batch_of(translator, texts)) for _ in range(2))
+    for step in ([3, 7, 11], [20, 21, 22]):
+        decoder.step(np.array(step))
+        other.step(np.array(step)[[2, 0, 0]])
+    decoder.reorder(np.array([2, 0, 0]))
+    tokens = np.array([4, 5, 6])
+    np.testing.assert_allclose(
+        decoder.step(tokens).scores(), other.step(tokens).scores(), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_heads_of_another_size_keep_the_growing_caches(pieces: Exported) -> None:
+    model = onnx.load(pieces.directory / "onnx" / "decoder.onnx")
+    for value in (*model.graph.input, *model.graph.output):
+        if value.name.startswith(("past_", "present_")):
+            value.type.tensor_type.shape.dim[3].dim_value = 12
+    before = model.SerializeToString()
+    share_caches(model)
+    assert model.SerializeToString() == before
+
+
+def test_half_precision_caches_are_refused_in_place(in_place: Path, tmp_path: Path) -> None:
+    """Their memory would be read as float32."""
+    directory = Path(shutil.copytree(in_place, tmp_path / "out"))
+    path = directory / "onnx" / "encoder.onnx"
+    model = onnx.load(path)
+    (name,) = (v.name for v in model.graph.output if v.name == "cross_key.1")
+    maker = next(node for node in model.graph.node if name in node.output)
+    maker.output[list(maker.output).index(name)] = "whole"
+    half = onnx.helper.make_node("Cast", ["whole"], [name], to=onnx.TensorProto.FLOAT16)
+    model.graph.node.append(half)
+    for value in model.graph.output:
+        if value.name == name:
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    onnx.save(model, path)
+    path.with_name("encoder.onnx_data").unlink(missing_ok=True)
+    write_hashes(directory)
+    assert json.loads((directory / "onnx" / "graphs.json").read_text())["cross_heads"][1]
+    with raises(InputError, "graphs-disagree"):
+        Translator(directory)
