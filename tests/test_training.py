@@ -308,3 +308,39 @@ def test_held_out_rows_are_drawn_by_the_seed():
     assert len(held) == 8
     with raises(InputError, "too-few-rows-to-train"):
         hold_out(EXAMPLES[:15], 1)
+
+
+def test_a_limit_of_time_ends_the_training_and_the_decay(monkeypatch):
+    """A clock that each look at moves on by a second: two looks a step, two a validation."""
+    seconds = iter(range(10_000))
+    monkeypatch.setattr(loop.time, "monotonic", lambda: float(next(seconds)))
+    problem, shown, rates = Regression(noise=0), [], []
+    monkeypatch.setattr(loop.torch.optim.AdamW, "step", watched(loop.torch.optim.AdamW.step, rates))
+    schedule = Schedule(60, batch_size=8, warmup=0.1, patience=60, seconds=50)
+    trained = train(problem, DATA, schedule, progress=lambda *step: shown.append(step))
+    assert 50 <= trained.seconds <= 53
+    assert 20 < trained.steps < 50 < 300
+    assert shown[-1] == (300, 300)
+    assert rates.index(max(rates)) < 10
+    assert rates[-1] < 0.1 * max(rates)
+    assert sorted(rates[10:], reverse=True) == rates[10:]
+
+
+def test_time_before_a_stop_counts(tmp_path):
+    """A training that had its time is not gone on with."""
+    state = tmp_path / "state.safetensors"
+    schedule = Schedule(60, batch_size=8, patience=60, seconds=0.2)
+    first = train(Regression(), DATA, schedule, state=state)
+    assert first.seconds >= 0.2
+    again = train(Regression(), DATA, schedule, state=state)
+    assert again.steps == first.steps
+
+
+def watched(step, rates):
+    """The optimizer's step, which notes the learning rate."""
+
+    def noting(self, *args, **kwargs):
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *args, **kwargs)
+
+    return noting

@@ -24,6 +24,13 @@ class Distill(RecoveryMethod):
         flag="--distill-steps",
         help="Distillation: steps of 32 rows, at most. Default: as many as the epochs have.",
     )
+    minutes: float | None = option(
+        None,
+        flag="--distill-minutes",
+        gt=0,
+        allow_inf_nan=False,
+        help="Distillation: minutes of training, at most; the learning rate falls to zero by then.",
+    )
     learning_rate: float | None = rate_option()
     patience: Count = PATIENCE
     hidden: float | None = option(
@@ -57,7 +64,8 @@ class Distill(RecoveryMethod):
         from compressor.recovery.distillation import distill
         from compressor.training.loop import Schedule
 
-        schedule = Schedule(self.epochs, patience=self.patience, steps=self.steps)
+        seconds = None if self.minutes is None else 60 * self.minutes
+        schedule = Schedule(self.epochs, patience=self.patience, steps=self.steps, seconds=seconds)
         rate = self.learning_rate or job.task.learning_rate
         hidden = job.task.hidden_weight if self.hidden is None else self.hidden
         return distill(job, schedule, rate, hidden)

@@ -75,6 +75,7 @@ class Schedule:
         steps: at most; None for as many as the epochs have. The last epoch may then be cut short.
         warmup: share of all steps over which learning rates rise from zero.
         patience: training stops after this many validated epochs in a row without a better one.
+        seconds: at most; learning rates then fall with the time, and another run differs.
     """
 
     epochs: int
@@ -83,6 +84,7 @@ class Schedule:
     weight_decay: float = 0.01
     patience: int = 2
     steps: int | None = None
+    seconds: float | None = None
 
 
 def train(
@@ -111,12 +113,14 @@ def train(
         report(f"  {state} cannot be resumed from ({error}); training starts again")
     cuda = [torch.device(data.device)] if data.device.startswith("cuda") else []
     with torch.random.fork_rng(devices=cuda):
-        while run.trained.steps < run.total and not run.trained.stopped_early:
+        while run.done < 1 and not run.trained.stopped_early:
             epoch, done = divmod(run.trained.steps, run.per_epoch)
             began, loss = run.trained.steps, 0.0
             for batch in islice(run.batches.of_epoch(epoch, skip=done), run.total - began):
                 loss += run.step(batch)
-                progress(run.trained.steps, run.total)
+                progress(int(run.done * run.total), run.total)
+                if run.done >= 1:
+                    break
             run.end_epoch(loss / (run.trained.steps - began))
             report(_line(run.trained, -(-run.total // run.per_epoch)))
     run.restore_best()
@@ -151,10 +155,16 @@ class _Run:
             self.total = min(self.total, schedule.steps)
         self._saved, self._saving = time.monotonic(), 0.0
 
+    @property
+    def done(self) -> float:
+        """Share of all steps, or of the time if that is more; 1 at the end."""
+        limit = self.schedule.seconds
+        spent = 0.0 if limit is None else min(1.0, self.trained.seconds / limit)
+        return max(self.trained.steps / self.total, spent)
+
     def step(self, batch: Batch) -> float:
         """Change the parameters once; the mean loss of the batch."""
-        steps = self.trained.steps
-        done = steps / self.total
+        start, steps, done = time.monotonic(), self.trained.steps, self.done
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * self._factor(done, group["decay"])
         self.optimizer.zero_grad()
@@ -176,11 +186,16 @@ class _Run:
         for group in self.optimizer.param_groups:
             nn.utils.clip_grad_norm_(group["params"], group.get("clip", _LARGEST_GRADIENT))
         self.optimizer.step()
-        self.trained = replace(self.trained, steps=steps + 1)
+        self._count(start, steps=steps + 1)
         # At the end of an epoch it is saved after the validation.
-        if self.trained.steps % self.per_epoch != 0 and self.trained.steps < self.total:
+        if self.trained.steps % self.per_epoch != 0 and self.done < 1:
             self.save_if_due(SAVE_SECONDS)
         return loss
+
+    def _count(self, start: float, **changes: Any) -> None:
+        """Note the time since `start`, and what else has changed."""
+        seconds = self.trained.seconds + time.monotonic() - start
+        self.trained = replace(self.trained, seconds=seconds, **changes)
 
     def _factor(self, done: float, decay: bool) -> float:
         """What the learning rate is multiplied by after the share `done` of all steps."""
@@ -191,14 +206,15 @@ class _Run:
 
     def end_epoch(self, loss: float) -> None:
         """Validate, keep the parameters if they are the best so far, and save."""
+        start, last = time.monotonic(), self.done >= 1
+        value = self.problem.validate(self.done)
+        self._count(start)
         trained, epoch = self.trained, -(-self.trained.steps // self.per_epoch)
-        value = self.problem.validate(trained.steps / self.total)
         if value is not None and (trained.best is None or value < trained.best):
             trained = replace(trained, best=value, best_epoch=epoch, waited=0)
             self.best = {n: t.detach().clone() for n, t in self.problem.tensors().items()}
         elif value is not None:
             trained = replace(trained, waited=trained.waited + 1)
-        last = trained.steps == self.total
         entry = {
             "epoch": epoch, "loss": loss, "validation": value, "status": self.problem.status()
         }  # fmt: skip

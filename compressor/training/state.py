@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ class Trained:
         waited: validated epochs since the best one.
         stopped_early: whether that was more than the schedule's patience.
         history: of each epoch its number, mean loss, validation and status.
+        seconds: spent on steps and validation, before a stop too.
     """
 
     steps: int = 0
@@ -36,6 +37,7 @@ class Trained:
     waited: int = 0
     stopped_early: bool = False
     history: tuple[dict[str, Any], ...] = ()
+    seconds: float = field(default=0.0, compare=False)
 
 
 def write_state(path: Path, trained: Trained, tensors: Mapping[str, Tensor]) -> None:
