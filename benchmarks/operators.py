@@ -21,7 +21,7 @@ from typing import Any
 
 import onnxruntime
 
-from benchmarks.optimizers import feeds_of
+from benchmarks.optimizers import bound, feeds_of
 from benchmarks.pages import RESULTS, markdown_table, publish, title_of, write_section
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
 from compressor.runtime.session import PROVIDERS, slower_optimizations
@@ -30,6 +30,7 @@ TURNS, RUNS = 5, 40
 # What is shown together; operators that are named nowhere are "other".
 KINDS = {
     "products": {"MatMul", "Gemm", "FusedGemm", "FusedMatMul", "MatMulIntegerToFloat"},
+    "attention over a cache": {"GroupQueryAttention"},
     "additions": {"Add", "BiasGelu"},
     "normalization and softmax": {"LayerNormalization", "SkipLayerNormalization", "Softmax"},
     "moving": {"Transpose", "Reshape", "Split", "Slice", "Gather", "Concat", "Unsqueeze"},
@@ -52,9 +53,9 @@ def profile(graph: Path, precision: str, args: argparse.Namespace) -> dict[str, 
             str(graph), options, providers=[PROVIDERS["cpu"]],
             disabled_optimizers=list(slower_optimizations("cpu", precision)),
         )  # fmt: skip
-        feeds = feeds_of(session, 1000, args.rows, args.tokens)
+        binding = bound(session, feeds_of(session, 1000, args.rows, args.tokens))
         for _ in range(RUNS):
-            session.run(None, feeds)
+            session.run_with_iobinding(binding)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     nodes: dict[tuple[str, str], list[float]] = defaultdict(list)
     for event in events:

@@ -29,7 +29,11 @@ PAGES = {
     },
     "docs/serving.md": {"batch-tokens": "batch-tokens.md"},
     "docs/precision.md": {"int8-scales": "int8-scales.md"},
-    "docs/speed.md": {"speed": "speed-1-threads-summary.md", "operators": "operators.md"},
+    "docs/speed.md": {
+        "speed": "speed-1-threads-summary.md",
+        "operators": "operators.md",
+        "step": "step.md",
+    },
 }
 MOST_LOST = 1.0  # points, of what the README's table shows
 NAMES = {
