@@ -50,6 +50,8 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
         "bench_seconds": args.seconds,
         "distill_text": args.distill_text,
         "distill_epochs": args.epochs,
+        "distill_minutes": args.minutes,
+        "learning_rate": args.learning_rate,
     }
     model = str(example.model()) if args.name == "translator" else args.model
     return make_recipe(model=model, **{k: v for k, v in options.items() if v is not None})
@@ -218,6 +220,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of each timing")
     parser.add_argument("--distill-text")
     parser.add_argument("--epochs", type=int, help="of distillation")
+    parser.add_argument("--minutes", type=float, help="of distillation, of each model")
+    parser.add_argument("--learning-rate", type=float, help="of distillation")
     parser.add_argument("--draw", action="store_true", help="only draw the table and the figure")
     args = parser.parse_args()
     if not args.draw:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.options import page as options_page
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/*.md")])
 
@@ -31,6 +33,11 @@ def test_links_lead_somewhere(page: Path):
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(link)
     assert broken == []
+
+
+def test_the_page_of_options_is_what_the_program_has():
+    written = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    assert written == options_page(), "run python -m benchmarks.options"
 
 
 def test_every_page_is_in_the_index():

@@ -335,7 +335,7 @@ PLOTS: dict[str, Plot] = {
     "speedup": Plot(
         speedup_figure,
         "Speed-up and its theoretical limit; the table of throughput has the numbers",
-        "Speed-up measured and what it cannot exceed (dotted, hollow).",
+        "Speed-up measured, and the estimated most that it can be (dotted, hollow).",
     ),
 }
 PLOT_TITLE = "compress: report"  # in the files, to know them by

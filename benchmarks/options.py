@@ -1,0 +1,78 @@
+"""Write docs/options.md: every command with its options, as the program declares them.
+
+python -m benchmarks.options
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from benchmarks.pages import markdown_table
+from compressor.commands import application
+
+PAGE = Path(__file__).parent.parent / "docs" / "options.md"
+_TITLE = """# Commands and options
+
+Written by `python -m benchmarks.options` from the program itself; a test holds it to that. What the
+options mean together is told in [usage](usage.md)."""
+_EVERYWHERE = ("--help", "--quiet", "--verbose")  # shown once
+
+
+def page() -> str:
+    """The page's text."""
+    group: Any = typer.main.get_command(application())
+    context = typer.Context(group, info_name="compress")
+    parts = [_TITLE]
+    for name, command in _commands(group, "compress"):
+        parts += [f"## {name}", _one_line(command.help or "")]
+        records = [
+            (parameter, parameter.get_help_record(context))
+            for parameter in command.get_params(context)
+        ]
+        arguments = [_argument(parameter) for parameter, record in records if record is None]
+        if arguments:
+            parts.append(f"    {name} {' '.join(arguments)}")
+        shown = [
+            [f"`{record[0]}`", _cell(record[1])]
+            for parameter, record in records
+            if record is not None and not set(parameter.opts) & set(_EVERYWHERE)
+        ]
+        if shown:
+            parts.append(markdown_table(["option", "meaning"], "l", shown))
+    parts += [
+        "## Everywhere",
+        "`-q`, `--quiet`: only the result, no messages. `-v`, `--verbose`: also how long stages "
+        "took. `-h`, `--help`.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _commands(group: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Every command that can be called, by its full name."""
+    for member, command in group.commands.items():
+        full = f"{name} {member}"
+        if hasattr(command, "commands"):
+            yield from _commands(command, full)
+        else:
+            yield full, command
+
+
+def _argument(parameter: Any) -> str:
+    name = parameter.name.upper()
+    return f"{name} …" if parameter.nargs == -1 else name
+
+
+def _one_line(text: str) -> str:
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n"))
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
