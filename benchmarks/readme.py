@@ -2,7 +2,8 @@
 
     python -m benchmarks.readme [--demo TEXT_FILE]
 
-Tables come from benchmarks/results; --demo takes the output of `compress demo`.
+Tables come from benchmarks/results; --demo takes the output of `compress demo`, of which
+the last paragraph is shown.
 """
 
 from __future__ import annotations
@@ -96,7 +97,8 @@ def main() -> None:
         (ROOT / page).write_text(text, encoding="utf-8")
     text = put((ROOT / "README.md").read_text(encoding="utf-8"), "first-page", first_table())
     if args.demo is not None:
-        text = put(text, "demo", f"```text\n{args.demo.read_text(encoding='utf-8').strip()}\n```")
+        *_, last = args.demo.read_text(encoding="utf-8").strip().split("\n\n")
+        text = put(text, "demo", f"```text\n{last}\n```")
     (ROOT / "README.md").write_text(text, encoding="utf-8")
 
 

@@ -137,23 +137,19 @@ def _ctranslate2(peer: Peer, device: str, threads: int) -> Run:
     return run
 
 
-def convert(checkpoint: Path, directory: Path, precision: str, parallel: str | None = None) -> Path:
-    """Convert the checkpoint to CTranslate2's format, unless that was done before.
+def convert(checkpoint: Path, directory: Path, precision: str, parallel: str) -> None:
+    """Convert the checkpoint with CTranslate2's own program, unless that was done before.
 
     Args:
-        parallel: TSV of sentence pairs to make a vocabulary map from; None for no map.
+        parallel: TSV of sentence pairs to make a vocabulary map from.
     """
     if not (directory / "model.bin").exists():
         from ctranslate2.converters import TransformersConverter
 
-        given = None
-        if parallel is not None:
-            given = directory.with_suffix(".vmap")
-            given.write_text(vocabulary_map(checkpoint, Path(parallel)), encoding="utf-8")
-        TransformersConverter(str(checkpoint)).convert(
-            str(directory), quantization=precision, vmap=None if given is None else str(given)
-        )
-    return directory
+        given = directory.with_suffix(".vmap")
+        given.write_text(vocabulary_map(checkpoint, Path(parallel)), encoding="utf-8")
+        converter = TransformersConverter(str(checkpoint))
+        converter.convert(str(directory), quantization=precision, vmap=str(given))
 
 
 def vocabulary_map(checkpoint: Path, parallel: Path, most: int = 100) -> str:

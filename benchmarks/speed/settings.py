@@ -12,6 +12,7 @@ from typing import Any
 from benchmarks.speed import models
 from benchmarks.speed.peers import Peer, convert
 from compressor.export import graph_bytes
+from compressor.export.ctranslate2 import STORED
 from compressor.pipeline.run import run
 from compressor.pipeline.single_steps import export_checkpoint
 from compressor.progress import Progress
@@ -113,7 +114,7 @@ def prepare(name: str, args: argparse.Namespace, progress: Progress) -> Setting:
 
 def _translator(args: argparse.Namespace, _: Path) -> dict[str, Any]:
     return {
-        "title": "the bundled translator (3 + 3 layers, width 256, 6,000 pieces)",
+        "title": "the bundled translator (6 + 6 layers, width 256, 6,000 pieces)",
         "task": "translation", "checkpoint": example.model(), "trained": True,
         "test": args.tatoeba or str(example.test()), "test_rows": args.test_rows, "length": 12,
         "target_text": args.target_text, "parallel": args.parallel,
@@ -187,18 +188,7 @@ def peers(setting: Setting, device: str, threads: int, programs: Sequence[str]) 
         if program in programs
     ]
     if "ctranslate2" in programs and setting.generates:
-        kinds = ("float16", "int8_float16") if device == "cuda" else ("float32", "int8")
-        maps = [None] if setting.parallel is None else [None, setting.parallel]
-        for kind, parallel in itertools.product(kinds, maps):
-            mapped = "" if parallel is None else ", vocabulary map"
-            directory = setting.output.parent / f"ctranslate2-{kind}{'-map' if mapped else ''}"
-            convert(setting.checkpoint, directory, kind, parallel)
-            size = (directory / "model.bin").stat().st_size
-            title = f"CTranslate2, {kind}{mapped}"
-            found.append(Peer(title, "ctranslate2", str(directory), task, kind, size))
-            if device == "cpu" and threads > 1:
-                title, program = f"{title}, {threads} workers", "ctranslate2-workers"
-                found.append(Peer(title, program, str(directory), task, kind, size))
+        found += _ctranslate2(setting, (plain, low), workers=threads if device == "cpu" else 1)
     for build, directory in (("dense", setting.dense), ("pruned", setting.output)):
         for precision in ("fp32", low):
             size = graph_bytes(directory, precision)
@@ -208,4 +198,34 @@ def peers(setting: Setting, device: str, threads: int, programs: Sequence[str]) 
         size = graph_bytes(setting.restricted, low)
         name = f"compress, pruned, target text, {low}"
         found.append(Peer(name, "compress", str(setting.restricted), task, low, size))
+    return found
+
+
+def _ctranslate2(setting: Setting, precisions: Sequence[str], workers: int) -> list[Peer]:
+    """The dense model and the pruned one, as `--layout ctranslate2` writes them.
+
+    With the dense model also CTranslate2's vocabulary map, which its own converter writes.
+    """
+    found = []
+
+    def add(title: str, directory: Path, kind: str) -> None:
+        size = (directory / "model.bin").stat().st_size
+        for count in sorted({1, workers}):
+            more = "" if count == 1 else f", {count} workers"
+            program = "ctranslate2" if count == 1 else "ctranslate2-workers"
+            found.append(Peer(title + more, program, str(directory), setting.task, kind, size))
+
+    models = {"dense": setting.checkpoint, "pruned": setting.output}
+    for (build, model), precision in itertools.product(models.items(), precisions):
+        directory = setting.output.parent / f"ctranslate2-{build}-{precision}"
+        if not directory.exists():
+            options = {"model": str(model), "precision": [precision]}
+            request = make_request(ExportRequest, **options)
+            export_checkpoint(request, directory, "ctranslate2")
+        add(f"CTranslate2, {build}, {precision}", directory, STORED[precision])
+    if setting.parallel is not None:
+        for precision in precisions:
+            kind, directory = STORED[precision], setting.output.parent / f"map-{precision}"
+            convert(setting.checkpoint, directory, kind, setting.parallel)
+            add(f"CTranslate2, dense, {precision}, vocabulary map", directory, kind)
     return found

@@ -15,7 +15,8 @@ Layout = Annotated[
     typer.Option(
         "--layout",
         help="compress: OUTPUT/onnx for this tool's runtime; optimum: OUTPUT for the ONNX Runtime "
-        "loaders of Hugging Face optimum (fp32).",
+        "loaders of Hugging Face optimum (fp32); ctranslate2: OUTPUT for ctranslate2.Translator, "
+        "in the one --precision that is given.",
     ),
 ]
 
@@ -24,12 +25,13 @@ Layout = Annotated[
 def export(request: ExportRequest, output: o.Output, layout: Layout = "compress") -> int:
     """Write OUTPUT/onnx, which `compressor.runtime` runs without PyTorch.
 
-    With --layout optimum OUTPUT itself is a directory that optimum's ORTModel classes open.
+    With --layout optimum OUTPUT itself is a directory that optimum's ORTModel classes open, with
+    --layout ctranslate2 one for ctranslate2.Translator.
     """
     from compressor.pipeline.single_steps import export_checkpoint
 
     checks = export_checkpoint(request, output, layout)
-    lines = [f"wrote {output if layout == 'optimum' else output / 'onnx'}"]
+    lines = [f"wrote {output / 'onnx' if layout == 'compress' else output}"]
     lines += [
         f"  {c.name}: {c.largest_difference:.1e} (tolerance {c.tolerance:.1e}); {c.detail}"
         for c in checks

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from compressor.errors import InputError
 from compressor.export.attention import graph_attention
 from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
@@ -159,3 +160,21 @@ class TaskGraphs(ABC):
         self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
     ) -> list[Check]:
         """`verify` for graphs in that layout."""
+
+    def write_ctranslate2(self, network: Network, directory: Path, precision: str) -> None:
+        """Write a model that CTranslate2 opens.
+
+        Raises:
+            InputError: it runs no models of this task.
+        """
+        raise InputError(
+            f"CTranslate2 runs translators, and {network.checkpoint.name} is a model for "
+            f"{network.checkpoint.task}; leave --layout out",
+            id="layout-not-for-task",
+        )
+
+    def verify_ctranslate2(
+        self, network: Network, directory: Path, batches: Sequence[Inputs]
+    ) -> list[Check]:
+        """`verify` for a model that `write_ctranslate2` stored in float32."""
+        raise NotImplementedError

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from compressor.export import optimum_translator, vocabulary
+from compressor.export import ctranslate2, optimum_translator, vocabulary
 from compressor.export.activation_ranges import Array, Finder, Observed, decode, observed
 from compressor.export.attention import CrossKeysValues, graph_attention
 from compressor.export.cache_rows import export_cache_rows
@@ -179,6 +179,14 @@ class TranslatorGraphs(TaskGraphs):
         self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
     ) -> list[Check]:
         return optimum_translator.verify_translator(model, directory, batches)
+
+    def write_ctranslate2(self, network: Network, directory: Path, precision: str) -> None:
+        ctranslate2.write_translator(network, directory, precision)
+
+    def verify_ctranslate2(
+        self, network: Network, directory: Path, batches: Sequence[Inputs]
+    ) -> list[Check]:
+        return ctranslate2.verify_translator(network, directory, batches)
 
 
 @torch.no_grad()

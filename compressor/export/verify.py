@@ -15,11 +15,12 @@ from compressor.results import Check
 EXPORT_TOLERANCE = 1e-4
 
 
-def require_tie(want: list[int], got: list[int], logits: Any) -> None:
+def require_tie(want: list[int], got: list[int], logits: Any, engine: str = "ONNX") -> None:
     """Raise VerificationError unless two token sequences part at a tie of PyTorch's logits.
 
     Args:
         logits: [steps, vocabulary] of PyTorch along `want`.
+        engine: what translated.
     """
     step = next(
         (i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b),
@@ -30,25 +31,28 @@ def require_tie(want: list[int], got: list[int], logits: Any) -> None:
         if abs(gap) <= EXPORT_TOLERANCE * float(logits[step].abs().max()):
             return
     raise VerificationError(
-        f"the ONNX translator differs from PyTorch at token {step + 1} of a calibration sentence; "
-        "please report this with the checkpoint's name",
-        id="onnx-translation-differs",
+        f"the {engine} translator differs from PyTorch at token {step + 1} of a calibration "
+        "sentence; please report this with the checkpoint's name",
+        id=f"{engine.lower()}-translation-differs",
     )
 
 
-def translation_check(tokens: int, sentences: int, ties: int, note: str = "") -> Check:
+def translation_check(
+    tokens: int, sentences: int, ties: int, note: str = "", engine: str = "ONNX"
+) -> Check:
     """The check that all translations are PyTorch's; `require_tie` has found nothing else.
 
     Args:
         tokens, sentences: how many were compared.
         ties: sentences that differ from a tie on.
         note: what else is worth saying.
+        engine: what translates.
     """
     detail = f"{tokens} greedy tokens of {sentences} sentences{note}"
     if ties:
         detail += f"; {ties} sentences differ from a tie of two logits on"
     return Check(
-        name="ONNX translates as PyTorch", largest_difference=0.0, tolerance=0.0, detail=detail
+        name=f"{engine} translates as PyTorch", largest_difference=0.0, tolerance=0.0, detail=detail
     )
 
 

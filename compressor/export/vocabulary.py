@@ -111,7 +111,7 @@ class OutputLayer(nn.Module):
     def __init__(self, model: Any, tokens: list[int] | None) -> None:
         super().__init__()
         self.weight: Tensor = model.lm_head.weight
-        self.bias: Tensor = getattr(model, _bias_of(model))
+        self.bias: Tensor = getattr(model, bias_of(model))
         if tokens is not None:
             self.weight = nn.Parameter(self.weight.detach()[tokens])
             self.bias = self.bias.detach()[:, tokens]
@@ -171,7 +171,7 @@ def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) ->
 @contextmanager
 def restricted(model: Any, tokens: Sequence[int]) -> Iterator[None]:
     """Inside this context the PyTorch model gives other tokens than these a probability of 0."""
-    name = _bias_of(model)
+    name = bias_of(model)
     bias: Tensor = getattr(model, name)
     left_out = torch.ones(bias.shape[-1], dtype=torch.bool)
     left_out[list(tokens)] = False
@@ -182,7 +182,7 @@ def restricted(model: Any, tokens: Sequence[int]) -> Iterator[None]:
         setattr(model, name, bias)
 
 
-def _bias_of(model: Any) -> str:
+def bias_of(model: Any) -> str:
     """Name of the buffer that is added to the logits."""
     name = architecture_of(model).logits_bias
     assert name is not None  # all translators have one

@@ -11,6 +11,7 @@ from compressor.budgets import Choice, Counts
 from compressor.budgets.units import select
 from compressor.errors import InputError, UsageError, did_you_mean
 from compressor.export import export_model
+from compressor.export.ctranslate2 import STORED, require_ctranslate2
 from compressor.export.optimum import export_optimum
 from compressor.export.precision_names import AUTO, BASE, precisions_to_export
 from compressor.export.precisions import add_precision, require_within
@@ -50,8 +51,6 @@ from compressor.tasks import TASKS, Example, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-LAYOUTS = ("compress", "optimum")
 
 
 def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scores:
@@ -146,7 +145,8 @@ def export_checkpoint(
 
     Args:
         layout: `compress` for this tool's own runtime, in `output/onnx`; `optimum` for the ONNX
-            Runtime loaders of Hugging Face optimum, in `output` itself, float32 alone.
+            Runtime loaders of Hugging Face optimum, in `output` itself, float32 alone;
+            `ctranslate2` for `ctranslate2.Translator`, in `output` itself, in one precision.
 
     Calibration rows are for int8: the ranges of its activations are taken from them, and its
     answers to them are compared. Without rows each token has a scale of its own.
@@ -161,12 +161,13 @@ def export_checkpoint(
     """
     if layout not in LAYOUTS:
         raise UsageError(
-            f"--layout {layout!r} is unknown; use {' or '.join(LAYOUTS)}"
+            f"--layout {layout!r} is unknown; use {', '.join(LAYOUTS)}"
             + did_you_mean(layout, LAYOUTS),
             id="name-unknown",
         )
-    if layout == "optimum":
-        return _export_optimum(request, output)
+    other = LAYOUTS[layout]
+    if other is not None:
+        return other(request, output)
     precisions = _check_export(request, output)
     checkpoint = load(request.model, dense=False)
     task = TASKS[checkpoint.task]
@@ -232,25 +233,61 @@ def _rows_without_use(request: ExportRequest) -> UsageError:
     )
 
 
-def _export_optimum(request: ExportRequest, output: Path) -> list[Check]:
+def _require_plain(request: ExportRequest, layout: str) -> None:
+    """Refuse options that a layout other than this tool's own has no use for."""
     export = request.export
-    if export.precision != [BASE]:
-        raise UsageError(
-            f"--precision {','.join(export.precision)} is not possible with --layout optimum, "
-            f"which has {BASE} alone; leave --precision out, or use --layout compress",
-            id="options-exclude-each-other",
-        )
     if export.target_text is not None:
         raise UsageError(
-            f"--target-text {export.target_text} is not possible with --layout optimum, whose "
+            f"--target-text {export.target_text} is not possible with --layout {layout}, whose "
             "loaders know one numbering of tokens; leave it out, or use --layout compress",
             id="options-exclude-each-other",
         )
     if request.data.calibration is not None:
-        raise _rows_without_use(request)
+        raise UsageError(
+            f"--calibration {request.data.calibration} does nothing with --layout {layout}; leave "
+            "it out",
+            id="option-without-use",
+        )
+
+
+def _export_optimum(request: ExportRequest, output: Path) -> list[Check]:
+    if request.export.precision != [BASE]:
+        raise UsageError(
+            f"--precision {','.join(request.export.precision)} is not possible with --layout "
+            f"optimum, which has {BASE} alone; leave --precision out, or use --layout compress",
+            id="options-exclude-each-other",
+        )
+    _require_plain(request, "optimum")
     # Also where the output is the checkpoint's own directory: both have a config.json.
     require_new(output)
     checkpoint = load(request.model, dense=False)
     probe = synthetic_probe(checkpoint, TASKS[checkpoint.task])
     with whole_output(output, export_bytes(checkpoint.model, [BASE]), "exporting") as making:
         return export_optimum(checkpoint, probe.batches, making)
+
+
+def _export_ctranslate2(request: ExportRequest, output: Path) -> list[Check]:
+    if len(request.export.precision) != 1 or request.export.precision[0] not in STORED:
+        raise UsageError(
+            f"--layout ctranslate2 stores one precision, {', '.join(STORED)}; give that one",
+            id="options-exclude-each-other",
+        )
+    (precision,) = request.export.precision
+    _require_plain(request, "ctranslate2")
+    require_new(output)
+    require_ctranslate2()
+    checkpoint = load(request.model, dense=False)
+    graphs = TASKS[checkpoint.task].graphs
+    probe = synthetic_probe(checkpoint, TASKS[checkpoint.task])
+    network = Network(checkpoint, checkpoint.model, checkpoint.mask)
+    needed = 2 * export_bytes(checkpoint.model, [BASE])
+    with whole_output(output, needed, "exporting") as making:
+        graphs.write_ctranslate2(network, making, BASE)
+        checks = graphs.verify_ctranslate2(network, making, probe.inputs)
+        if precision != BASE:  # the same weights, rounded
+            graphs.write_ctranslate2(network, making, precision)
+    return checks
+
+
+# Name -> what writes it; None: this tool's own.
+LAYOUTS = {"compress": None, "optimum": _export_optimum, "ctranslate2": _export_ctranslate2}

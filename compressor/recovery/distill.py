@@ -66,6 +66,9 @@ class Distill(RecoveryMethod):
 
         seconds = None if self.minutes is None else 60 * self.minutes
         schedule = Schedule(self.epochs, patience=self.patience, steps=self.steps, seconds=seconds)
-        rate = self.learning_rate or job.task.learning_rate
+        usual = job.task.learning_rate
+        if job.text is not None:
+            usual = job.task.text_learning_rate or usual
+        rate = self.learning_rate or usual
         hidden = job.task.hidden_weight if self.hidden is None else self.hidden
         return distill(job, schedule, rate, hidden)

@@ -65,6 +65,7 @@ class Task(ABC):
         learns_from_answers: whether distillation from text needs the dense model's answers to it,
             as examples do whose targets the model reads (sequence-level distillation).
         learning_rate: of trained weights where none is given; measured, see docs/recovery.md.
+        text_learning_rate: the same where there is further text; None: as without.
         hidden_weight: of hidden states in distillation where none is given; measured likewise.
     """
 
@@ -80,6 +81,7 @@ class Task(ABC):
     counted_tokens: ClassVar[str] = "source"
     learns_from_answers: ClassVar[bool] = False
     learning_rate: ClassVar[float]
+    text_learning_rate: ClassVar[float | None] = None
     hidden_weight: ClassVar[float]
 
     @property

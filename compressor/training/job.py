@@ -23,8 +23,8 @@ def rate_option(needs: str | None = None) -> Any:
         gt=0,
         allow_inf_nan=False,
         needs=needs,
-        help="Of weights that are trained. Default: 0.0001 for translators, 0.00005 for "
-        "classifiers.",
+        help="Of weights that are trained. Default: 0.0001 for translators, 0.0005 with "
+        "--distill-text, 0.00005 for classifiers.",
     )
 
 

@@ -12,15 +12,16 @@ from benchmarks.scale import draw
 from benchmarks.scale import table as scale_table
 from benchmarks.speed import models
 from benchmarks.speed.__main__ import answers, compare_peers, quality
-from benchmarks.speed.peers import Peer, convert, open_peer, vocabulary_map
+from benchmarks.speed.peers import Peer, open_peer, vocabulary_map
 from benchmarks.speed.settings import Setting
 from benchmarks.speed.tables import document, summary
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.pruning_record import read_pruning_record
 from compressor.pipeline.run import run
+from compressor.pipeline.single_steps import export_checkpoint
 from compressor.progress import SILENT
 from compressor.request import example
-from compressor.request.recipe import make_recipe
+from compressor.request.recipe import ExportRequest, make_recipe, make_request
 from compressor.runtime import Classifier
 from compressor.tasks import TASKS
 
@@ -110,9 +111,8 @@ def test_low_precision_is_compared_with_its_own_float32(setting: Setting):
 
 def test_ctranslate2_translates_as_transformers(tmp_path: Path):
     """Greedy tokens of the bundled translator in float32, by themselves and at a forced length."""
-    pytest.importorskip("ctranslate2", reason="the extra `peers` is not installed")
-    checkpoint = Path(example.model())
-    converted = convert(checkpoint, tmp_path / "converted", "float32")
+    checkpoint, converted = Path(example.model()), tmp_path / "converted"
+    export_checkpoint(make_request(ExportRequest, model=str(checkpoint)), converted, "ctranslate2")
     tokenizer = open_checkpoint(str(checkpoint)).tokenizer
     texts = ["The kettle is still warm.", "I do not know where he lives.", "Good night."]
     batch = {k: v.numpy() for k, v in tokenizer(texts, padding=True, return_tensors="pt").items()}

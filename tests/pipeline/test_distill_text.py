@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -137,8 +138,8 @@ def test_a_single_step_translates_with_pytorch(translator, text, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "weight"), [("bert", 1.0), ("marian", 0.0)])
-def test_classifiers_match_hidden_states_by_default(name, weight, monkeypatch):
-    """The weight of hidden states is the task's, unless it is given."""
+def test_weight_of_hidden_states_and_learning_rate_are_the_tasks(name, weight, monkeypatch):
+    """Classifiers match hidden states; translators learn faster where there is more text."""
     found = []
 
     class Noted(Exception):
@@ -154,6 +155,9 @@ def test_classifiers_match_hidden_states_by_default(name, weight, monkeypatch):
         with pytest.raises(Noted):
             recover([method], setup)
     assert found == [(setup.task.learning_rate, weight), (0.1, 0.3)]
+    with pytest.raises(Noted):
+        recover([Distill()], replace(setup, text=object()))
+    assert found[-1][0] == {"bert": 5e-5, "marian": 5e-4}[name]
 
 
 def test_options_that_would_do_nothing_are_refused(classifier, text, tmp_path):

@@ -44,6 +44,7 @@ class Translation(Task):
     counted_tokens = "generated"
     learns_from_answers = True
     learning_rate = 1e-4
+    text_learning_rate = 5e-4
     hidden_weight = 0.0
 
     def read_texts(

@@ -1,0 +1,157 @@
+"""`--layout ctranslate2`: plain CTranslate2 gives PyTorch's translations of uneven models."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import ctranslate2
+import pytest
+import torch
+
+from compressor.commands import invoke
+from compressor.errors import VerificationError
+from compressor.export.ctranslate2 import verify_translator, write_translator
+from compressor.export.task_graphs import Network
+from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from tests.helpers import toy
+from tests.helpers.errors import raises
+from tests.helpers.runtime_artifacts import vary
+from tests.helpers.tiny import nothing_left_mask, uneven_mask
+
+pytestmark = pytest.mark.slow
+MODELS = ("marian", "bart", "mbart")
+# Bias of the end token, with which rows end at different places.
+ENDS = {"marian": 6.0, "bart": 6.0, "mbart": 1.0}
+MASKS = {"uneven": uneven_mask, "nothing left": nothing_left_mask}
+# What a machine that only serves runs: no package of this project, no PyTorch.
+PLAIN = """
+import json, sys
+import ctranslate2
+directory, rows = sys.argv[1], json.loads(sys.argv[2])
+translator = ctranslate2.Translator(directory, compute_type="float32", intra_threads=1)
+lengths = {"min_decoding_length": 0, "max_decoding_length": int(sys.argv[3])}
+found = translator.translate_batch(rows, beam_size=1, **lengths)
+assert not {"compressor", "torch", "transformers"} & set(sys.modules)
+print(json.dumps([result.hypotheses[0] for result in found]))
+"""
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory):
+    """Name of a model and of a mask -> its checkpoint, and the directory that was written."""
+    made: dict[tuple[str, str], tuple[Checkpoint, Path]] = {}
+
+    def export(name: str, mask: str) -> tuple[Checkpoint, Path]:
+        if (name, mask) not in made:
+            directory = tmp_path_factory.mktemp("ct2")
+            dense = toy.translator(directory / "dense", name)
+            checkpoint = open_checkpoint(str(toy.pruned(dense, directory / "pruned", MASKS[mask])))
+            vary(checkpoint.model)
+            end = checkpoint.model.generation_config.eos_token_id
+            checkpoint.model.final_logits_bias[0, end] = ENDS[name]
+            network = Network(checkpoint, checkpoint.model, checkpoint.mask)
+            write_translator(network, directory / "out", "fp32")
+            made[name, mask] = checkpoint, directory / "out"
+        return made[name, mask]
+
+    return export
+
+
+@torch.no_grad()
+def generated(checkpoint: Checkpoint, texts: list[str], tokens: int) -> tuple[list, list]:
+    """Source tokens, and the tokens that `generate` gives for them, without the end."""
+    tokenizer, model = checkpoint.tokenizer, checkpoint.model
+    batch = tokenizer(texts, return_tensors="pt", padding=True, return_token_type_ids=False)
+    rows = model.generate(**batch, num_beams=1, do_sample=False, max_length=tokens + 1)[:, 1:]
+    end = model.generation_config.eos_token_id
+    sources = [
+        tokenizer.convert_ids_to_tokens(ids[mask.bool()].tolist())
+        for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+    ]
+    answers = [row[: row.index(end)] if end in row else row for row in rows.tolist()]
+    return sources, [tokenizer.convert_ids_to_tokens(row) for row in answers]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("name", MODELS)
+def test_greedy_translations_are_pytorchs(exported, name: str, mask: str):
+    """Of 40 texts of several lengths, in a process that has nothing but CTranslate2."""
+    checkpoint, directory = exported(name, mask)
+    tokens = 18
+    sources, wanted = generated(checkpoint, toy.sentences(40), tokens)
+    command = [sys.executable, "-c", PLAIN, str(directory), json.dumps(sources), str(tokens)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    # Where no end comes, `generate` may force one in the last place.
+    found = [row[: tokens - 1] for row in json.loads(done.stdout)]
+    assert found == [row[: tokens - 1] for row in wanted]
+    if mask == "uneven":
+        assert len({len(row) for row in wanted}) > 1, "the test needs outputs of several lengths"
+
+
+def test_the_program_finds_a_wrong_weight(exported, tmp_path: Path):
+    checkpoint, _ = exported("marian", "uneven")
+    network = Network(checkpoint, checkpoint.model, checkpoint.mask)
+    texts = checkpoint.tokenizer(toy.sentences(12), return_tensors="pt", padding=True)
+    write_translator(network, tmp_path / "right", "fp32")
+    verify_translator(network, tmp_path / "right", [texts])
+    layer = next(x for x in checkpoint.layers if checkpoint.mask.kept(x.name))
+    weight = checkpoint.model.get_submodule(layer.output).weight
+    kept = weight.detach().clone()
+    with torch.no_grad():
+        weight.mul_(-3)
+        write_translator(network, tmp_path / "wrong", "fp32")
+        weight.copy_(kept)
+    with raises(VerificationError, "ctranslate2-translation-differs"):
+        verify_translator(network, tmp_path / "wrong", [texts])
+
+
+def test_the_command_stores_the_precision_that_is_asked_for(tmp_path: Path, capsys):
+    pruned = toy.pruned(toy.translator(tmp_path / "dense"), tmp_path / "pruned")
+    command = ["export", "-m", str(pruned), "--layout", "ctranslate2", "-o"]
+    out, whole = tmp_path / "int8", tmp_path / "fp32"
+    assert invoke([*command, str(whole)]) == 0
+    assert invoke([*command, str(out), "--precision", "int8"]) == 0
+    assert "CTranslate2 translates as PyTorch" in capsys.readouterr().out
+    sizes = [(path / "model.bin").stat().st_size for path in (out, whole)]
+    assert sizes[0] < 0.6 * sizes[1]
+    assert ctranslate2.Translator(str(out)).compute_type.startswith("int8")
+    assert (out / "tokenizer_config.json").exists()
+    assert (out / "generation_config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        (["--precision", "fp32,int8"], 2, "stores one precision"),
+        (["--target-text", "german.txt"], 2, "--target-text"),
+        (["--calibration", "rows.tsv"], 2, "does nothing"),
+    ],
+)
+def test_options_that_it_has_no_use_for_are_refused(
+    exported, tmp_path: Path, capsys, options: list[str], status: int, said: str
+):
+    checkpoint, _ = exported("marian", "uneven")
+    command = ["export", "-m", checkpoint.name, "-o", str(tmp_path / "out")]
+    assert invoke([*command, "--layout", "ctranslate2", *options]) == status
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_classifiers_are_refused(tmp_path: Path, capsys):
+    dense = toy.classifier(tmp_path / "bert")
+    command = ["export", "-m", str(dense), "-o", str(tmp_path / "out"), "--layout", "ctranslate2"]
+    assert invoke(command) == 4
+    assert "CTranslate2 runs translators" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_the_package_it_is_named(tmp_path: Path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    dense = toy.translator(tmp_path / "marian")
+    command = ["export", "-m", str(dense), "-o", str(tmp_path / "out"), "--layout", "ctranslate2"]
+    assert invoke(command) == 3
+    assert "pip install 'ctranslate2" in capsys.readouterr().err
