@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks import tradeoff
 from benchmarks.pages import RESULTS, markdown_table, with_interval
 from compressor.report.schema import Report
+from compressor.results import Variant
 
 ROOT = Path(__file__).parent.parent
 # Page -> marker -> file in benchmarks/results.
@@ -53,22 +54,24 @@ def put(text: str, name: str, content: str) -> str:
 
 
 def first_table() -> str:
-    """Markdown: of each model the dense one, and the fastest builds that lose at most a point."""
+    """Markdown: of each model the dense ones, and the fastest builds that lose at most a point."""
     batches = tradeoff.BATCHES
-    rows = []
+    rows, machines = [], []
     for name, title in NAMES.items():
         reports = tradeoff.load_reports(name)
         first = reports[0]
         quality = tradeoff.main_comparison(first, first.variants[0]).dense
         size = f"{first.dense.onnx_bytes / 1e6:.1f}"
         rows.append([title, "dense, fp32", f"{quality:.2f}", *("1" for _ in batches), size])
+        rows += [_row(first, v) for v in first.variants if v.name == "dense-int8"]
         rows += [_fastest(reports, precision) for precision in tradeoff.LOOKS]
-    assert first.throughput is not None
+        assert first.throughput is not None
+        cpu = first.hardware.get("cpu", "")
+        machines.append(f"{first.throughput.threads} threads, {cpu}")
     titles = ["model, data, metric", "build", "quality", *(f"batch {batch}" for batch in batches)]
     about = (
         "The fastest builds at batch 64 that lose at most a point; times as fast as dense fp32, "
-        f"timed in turns with it, {first.throughput.threads} threads, "
-        f"{first.hardware.get('cpu', '')}."
+        f"timed in turns with it, {'; '.join(dict.fromkeys(machines))}."
     )
     return f"{markdown_table([*titles, 'ONNX, MB'], 'llr', rows)}\n\n{about}"
 
@@ -76,7 +79,10 @@ def first_table() -> str:
 def _fastest(reports: list[Report], precision: str) -> list[str]:
     found = tradeoff.fastest(reports, precision, tradeoff.BATCHES[-1], MOST_LOST)
     assert found is not None
-    report, variant = found
+    return _row(*found)
+
+
+def _row(report: Report, variant: Variant) -> list[str]:
     compared = tradeoff.main_comparison(report, variant)
     times = (tradeoff.speedup(report, variant.name, batch) for batch in tradeoff.BATCHES)
     return [
