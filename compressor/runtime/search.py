@@ -5,8 +5,9 @@ latter is based on the vectorized beam search of flax and T5X. Rows here are row
 batch; in beam search, beam b of sentence s is row `s * num_beams + b`.
 
 No Python loop runs over the vocabulary, or within a step over rows, and greedy search leaves the
-choice of the best token to the graph. With the bundled translator in int8, on one thread, onnxruntime
-takes 87 % of the time of a greedy translation at batch 1 and 97 % at 64 (benchmarks/results/step.md).
+choice of the best token to the graph. With the bundled translator in int8, on one thread,
+onnxruntime takes 87 % of the time of a greedy translation at batch 1 and 97 % at 64
+(benchmarks/results/step.md).
 """
 
 from __future__ import annotations
