@@ -118,7 +118,7 @@ def _translator(args: argparse.Namespace, _: Path) -> dict[str, Any]:
         "task": "translation", "checkpoint": example.model(), "trained": True,
         "test": args.tatoeba or str(example.test()), "test_rows": args.test_rows, "length": 12,
         "target_text": args.target_text, "parallel": args.parallel,
-        "budget": {"macs": "0.8"}, "recipe": {"calibration": str(example.calibration())},
+        "budget": {"macs": "0.7"}, "recipe": {"calibration": str(example.calibration())},
         "batches": 8, "warmup": 10,
     }  # fmt: skip
 
