@@ -11,6 +11,7 @@ Running the same command again continues from the last checkpoint in OUT/state.p
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import math
 import random
@@ -62,18 +63,17 @@ def build_vocabulary(data: Path, out: Path, recipe: Recipe) -> None:
     if (out / "vocab.json").exists():
         return
     sentences = [text for pair in read_pairs(data / "train.tsv") for text in pair]
+    written = io.BytesIO()  # a file's model would name the directory that it was made in
     spm.SentencePieceTrainer.train(
         sentence_iterator=iter(sentences),
-        model_prefix=str(out / "source"),
+        model_writer=written,
         vocab_size=recipe.vocab_pieces,
         model_type="unigram",
         character_coverage=0.9998,
         minloglevel=2,
     )
-    (out / "source.spm").write_bytes((out / "source.model").read_bytes())
-    (out / "target.spm").write_bytes((out / "source.model").read_bytes())
-    (out / "source.model").unlink()
-    (out / "source.vocab").unlink()
+    for name in ("source.spm", "target.spm"):
+        (out / name).write_bytes(written.getvalue())
     pieces = spm.SentencePieceProcessor(model_file=str(out / "source.spm"))
     vocab = {"</s>": EOS, "<unk>": UNK}
     for index in range(pieces.get_piece_size()):
