@@ -161,20 +161,17 @@ class TaskGraphs(ABC):
     ) -> list[Check]:
         """`verify` for graphs in that layout."""
 
-    def write_ctranslate2(self, network: Network, directory: Path, precision: str) -> None:
-        """Write a model that CTranslate2 opens.
+    def export_ctranslate2(
+        self, network: Network, directory: Path, precision: str, batches: Sequence[Inputs]
+    ) -> list[Check]:
+        """Write a model that CTranslate2 opens, checked in float32 on ragged batches.
 
         Raises:
             InputError: it runs no models of this task.
+            VerificationError: an answer differs from PyTorch's.
         """
         raise InputError(
             f"CTranslate2 runs translators, and {network.checkpoint.name} is a model for "
             f"{network.checkpoint.task}; leave --layout out",
             id="layout-not-for-task",
         )
-
-    def verify_ctranslate2(
-        self, network: Network, directory: Path, batches: Sequence[Inputs]
-    ) -> list[Check]:
-        """`verify` for a model that `write_ctranslate2` stored in float32."""
-        raise NotImplementedError

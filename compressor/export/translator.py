@@ -180,13 +180,14 @@ class TranslatorGraphs(TaskGraphs):
     ) -> list[Check]:
         return optimum_translator.verify_translator(model, directory, batches)
 
-    def write_ctranslate2(self, network: Network, directory: Path, precision: str) -> None:
-        ctranslate2.write_translator(network, directory, precision)
-
-    def verify_ctranslate2(
-        self, network: Network, directory: Path, batches: Sequence[Inputs]
+    def export_ctranslate2(
+        self, network: Network, directory: Path, precision: str, batches: Sequence[Inputs]
     ) -> list[Check]:
-        return ctranslate2.verify_translator(network, directory, batches)
+        ctranslate2.write_translator(network, directory, BASE)
+        checks = ctranslate2.verify_translator(network, directory, batches)
+        if precision != BASE:  # the same weights, rounded
+            ctranslate2.write_translator(network, directory, precision)
+        return checks
 
 
 @torch.no_grad()

@@ -282,11 +282,7 @@ def _export_ctranslate2(request: ExportRequest, output: Path) -> list[Check]:
     network = Network(checkpoint, checkpoint.model, checkpoint.mask)
     needed = 2 * export_bytes(checkpoint.model, [BASE])
     with whole_output(output, needed, "exporting") as making:
-        graphs.write_ctranslate2(network, making, BASE)
-        checks = graphs.verify_ctranslate2(network, making, probe.inputs)
-        if precision != BASE:  # the same weights, rounded
-            graphs.write_ctranslate2(network, making, precision)
-    return checks
+        return graphs.export_ctranslate2(network, making, precision, probe.inputs)
 
 
 # Name -> what writes it; None: this tool's own.
