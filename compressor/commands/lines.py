@@ -51,14 +51,16 @@ def stream(
     """
     from compressor.pipeline.stream_lines import Lines, serve
     from compressor.runtime.artifact import read_artifact
-    from compressor.runtime.session import choose_device
+    from compressor.runtime.engines import engine_for
 
     lines = Lines(files or [])
-    precision = request.precision or read_artifact(directory).default_precision
+    engine = engine_for(request.engine, runtime.kind)
+    precision = request.precision or engine.default_precision(read_artifact(directory))
     model = runtime(
         directory,
         precision=precision,
-        device=choose_device(request.device, [precision]),
+        engine=engine.name,
+        device=engine.choose_device(request.device, [precision]),
         threads=request.threads,
         verify=request.verify,
     )

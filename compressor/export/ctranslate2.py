@@ -15,7 +15,7 @@ Attributes, layers and files are written by CTranslate2's own loaders and specif
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -24,16 +24,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from compressor.errors import EnvironmentProblem
 from compressor.export.generation import generation_settings
 from compressor.export.task_graphs import Inputs, Network
 from compressor.export.verify import require_tie, translation_check
-from compressor.export.vocabulary import bias_of
+from compressor.export.vocabulary import bias_of, restricted
 from compressor.model.modeling_pruned import OutputBias
 from compressor.model.quiet import quiet_transformers
 from compressor.model.sublayers import Sublayer
 from compressor.results import Check
 from compressor.runtime.artifact import Generation
+from compressor.runtime.engines.ctranslate2 import Translation
 
 if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
@@ -45,18 +45,6 @@ _EMPTY = 8  # neurons, all zero, of a feed-forward part that has none
 _STACKS = {"encoder": ("encoder_self",), "decoder": ("decoder_self", "cross")}
 
 
-def require_ctranslate2() -> None:
-    """Raise `EnvironmentProblem` where CTranslate2 is not installed."""
-    try:
-        import ctranslate2  # noqa: F401
-    except ImportError as error:
-        raise EnvironmentProblem(
-            "the package ctranslate2 is not installed; install it with "
-            "`pip install 'compress-heads[ctranslate2]'`, or `pip install 'ctranslate2>=4.8,<5'`",
-            id="ctranslate2-not-installed",
-        ) from error
-
-
 @torch.no_grad()
 def write_translator(network: Network, directory: Path, precision: str) -> None:
     """Write the model, its vocabulary, and the files of its tokenizer.
@@ -64,7 +52,8 @@ def write_translator(network: Network, directory: Path, precision: str) -> None:
     Args:
         precision: that weights are stored in; `ctranslate2.Translator` computes in it by default.
     """
-    spec = _specification(network)
+    with restricted(network.model, _scored(network)):
+        spec = _specification(network)
     spec.validate()
     spec.optimize(quantization=STORED[precision])
     directory.mkdir(parents=True, exist_ok=True)
@@ -184,9 +173,15 @@ def _neurons(model: nn.Module, sublayer: Sublayer) -> tuple[SimpleNamespace, Sim
     return _linear(given.weight, given.bias), _linear(output.weight, output.bias)
 
 
+def _scored(network: Network) -> Sequence[int]:
+    """Ids of the tokens that a translation may consist of."""
+    size: int = network.model.get_output_embeddings().out_features  # type: ignore[operator]
+    return range(size) if network.tokens is None else network.tokens
+
+
 def _bias(model: Any) -> Tensor:
     """The bias of the logits [tokens], with `NEVER` for tokens that `generate` never gives."""
-    bias: Tensor = getattr(model, bias_of(model)).detach().flatten().clone()
+    bias: Tensor = getattr(model, bias_of(model)).detach().flatten().clamp(min=NEVER)
     bias[generation_settings(model)["suppress_tokens"]] = NEVER
     return bias
 
@@ -217,27 +212,27 @@ def verify_translator(network: Network, directory: Path, batches: Sequence[Input
     Raises:
         VerificationError: a token differs, and PyTorch's own best two logits are no tie.
     """
-    from ctranslate2 import Translator
-
     model: Any = network.model
     positions = network.checkpoint.entry.positions(model.config)
-    settings = Generation(**generation_settings(model), positions=positions)
-    translator = Translator(str(directory), device="cpu", compute_type="float32", intra_threads=1)
+    settings = Generation(**generation_settings(model), positions=positions).with_options(1, None)
+    translator = Translation(directory, threads=1)
     rows, count, ties = 0, 0, 0
-    for batch, wanted, logits in _greedy(model, settings, batches):
-        found = _translate(translator, network.checkpoint.tokenizer, batch, settings)
-        for want, got, row in zip(wanted, found, logits, strict=True):
-            rows, count = rows + 1, count + len(want)
-            if want != got:
-                require_tie(want, got, row, _NAME)
-                ties += 1
+    with restricted(model, _scored(network)):
+        for batch, wanted, logits in _greedy(model, settings, batches):
+            arrays = {name: value.numpy() for name, value in batch.items()}
+            found = translator.generate(arrays, settings)
+            for want, got, row in zip(wanted, found, logits, strict=True):
+                rows, count = rows + 1, count + len(want)
+                if want != got:
+                    require_tie(want, got, row, _NAME)
+                    ties += 1
     return [translation_check(count, rows, ties, ", in float32", _NAME)]
 
 
 def _greedy(
     model: Any, settings: Generation, batches: Sequence[Inputs]
 ) -> Iterator[tuple[Inputs, list[list[int]], Tensor]]:
-    """Of each batch its inputs, PyTorch's tokens of each row without the end, and the logits."""
+    """Of each batch its inputs, PyTorch's tokens of each row with the end, and the logits."""
     # As in `translator._along_greedy`: transformers warns where both lengths are given.
     counts_new = settings.max_new_tokens is not None
     longest = {"max_new_tokens" if counts_new else "max_length": settings.limit + (not counts_new)}
@@ -245,36 +240,10 @@ def _greedy(
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         tokens = model.generate(**inputs, num_beams=1, do_sample=False, **longest)
         logits = model(**inputs, decoder_input_ids=tokens[:, :-1]).logits
-        yield inputs, [_until_end(row, settings) for row in tokens[:, 1:].tolist()], logits
+        yield inputs, [_to_end(row, settings) for row in tokens[:, 1:].tolist()], logits
 
 
-def _translate(
-    translator: Any, tokenizer: Any, batch: Inputs, settings: Generation
-) -> list[list[int]]:
-    """Greedy translations as `_greedy` gives them."""
-    sources = [
-        tokenizer.convert_ids_to_tokens(ids[kept.bool()].tolist())
-        for ids, kept in zip(batch["input_ids"], batch["attention_mask"], strict=True)
-    ]
-    first = settings.forced_bos_token_id
-    prefix = None if first is None else [tokenizer.convert_ids_to_tokens([first])] * len(sources)
-    results = translator.translate_batch(
-        sources,
-        target_prefix=prefix,
-        beam_size=1,
-        max_decoding_length=settings.limit,
-        min_decoding_length=max(0, settings.min_length - 1),
-        no_repeat_ngram_size=settings.no_repeat_ngram_size,
-        max_input_length=0,
-    )
-    ids: Mapping[str, int] = tokenizer.get_vocab()
-    return [
-        _until_end([ids[token] for token in result.hypotheses[0]], settings) for result in results
-    ]
-
-
-def _until_end(tokens: list[int], settings: Generation) -> list[int]:
-    """Without the end token, and without the last place, where `generate` may force one."""
-    ends = [place for place, token in enumerate(tokens) if token in settings.eos_token_id]
-    forced = settings.forced_eos_token_id is not None
-    return tokens[: min([*ends, settings.limit - forced])]
+def _to_end(tokens: list[int], settings: Generation) -> list[int]:
+    """Up to and including the first token that ends a translation."""
+    ends = (place for place, token in enumerate(tokens, 1) if token in settings.eos_token_id)
+    return tokens[: next(ends, None)]

@@ -11,7 +11,7 @@ from compressor.budgets import Choice, Counts
 from compressor.budgets.units import select
 from compressor.errors import InputError, UsageError, did_you_mean
 from compressor.export import export_model
-from compressor.export.ctranslate2 import STORED, require_ctranslate2
+from compressor.export.ctranslate2 import STORED
 from compressor.export.optimum import export_optimum
 from compressor.export.precision_names import AUTO, BASE, precisions_to_export
 from compressor.export.precisions import add_precision, require_within
@@ -43,6 +43,7 @@ from compressor.progress import SILENT, Progress
 from compressor.request.recipe import ExportRequest, PruneRequest, ScoreRequest
 from compressor.request.validate import check_options, check_target, require_rows
 from compressor.results import Check
+from compressor.runtime.engines.ctranslate2 import CTranslate2
 from compressor.runtime.session import choose_device
 from compressor.storage.files import require_directory
 from compressor.storage.outputs import require_new, whole_output
@@ -275,7 +276,7 @@ def _export_ctranslate2(request: ExportRequest, output: Path) -> list[Check]:
     (precision,) = request.export.precision
     _require_plain(request, "ctranslate2")
     require_new(output)
-    require_ctranslate2()
+    CTranslate2.library()
     checkpoint = load(request.model, dense=False)
     graphs = TASKS[checkpoint.task].graphs
     probe = synthetic_probe(checkpoint, TASKS[checkpoint.task])

@@ -189,7 +189,10 @@ class StreamRequest(Section):
         help="Lines to read ahead and sort by length. Default: 2048, and 1 on a terminal.",
     )
     precision: str | None = option(
-        None, help="One that was exported; the artifact's default otherwise."
+        None, help="One that was exported, or bf16 with openvino; the artifact's default otherwise."
+    )
+    engine: str = option(
+        "onnxruntime", help="Library that computes: onnxruntime, openvino or ctranslate2."
     )
     device: Device = DEVICE
     threads: int | None = option(None, ge=1, le=MOST_THREADS, help="CPU threads of the runtime.")

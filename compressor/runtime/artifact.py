@@ -26,6 +26,12 @@ from compressor.storage.input_files import parse_json, read_text
 from compressor.storage.manifest import GRAPHS_FILE
 
 GRAPH_DIRECTORY = "onnx"
+CTRANSLATE2_DIRECTORY = "ctranslate2"
+# What CTranslate2 reads there.
+CTRANSLATE2_FILES = (
+    "config.json", "model.bin", "shared_vocabulary.json", "source_vocabulary.json",
+    "target_vocabulary.json",
+)  # fmt: skip
 
 MOST_BEAMS = 1024
 CPU_ONLY = ("int8",)  # onnxruntime has no CUDA kernels for products of unsigned bytes

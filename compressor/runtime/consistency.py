@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from compressor.errors import InputError
 from compressor.runtime.artifact import (
+    CTRANSLATE2_DIRECTORY,
+    CTRANSLATE2_FILES,
     GRAPH_DIRECTORY,
     Artifact,
     EncoderArtifact,
@@ -19,6 +21,8 @@ from compressor.runtime.artifact import (
     read_artifact,
 )
 from compressor.runtime.decoder import BEST, FLOATS, ROWS, SELECT_PAST, selected, writes_in_place
+from compressor.runtime.engines.engine import Engine, LogitsModel
+from compressor.runtime.engines.onnxruntime import OnnxRuntime
 from compressor.runtime.text import TextTokenizer
 from compressor.storage.manifest import GRAPHS_FILE, require_no_links_out, require_unchanged
 
@@ -28,20 +32,27 @@ if TYPE_CHECKING:
 MASK = "attention_mask"
 
 
-def read_unchanged(directory: Path, precisions: Sequence[str] | None = None) -> Artifact:
+def read_unchanged(
+    directory: Path,
+    precisions: Sequence[str] | None = None,
+    engine: type[Engine] = OnnxRuntime,
+) -> Artifact:
     """`read_artifact`, after its files were checked against the manifest of the directory.
 
     Args:
-        precisions: whose files are checked; None: those of the default one.
+        precisions: whose files are checked; None: those of the engine's default one.
+        engine: that will open the files.
 
     Raises:
         InputError: not an artifact, a file is damaged or not listed, or lies outside.
+        UsageError: the artifact has nothing that the engine could open.
     """
     require_unchanged(directory, [f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"], warn=False)
     artifact = read_artifact(directory)
     require_inside(directory, artifact)
-    chosen = precisions or [artifact.default_precision]
-    require_unchanged(directory, [name for p in chosen for name in artifact.used_files(p)])
+    chosen = precisions or [engine.default_precision(artifact)]
+    files = [name for p in chosen for name in engine.files(directory, artifact, p)]
+    require_unchanged(directory, files)
     return artifact
 
 
@@ -55,6 +66,7 @@ def require_inside(directory: Path, artifact: Artifact) -> None:
     """
     names = {name for chosen in artifact.precisions for name in artifact.used_files(chosen)}
     names |= {f"{name}_data" for name in names} | {f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"}
+    names |= {f"{CTRANSLATE2_DIRECTORY}/{name}" for name in CTRANSLATE2_FILES}
     require_no_links_out(directory, sorted(names))
 
 
@@ -112,18 +124,18 @@ def require_translator(
             _require(where, f"type of {role}'s {name}", taken[name], types[name])
 
 
-def require_encoder(artifact: EncoderArtifact, session: InferenceSession, where: Path) -> None:
+def require_encoder(artifact: EncoderArtifact, model: LogitsModel, where: Path) -> None:
     """Check the graph of an encoder with a head: inputs and number of logits.
 
     Raises:
         InputError: they are not what `graphs.json` says.
     """
-    outputs = _shapes(session.get_outputs())
+    outputs = _shapes(model.outputs)
     _require(where, "graph's outputs", set(outputs), {"logits"})
     _require(where, "number of labels", outputs["logits"][-1], artifact.outputs)
-    _require(where, "graph's inputs", set(_shapes(session.get_inputs())), set(artifact.inputs))
+    _require(where, "graph's inputs", set(_shapes(model.inputs)), set(artifact.inputs))
     _require(where, "number of the logits' dimensions", len(outputs["logits"]), 2)
-    _require_floats(where, _types(session), ["logits"])
+    _require_floats(where, {value.name: value.type for value in model.outputs}, ["logits"])
 
 
 def require_ids(tokenizer: TextTokenizer, vocabulary: int, path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,6 @@ from numpy.typing import NDArray
 from compressor.runtime.artifact import EncoderArtifact
 from compressor.runtime.consistency import require_encoder
 from compressor.runtime.runtime import Runtime
-from compressor.runtime.session import run_errors
-
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
 
 Described = TypeVar("Described", bound=EncoderArtifact)
 
@@ -22,21 +18,18 @@ Described = TypeVar("Described", bound=EncoderArtifact)
 class EncoderRuntime(Runtime[Described]):
     """An exported encoder with a head; arguments and errors are those of `Runtime`."""
 
+    kind = "encoder"
     # docs/serving.md, "How batches are made", has the measurements on CPUs. CUDA is not measured: a
     # GPU runs more rows at once, and 4096 are 32 rows of 128 tokens.
     batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 512, "cuda": 4096}
 
-    def _open(self) -> InferenceSession:
-        self._model = self._session("model")
+    def _open(self) -> None:
+        self._model = self._engine.encoder()
         require_encoder(self.artifact, self._model, self._directory)
-        return self._model
 
     def run(self, batch: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         """Logits [rows, outputs] of one padded batch with the arrays of `artifact.inputs`."""
-        feeds = {value.name: batch[value.name] for value in self._model.get_inputs()}
-        with run_errors(self._directory):
-            logits: NDArray[Any] = self._model.run(["logits"], feeds)[0]
-        return logits.astype(np.float32, copy=False)
+        return self._model.run(batch)
 
     def compute(self, batch: Mapping[str, NDArray[np.int64]], **options: Any) -> object:
         return self.run(batch)

@@ -5,20 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, read_artifact
-from compressor.runtime.batching import Batch, by_length, collate, in_chunks
+from compressor.runtime.batching import Batch, by_length, check_limits, collate, in_chunks
 from compressor.runtime.consistency import read_unchanged, require_inside
-from compressor.runtime.session import open_session, slower_optimizations
+from compressor.runtime.engines import DEFAULT, engine_for
+from compressor.runtime.engines.engine import Engine, Setup
 from compressor.runtime.text import Encoded, TextTokenizer
-
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
 
 Described = TypeVar("Described", bound=Artifact)
 Answer = TypeVar("Answer")
@@ -26,27 +24,35 @@ Arrays = Mapping[str, NDArray[np.int64]]
 
 
 class Runtime(ABC, Generic[Described]):
-    """An exported model, opened; needs numpy, onnxruntime and tokenizers only.
+    """An exported model, opened; needs numpy, tokenizers and an engine's library only.
 
-    A subclass names its `task`, and the padded tokens of a batch by device where nothing else is
-    asked for (`batch_tokens`).
+    Threads may share one. Each call computes by itself; with several threads give `threads=1`.
+
+    A subclass names its `task`, the `kind` of model that engines know it as, and the padded tokens
+    of a batch by device where nothing else is asked for (`batch_tokens`).
 
     Args:
         directory: what `compress run` or `compress export` wrote, with `onnx/` in it.
-        precision: one of the artifact's precisions; None takes its default.
+        precision: one that the engine has for the artifact; None takes the artifact's default, or
+            fp32 where the engine has not that one.
         device: `cpu` or `cuda`; there is no fallback to another one.
-        threads: threads within an operation; None leaves the choice to onnxruntime.
+        threads: threads within an operation; None leaves the choice to the engine.
         verify: check the files against `manifest.json` first, about 3 s for each gigabyte; warn
             where there is none.
+        engine: the library that computes, a name in `compressor.runtime.engines.ENGINES`; there is
+            no fallback to another one.
+        cache: directory where an engine that compiles models keeps them, outside of the artifact;
+            None: they are compiled whenever they are opened.
 
     Raises:
         InputError: not an artifact of the task, or one that is damaged.
-        UsageError: an unknown precision or device, or a precision that the device has no kernels
-            for.
-        EnvironmentProblem: a package is missing, or the device is not usable.
+        UsageError: an unknown engine, precision or device, or one that the engine cannot run the
+            artifact with.
+        EnvironmentProblem: a package is missing or too old, or the device is not usable.
     """
 
     task: ClassVar[str]
+    kind: ClassVar[str]
     batch_tokens: ClassVar[Mapping[str, int]]
 
     def __init__(
@@ -57,10 +63,14 @@ class Runtime(ABC, Generic[Described]):
         device: str = "cpu",
         threads: int | None = None,
         verify: bool = True,
+        engine: str = DEFAULT,
+        cache: str | Path | None = None,
     ) -> None:
         self._directory = Path(directory)
+        library = engine_for(engine, self.kind)
         if verify:
-            artifact = read_unchanged(self._directory, [precision] if precision else None)
+            named = [precision] if precision else None
+            artifact = read_unchanged(self._directory, named, library)
         else:
             artifact = read_artifact(self._directory)
             require_inside(self._directory, artifact)
@@ -70,24 +80,24 @@ class Runtime(ABC, Generic[Described]):
                 id="artifact-of-another-task",
             )
         self.artifact = cast(Described, artifact)
-        self.precision = artifact.precision(precision, device)
-        self._device, self._threads = device, threads
+        check_limits(threads=threads)
+        self.engine = library.name
+        self.precision = library.precision(self._directory, artifact, precision, device)
+        self._device = device
         self._graphs = self._directory / GRAPH_DIRECTORY
         tokenizer = self._graphs / artifact.tokenizer
         self._tokenizer = TextTokenizer(tokenizer, artifact.max_source_tokens)
-        session = self._open()
+        kept = None if cache is None else _outside(Path(cache), self._directory, library)
+        self._engine = library(
+            Setup(self._directory, artifact, self.precision, device, threads, kept)
+        )
+        self._open()
         self._batch_tokens = self.batch_tokens[device]
-        self.provider = str(session.get_providers()[0])
+        self.provider = self._engine.provider
 
     @abstractmethod
-    def _open(self) -> InferenceSession:
-        """Open the graphs, check them against the artifact's description, and give one back."""
-
-    def _session(self, role: str) -> InferenceSession:
-        """Open the graph with a role."""
-        file = self._graphs / self.artifact.file(role, self.precision)
-        without = slower_optimizations(self._device, self.precision)
-        return open_session(file, self._device, self._threads, without=without)
+    def _open(self) -> None:
+        """Open the model with the engine, and check it against the artifact's description."""
 
     @abstractmethod
     def compute(self, batch: Arrays, **options: Any) -> object:
@@ -142,3 +152,23 @@ class Runtime(ABC, Generic[Described]):
             for row in columns:
                 yield next(answers) if any(text.strip() for text in row) else blank
         self._tokenizer.warn_of_cut(cut, read)
+
+
+def _outside(cache: Path, directory: Path, engine: type[Engine]) -> Path:
+    """The directory for compiled models.
+
+    Raises:
+        UsageError: the engine keeps none, or it lies in the artifact, whose files are listed.
+    """
+    if not engine.compiles:
+        raise UsageError(
+            f"cache {cache}: the engine {engine.name} keeps no compiled models; leave it out",
+            id="option-without-use",
+        )
+    if cache.resolve().is_relative_to(directory.resolve()):
+        raise UsageError(
+            f"cache {cache} lies in the artifact, whose files are those of its manifest; choose a "
+            "directory elsewhere",
+            id="cache-in-artifact",
+        )
+    return cache

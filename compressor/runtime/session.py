@@ -53,7 +53,7 @@ def open_session(
         EnvironmentProblem: onnxruntime is not installed, or the device is not usable.
         InputError: no such file, or not an ONNX graph that this onnxruntime can run.
     """
-    ort = _onnxruntime()
+    ort = import_onnxruntime()
     provider = _provider(device, ort)
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
@@ -82,7 +82,7 @@ def try_device(device: str) -> str:
     """
     import numpy as np
 
-    _onnxruntime()
+    import_onnxruntime()
     from onnxruntime.datasets import get_example
 
     session = open_session(Path(get_example("mul_1.onnx")), device)
@@ -114,7 +114,8 @@ def choose_device(device: str, precisions: Sequence[str] = ()) -> Device:
     return "cuda"
 
 
-def _onnxruntime() -> Any:
+def import_onnxruntime() -> Any:
+    """The module; raises `EnvironmentProblem` where no package has it."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -167,7 +168,7 @@ def preload_cuda() -> None:
     onnxruntime looks for them only beside itself; where it is installed in a folder of its own,
     they are elsewhere on Python's path.
     """
-    ort = _onnxruntime()
+    ort = import_onnxruntime()
     if not hasattr(ort, "preload_dlls"):
         return
     beside = Path(ort.__file__).parent.parent / "nvidia"
@@ -238,7 +239,7 @@ def run_errors(directory: Path) -> Iterator[None]:
     Raises:
         InputError: the graph does not take what the tokenizer and `graphs.json` make.
     """
-    state = _onnxruntime().capi.onnxruntime_pybind11_state
+    state = import_onnxruntime().capi.onnxruntime_pybind11_state
     try:
         yield
     except (*_graph_errors(state), state.RuntimeException) as error:

@@ -21,11 +21,12 @@ from compressor.runtime.decoder import (
     run_bound,
     writes_in_place,
 )
+from compressor.runtime.engines.onnxruntime import OnnxRuntime
 from compressor.runtime.in_place import InPlaceDecoder
 from compressor.runtime.runtime import Runtime
 from compressor.runtime.search import Decoder, beam_search, greedy
 from compressor.runtime.session import run_errors
-from compressor.runtime.vocabulary import open_output_tokens
+from compressor.runtime.vocabulary import AllTokens, OutputTokens, open_output_tokens
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -39,10 +40,21 @@ class Translator(Runtime[TranslationArtifact]):
     """
 
     task = "translation"
+    kind = "translator"
     # As in `EncoderRuntime`.
     batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 1024, "cuda": 4096}
 
-    def _open(self) -> InferenceSession:
+    def _open(self) -> None:
+        artifact = self.artifact
+        require_ids(self._tokenizer, artifact.vocab_size, self._graphs / artifact.tokenizer)
+        self._generator = self._engine.translator()
+        self.tokens: OutputTokens = AllTokens(artifact.vocab_size)
+        if self._generator is None:
+            self._open_graphs()
+        self._generation = self.tokens.settings(artifact.generation)
+
+    def _open_graphs(self) -> None:
+        """Open the graphs that the search of this package runs."""
         artifact = self.artifact
         self._encoder, decoder = self._session("encoder"), self._session("decoder")
         past, cross = any(artifact.decoder_self_heads), any(artifact.cross_heads)
@@ -52,10 +64,11 @@ class Translator(Runtime[TranslationArtifact]):
         self.tokens = open_output_tokens(self._directory, artifact)
         scored = len(self.tokens.ids)
         require_translator(artifact, self._encoder, decoder, select, scored, self._directory)
-        require_ids(self._tokenizer, artifact.vocab_size, self._graphs / artifact.tokenizer)
         self._decoder = DecoderGraph(decoder, self._device, select)
-        self._generation = self.tokens.settings(artifact.generation)
-        return decoder
+
+    def _session(self, role: str) -> InferenceSession:
+        assert isinstance(self._engine, OnnxRuntime)  # others search by themselves
+        return self._engine.session(role)
 
     @property
     def end_ids(self) -> list[int]:
@@ -167,7 +180,17 @@ class Translator(Runtime[TranslationArtifact]):
         return np.stack([decoder.step(column).scores().copy() for column in columns], axis=1)
 
     def start(self, batch: Mapping[str, NDArray[np.int64]]) -> Decoder:
-        """Run the encoder on a padded batch; the decoder before its first step."""
+        """Run the encoder on a padded batch; the decoder before its first step.
+
+        Raises:
+            UsageError: the engine shows no single steps.
+        """
+        if self._generator is not None:
+            raise UsageError(
+                f"the engine {self.engine} searches by itself, and shows no single steps; use the "
+                "engine onnxruntime",
+                id="engine-without-steps",
+            )
         ids, mask = batch["input_ids"], batch["attention_mask"]
         graph = self._decoder
         cross = {}
@@ -186,6 +209,8 @@ class Translator(Runtime[TranslationArtifact]):
         rows = len(batch["input_ids"])
         if rows == 0:
             return []
+        if self._generator is not None:
+            return self._generator.generate(batch, settings)
         search = greedy if settings.num_beams == 1 else beam_search
         with run_errors(self._directory):
             return self.tokens.rows(search(self.start(batch), rows, settings))

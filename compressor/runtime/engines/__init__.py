@@ -1,0 +1,48 @@
+"""Libraries that run what an artifact holds: one class each, imported when it is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from compressor.errors import UsageError, did_you_mean
+from compressor.runtime.engines.engine import Engine
+
+DEFAULT = "onnxruntime"
+ENGINES = {
+    DEFAULT: "compressor.runtime.engines.onnxruntime:OnnxRuntime",
+    "openvino": "compressor.runtime.engines.openvino:OpenVino",
+    "ctranslate2": "compressor.runtime.engines.ctranslate2:CTranslate2",
+}
+
+
+def engine_class(name: str) -> type[Engine]:
+    """The engine of this name.
+
+    Raises:
+        UsageError: there is none; the message lists those there are.
+    """
+    if name not in ENGINES:
+        raise UsageError(
+            f"there is no engine {name!r}; choose from {', '.join(ENGINES)}"
+            f"{did_you_mean(name, ENGINES)}",
+            id="engine-unknown",
+        )
+    module, _, attribute = ENGINES[name].partition(":")
+    found: type[Engine] = getattr(import_module(module), attribute)
+    return found
+
+
+def engine_for(name: str, kind: str) -> type[Engine]:
+    """The engine of this name, for a kind of model: `encoder` or `translator`.
+
+    Raises:
+        UsageError: there is none of the name, or it runs no such models.
+    """
+    found = engine_class(name)
+    if kind not in found.kinds:
+        others = [other for other in ENGINES if kind in engine_class(other).kinds]
+        raise UsageError(
+            f"the engine {name} runs no {kind}s; use {' or '.join(others)}",
+            id="engine-not-for-task",
+        )
+    return found

@@ -1,0 +1,146 @@
+"""CTranslate2: translators on the CPU, with its own search, in float32 or in int8."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from compressor.errors import InputError, UsageError
+from compressor.runtime.artifact import (
+    CTRANSLATE2_DIRECTORY,
+    CTRANSLATE2_FILES,
+    GRAPH_DIRECTORY,
+    Artifact,
+    Generation,
+)
+from compressor.runtime.engines.engine import BASE, Arrays, Engine
+from compressor.storage.input_files import read_json
+from compressor.storage.manifest import GRAPHS_FILE
+
+_MODEL, _VOCABULARY = "model.bin", "shared_vocabulary.json"
+# Precision -> what it computes in. The directory holds float32, of which it makes int8 itself.
+_COMPUTED = {BASE: "float32", "int8": "int8"}
+
+
+class CTranslate2(Engine):
+    """CTranslate2."""
+
+    name = package = "ctranslate2"
+    title = "CTranslate2"
+    versions = ((4, 8), (5, 0))
+    kinds = ("translator",)
+
+    @classmethod
+    def default_precision(cls, artifact: Artifact) -> str:
+        return artifact.default_precision if artifact.default_precision in _COMPUTED else BASE
+
+    @classmethod
+    def precisions(cls, directory: Path, artifact: Artifact) -> list[str]:
+        can = cls.library().get_supported_compute_types("cpu")
+        return [name for name, kind in _COMPUTED.items() if kind in can]
+
+    @classmethod
+    def files(cls, directory: Path, artifact: Artifact, precision: str) -> list[str]:
+        made = directory / CTRANSLATE2_DIRECTORY
+        if not (made / _MODEL).exists():
+            raise UsageError(
+                f"{directory} has no {CTRANSLATE2_DIRECTORY}/ for the engine ctranslate2; export "
+                "the translator with --engines onnxruntime,ctranslate2, or use another engine",
+                id="engine-not-in-artifact",
+            )
+        names = [name for name in CTRANSLATE2_FILES if (made / name).exists()]
+        own = [f"{CTRANSLATE2_DIRECTORY}/{name}" for name in names]
+        return [f"{GRAPH_DIRECTORY}/{artifact.tokenizer}", *own]
+
+    @property
+    def provider(self) -> str:
+        return "CTranslate2 CPU"
+
+    def translator(self) -> Translation:
+        setup = self.setup
+        opened = Translation(
+            setup.directory / CTRANSLATE2_DIRECTORY, setup.precision, setup.threads
+        )
+        wanted, _ = setup.artifact.scored or (0, None)
+        if opened.vocabulary != wanted:
+            raise InputError(
+                f"{setup.directory}: the model in {CTRANSLATE2_DIRECTORY}/ has "
+                f"{opened.vocabulary} tokens, but {GRAPHS_FILE} says {wanted}; export the model "
+                "again",
+                id="graphs-disagree",
+            )
+        return opened
+
+
+class Translation:
+    """A directory that `ctranslate2.Translator` opens; a `TokenGenerator`.
+
+    Args:
+        precision: to compute in.
+
+    Raises:
+        InputError: the directory is damaged.
+        EnvironmentProblem: CTranslate2 is not installed.
+    """
+
+    def __init__(self, directory: Path, precision: str = BASE, threads: int | None = None) -> None:
+        library = CTranslate2.library()
+        try:
+            self._names: list[str] = read_json(directory / _VOCABULARY)
+            self._model: Any = library.Translator(
+                str(directory), device="cpu", compute_type=_COMPUTED[precision],
+                inter_threads=1, intra_threads=threads or 0,
+            )  # fmt: skip
+        except (OSError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"CTranslate2 {CTranslate2.version()} cannot open {directory} ({reason:.300}); "
+                "export the model again",
+                id="ctranslate2-model-invalid",
+            ) from error
+        self._ids = {name: number for number, name in enumerate(self._names)}
+
+    @property
+    def vocabulary(self) -> int:
+        """How many tokens there are."""
+        return len(self._names)
+
+    def generate(self, batch: Arrays, settings: Generation) -> list[list[int]]:
+        """As in `TokenGenerator`.
+
+        Beams are searched by CTranslate2, which stops when as many hypotheses as there are beams
+        are finished, as `early_stopping` does.
+        """
+        names, limit = self._names, settings.limit
+        sources = [
+            [names[token] for token in row[:length]]
+            for row, length in zip(
+                batch["input_ids"].tolist(), batch["attention_mask"].sum(1).tolist(), strict=True
+            )
+        ]
+        first, ends = settings.forced_bos_token_id, settings.eos_token_id
+        options: dict[str, Any] = {"end_token": ends} if ends else {}
+        if first is not None:
+            options["target_prefix"] = [[names[first]]] * len(sources)
+        found = self._model.translate_batch(
+            sources,
+            beam_size=settings.num_beams,
+            length_penalty=settings.length_penalty,
+            no_repeat_ngram_size=settings.no_repeat_ngram_size,
+            # `min_length` counts the start token. Where nothing ends a row, it is `limit` long.
+            min_decoding_length=max(0, settings.min_length - 1) if ends else limit,
+            max_decoding_length=limit,
+            max_input_length=0,
+            return_end_token=True,
+            **options,
+        )
+        rows = [[self._ids[name] for name in result.hypotheses[0]] for result in found]
+        return [_with_forced_end(row, settings) for row in rows]
+
+
+def _with_forced_end(row: list[int], settings: Generation) -> list[int]:
+    """The row with the token that settings force into the last place, where it gets so far."""
+    forced = settings.forced_eos_token_id
+    if forced is None or len(row) < settings.limit:
+        return row
+    return [*row[:-1], min(forced) if isinstance(forced, list) else forced]

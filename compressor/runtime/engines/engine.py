@@ -1,0 +1,230 @@
+"""What every engine answers about itself, so that nobody else asks which engine it is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compressor.errors import EnvironmentProblem, UsageError, did_you_mean
+from compressor.runtime.artifact import Artifact, Generation
+
+Arrays = Mapping[str, NDArray[np.int64]]
+DEVICES = ("cpu", "cuda")
+BASE = "fp32"
+
+
+@dataclass(frozen=True)
+class Value:
+    """An input or output of a graph, described as onnxruntime does.
+
+    Args:
+        shape: a number, or anything else where the size is not fixed.
+        type: of its numbers: `tensor(float)`, `tensor(int64)`, …
+    """
+
+    name: str
+    shape: Sequence[object]
+    type: str
+
+
+class LogitsModel(Protocol):
+    """An opened graph from tokens to logits."""
+
+    @property
+    def inputs(self) -> Sequence[Any]:
+        """Each a `Value`."""
+
+    @property
+    def outputs(self) -> Sequence[Any]:
+        """Each a `Value`."""
+
+    def run(self, batch: Arrays) -> NDArray[np.float32]:
+        """The logits [rows, outputs] of a padded batch; threads may call it at the same time."""
+
+
+class TokenGenerator(Protocol):
+    """An opened translator with a search of its own."""
+
+    def generate(self, batch: Arrays, settings: Generation) -> list[list[int]]:
+        """Token ids of the translations of a padded batch.
+
+        Args:
+            batch: `input_ids` and `attention_mask`, [rows, source].
+            settings: with the ids of the tokenizer.
+
+        Returns:
+            Ids without the start token, up to and including the end token where there is one.
+        """
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What an engine is to open.
+
+    Args:
+        threads: threads within an operation; None leaves the choice to the engine.
+        cache: directory for compiled models, of engines that compile; None: they are not kept.
+    """
+
+    directory: Path
+    artifact: Artifact
+    precision: str
+    device: str = "cpu"
+    threads: int | None = None
+    cache: Path | None = None
+
+
+class Engine(ABC):
+    """A library that runs what an artifact holds, opened for one artifact.
+
+    Args:
+        name: on the command line, in results and in the artifact.
+        title: the library's own spelling of its name.
+        package: that has to be installed, and the first and the first too new version of it.
+        kinds: of models that it runs: `encoder`, `translator`.
+        compiles: whether compiled models can be kept in a directory.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    package: ClassVar[str]
+    versions: ClassVar[tuple[tuple[int, int], tuple[int, int]]]
+    kinds: ClassVar[tuple[str, ...]]
+    compiles: ClassVar[bool] = False
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+
+    @classmethod
+    def library(cls) -> Any:
+        """The library, imported.
+
+        Raises:
+            EnvironmentProblem: it is not installed, or its version is not one that was tested.
+        """
+        least, most = (".".join(map(str, version)) for version in cls.versions)
+        advice = (
+            f"install it with `pip install 'compress-heads[{cls.name}]'`, or "
+            f"`pip install '{cls.package}>={least},<{most}'`"
+        )
+        try:
+            found = import_module(cls.package)
+        except ImportError as error:
+            raise EnvironmentProblem(
+                f"the package {cls.package} is not installed; {advice}",
+                id=f"{cls.package}-not-installed",
+            ) from error
+        numbers = tuple(int(part) for part in found.__version__.split("-")[0].split(".")[:2])
+        if not cls.versions[0] <= numbers < cls.versions[1]:
+            raise EnvironmentProblem(
+                f"{cls.package} {found.__version__} is installed, and {least} or newer, but older "
+                f"than {most}, is needed; {advice}",
+                id="engine-version",
+            )
+        return found
+
+    @classmethod
+    def version(cls) -> str:
+        """Version of the library.
+
+        Raises:
+            EnvironmentProblem: as `library`.
+        """
+        return str(cls.library().__version__).split("-")[0]
+
+    @classmethod
+    def choose_device(cls, device: str, precisions: Sequence[str] = ()) -> str:
+        """The device to run on; `auto` is the best that it runs on here.
+
+        Raises:
+            UsageError: an unknown device, or one that it does not run on.
+            EnvironmentProblem: a device was named that is not usable.
+        """
+        if device not in ("auto", *DEVICES):
+            raise UsageError(
+                f"device {device!r} is unknown; use one of {', '.join(DEVICES)}"
+                + did_you_mean(device, DEVICES),
+                id="device-unknown",
+            )
+        if device not in ("auto", "cpu"):
+            raise UsageError(
+                f"the engine {cls.name} runs on the CPU here, not on {device!r}; use device 'cpu', "
+                "or the engine onnxruntime",
+                id="device-not-of-engine",
+            )
+        return "cpu"
+
+    @classmethod
+    @abstractmethod
+    def default_precision(cls, artifact: Artifact) -> str:
+        """The precision where none is named: the artifact's default one, or float32 where it
+        computes none such."""
+
+    @classmethod
+    @abstractmethod
+    def precisions(cls, directory: Path, artifact: Artifact) -> list[str]:
+        """The precisions in which it can run an artifact on this machine, float32 first.
+
+        Raises:
+            EnvironmentProblem: as `library`.
+            UsageError: the artifact has nothing that it could open.
+        """
+
+    @classmethod
+    @abstractmethod
+    def files(cls, directory: Path, artifact: Artifact, precision: str) -> list[str]:
+        """Files that are opened for a precision, as paths from the artifact's directory.
+
+        Raises:
+            UsageError: the artifact has nothing that it could open.
+        """
+
+    @classmethod
+    def precision(
+        cls, directory: Path, artifact: Artifact, name: str | None, device: str = "cpu"
+    ) -> str:
+        """The precision to run; None stands for the default one.
+
+        Raises:
+            UsageError: it does not compute in that precision here, or not this artifact.
+            EnvironmentProblem: as `library`.
+        """
+        chosen = name or cls.default_precision(artifact)
+        there = cls.precisions(directory, artifact)
+        if chosen not in there:
+            raise UsageError(
+                f"the engine {cls.name} does not compute {directory} in {chosen} here; use "
+                f"{' or '.join(there)}, or the engine onnxruntime, which has "
+                f"{', '.join(sorted(artifact.precisions))}",
+                id="precision-not-of-engine",
+            )
+        return chosen
+
+    @property
+    @abstractmethod
+    def provider(self) -> str:
+        """What computes: the library's part for the device."""
+
+    def encoder(self) -> LogitsModel:
+        """Open the artifact of an encoder with a head.
+
+        Raises:
+            InputError: the artifact is damaged.
+        """
+        raise NotImplementedError
+
+    def translator(self) -> TokenGenerator | None:
+        """Open the artifact of a translator; None where the search is that of this package, over
+        the artifact's graphs.
+
+        Raises:
+            InputError: the artifact is damaged.
+        """
+        raise NotImplementedError

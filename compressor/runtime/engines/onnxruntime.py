@@ -1,0 +1,88 @@
+"""onnxruntime: every task, on the CPU and with CUDA, in all precisions that were exported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
+from compressor.runtime.engines.engine import Arrays, Engine, Setup
+from compressor.runtime.session import (
+    PROVIDERS,
+    choose_device,
+    import_onnxruntime,
+    open_session,
+    run_errors,
+    slower_optimizations,
+)
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+
+class OnnxRuntime(Engine):
+    """onnxruntime."""
+
+    name = package = "onnxruntime"
+    title = "onnxruntime"
+    kinds = ("encoder", "translator")
+
+    @classmethod
+    def library(cls) -> Any:
+        return import_onnxruntime()  # whose two packages an extra cannot choose between
+
+    @classmethod
+    def choose_device(cls, device: str, precisions: Any = ()) -> str:
+        return choose_device(device, precisions)
+
+    @classmethod
+    def default_precision(cls, artifact: Artifact) -> str:
+        return artifact.default_precision
+
+    @classmethod
+    def precisions(cls, directory: Path, artifact: Artifact) -> list[str]:
+        return list(artifact.precisions)
+
+    @classmethod
+    def files(cls, directory: Path, artifact: Artifact, precision: str) -> list[str]:
+        return artifact.used_files(precision)
+
+    @classmethod
+    def precision(
+        cls, directory: Path, artifact: Artifact, name: str | None, device: str = "cpu"
+    ) -> str:
+        return artifact.precision(name, device)
+
+    @property
+    def provider(self) -> str:
+        return PROVIDERS[self.setup.device]  # `open_session` makes sure of it
+
+    def session(self, role: str) -> InferenceSession:
+        """Open the graph with a role."""
+        setup = self.setup
+        file = setup.directory / GRAPH_DIRECTORY / setup.artifact.file(role, setup.precision)
+        without = slower_optimizations(setup.device, setup.precision)
+        return open_session(file, setup.device, setup.threads, without=without)
+
+    def encoder(self) -> _Encoder:
+        return _Encoder(self.session("model"), self.setup)
+
+    def translator(self) -> None:
+        return None
+
+
+class _Encoder:
+    """A `LogitsModel`."""
+
+    def __init__(self, session: InferenceSession, setup: Setup) -> None:
+        self._session, self._directory = session, setup.directory
+        self.inputs, self.outputs = session.get_inputs(), session.get_outputs()
+
+    def run(self, batch: Arrays) -> NDArray[np.float32]:
+        feeds = {value.name: batch[value.name] for value in self.inputs}
+        with run_errors(self._directory):
+            logits: NDArray[Any] = self._session.run(["logits"], feeds)[0]
+        return logits.astype(np.float32, copy=False)

@@ -1,0 +1,127 @@
+"""OpenVINO: the float32 graphs of encoders on the CPU, computed in float32 or in bfloat16."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compressor.errors import InputError
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
+from compressor.runtime.engines.engine import BASE, Arrays, Engine, Value
+
+_REPORTING = "openvino_telemetry"
+_HINTS = {BASE: "f32", "bf16": "bf16"}  # precision -> its name there
+_TYPES = {"f32": "tensor(float)", "f16": "tensor(float16)", "i64": "tensor(int64)"}
+
+
+class OpenVino(Engine):
+    """OpenVINO.
+
+    The int8 graphs have operators of onnxruntime's own, which it does not know.
+    """
+
+    name = package = "openvino"
+    title = "OpenVINO"
+    versions = ((2026, 4), (2027, 0))
+    kinds = ("encoder",)  # a decoder's step takes it 2 to 4 times as long as onnxruntime
+    compiles = True
+
+    @classmethod
+    def library(cls) -> Any:
+        if "openvino" in sys.modules:
+            return super().library()
+        # Importing it reports that to a web service, if its package for that can be imported.
+        reporting = sys.modules.pop(_REPORTING, None)
+        sys.modules[_REPORTING] = None  # type: ignore[assignment]
+        try:
+            return super().library()
+        finally:
+            del sys.modules[_REPORTING]
+            if reporting is not None:
+                sys.modules[_REPORTING] = reporting
+
+    @classmethod
+    def default_precision(cls, artifact: Artifact) -> str:
+        return BASE
+
+    @classmethod
+    def precisions(cls, directory: Path, artifact: Artifact) -> list[str]:
+        can = cls.library().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        return [BASE, "bf16"] if "BF16" in can else [BASE]
+
+    @classmethod
+    def files(cls, directory: Path, artifact: Artifact, precision: str) -> list[str]:
+        return artifact.used_files(BASE)
+
+    @property
+    def provider(self) -> str:
+        return "OpenVINO CPU"
+
+    def encoder(self) -> _Encoder:
+        setup, library = self.setup, self.library()
+        path = setup.directory / GRAPH_DIRECTORY / setup.artifact.file("model", BASE)
+        hint = _HINTS[setup.precision]
+        # Named also for float32: where it can, OpenVINO takes bfloat16 by itself.
+        config: dict[str, Any] = {
+            "INFERENCE_PRECISION_HINT": hint,
+            "PERFORMANCE_HINT": "LATENCY",
+            "NUM_STREAMS": 1,  # all threads work on one batch
+        }
+        if setup.threads is not None:
+            config["INFERENCE_NUM_THREADS"] = setup.threads
+        if setup.cache is not None:
+            # It takes a model that was kept in another precision for one in this, and then computes
+            # NaN or crashes. Other weights and other versions of OpenVINO it tells apart itself.
+            config["CACHE_DIR"] = str(setup.cache / f"openvino-{setup.precision}")
+        core = library.Core()
+        try:
+            compiled = core.compile_model(core.read_model(str(path)), "CPU", config)
+        except RuntimeError as error:
+            raise _unusable(f"OpenVINO {self.version()} cannot open {path}", error) from error
+        actual = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        if actual != hint:
+            raise AssertionError(f"OpenVINO computes in {actual} where {hint} was asked for")
+        return _Encoder(compiled, setup.directory)
+
+
+class _Encoder:
+    """A `LogitsModel`; each thread that runs it has a request of its own."""
+
+    def __init__(self, compiled: Any, directory: Path) -> None:
+        self._compiled, self._directory = compiled, directory
+        self._requests = threading.local()
+        self.inputs, self.outputs = _values(compiled.inputs), _values(compiled.outputs)
+
+    def run(self, batch: Arrays) -> NDArray[np.float32]:
+        if not hasattr(self._requests, "own"):
+            self._requests.own = self._compiled.create_infer_request()
+        feeds = {value.name: batch[value.name] for value in self.inputs}
+        try:
+            # The request reads the arrays where they are, and its outputs are copied.
+            found = self._requests.own.infer(feeds, share_inputs=True)
+        except RuntimeError as error:
+            what = f"the graphs in {self._directory} fail in OpenVINO"
+            raise _unusable(what, error) from error
+        logits: NDArray[np.float32] = found["logits"]
+        return logits.astype(np.float32, copy=False)
+
+
+def _values(ports: Any) -> list[Value]:
+    return [
+        Value(
+            port.get_any_name(),
+            [d.get_length() if d.is_static else None for d in port.get_partial_shape()],
+            _TYPES.get(port.get_element_type().get_type_name(), str(port.get_element_type())),
+        )
+        for port in ports
+    ]
+
+
+def _unusable(what: str, error: Exception) -> InputError:
+    reason = " ".join(str(error).split())
+    return InputError(f"{what} ({reason:.300}); export the model again", id="graph-fails")
