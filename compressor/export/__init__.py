@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from compressor.export.engine_names import ALWAYS
 from compressor.export.precision_names import BASE
 from compressor.tasks import TASKS
 
@@ -18,13 +19,18 @@ if TYPE_CHECKING:
 
 
 def export_model(
-    network: Network, batches: Sequence[Batch], texts: Sequence[str], directory: Path
+    network: Network,
+    batches: Sequence[Batch],
+    texts: Sequence[str],
+    directory: Path,
+    engines: Sequence[str] = (ALWAYS,),
 ) -> list[Check]:
     """Write `directory/onnx` and check it: graphs and tokenizer answer as PyTorch does.
 
     Args:
         batches: ragged batches to compare on.
         texts: rows to compare the tokenizer on.
+        engines: what these need beside the graphs is written, and checked, too.
 
     Raises:
         VerificationError: an answer differs.
@@ -44,6 +50,9 @@ def export_model(
     checks: list[Check] = task.graphs.verify(
         network.model, task.open(directory, precision=BASE), inputs
     )
+    for engine in engines:
+        if engine != ALWAYS:
+            checks += task.graphs.add_engine(network, directory, engine, inputs)
     trim_memory()
     return checks
 

@@ -58,7 +58,8 @@ class EncoderGraphs(TaskGraphs):
         return {} if labels is None else {"labels": labels}
 
     def verify(self, model: nn.Module, runtime: Any, batches: Sequence[Inputs]) -> list[Check]:
-        return [logit_check(self.compare(model, runtime, batches).differences)]
+        compared = self.compare(model, runtime, batches)
+        return [logit_check(compared.differences, compared.provider)]
 
     @torch.no_grad()
     def compare(self, model: nn.Module, runtime: Any, batches: Sequence[Inputs]) -> Compared:

@@ -161,6 +161,33 @@ class TaskGraphs(ABC):
     ) -> list[Check]:
         """`verify` for graphs in that layout."""
 
+    def add_engine(
+        self, network: Network, directory: Path, engine: str, batches: Sequence[Inputs]
+    ) -> list[Check]:
+        """Write what an engine needs in an artifact beside its float32 graphs, and check it.
+
+        Args:
+            directory: the artifact.
+            engine: one that runs the task, other than onnxruntime.
+            batches: ragged batches to compare on.
+
+        Raises:
+            VerificationError: an answer differs from PyTorch's.
+        """
+        runtime = self.task.open(directory, precision=BASE, engine=engine)
+        return self.verify(network.model, runtime, batches)
+
+    def verify_engines(
+        self, network: Network, directory: Path, batches: Sequence[Inputs]
+    ) -> list[Check]:
+        """Check what an artifact has for engines beside its graphs, in float32.
+
+        Raises:
+            VerificationError: an answer differs from PyTorch's.
+            EnvironmentProblem: the engine is not installed.
+        """
+        return []
+
     def export_ctranslate2(
         self, network: Network, directory: Path, precision: str, batches: Sequence[Inputs]
     ) -> list[Check]:

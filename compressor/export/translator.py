@@ -36,6 +36,7 @@ from compressor.export.vocabulary import OutputLayer, embedding_only, restricted
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import release
 from compressor.results import Check
+from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY
 from compressor.runtime.vocabulary import open_output_tokens
 from compressor.storage.files import write_at_once
 
@@ -179,6 +180,18 @@ class TranslatorGraphs(TaskGraphs):
         self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
     ) -> list[Check]:
         return optimum_translator.verify_translator(model, directory, batches)
+
+    def add_engine(
+        self, network: Network, directory: Path, engine: str, batches: Sequence[Inputs]
+    ) -> list[Check]:
+        # CTranslate2 is the only other engine for translators.
+        return self.export_ctranslate2(network, directory / CTRANSLATE2_DIRECTORY, BASE, batches)
+
+    def verify_engines(
+        self, network: Network, directory: Path, batches: Sequence[Inputs]
+    ) -> list[Check]:
+        made = directory / CTRANSLATE2_DIRECTORY
+        return ctranslate2.verify_translator(network, made, batches) if made.exists() else []
 
     def export_ctranslate2(
         self, network: Network, directory: Path, precision: str, batches: Sequence[Inputs]

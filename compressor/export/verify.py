@@ -61,8 +61,11 @@ def relative_difference(actual: Any, expected: np.ndarray) -> float:
     return float(np.abs(actual - expected).max() / max(np.abs(expected).max(), 1e-12))
 
 
-def logit_check(differences: Sequence[float]) -> Check:
+def logit_check(differences: Sequence[float], provider: str = "") -> Check:
     """The check of the logits, from the relative difference of each batch.
+
+    Args:
+        provider: that computed them, if that is worth saying.
 
     Raises:
         VerificationError: one exceeds `EXPORT_TOLERANCE`.
@@ -78,5 +81,6 @@ def logit_check(differences: Sequence[float]) -> Check:
         name="ONNX equals PyTorch",
         largest_difference=worst,
         tolerance=EXPORT_TOLERANCE,
-        detail=f"logits of {len(differences)} ragged batches, relative to the largest logit",
+        detail=f"logits of {len(differences)} ragged batches, relative to the largest logit"
+        + (f"; {provider}" if provider else ""),
     )

@@ -11,6 +11,7 @@ from compressor.budgets import Choice
 from compressor.budgets.path import UnitCosts
 from compressor.errors import VerificationError
 from compressor.export import export_model, graph_bytes
+from compressor.export.engine_names import ALWAYS
 from compressor.export.precision_names import BASE, BYTES_PER_WEIGHT
 from compressor.export.precisions import compare_precision, write_precision
 from compressor.export.task_graphs import Network
@@ -85,6 +86,7 @@ class Builder:
     Args:
         probe: what every build is compared on.
         tokens: that decoders of pruned models score.
+        engines: to export for.
     """
 
     workspace: Workspace
@@ -92,6 +94,7 @@ class Builder:
     probe: Probe
     tokens: TargetTokens
     costs: UnitCosts
+    engines: Sequence[str] = (ALWAYS,)
 
     def build(self, plan: ArtifactPlan, choice: Choice, directory: Path) -> Variant:
         """Remove units, repair, save, export."""
@@ -101,7 +104,7 @@ class Builder:
         budget = plan.budget.text
         pruned = save_pruned(self.repair, source, choice, budget, probe, directory, plan.name)
         network = Network(checkpoint, pruned.model, mask, tokens)
-        exported = export_model(network, probe.batches, probe.texts, directory)
+        exported = export_model(network, probe.batches, probe.texts, directory, self.engines)
         stored = (directory / "model.safetensors").stat().st_size
         share = self.costs.share(mask, None if tokens is None else len(tokens))
         built = describe(
@@ -130,14 +133,19 @@ def _with_scores(model: Variant, scores: Scores) -> Variant:
 
 @stage("dense")
 def export_dense(
-    workspace: Workspace, checkpoint: Checkpoint, probe: Probe, costs: UnitCosts, directory: Path
+    workspace: Workspace,
+    checkpoint: Checkpoint,
+    probe: Probe,
+    costs: UnitCosts,
+    directory: Path,
+    engines: Sequence[str] = (ALWAYS,),
 ) -> Variant:
     """Export the dense model, to be compared with, and describe it."""
     full = Mask.full(checkpoint.layers)
     with workspace.making(directory) as making:
         tokens = TASKS[checkpoint.task].graphs.output_tokens(checkpoint)
         network = Network(checkpoint, checkpoint.model, full, tokens)
-        checks = export_model(network, probe.batches, probe.texts, making)
+        checks = export_model(network, probe.batches, probe.texts, making, engines)
     stored = sum(path.stat().st_size for path in checkpoint.directory.glob("*.safetensors"))
     stored = stored or sum(p.stat().st_size for p in checkpoint.directory.glob(_NOT_SAFETENSORS))
     share = costs.share(full)

@@ -26,6 +26,7 @@ from compressor.pipeline.build import (
     written_bytes,
 )
 from compressor.pipeline.choose import RunTrials, choose
+from compressor.pipeline.engines import require_engines
 from compressor.pipeline.evaluate import Answering, benchmark, choose_defaults, evaluate
 from compressor.pipeline.inputs import (
     DataRows,
@@ -114,6 +115,7 @@ def prepare(plan: RunPlan, checkpoint: Checkpoint, output: Path, progress: Progr
     task = TASKS[checkpoint.task]
     data = read(plan.data, checkpoint, task)
     device = pick_device(plan.device, progress)
+    require_engines(plan.engines, task, device)
     limits = plan.budget.limits(Mask.full(checkpoint.layers))
     artifacts = plan_artifacts(plan, limits, output)
     if plan.budget.searches_rows:
@@ -163,10 +165,11 @@ def _compress(
             for name in inputs.precisions[1:]
         ]
 
-    dense = export_dense(workspace, checkpoint, probe, costs, workspace.state / "dense")
+    directory = workspace.state / "dense"
+    dense = export_dense(workspace, checkpoint, probe, costs, directory, plan.engines)
     builds = precisions_of(dense)
     repair = with_translations(inputs.repair, workspace, dense)
-    builder = Builder(workspace, repair, probe, tokens, costs)
+    builder = Builder(workspace, repair, probe, tokens, costs, plan.engines)
     answering = Answering(device, plan.evaluation.num_beams)
     search = None
     for artifact, trials in zip(

@@ -12,6 +12,7 @@ from compressor.budgets.units import select
 from compressor.errors import InputError, UsageError, did_you_mean
 from compressor.export import export_model
 from compressor.export.ctranslate2 import STORED
+from compressor.export.engine_names import ALWAYS
 from compressor.export.optimum import export_optimum
 from compressor.export.precision_names import AUTO, BASE, precisions_to_export
 from compressor.export.precisions import add_precision, require_within
@@ -20,6 +21,7 @@ from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.pipeline.build import export_bytes, save_pruned
+from compressor.pipeline.engines import require_engines
 from compressor.pipeline.inputs import (
     Fitted,
     Probe,
@@ -173,6 +175,7 @@ def export_checkpoint(
     checkpoint = load(request.model, dense=False)
     task = TASKS[checkpoint.task]
     check_options([request.data], task, checkpoint.name)
+    require_engines(request.export.engines, task)
     if output.resolve() != checkpoint.directory.resolve():
         require_new(output)
     seen = None
@@ -185,7 +188,8 @@ def export_checkpoint(
     needed = export_bytes(checkpoint.model, precisions)
     with whole_output(output, needed, "exporting") as making:
         network = Network(checkpoint, checkpoint.model, checkpoint.mask, tokens)
-        checks = export_model(network, probe.batches, probe.texts, making)
+        engines = request.export.engines
+        checks = export_model(network, probe.batches, probe.texts, making, engines)
         for precision in precisions[1:]:
             # Most processors compute fp16 graphs in float32: a GPU tells more, where there is one.
             device = choose_device(request.device) if precision == "fp16" else "cpu"
@@ -237,6 +241,12 @@ def _rows_without_use(request: ExportRequest) -> UsageError:
 def _require_plain(request: ExportRequest, layout: str) -> None:
     """Refuse options that a layout other than this tool's own has no use for."""
     export = request.export
+    if export.engines != [ALWAYS]:
+        raise UsageError(
+            f"--engines {','.join(export.engines)} is for --layout compress; leave it out, or "
+            f"leave out --layout {layout}",
+            id="options-exclude-each-other",
+        )
     if export.target_text is not None:
         raise UsageError(
             f"--target-text {export.target_text} is not possible with --layout {layout}, whose "

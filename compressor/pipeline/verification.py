@@ -17,6 +17,8 @@ from compressor.progress import SILENT, Progress
 from compressor.report.formats import JSON
 from compressor.results import Check
 from compressor.runtime.artifact import (
+    CTRANSLATE2_DIRECTORY,
+    CTRANSLATE2_FILES,
     GRAPH_DIRECTORY,
     Artifact,
     read_artifact,
@@ -32,6 +34,9 @@ from compressor.storage.manifest import (
 )
 from compressor.storage.workspace import STATE
 from compressor.tasks import TASKS
+
+# Of an artifact, whose other directories are artifacts.
+MODEL_DIRECTORIES = (GRAPH_DIRECTORY, CTRANSLATE2_DIRECTORY)
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ def verify_directory(directory: Path, progress: Progress = SILENT) -> Verified:
 def _holder(name: str) -> str:
     """The directory of an artifact below the one that is verified; empty if there is none."""
     parts = Path(name).parts
-    return parts[0] if len(parts) > 1 and parts[0] != GRAPH_DIRECTORY else ""
+    return parts[0] if len(parts) > 1 and parts[0] not in MODEL_DIRECTORIES else ""
 
 
 def _read_files(directory: Path) -> Iterator[Path]:
@@ -92,6 +97,7 @@ def _read_files(directory: Path) -> Iterator[Path]:
     for precision in artifact.precisions:
         for name in artifact.used_files(precision):
             yield from (directory / name, directory / f"{name}_data")
+    yield from (directory / CTRANSLATE2_DIRECTORY / name for name in CTRANSLATE2_FILES)
 
 
 def _require_files(
@@ -143,6 +149,9 @@ def _verify_artifact(
             progress.message(f"opening {directory} in {precision} …")
             task.open(directory, precision=precision)
             found.opened.append(f"{directory} {precision}")
+        if (directory / CTRANSLATE2_DIRECTORY).exists():
+            task.open(directory, precision=BASE, engine=CTRANSLATE2_DIRECTORY)  # of that name
+            found.opened.append(f"{directory} {CTRANSLATE2_DIRECTORY}")
     if has_weights:
         progress.message(f"loading the checkpoint in {directory} …")
         named = artifact.task if has_graphs else None
@@ -155,6 +164,7 @@ def _verify_artifact(
         network = Network(checkpoint, checkpoint.model, checkpoint.mask, scored or None)
         require_same_facts(task.graphs, network, artifact, directory)
         found.checks.extend(task.graphs.verify(checkpoint.model, runtime, probe.inputs))
+        found.checks.extend(task.graphs.verify_engines(network, directory, probe.inputs))
 
 
 def _require_units(artifact: Artifact, checkpoint: Checkpoint, directory: Path) -> None:

@@ -41,6 +41,7 @@ class RunPlan:
 
     Args:
         precision: names, as given.
+        engines: to export for.
         target_text: text in the target language; its tokens are those that decoders score.
         throughput: how speed is measured; None where it is not.
         rules: of the gate.
@@ -53,6 +54,7 @@ class RunPlan:
     budget: Budget
     recovery: Sequence[RecoveryMethod]
     precision: Sequence[str]
+    engines: Sequence[str]
     target_text: Path | None
     evaluation: Evaluation
     throughput: Benchmark | None

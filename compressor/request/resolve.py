@@ -25,6 +25,7 @@ def resolve(recipe: Recipe) -> RunPlan:
         budget=recipe.budget,
         recovery=recipe.recovery,
         precision=recipe.export.precision,
+        engines=recipe.export.engines,
         target_text=None if text is None else Path(text),
         evaluation=recipe.evaluation,
         throughput=recipe.throughput,

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from compressor.budgets.base import amounts_as_text
 from compressor.errors import UsageError
+from compressor.export.engine_names import ALWAYS, engines_to_export
 from compressor.export.precision_names import BASE, split_precisions
 from compressor.options.bounds import (
     MINIMUM_ROWS,
@@ -101,6 +102,12 @@ class Export(Section):
         [BASE],
         help="fp32 (default), fp32,int8, fp32,fp16, or auto: int8 for the CPU, fp16 for CUDA.",
     )
+    engines: list[str] = option(
+        [ALWAYS],
+        help="Libraries to export for, as in onnxruntime,ctranslate2: what each needs is written, "
+        "and its answers are compared with PyTorch's. openvino is for classifiers, ctranslate2 for "
+        "translators.",
+    )
     target_text: str | None = option(
         None,
         help="Text in the target language, a sentence a line: exported decoders score only tokens "
@@ -111,6 +118,11 @@ class Export(Section):
     @classmethod
     def _names(cls, value: Any) -> list[str]:
         return split_precisions(value)
+
+    @field_validator("engines", mode="before")
+    @classmethod
+    def _engines(cls, value: Any) -> list[str]:
+        return engines_to_export(value)
 
 
 class Evaluation(Section):

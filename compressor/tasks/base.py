@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
+    from compressor.runtime.engines.engine import Engine
     from compressor.runtime.runtime import Runtime
 
     Arrays = Mapping[str, NDArray[np.int64]]
@@ -314,6 +315,16 @@ class Task(ABC):
     def graphs(self) -> Any:
         """The `TaskGraphs` that writes and checks its graphs."""
         return opened(self.exporter)(self)
+
+    def engine(self, name: str) -> type[Engine]:
+        """The engine of a name.
+
+        Raises:
+            UsageError: there is none, or it does not run this task's models.
+        """
+        from compressor.runtime.engines import engine_for
+
+        return engine_for(name, opened(self.runtime).kind)
 
     def open(self, directory: str | Path, **options: Any) -> Runtime:
         """Open an artifact; options are those of `Runtime`, whose files are not checked."""

@@ -1,0 +1,47 @@
+"""Names of engines on the command line; imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compressor.errors import UsageError
+
+ALWAYS = "onnxruntime"  # runs every artifact
+
+
+def split_engines(values: str | Sequence[str]) -> list[str]:
+    """Names from a comma list, or from several.
+
+    Raises:
+        UsageError: an unknown name, or one given twice.
+    """
+    texts = values if isinstance(values, list | tuple) else [values]
+    names = [name.strip() for text in texts for name in str(text).split(",")]
+    if names != [ALWAYS]:
+        from compressor.runtime.engines import engine_class
+
+        for name in names:
+            engine_class(name)
+    if len(set(names)) < len(names):
+        raise UsageError(
+            f"engines {','.join(names)}: one is named twice; name each once",
+            id="engine-given-twice",
+        )
+    return names
+
+
+def engines_to_export(values: str | Sequence[str]) -> list[str]:
+    """The engines to export for, onnxruntime first.
+
+    Raises:
+        UsageError: as `split_engines`, or onnxruntime is not among them.
+    """
+    names = split_engines(values)
+    if ALWAYS not in names:
+        text = ",".join(names)
+        raise UsageError(
+            f"--engines {text} lacks {ALWAYS}, which every artifact is for; write --engines "
+            f"{ALWAYS},{text}",
+            id="engines-without-onnxruntime",
+        )
+    return [ALWAYS, *(name for name in names if name != ALWAYS)]
