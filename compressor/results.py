@@ -235,6 +235,7 @@ class Timing(ResultModel):
     limit_bytes: Limit | None = None
     provider: str | None = None  # what ran it; None where only the whole measurement tells
     precision: str | None = None
+    engine: str | None = None
 
     @model_validator(mode="after")
     def _speedup_agrees(self, info: ValidationInfo) -> Timing:

@@ -19,12 +19,16 @@ def bench(
         list[Path], typer.Argument(help="Artifact directories; the first is the reference.")
     ],
     precision: o.MeasuredPrecision = None,
+    engine: o.MeasuredEngines = "onnxruntime",
 ) -> int:
     """Measure sentences and tokens per second, latency and memory across batch sizes."""
+    from compressor.export.engine_names import split_engines
     from compressor.export.precision_names import named_precisions
     from compressor.pipeline.compare_artifacts import bench_artifacts
     from compressor.report.summary import timing_table
 
-    throughput = bench_artifacts(artifacts, request, named_precisions(precision), console)
+    throughput = bench_artifacts(
+        artifacts, request, named_precisions(precision), console, engines=split_engines(engine)
+    )
     console.result(timing_table(throughput), throughput.model_dump())
     return 0

@@ -53,7 +53,7 @@ def classify(
             return "".join(label for label, _ in ranked)
         return "\t".join(f"{label}\t{probability:.6f}" for label, probability in ranked)
 
-    return stream(Classifier, request, directory, files, output, answer, form)
+    return stream(Classifier, request, directory, files, output, answer, form, request.cache)
 
 
 def _columns(lines: Lines) -> Iterator[tuple[str, str]]:

@@ -19,20 +19,22 @@ def evaluate(
         list[Path], typer.Argument(help="Directories with onnx/; the first is the reference.")
     ],
     precision: o.MeasuredPrecision = None,
+    engine: o.MeasuredEngines = "onnxruntime",
 ) -> int:
     """Measure BLEU and chrF, or accuracy, of artifacts on the same rows."""
+    from compressor.export.engine_names import split_engines
     from compressor.export.precision_names import named_precisions
     from compressor.pipeline.compare_artifacts import evaluate_artifacts
     from compressor.report import numbers
 
     precisions = named_precisions(precision)
-    results = evaluate_artifacts(artifacts, request, precisions, console)
+    engines = split_engines(engine)
+    results = evaluate_artifacts(artifacts, request, precisions, console, engines)
     lines = []
     for result in results:
         metrics = ", ".join(f"{name} {value:.2f}" for name, value in result.quality.metrics.items())
-        lines.append(
-            f"{result.directory} ({result.precision}): {metrics} ({result.quality.rows} rows)"
-        )
+        how = f"{result.engine}, {result.precision}" if len(engines) > 1 else result.precision
+        lines.append(f"{result.directory} ({how}): {metrics} ({result.quality.rows} rows)")
         for x in result.comparisons:
             low, high = x.interval
             change = f"{x.difference:+.2f} [{low:+.2f}, {high:+.2f}]"

@@ -41,10 +41,12 @@ def stream(
     output: Path | None,
     answer: Callable[..., Iterator[Answer]],
     form: Callable[[int, Answer], str],
+    cache: str | None = None,
 ) -> int:
     """Write the answer to each line.
 
     Args:
+        cache: of compiled models, see `Runtime`.
         answer: called with the artifact, opened, with `stream_lines.Lines`, and with how to batch
             them, as keywords.
         form: the line to write for an answer and its number, counted from 1.
@@ -63,6 +65,7 @@ def stream(
         device=engine.choose_device(request.device, [precision]),
         threads=request.threads,
         verify=request.verify,
+        cache=cache,
     )
     limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
     counts = console.counts_lines(to_stdout=output is None)

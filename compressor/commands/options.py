@@ -51,6 +51,15 @@ MeasuredPrecision = Annotated[
     ),
 ]
 
+MeasuredEngines = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="Libraries to run artifacts in, as in onnxruntime,openvino; each computes in those of "
+        "--precision that it has.",
+    ),
+]
+
 
 @dataclass(frozen=True)
 class Command:

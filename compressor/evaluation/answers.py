@@ -17,14 +17,16 @@ def answers(
     num_beams: int | None,
     progress: Progress,
     precision: str | None = None,
+    engine: str = "onnxruntime",
 ) -> list[str]:
     """The answers to all rows in their order; files are not checked for damage.
 
     Args:
         precision: of the artifact's graphs; None takes its default.
+        engine: that computes.
     """
     task = TASKS[rows.task]
-    runtime = task.open(directory, device=device, precision=precision)
+    runtime = task.open(directory, device=device, precision=precision, engine=engine)
     texts: list[str] = []
     for start in range(0, len(rows.sources), _CHUNK_ROWS):
         part = slice(start, start + _CHUNK_ROWS)

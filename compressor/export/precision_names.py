@@ -8,13 +8,16 @@ from compressor.errors import UsageError, did_you_mean
 
 BASE = "fp32"  # what every other precision is made from and compared with
 PRECISIONS = (BASE, "fp16", "int8")
+COMPUTED = (*PRECISIONS, "bf16")  # also those that an engine computes in from float32 graphs
 BYTES_PER_WEIGHT = {"fp32": 4, "fp16": 2, "int8": 1}
 AUTO = "auto"
 # What `auto` exports: the precisions that a device computes faster than, or as, float32.
 ON_DEVICE = {"cpu": (BASE, "int8"), "cuda": (BASE, "fp16")}
 
 
-def split_precisions(values: str | Sequence[str]) -> list[str]:
+def split_precisions(
+    values: str | Sequence[str], known: Sequence[str] = (*PRECISIONS, AUTO)
+) -> list[str]:
     """Names from a comma list, or from several.
 
     Raises:
@@ -25,12 +28,11 @@ def split_precisions(values: str | Sequence[str]) -> list[str]:
     given = ",".join(names)
     if not names:
         raise UsageError(
-            f"--precision names none; use one of {', '.join((*PRECISIONS, AUTO))}",
+            f"--precision names none; use one of {', '.join(known)}",
             id="precision-missing",
         )
     for name in names:
-        if name not in (*PRECISIONS, AUTO):
-            known = (*PRECISIONS, AUTO)
+        if name not in known:
             raise UsageError(
                 f"--precision {given}: {name!r} is unknown; use one of {', '.join(known)}"
                 + did_you_mean(name, known),
@@ -82,7 +84,7 @@ def named_precisions(values: Sequence[str] | None) -> list[str] | None:
     """
     if not values:
         return None
-    names = split_precisions(values)
+    names = split_precisions(values, (*COMPUTED, AUTO))
     if names == [AUTO]:
         raise UsageError(
             "--precision auto is for `compress run` and `compress export`; name the precisions to "

@@ -9,20 +9,21 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import InputError
 from compressor.evaluation import compare
 from compressor.evaluation.answers import answers
+from compressor.export.engine_names import ALWAYS
 from compressor.model.configuration import read_configuration
 from compressor.model.pruning_record import PRUNING_RECORD, read_pruning_record
+from compressor.pipeline.engines import Build, builds_of, choose_device
 from compressor.pipeline.evaluate import measure
 from compressor.progress import SILENT, Progress
 from compressor.request.recipe import BenchRequest, EvaluateRequest
 from compressor.results import Comparison, Quality, Throughput
-from compressor.runtime.artifact import Artifact, read_artifact
+from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
 from compressor.runtime.consistency import read_unchanged
-from compressor.runtime.session import choose_device
-from compressor.storage.manifest import require_unchanged
-from compressor.tasks import TASKS, Rows
+from compressor.storage.manifest import GRAPHS_FILE, require_unchanged
+from compressor.tasks import TASKS, Rows, Task
 from compressor.throughput import Subject, benchmark
 
 
@@ -31,6 +32,7 @@ class Evaluated(BaseModel, frozen=True):
 
     directory: str
     precision: str
+    engine: str = ALWAYS
     quality: Quality
     comparisons: list[Comparison] = []
 
@@ -40,26 +42,38 @@ def evaluate_artifacts(
     request: EvaluateRequest,
     precisions: Sequence[str] | None = None,
     progress: Progress = SILENT,
+    engines: Sequence[str] = (ALWAYS,),
 ) -> list[Evaluated]:
     """Quality of every artifact on the same rows, each compared with the first.
 
     Args:
         precisions: run every artifact in each of them; None takes each artifact's default.
+        engines: run every artifact in each of them.
 
     Raises:
-        UsageError: a precision that an artifact was not exported in.
+        UsageError: a precision that an artifact was not exported in, or an engine that does not
+            run it.
         InputError: not an artifact, artifacts of different tasks, or malformed rows.
-        EnvironmentProblem: the device is not usable.
+        EnvironmentProblem: the device or an engine is not usable.
     """
-    rows, builds, device = _open(directories, request, precisions)
+    rows, builds, device = _open(directories, request, precisions, engines)
     settings = request.evaluation
-    keys = {f"{directory} ({precision})": (directory, precision) for directory, precision in builds}
+    several = len(engines) > 1
+    keys = {
+        f"{x.directory} ({x.engine}, {x.precision})"
+        if several
+        else f"{x.directory} ({x.precision})": x
+        for x in builds
+    }
     first, *others = keys
 
     def answer(name: str) -> list[str]:
-        directory, precision = keys[name]
+        build = keys[name]
         progress.message(f"evaluating {name} on {rows.count} rows …")
-        return answers(directory, rows, device, settings.num_beams, progress, precision)
+        return answers(
+            build.directory, rows, device, settings.num_beams, progress, build.precision,
+            build.engine,
+        )  # fmt: skip
 
     def compared(name: str, base: str, outputs: Mapping[str, list[str]]) -> list[Comparison]:
         return compare(
@@ -70,8 +84,9 @@ def evaluate_artifacts(
     measured = measure(rows, {first: []} | {name: [first] for name in others}, answer, compared)
     return [
         Evaluated(
-            directory=str(keys[name][0]),
-            precision=keys[name][1],
+            directory=str(keys[name].directory),
+            precision=keys[name].precision,
+            engine=keys[name].engine,
             quality=found.quality,
             comparisons=found.comparisons.get(first, []),
         )
@@ -85,6 +100,7 @@ def bench_artifacts(
     precisions: Sequence[str] | None = None,
     progress: Progress = SILENT,
     memory: bool = True,
+    engines: Sequence[str] = (ALWAYS,),
 ) -> Throughput:
     """Interleaved throughput of artifacts, speed-ups against the first.
 
@@ -92,25 +108,26 @@ def bench_artifacts(
         precisions: time every artifact in each of them; None takes the artifacts' default, which
             must be the same.
         memory: measure peak memory, too.
+        engines: time every artifact in each of them.
 
     Raises:
-        InputError: not an artifact, artifacts of different tasks, or malformed rows.
-        EnvironmentProblem: the device is not usable.
+        UsageError, InputError: as `evaluate_artifacts`.
+        EnvironmentProblem: the device or an engine is not usable.
     """
-    rows, _, device = _open(directories, request, precisions)
+    rows, builds, device = _open(directories, request, precisions, engines)
     subjects, config = _subjects(directories)
-    if precisions is not None:
-        subjects = [
-            replace(
-                subject,
-                name=subject.name if len(precisions) == 1 else f"{subject.name}-{precision}",
-                precision=precision,
-            )
-            for subject in subjects
-            for precision in precisions
-        ]
+    by_directory = dict(zip(directories, subjects, strict=True))
+
+    def timed(build: Build) -> Subject:
+        subject = by_directory[build.directory]
+        parts = [subject.name]
+        parts += [build.engine] * (len(engines) > 1)
+        parts += [build.precision] * (precisions is not None and len(precisions) > 1)
+        precision = None if precisions is None else build.precision
+        return replace(subject, name="-".join(parts), precision=precision, engine=build.engine)
+
     return benchmark(
-        subjects, rows=rows, config=config, device=device, memory=memory,
+        [timed(build) for build in builds], rows=rows, config=config, device=device, memory=memory,
         progress=progress.message, **request.throughput.settings(),
     )  # fmt: skip
 
@@ -119,10 +136,12 @@ def _open(
     directories: Sequence[Path],
     request: EvaluateRequest | BenchRequest,
     precisions: Sequence[str] | None,
-) -> tuple[Rows, list[tuple[Path, str]], str]:
-    """The rows, what to measure (artifact and precision), and the device."""
+    engines: Sequence[str],
+) -> tuple[Rows, list[Build], str]:
+    """The rows, what to measure, and the device."""
     if request.verify:
-        _verify(directories, precisions)
+        for directory in directories:
+            require_unchanged(directory, [f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"], warn=False)
     artifacts = [read_artifact(directory) for directory in directories]
     first = artifacts[0]
     for artifact, directory in zip(artifacts, directories, strict=True):
@@ -131,42 +150,28 @@ def _open(
                 f"{directory} cannot be compared with {directories[0]}: task or labels differ",
                 id="artifacts-not-comparable",
             )
+    task = TASKS[first.task]
+    builds = [
+        build
+        for directory, artifact in zip(directories, artifacts, strict=True)
+        for build in builds_of(directory, artifact, engines, precisions)
+    ]
+    if request.verify:
+        _verify(builds, task)
     data = request.data
-    rows = TASKS[first.task].read_rows(
+    rows = task.read_rows(
         data.test, labels=first.labels, minimum=2, limit=data.test_rows, **data.columns()
     )
-    builds = _builds(directories, artifacts, precisions)
-    return rows, builds, choose_device(request.device, [precision for _, precision in builds])
+    return rows, builds, choose_device(builds, task, request.device)
 
 
-def _verify(directories: Sequence[Path], precisions: Sequence[str] | None) -> None:
+def _verify(builds: Sequence[Build], task: Task) -> None:
     """Check what will be opened against the manifests."""
-    for directory in directories:
-        read_unchanged(directory, precisions)
+    for build in builds:
+        read_unchanged(build.directory, [build.precision], task.engine(build.engine))
         settings = (PRUNING_RECORD, "config.json")  # for limits of speed
-        there = [name for name in settings if (directory / name).exists()]
-        require_unchanged(directory, there, warn=False)
-
-
-def _builds(
-    directories: Sequence[Path], artifacts: Sequence[Artifact], precisions: Sequence[str] | None
-) -> list[tuple[Path, str]]:
-    """What to measure: every artifact in every precision, or in its default.
-
-    Raises:
-        UsageError: an artifact lacks one of them.
-    """
-    builds = []
-    for directory, artifact in zip(directories, artifacts, strict=True):
-        for precision in precisions or [artifact.default_precision]:
-            if precision not in artifact.precisions:
-                raise UsageError(
-                    f"{directory} has no precision {precision!r}, only "
-                    f"{', '.join(sorted(artifact.precisions))}; choose one of those, or export it",
-                    id="precision-not-in-artifact",
-                )
-            builds.append((directory, precision))
-    return builds
+        there = [name for name in settings if (build.directory / name).exists()]
+        require_unchanged(build.directory, there, warn=False)
 
 
 def _subjects(directories: Sequence[Path]) -> tuple[list[Subject], dict[str, Any] | None]:

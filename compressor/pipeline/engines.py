@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from compressor.errors import UsageError
 from compressor.export.engine_names import ALWAYS
-from compressor.tasks import Task
+from compressor.runtime.artifact import Artifact
+from compressor.tasks import TASKS, Task
 
 
 def require_engines(names: Sequence[str], task: Task, device: str = "cpu") -> None:
@@ -20,3 +24,69 @@ def require_engines(names: Sequence[str], task: Task, device: str = "cpu") -> No
         if name != ALWAYS:
             engine.library()
             engine.choose_device(device)
+
+
+@dataclass(frozen=True)
+class Build:
+    """An artifact in one precision of one engine."""
+
+    directory: Path
+    engine: str
+    precision: str
+
+
+def builds_of(
+    directory: Path, artifact: Artifact, engines: Sequence[str], precisions: Sequence[str] | None
+) -> list[Build]:
+    """What to measure of an artifact.
+
+    Args:
+        precisions: each engine computes in those of them that it has; None: in its default one.
+
+    Raises:
+        UsageError: an engine does not run the artifact, or has none of the precisions; or no engine
+            has one of them.
+        EnvironmentProblem: a package is missing or too old.
+    """
+    task = TASKS[artifact.task]
+    builds = []
+    for name in engines:
+        engine = task.engine(name)
+        if precisions is None:
+            engine.files(directory, artifact, chosen := engine.default_precision(artifact))
+            builds.append(Build(directory, name, chosen))
+            continue
+        there = engine.precisions(directory, artifact)
+        own = [precision for precision in precisions if precision in there]
+        if not own:
+            raise _lacking(directory, f"{precisions[0]!r} in the engine {name}", there)
+        for precision in own:
+            engine.files(directory, artifact, precision)
+            builds.append(Build(directory, name, precision))
+    for precision in precisions or ():
+        if precision not in {build.precision for build in builds}:
+            known = (task.engine(name).precisions(directory, artifact) for name in engines)
+            raise _lacking(directory, repr(precision), sorted(set().union(*known)))
+    return builds
+
+
+def _lacking(directory: Path, precision: str, there: Sequence[str]) -> UsageError:
+    return UsageError(
+        f"{directory} has no precision {precision}, only {', '.join(there)}; choose one of those, "
+        "or export it",
+        id="precision-not-in-artifact",
+    )
+
+
+def choose_device(builds: Sequence[Build], task: Task, device: str) -> str:
+    """The one device that all builds run on; `auto` is the CPU if an engine runs nowhere else.
+
+    Raises:
+        UsageError: an engine does not run on the device that was named.
+        EnvironmentProblem: the device is not usable.
+    """
+    wanted = {
+        build.engine: [x.precision for x in builds if x.engine == build.engine] for build in builds
+    }
+    found = {task.engine(name).choose_device(device, names) for name, names in wanted.items()}
+    return found.pop() if len(found) == 1 else "cpu"

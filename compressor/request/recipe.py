@@ -222,6 +222,9 @@ class ClassifyRequest(StreamRequest):
         help="The N most probable labels: label, probability, label, ...",
     )
     probabilities: bool = option(False, help="All labels in the model's order, as by --top-k.")
+    cache: str | None = option(
+        None, help="Directory outside of the artifact where openvino keeps compiled models."
+    )
 
 
 def build_recipe(flags: Mapping[str, Any], file: Path | None = None) -> Recipe:

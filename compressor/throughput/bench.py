@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from compressor.export.engine_names import ALWAYS
 from compressor.results import Throughput
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.tasks import TASKS, Task
@@ -74,7 +75,8 @@ def benchmark(
     options: dict[str, Any] = {"device": device, "threads": threads or cores()}
 
     def opened(subject: Subject) -> Runtime:
-        return task.open(subject.directory, precision=subject.precision or precision, **options)
+        named = subject.precision or precision
+        return task.open(subject.directory, precision=named, engine=subject.engine, **options)
 
     # The workloads are made with a runtime of their own: one that has run before is slower than a
     # fresh one, because its memory arena has grown, and the reference would be at a disadvantage.
@@ -97,7 +99,7 @@ def benchmark(
                 largest = max(load.batches, key=lambda batch: batch["input_ids"].size)
                 use = measure_memory(
                     subject.directory, task.runtime, [largest], timed.options,
-                    precision=precisions[subject.name], **options,
+                    precision=precisions[subject.name], engine=subject.engine, **options,
                 )  # fmt: skip
                 peaks[subject.name, load.batch_size] = use.peak_mib(device)
     runs = {name: partial(runtime.compute, **timed.options) for name, runtime in runtimes.items()}
@@ -114,7 +116,13 @@ def benchmark(
         threads=options["threads"],
         lengths=_describe(lengths) + timed.description,
         rows=[
-            row.model_copy(update={"provider": provider, "precision": precisions[row.variant]})
+            row.model_copy(
+                update={
+                    "provider": runtimes[row.variant].provider,
+                    "precision": precisions[row.variant],
+                    "engine": runtimes[row.variant].engine,
+                }
+            )
             for row in timings
         ],
     )
@@ -132,7 +140,9 @@ def _limits(
     precisions: Mapping[str, str],
     machine: Callable[[str], Machine],
 ) -> dict[Key, Limit]:
-    """Theoretical limits of the models that run in the reference's precision.
+    """Theoretical limits of the models that run in the reference's precision, in onnxruntime.
+
+    The machine is measured with that alone.
 
     Between precisions there is none: their kernels reach different shares of their peak rates, so
     the ratio of the peaks is no bound. Nor is there one in int8, where quantizing activations is
@@ -143,7 +153,9 @@ def _limits(
     """
     dense, *others = subjects
     precision = precisions[dense.name]
-    alike = [subject for subject in others if precisions[subject.name] == precision]
+    alike = [x for x in others if precisions[x.name] == precision and x.engine == ALWAYS]
+    if dense.engine != ALWAYS:
+        return {}
     if not alike or precision == "int8":
         return {}
     rates = machine(precision)

@@ -48,6 +48,7 @@ def measure_memory(
     device: str = "cpu",
     precision: str | None = None,
     threads: int | None = None,
+    engine: str = "onnxruntime",
 ) -> MemoryUse:
     """Load an artifact in a fresh process, run each batch once, and report what that took.
 
@@ -56,7 +57,7 @@ def measure_memory(
         runtime: what runs it, as `Task.runtime`.
         batches: padded batches as the runtime takes them.
         options: of `Runtime.compute`.
-        device, precision, threads: as for the runtime.
+        device, precision, threads, engine: as for the runtime.
 
     Raises:
         EnvironmentProblem: the process failed; the message ends with the process's own.
@@ -69,7 +70,12 @@ def measure_memory(
             "runtime": runtime,
             "batches": [str(Path(folder) / f"{number}.npz") for number in range(len(batches))],
             "run": dict(options or {}),
-            "open": {"device": device, "precision": precision, "threads": threads},
+            "open": {
+                "device": device,
+                "precision": precision,
+                "threads": threads,
+                "engine": engine,
+            },
         }
         path = Path(folder) / "request.json"
         path.write_text(json.dumps(request), encoding="utf-8")

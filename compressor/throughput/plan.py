@@ -23,12 +23,14 @@ class Subject:
     Args:
         counts: sublayer name -> units it has; its theoretical limit follows from them.
         precision: of its graphs; None means that of the whole measurement.
+        engine: that computes.
     """
 
     name: str
     directory: Path
     counts: Mapping[str, int]
     precision: str | None = None
+    engine: str = "onnxruntime"
 
 
 def check_request(subjects: Sequence[Subject], task: Task, target: int | None) -> None:
@@ -82,17 +84,18 @@ def precisions_of(runtimes: Mapping[str, Runtime], unnamed: Sequence[Subject]) -
     """The precision of each model.
 
     Raises:
-        EnvironmentProblem: the providers differ, or the default precisions of `unnamed`, the models
-            for which no precision was asked.
+        EnvironmentProblem: in one engine the providers differ, or the default precisions of
+            `unnamed`, the models for which no precision was asked.
     """
     precisions = {name: runtime.precision for name, runtime in runtimes.items()}
-    defaults = {precisions[subject.name] for subject in unnamed}
-    providers = {runtime.provider for runtime in runtimes.values()}
-    if len(defaults) > 1 or len(providers) > 1:
-        raise EnvironmentProblem(
-            f"the models differ in precision ({', '.join(sorted(defaults))}) or provider "
-            f"({', '.join(sorted(providers))}), so their speeds cannot be compared; "
-            "export them alike and name the precision",
-            id="precisions-or-providers-differ",
-        )
+    for engine in {runtime.engine for runtime in runtimes.values()}:
+        defaults = {precisions[x.name] for x in unnamed if x.engine == engine}
+        providers = {x.provider for x in runtimes.values() if x.engine == engine}
+        if len(defaults) > 1 or len(providers) > 1:
+            raise EnvironmentProblem(
+                f"the models differ in precision ({', '.join(sorted(defaults))}) or provider "
+                f"({', '.join(sorted(providers))}), so their speeds cannot be compared; "
+                "export them alike and name the precision",
+                id="precisions-or-providers-differ",
+            )
     return precisions

@@ -12,25 +12,27 @@ import pytest
 
 from tests.helpers import runtime_artifacts
 
+ENGINES = ("onnxruntime", "openvino")
 SERVE = """
 import sys
 from compressor.runtime import Classifier
-print(Classifier(sys.argv[1], verify=False).classify(["some text"]))
+print(Classifier(sys.argv[1], verify=False, engine=sys.argv[2]).classify(["some text"]))
 """
 
 
-def serve(home: Path, before: tuple[str, ...] = (), **environment: str) -> str:
+def serve(home: Path, engine: str, before: tuple[str, ...] = ()) -> str:
     artifact = runtime_artifacts.classifier("bert").directory
-    command = [*before, sys.executable, "-c", SERVE, str(artifact)]
+    command = [*before, sys.executable, "-c", SERVE, str(artifact), engine]
     variables = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"}
-    variables |= {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), **environment}
+    variables |= {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
     found = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr
     return found.stdout
 
 
-def test_nothing_is_written_to_the_home_directory(tmp_path):
-    assert serve(tmp_path)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nothing_is_written_to_the_home_directory(tmp_path, engine):
+    assert serve(tmp_path, engine)
     assert list(tmp_path.rglob("*")) == []
 
 
@@ -49,6 +51,7 @@ def test_a_users_own_setting_stays(monkeypatch, given, expected):
     or subprocess.run(["unshare", "--net", "true"], capture_output=True).returncode != 0,
     reason="no network namespace can be made here",
 )
-def test_nothing_is_missed_without_a_network(tmp_path):
-    without = serve(tmp_path, ("unshare", "--net"))
-    assert without == serve(tmp_path)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_nothing_is_missed_without_a_network(tmp_path, engine):
+    without = serve(tmp_path, engine, ("unshare", "--net"))
+    assert without == serve(tmp_path, engine)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from compressor.export.ctranslate2 import write_translator
 from compressor.export.task_graphs import Network
 from compressor.export.tokenizer import write_tokenizer
 from compressor.model.checkpoint import open_checkpoint
@@ -40,19 +41,27 @@ def export(
     mask_of: Callable[[list[Sublayer]], Mask],
     directory: Path,
     change: Callable[[Any], None] = lambda model: None,
+    *,
+    engine: str | None = None,
+    tokens: list[int] | None = None,
 ) -> Exported:
     """Prune and export a checkpoint without the program's own checks.
 
     Args:
         change: applied to the pruned model before it is exported.
+        engine: `ctranslate2` for what that needs, too.
+        tokens: that a decoder scores; None: all.
     """
     opened = open_checkpoint(str(checkpoint))
     mask = mask_of(opened.layers)
     model = prune(opened.model, opened.layers, mask)
     change(model)
     graphs = directory / "onnx"
-    TASKS[opened.task].graphs.export(Network(opened, model, mask), graphs)
+    network = Network(opened, model, mask, tokens)
+    TASKS[opened.task].graphs.export(network, graphs)
     write_tokenizer(opened.tokenizer, graphs / "tokenizer.json")
+    if engine is not None:
+        write_translator(network, directory / engine, "fp32")
     write_hashes(directory)
     return Exported(directory, model, opened.tokenizer)
 

@@ -190,12 +190,13 @@ class Engine(ABC):
     def precision(
         cls, directory: Path, artifact: Artifact, name: str | None, device: str = "cpu"
     ) -> str:
-        """The precision to run; None stands for the default one.
+        """The precision to run on a device; None stands for the default one.
 
         Raises:
-            UsageError: it does not compute in that precision here, or not this artifact.
+            UsageError: it does not compute in that precision here, or not on the device.
             EnvironmentProblem: as `library`.
         """
+        cls.choose_device(device)
         chosen = name or cls.default_precision(artifact)
         there = cls.precisions(directory, artifact)
         if chosen not in there:
