@@ -15,7 +15,7 @@ import torch
 
 from compressor.commands import invoke
 from compressor.errors import EnvironmentProblem, InputError, UsageError
-from compressor.runtime import Classifier, Translator
+from compressor.runtime import Classifier
 from compressor.runtime.engines import ENGINES, engine_class, engine_for
 from compressor.runtime.engines.openvino import OpenVino
 from tests.helpers import runtime_artifacts, toy
@@ -156,12 +156,6 @@ def test_where_compiled_models_cannot_be_kept(bert: Path, tmp_path: Path) -> Non
 def test_what_an_engine_cannot_do_is_told(bert: Path, options: dict, id: str) -> None:
     with raises(UsageError, id):
         Classifier(bert, **options)
-
-
-def test_openvino_runs_no_translators() -> None:
-    with raises(UsageError, "engine-not-for-task") as caught:
-        Translator(runtime_artifacts.translator().directory, engine="openvino")
-    assert "onnxruntime or ctranslate2" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -36,6 +36,7 @@ class CTranslate2(Engine):
 
     @classmethod
     def precisions(cls, directory: Path, artifact: Artifact) -> list[str]:
+        cls.files(directory, artifact, BASE)
         can = cls.library().get_supported_compute_types("cpu")
         return [name for name, kind in _COMPUTED.items() if kind in can]
 

@@ -1,0 +1,248 @@
+"""`Translator` with CTranslate2: PyTorch's tokens, forced lengths, checked files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+
+from compressor.commands import invoke
+from compressor.errors import InputError, UsageError
+from compressor.export.vocabulary import output_tokens, restricted
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.sublayers import Mask
+from compressor.runtime import Translator, collate
+from tests.helpers import toy
+from tests.helpers.errors import raises
+from tests.helpers.runtime_artifacts import (
+    Exported,
+    export,
+    new_directory,
+    vary,
+    write_hashes,
+)
+from tests.helpers.tiny import nothing_left_mask, uneven_mask
+
+pytestmark = pytest.mark.slow
+MADE = {
+    # The decoder scores some of the tokens alone.
+    "pieces": (lambda path: toy.marian_with_pieces(path, own_target=True), uneven_mask),
+    "bart": (lambda path: toy.translator(path, "bart"), uneven_mask),
+    "nothing left": (toy.translator, nothing_left_mask),
+}
+
+
+@cache
+def made(name: str) -> Exported:
+    make, mask = MADE[name]
+    directory = new_directory()
+    dense = make(directory / "dense")
+    tokens = output_tokens(open_checkpoint(str(dense)))
+    assert (tokens is not None) == (name == "pieces")
+    return export(dense, mask, directory / "out", vary, engine="ctranslate2", tokens=tokens)
+
+
+@pytest.fixture(scope="module", params=MADE)
+def exported(request: pytest.FixtureRequest) -> Exported:
+    return made(request.param)
+
+
+@pytest.fixture(scope="module")
+def bart() -> Exported:
+    return made("bart")
+
+
+@torch.no_grad()
+def generated(exported: Exported, texts: list[str], **options) -> list[list[int]]:
+    """Ids from `generate` on the whole batch, without the start token and what pads the row."""
+    model, tokenizer = exported.model, exported.tokenizer
+    batch = tokenizer(texts, return_tensors="pt", padding=True)
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    ids = Translator(exported.directory, threads=1).tokens.ids.tolist()
+    with restricted(model, ids):
+        rows = model.generate(**inputs, do_sample=False, **options)[:, 1:].tolist()
+    end = model.generation_config.eos_token_id
+    return [row[: row.index(end) + 1] if end in row else row for row in rows]
+
+
+def opened(exported: Exported, **options) -> Translator:
+    return Translator(exported.directory, threads=1, engine="ctranslate2", **options)
+
+
+def batch_of(translator: Translator, texts: list[str]):
+    artifact = translator.artifact
+    return collate(translator.encode(texts), artifact.pad_token_id, artifact.inputs)
+
+
+@pytest.mark.parametrize("limit", [None, 1, 2, 5])
+def test_greedy_tokens_are_pytorchs(exported: Exported, limit: int | None) -> None:
+    texts, translator = toy.sentences(25), opened(exported)
+    options = {} if limit is None else {"max_new_tokens": limit}
+    wanted = generated(exported, texts, num_beams=1, **options)
+    assert translator.generate(batch_of(translator, texts), num_beams=1, **options) == wanted
+    assert (translator.engine, translator.precision) == ("ctranslate2", "fp32")
+    if limit is None and any(translator.artifact.cross_heads):
+        assert len({len(row) for row in wanted}) > 1, "the test needs outputs of several lengths"
+
+
+def test_beams_stop_as_with_early_stopping(bart: Exported) -> None:
+    texts, translator = toy.sentences(30, seed=7), opened(bart)
+    for beams in (2, 4):
+        wanted = generated(bart, texts, num_beams=beams, early_stopping=True)
+        assert translator.generate(batch_of(translator, texts), num_beams=beams) == wanted
+
+
+def test_settings_of_the_artifact_are_followed(bart: Exported, tmp_path: Path) -> None:
+    data = json.loads((bart.directory / "onnx" / "graphs.json").read_text(encoding="utf-8"))
+    options = {
+        "min_length": 4,
+        "no_repeat_ngram_size": 2,
+        "max_length": 7,
+        "forced_bos_token_id": 9,
+        "forced_eos_token_id": 2,
+    }
+    data["generation"].update(options)
+    shutil.copytree(bart.directory, tmp_path, dirs_exist_ok=True)
+    (tmp_path / "onnx" / "graphs.json").write_text(json.dumps(data), encoding="utf-8")
+    texts = toy.sentences(20, seed=2)
+    translator = Translator(tmp_path, threads=1, verify=False, engine="ctranslate2")
+    wanted = generated(bart, texts, num_beams=1, **options)
+    assert translator.generate(batch_of(translator, texts), num_beams=1) == wanted
+    assert any(len(row) == 6 for row in wanted), "the test needs a row up to the limit"
+    assert {row[0] for row in wanted} == {9}
+
+
+def test_every_row_has_the_forced_length(exported: Exported) -> None:
+    translator = opened(exported)
+    batch = batch_of(translator, toy.sentences(15, seed=3))
+    for length in (1, 4, 23):
+        assert {len(row) for row in translator.generate(batch, forced_length=length)} == {length}
+
+
+def test_texts_are_treated_as_with_onnxruntime(bart: Exported) -> None:
+    texts = [*toy.sentences(12, seed=4), "", " \t", "w5 " * 70]
+    ours, other = opened(bart), Translator(bart.directory, threads=1)
+    with pytest.warns(UserWarning, match="1 of 13 texts were cut"):
+        found = ours.translate(texts, batch_tokens=40)
+    with pytest.warns(UserWarning, match="1 of 13 texts were cut"):
+        assert other.translate(texts) == found
+    with pytest.warns(UserWarning, match="1 of 15 texts were cut"):
+        streamed = list(ours.translate_stream(iter(texts), chunk_rows=4))
+    assert streamed == found
+    assert ours.translate([]) == []
+
+
+def test_int8_is_computed_where_it_is_asked_for(bart: Exported) -> None:
+    texts = toy.sentences(40, seed=5)
+    plain, rounded = opened(bart), opened(bart, precision="int8")
+    found = [x.translate(texts) for x in (plain, rounded)]
+    same = sum(a == b for a, b in zip(*found, strict=True))
+    assert 0.2 * len(texts) < same < len(texts)
+    assert rounded.precision == "int8"
+
+
+def test_what_it_cannot_do_is_told(bart: Exported, tmp_path: Path) -> None:
+    for options, id in (
+        ({"precision": "fp16"}, "precision-not-of-engine"),
+        ({"device": "cuda"}, "device-not-of-engine"),
+        ({"cache": tmp_path}, "option-without-use"),
+    ):
+        with raises(UsageError, id):
+            opened(bart, **options)
+    with raises(UsageError, "engine-not-for-task") as caught:
+        Translator(bart.directory, engine="openvino")
+    assert "onnxruntime or ctranslate2" in str(caught.value)
+    translator = opened(bart)
+    with raises(UsageError, "engine-without-steps"):
+        translator.start(batch_of(translator, ["w5"]))
+
+
+def test_its_files_are_checked(bart: Exported, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(bart.directory, out)
+    path = out / "ctranslate2" / "shared_vocabulary.json"
+    names = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(names[:-1]), encoding="utf-8")
+    with raises(InputError, "file-changed"):
+        Translator(out, engine="ctranslate2")
+    Translator(out, threads=1)  # which does not open it
+    with raises(InputError, "graphs-disagree"):
+        Translator(out, engine="ctranslate2", verify=False)
+    for name in ("shared_vocabulary.json", "model.bin"):
+        (out / "ctranslate2" / name).write_bytes(b"no such file")
+        with raises(InputError, "ctranslate2-model-invalid"):
+            Translator(out, engine="ctranslate2", verify=False)
+    shutil.rmtree(out / "ctranslate2")
+    for verify in (True, False):
+        with raises(UsageError, "engine-not-in-artifact"):
+            Translator(out, engine="ctranslate2", verify=verify)
+
+
+def test_the_commands_write_verify_and_compare(tmp_path: Path, capsys) -> None:
+    """From a pruned checkpoint to translations, quality and speed in both engines."""
+    dense = toy.first_layers(toy.translator(tmp_path / "whole"), tmp_path / "dense")
+    pruned = toy.pruned(dense, tmp_path / "pruned")
+    texts, rows = tmp_path / "texts.txt", toy.pairs_file(tmp_path / "rows.tsv")
+    engines = ["--engines", "onnxruntime,ctranslate2"]
+    assert invoke(["export", "-m", str(pruned), "-o", str(pruned), *engines]) == 0
+    assert "CTranslate2 translates as PyTorch" in capsys.readouterr().out
+    assert invoke(["verify", str(pruned)]) == 0
+    found = capsys.readouterr().out
+    assert "CTranslate2 translates as PyTorch" in found
+    assert "not listed" not in found
+    texts.write_text("\n".join(toy.sentences(9)), encoding="utf-8")
+    translate = ["translate", str(pruned), str(texts), "--threads", "1"]
+    assert invoke(translate) == 0
+    wanted = capsys.readouterr().out
+    assert invoke([*translate, "--engine", "ctranslate2"]) == 0
+    assert capsys.readouterr().out == wanted
+    both = ["--test", str(rows), "--engine", "onnxruntime,ctranslate2"]
+    assert invoke(["evaluate", str(pruned), *both, "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["artifacts"]
+    assert (first["engine"], second["engine"]) == ("onnxruntime", "ctranslate2")
+    assert first["quality"] == second["quality"]
+    assert {x["difference"] for x in second["comparisons"]} == {0}
+    timed = ["bench", str(pruned), *both, "-b", "1,4", "--bench-seconds", "0.1", "--json"]
+    assert invoke(timed) == 0
+    timings = json.loads(capsys.readouterr().out)["rows"]
+    assert [(x["engine"], x["batch_size"]) for x in timings] == [
+        (name, size) for name in ("onnxruntime", "ctranslate2") for size in (1, 4)
+    ]
+    assert {x["provider"] for x in timings} == {"CPUExecutionProvider", "CTranslate2 CPU"}
+
+
+def test_the_model_of_another_checkpoint_fails_verification(tmp_path: Path, capsys) -> None:
+    engines = ["--engines", "onnxruntime,ctranslate2"]
+    dense = toy.first_layers(toy.translator(tmp_path / "whole"), tmp_path / "dense")
+    outputs = []
+    for number, mask in enumerate((nothing_left_mask, Mask.full)):
+        outputs.append(toy.pruned(dense, tmp_path / f"pruned{number}", mask))
+        command = ["export", "-m", str(outputs[-1]), "-o", str(outputs[-1]), *engines]
+        assert invoke(command) == 0
+    right, wrong = (output / "ctranslate2" / "model.bin" for output in outputs)
+    shutil.copy(wrong, right)
+    assert invoke(["verify", str(outputs[0])]) == 4
+    write_hashes(outputs[0])
+    assert invoke(["verify", str(outputs[0])]) == 5
+    assert "CTranslate2 translator differs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--engines", "ctranslate2"], "--engines onnxruntime,ctranslate2"),
+        (["--engines", "onnxruntime,openvino"], "runs no translators"),
+        (["--engines", "onnxruntime,onnxruntime"], "named twice"),
+        (["--engines", "onnxruntime,ctranslate"], "did you mean 'ctranslate2'"),
+        (["--engines", "onnxruntime,ctranslate2", "--layout", "ctranslate2"], "--layout"),
+    ],
+)
+def test_engines_that_cannot_be_exported_for(tmp_path: Path, capsys, options, said) -> None:
+    dense = toy.translator(tmp_path / "dense")
+    assert invoke(["export", "-m", str(dense), "-o", str(tmp_path / "out"), *options]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
