@@ -165,7 +165,8 @@ class Variant(ResultModel):
     onnx_bytes: Count
     output_tokens: Count | None = None  # how many a translator's decoder scores
     precision: str
-    base: str = ""  # name of the float32 model that this is another precision of
+    engine: str = "onnxruntime"  # that ran it
+    base: str = ""  # name of the float32 model that this is another precision, or engine, of
     default: bool = True  # whether the runtime takes this precision where none is named
     selection: str = ""  # how the units were found, in words, where scores alone do not tell
     scoring: Ranking | None = None  # where it is not the report's
@@ -236,6 +237,13 @@ class Timing(ResultModel):
     provider: str | None = None  # what ran it; None where only the whole measurement tells
     precision: str | None = None
     engine: str | None = None
+    # Where several engines were timed: over the dense model in the same engine (float32 where that
+    # was timed), and over `fastest`, the fastest dense build of any engine at this batch size.
+    engine_speedup: Amount | None = None
+    engine_speedup_interval: Interval | None = None
+    fastest: str | None = None
+    fastest_speedup: Amount | None = None
+    fastest_speedup_interval: Interval | None = None
 
     @model_validator(mode="after")
     def _speedup_agrees(self, info: ValidationInfo) -> Timing:

@@ -104,6 +104,9 @@ def bench_artifacts(
 ) -> Throughput:
     """Interleaved throughput of artifacts, speed-ups against the first.
 
+    With several engines the first artifact is also taken for the dense model that every build is
+    compared with, in its own engine and in the fastest.
+
     Args:
         precisions: time every artifact in each of them; None takes the artifacts' default, which
             must be the same.
@@ -124,7 +127,13 @@ def bench_artifacts(
         parts += [build.engine] * (len(engines) > 1)
         parts += [build.precision] * (precisions is not None and len(precisions) > 1)
         precision = None if precisions is None else build.precision
-        return replace(subject, name="-".join(parts), precision=precision, engine=build.engine)
+        return replace(
+            subject,
+            name="-".join(parts),
+            precision=precision,
+            engine=build.engine,
+            dense=build.directory == directories[0],
+        )
 
     return benchmark(
         [timed(build) for build in builds], rows=rows, config=config, device=device, memory=memory,

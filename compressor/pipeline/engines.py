@@ -8,7 +8,9 @@ from pathlib import Path
 
 from compressor.errors import UsageError
 from compressor.export.engine_names import ALWAYS
-from compressor.runtime.artifact import Artifact
+from compressor.export.precision_names import BASE
+from compressor.results import Variant
+from compressor.runtime.artifact import Artifact, read_artifact
 from compressor.tasks import TASKS, Task
 
 
@@ -76,6 +78,32 @@ def _lacking(directory: Path, precision: str, there: Sequence[str]) -> UsageErro
         "or export it",
         id="precision-not-in-artifact",
     )
+
+
+def engine_builds(model: Variant, engines: Sequence[str]) -> list[Variant]:
+    """A model in every other engine that a run measures, in all precisions it computes in here.
+
+    Args:
+        model: an exported float32 model.
+    """
+    directory = Path(model.directory)
+    artifact = read_artifact(directory)
+    return [
+        model.model_copy(
+            update={
+                "name": "-".join([model.name, name, *([precision] * (precision != BASE))]),
+                "precision": precision,
+                "engine": name,
+                "base": model.name,
+                "default": False,
+                "scoring": None,
+                "checks": [],
+            }
+        )
+        for name in engines
+        if name != ALWAYS
+        for precision in TASKS[artifact.task].engine(name).precisions(directory, artifact)
+    ]
 
 
 def choose_device(builds: Sequence[Build], task: Task, device: str) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 
 from compressor.evaluation import compare, score_answers
 from compressor.evaluation.answers import answers
-from compressor.export.precision_names import ON_DEVICE
+from compressor.export.engine_names import ALWAYS
+from compressor.export.precision_names import BASE, ON_DEVICE
 from compressor.pipeline.stages import DENSE, stage
 from compressor.report import facts
 from compressor.request.sections import Benchmark
@@ -127,7 +128,7 @@ def answer_search_rows(
 def _answer(workspace: Workspace, model: Variant, rows: Rows, answering: Answering) -> list[str]:
     return answers(
         Path(model.directory), rows, answering.device, answering.num_beams, workspace.progress,
-        model.precision,
+        model.precision, model.engine,
     )  # fmt: skip
 
 
@@ -163,7 +164,10 @@ def benchmark(
         config: of the dense model.
     """
     return time_models(
-        [Subject(m.name, Path(m.directory), m.counts, m.precision) for m in models],
+        [
+            Subject(m.name, Path(m.directory), m.counts, m.precision, m.engine, m.family == DENSE)
+            for m in models
+        ],
         config=config,
         rows=rows,
         device=device,
@@ -175,16 +179,21 @@ def benchmark(
 def choose_defaults(builds: Sequence[Variant], throughput: Throughput | None) -> list[Variant]:
     """The models, each marked whether its artifact runs it where no precision is named."""
     chosen = {
-        base.name: choose_default([b for b in builds if b.family == base.name], throughput)
+        base.name: choose_default(in_graphs(builds, base.name), throughput)
         for base in builds
         if not base.base
     }
     return [
         build.model_copy(update={"default": build.precision == chosen[build.family]})
-        if build.family in chosen
+        if build.family in chosen and build.engine == ALWAYS
         else build
         for build in builds
     ]
+
+
+def in_graphs(builds: Sequence[Variant], name: str) -> list[Variant]:
+    """The builds of a model that onnxruntime runs, float32 first."""
+    return [build for build in builds if build.family == name and build.engine == ALWAYS]
 
 
 def within_tolerance(variant: Variant) -> bool:
@@ -217,8 +226,29 @@ def choose_default(builds: Sequence[Variant], throughput: Throughput | None) -> 
         if build.precision in ON_DEVICE[throughput.device]:
             sound += [build] if within_tolerance(build) and keeps_quality(build) else []
 
-    def speed(build: Variant) -> float:
-        rows = [row for row in throughput.rows if row.variant == build.name]
-        return sum(math.log(row.sentences_per_second) for row in rows) / max(len(rows), 1)
+    return max(sound, key=lambda build: speed(build, throughput)).precision
 
-    return max(sound, key=speed).precision
+
+def speed(build: Variant, throughput: Throughput) -> float:
+    """Logarithm of the geometric mean of sentences per second over all batch sizes."""
+    rows = [row for row in throughput.rows if row.variant == build.name]
+    return sum(math.log(row.sentences_per_second) for row in rows) / max(len(rows), 1)
+
+
+def fastest_engines(builds: Sequence[Variant], throughput: Throughput | None) -> dict[str, str]:
+    """Of each precision of one model, the engine that `engine="auto"` stands for.
+
+    The fastest by `speed` of those that lose no quality significantly against float32; onnxruntime
+    where nothing was timed.
+
+    Args:
+        builds: one model in its precisions and engines.
+    """
+    found: dict[str, Variant] = {}
+    for build in builds if throughput is not None else ():
+        assert throughput is not None
+        known = found.get(build.precision)
+        sound = build.precision == BASE or build.engine == ALWAYS or keeps_quality(build)
+        if sound and (known is None or speed(build, throughput) > speed(known, throughput)):
+            found[build.precision] = build
+    return {precision: build.engine for precision, build in found.items()}

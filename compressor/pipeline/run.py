@@ -26,7 +26,7 @@ from compressor.pipeline.build import (
     written_bytes,
 )
 from compressor.pipeline.choose import RunTrials, choose
-from compressor.pipeline.engines import require_engines
+from compressor.pipeline.engines import engine_builds, require_engines
 from compressor.pipeline.evaluate import Answering, benchmark, choose_defaults, evaluate
 from compressor.pipeline.inputs import (
     DataRows,
@@ -159,15 +159,15 @@ def _compress(
     tokens = target_tokens(workspace, checkpoint, plan.target_text)
     costs = unit_costs(checkpoint, TASKS[checkpoint.task], fitted.examples)
 
-    def precisions_of(model: Variant) -> list[Variant]:
+    def builds_of(model: Variant) -> list[Variant]:
         return [
             export_precision(workspace, model, name, checkpoint, fitted, probe, device)
             for name in inputs.precisions[1:]
-        ]
+        ] + engine_builds(model, plan.engines)
 
     directory = workspace.state / "dense"
     dense = export_dense(workspace, checkpoint, probe, costs, directory, plan.engines)
-    builds = precisions_of(dense)
+    builds = builds_of(dense)
     repair = with_translations(inputs.repair, workspace, dense)
     builder = Builder(workspace, repair, probe, tokens, costs, plan.engines)
     answering = Answering(device, plan.evaluation.num_beams)
@@ -179,7 +179,7 @@ def _compress(
         if choice.text:
             workspace.progress.message(f"  {choice.text}")
         pruned = build(workspace, artifact, choice, builder)
-        builds += [pruned, *precisions_of(pruned)]
+        builds += [pruned, *builds_of(pruned)]
         search = choice.search
 
     dense, builds = evaluate(

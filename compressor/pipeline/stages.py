@@ -54,7 +54,9 @@ class Stage:
 
 
 _PLAN = ("plan", "plan.name")
-_MODEL = (("plan", "model.family"), ("precision", "model.precision"))
+_MODEL = (
+    ("plan", "model.family"), ("precision", "model.precision"), ("engine", "model.engine"),
+)  # fmt: skip
 
 STAGES: dict[str, Stage] = {
     "started": Stage("reading inputs"),

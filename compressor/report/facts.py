@@ -118,9 +118,14 @@ def delivered(report: Report) -> list[Variant]:
 
 
 def builds(report: Report, variant: Variant) -> list[Variant]:
-    """All precisions of the model that `variant` is one precision of, float32 first."""
+    """The model that `variant` is a build of in all precisions and engines, float32 first."""
     name = variant.base or variant.name
     return [model for model in models(report) if name in (model.name, model.base)]
+
+
+def precisions(report: Report, variant: Variant) -> list[Variant]:
+    """As `builds`, of the graphs that onnxruntime runs."""
+    return [model for model in builds(report, variant) if model.engine == "onnxruntime"]
 
 
 def default_build(report: Report, variant: Variant) -> Variant:

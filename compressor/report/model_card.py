@@ -113,7 +113,7 @@ def _what(report: Report, variant: Variant) -> list[str]:
 def _loading(report: Report, variant: Variant) -> str:
     task = TASKS[report.task]
     module, _, runtime = task.runtime.partition(":")
-    builds = facts.builds(report, variant)
+    builds = facts.precisions(report, variant)
     precisions = ""
     if len(builds) > 1:
         names = phrases.join([f'`precision="{build.precision}"`' for build in builds])

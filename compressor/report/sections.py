@@ -56,7 +56,7 @@ def _all(report: Report, *, directories: bool) -> Iterator[Section]:
         "throughput",
         "Throughput",
         sentences.speed_sentences(report),
-        _some(tables.throughput(report), tables.shapes(report)),
+        _some(tables.throughput(report), tables.engines(report), tables.shapes(report)),
         plots=("throughput", "speedup"),
     )
     yield Section("size", "Size", tables=[unit_tables.size(report)])

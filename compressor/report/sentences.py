@@ -75,7 +75,7 @@ def precision_sentences(report: Report) -> list[str]:
     """The default precision of the artifacts that come in several."""
     chosen: dict[str, list[str]] = {}
     for variant in facts.pruned(report):
-        if len(facts.builds(report, variant)) > 1:
+        if len(facts.precisions(report, variant)) > 1:
             precision = facts.default_build(report, variant).precision
             chosen.setdefault(precision, []).append(variant.name)
     runs = [
@@ -90,7 +90,7 @@ def refusals(report: Report) -> list[str]:
     return [
         f"{build.name} {reason}, so it is not the default."
         for variant in facts.pruned(report)
-        for build in facts.builds(report, variant)
+        for build in facts.precisions(report, variant)
         if build.base and (reason := _refusal(build))
     ]
 

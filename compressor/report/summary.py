@@ -113,8 +113,13 @@ def _shorten(name: str, width: int = _NAME_WIDTH) -> str:
 
 
 def timing_table(throughput: Throughput) -> str:
-    """What `compress bench` shows: the conditions, then a line per model and batch size."""
+    """What `compress bench` shows: the conditions, then a line per model and batch size.
+
+    With several engines also what each gains over the first artifact in the same engine, and in the
+    fastest one.
+    """
     rows = []
+    several = any(row.fastest is not None for row in throughput.rows)
     for row in throughput.rows:
         memory = "" if row.peak_memory_mib is None else f"{row.peak_memory_mib:.0f}"
         speedup = ""
@@ -130,18 +135,25 @@ def timing_table(throughput: Throughput) -> str:
                 *(f"{row.latency_ms[name]:.1f}" for name in ("p50", "p90", "p99")),
                 memory,
                 speedup,
+                *(_engine_gains(row) if several else ()),
             ]
         )
     titles = (
         Column("batch"),
         *columns("model", "sent/s", "tok/s", "p50 ms", "p90", "p99", "MiB"),
         *columns("speed-up (limit)"),
+        *(columns("same engine", "fastest") if several else ()),
     )
     table = render_table(plain_table(titles, rows))
     return (
         f"{throughput.provider}, {throughput.precision}, {throughput.threads} threads, "
         f"lengths: {throughput.lengths}\n{table}"
     )
+
+
+def _engine_gains(row: Timing) -> tuple[str, str]:
+    same = numbers.fixed(row.engine_speedup, 2)
+    return same, f"{numbers.fixed(row.fastest_speedup, 2)} {row.fastest}"
 
 
 def summary(report: Report) -> dict[str, Any]:

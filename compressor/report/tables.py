@@ -90,6 +90,36 @@ def throughput(report: Report) -> ReportTable | None:
     )
 
 
+def engines(report: Report) -> ReportTable | None:
+    """What models gain over dense ones in the same engine and in the fastest; None without."""
+    rows = _by_batch(report, _engine_cells)
+    if report.throughput is None or all(row.fastest is None for row in report.throughput.rows):
+        return None
+    return ReportTable(
+        key="engines",
+        caption="Speed-up by engine, with 95% intervals: over the dense model in the same engine, "
+        "and over the fastest dense build of any engine at that batch size.",
+        columns=columns(
+            *("Model", "Batch", "Engine", "Precision", "Sentences/s", "Same engine"),
+            *("95% interval", "Fastest dense", "95% interval", "Which is"),
+        ),
+        rows=rows,
+    )
+
+
+def _engine_cells(report: Report, row: Timing) -> tuple[str, ...]:
+    return (
+        row.engine or "",
+        row.precision or "",
+        numbers.adaptive(row.sentences_per_second),
+        numbers.fixed(row.engine_speedup, 2),
+        numbers.interval(row.engine_speedup_interval, 2),
+        numbers.fixed(row.fastest_speedup, 2),
+        numbers.interval(row.fastest_speedup_interval, 2),
+        row.fastest or "",
+    )
+
+
 def _no_limit(report: Report) -> str:
     if all(model.precision == report.dense.precision for model in report.variants):
         return ""

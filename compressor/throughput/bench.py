@@ -18,7 +18,7 @@ from compressor.throughput.measure import measure
 from compressor.throughput.memory import measure_memory
 from compressor.throughput.plan import Subject, check_request, plan_workloads, precisions_of
 from compressor.throughput.shapes import shape_of
-from compressor.throughput.statistics import summarize
+from compressor.throughput.statistics import against_dense, summarize
 from compressor.throughput.workloads import Lengths, Workload
 
 if TYPE_CHECKING:
@@ -108,6 +108,10 @@ def benchmark(
     timings = summarize(
         samples, workloads, limits, peak_memory_mib=peaks, reference=reference, seed=seed
     )
+    engines = {name: runtime.engine for name, runtime in runtimes.items()}
+    if len(set(engines.values())) > 1:
+        dense = [subject.name for subject in subjects if subject.dense]
+        timings = against_dense(timings, samples, workloads, engines, dense, seed)
     provider = runtimes[reference].provider
     return Throughput(
         provider=provider,
@@ -120,7 +124,7 @@ def benchmark(
                 update={
                     "provider": runtimes[row.variant].provider,
                     "precision": precisions[row.variant],
-                    "engine": runtimes[row.variant].engine,
+                    "engine": engines[row.variant],
                 }
             )
             for row in timings

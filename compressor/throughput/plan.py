@@ -24,6 +24,7 @@ class Subject:
         counts: sublayer name -> units it has; its theoretical limit follows from them.
         precision: of its graphs; None means that of the whole measurement.
         engine: that computes.
+        dense: whether it is the dense model, in any engine and precision.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Subject:
     counts: Mapping[str, int]
     precision: str | None = None
     engine: str = "onnxruntime"
+    dense: bool = False
 
 
 def check_request(subjects: Sequence[Subject], task: Task, target: int | None) -> None:

@@ -82,6 +82,44 @@ def summarize(
     return rows
 
 
+def against_dense(
+    timings: Sequence[Timing],
+    samples: Samples,
+    workloads: Sequence[Workload],
+    engines: Mapping[str, str],
+    dense: Sequence[str],
+    seed: int = 0,
+) -> list[Timing]:
+    """The timings of several engines, with what each model gains over dense ones.
+
+    Args:
+        timings: what `summarize` made of the samples.
+        engines: model -> engine.
+        dense: builds of the dense model; of each engine the one to compare with comes first.
+        seed: of the bootstrap.
+    """
+    by_size = {workload.batch_size: workload for workload in workloads}
+    rate = {(row.variant, row.batch_size): row.sentences_per_second for row in timings}
+
+    def gain(row: Timing, reference: str, what: str) -> dict[str, Any]:
+        size = row.batch_size
+        base = _passes(samples, (reference, size), by_size[size])
+        own = _passes(samples, (row.variant, size), by_size[size])
+        ratio, interval = speedup_of(base, own, seed=seed)
+        return {f"{what}_speedup": ratio, f"{what}_speedup_interval": interval}
+
+    found = []
+    for row in timings:
+        fastest = max(dense, key=lambda name: rate[name, row.batch_size], default=None)
+        more: dict[str, Any] = {}
+        if fastest is not None:
+            more = {"fastest": fastest} | gain(row, fastest, "fastest")
+            same = [name for name in dense if engines[name] == engines[row.variant]]
+            more |= gain(row, same[0], "engine") if same else {}
+        found.append(row.model_copy(update=more))
+    return found
+
+
 def _timing(
     name: str,
     workload: Workload,
