@@ -53,11 +53,12 @@ def stream(
     """
     from compressor.pipeline.stream_lines import Lines, serve
     from compressor.runtime.artifact import read_artifact
-    from compressor.runtime.engines import engine_for
+    from compressor.runtime.engines import choose_engine
 
     lines = Lines(files or [])
-    engine = engine_for(request.engine, runtime.kind)
-    precision = request.precision or engine.default_precision(read_artifact(directory))
+    artifact, named = read_artifact(directory), request.precision
+    engine = choose_engine(request.engine, runtime.kind, artifact, named, request.device)
+    precision = named or engine.default_precision(artifact)
     model = runtime(
         directory,
         precision=precision,

@@ -150,15 +150,19 @@ def require_within(checks: Sequence[Check], precision: str) -> None:
         )
 
 
-def set_default(directory: Path, precision: str) -> str:
+def set_default(directory: Path, precision: str, engines: Mapping[str, str] | None = None) -> str:
     """Make `precision` the one that the runtime opens when none is named.
+
+    Args:
+        engines: precision -> the engine that was the fastest in it; None where one was measured.
 
     Returns:
         SHA-256 of `graphs.json`.
     """
     graphs = directory / GRAPH_DIRECTORY
     data = json.loads((graphs / GRAPHS_FILE).read_text(encoding="utf-8"))
-    return write_json(graphs / GRAPHS_FILE, data | {"default_precision": precision})
+    recorded = {"fastest_engines": dict(engines)} if engines else {}
+    return write_json(graphs / GRAPHS_FILE, data | {"default_precision": precision} | recorded)
 
 
 def _convert(source: Path, target: Path, precision: str, convert: _Conversion) -> None:

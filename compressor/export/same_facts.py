@@ -27,7 +27,13 @@ from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.fields import parse
 from compressor.storage.manifest import GRAPHS_FILE
 
-_OWN = {"precisions", "default_precision", "output_tokens"}  # of the graphs alone
+# Of the graphs alone.
+_OWN = {"precisions", "default_precision", "fastest_engines", "output_tokens"}
+    "precisions",
+    "default_precision",
+    "fastest_engines",
+    "output_tokens",
+}  # of the graphs alone
 
 Values = NDArray[Any]
 _CONSTANT = 1  # numbers of an initializer that may be a constant of a formula

@@ -238,15 +238,16 @@ def speed(build: Variant, throughput: Throughput) -> float:
 def fastest_engines(builds: Sequence[Variant], throughput: Throughput | None) -> dict[str, str]:
     """Of each precision of one model, the engine that `engine="auto"` stands for.
 
-    The fastest by `speed` of those that lose no quality significantly against float32; onnxruntime
-    where nothing was timed.
+    The fastest by `speed` of those that lose no quality significantly against float32; none where
+    no other engine than onnxruntime was timed.
 
     Args:
         builds: one model in its precisions and engines.
     """
     found: dict[str, Variant] = {}
-    for build in builds if throughput is not None else ():
-        assert throughput is not None
+    if throughput is None or len({build.engine for build in builds}) == 1:
+        return {}
+    for build in builds:
         known = found.get(build.precision)
         sound = build.precision == BASE or build.engine == ALWAYS or keeps_quality(build)
         if sound and (known is None or speed(build, throughput) > speed(known, throughput)):

@@ -14,6 +14,7 @@ from typing import Any
 from compressor.errors import InputError
 from compressor.export.precisions import set_default
 from compressor.model.checkpoint import Checkpoint
+from compressor.pipeline.evaluate import fastest_engines
 from compressor.pipeline.inputs import DataRows, TargetTokens, source_of
 from compressor.pipeline.stages import stage
 from compressor.report import DEFAULT_FORMATS, FORMATS, facts, render_reports
@@ -107,7 +108,9 @@ def publish(
     hashes = {n: digest for n, digest in workspace.files.items() if STATE not in Path(n).parts}
     for model in models:
         directory = Path(model.directory)
-        digest = set_default(directory, facts.default_build(report, model).precision)
+        precision = facts.default_build(report, model).precision
+        engines = fastest_engines(facts.builds(report, model), report.throughput)
+        digest = set_default(directory, precision, engines)
         path = directory / GRAPH_DIRECTORY / GRAPHS_FILE
         hashes[path.relative_to(output).as_posix()] = digest
     texts = {directory / RECIPE: text for directory, text in recipes.items()}

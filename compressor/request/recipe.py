@@ -192,7 +192,9 @@ class StreamRequest(Section):
         None, help="One that was exported, or bf16 with openvino; the artifact's default otherwise."
     )
     engine: str = option(
-        "onnxruntime", help="Library that computes: onnxruntime, openvino or ctranslate2."
+        "onnxruntime",
+        help="Library that computes: onnxruntime, openvino, ctranslate2, or auto: the fastest in "
+        "the same precision when the artifact was made, where that was measured.",
     )
     device: Device = DEVICE
     threads: int | None = option(None, ge=1, le=MOST_THREADS, help="CPU threads of the runtime.")

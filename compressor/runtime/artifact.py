@@ -129,6 +129,8 @@ class Artifact:
     pad_token_id: int = checked(_TOKEN)
     inputs: list[str] = checked(list_of(one_of("input_ids", "attention_mask", "token_type_ids")))
     labels: list[str] | None = checked(one_of(None), None)  # of classes, in the order of the logits
+    # Precision -> the engine that was the fastest in it on the CPU; None where one was measured.
+    fastest_engines: Mapping[str, str] | None = checked(optional(mapping(text)), None)
 
     def __post_init__(self) -> None:
         if self.default_precision not in self.precisions:

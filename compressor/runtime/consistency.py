@@ -47,13 +47,34 @@ def read_unchanged(
         InputError: not an artifact, a file is damaged or not listed, or lies outside.
         UsageError: the artifact has nothing that the engine could open.
     """
-    require_unchanged(directory, [f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"], warn=False)
+    artifact = read_description(directory, verify=True)
+    require_files(directory, artifact, engine, precisions)
+    return artifact
+
+
+def read_description(directory: Path, verify: bool) -> Artifact:
+    """`read_artifact`; its files lie within the directory.
+
+    Args:
+        verify: check `graphs.json` against the manifest first.
+
+    Raises:
+        InputError: not an artifact, `graphs.json` was changed, or a file lies outside.
+    """
+    if verify:
+        require_unchanged(directory, [f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"], warn=False)
     artifact = read_artifact(directory)
     require_inside(directory, artifact)
+    return artifact
+
+
+def require_files(
+    directory: Path, artifact: Artifact, engine: type[Engine], precisions: Sequence[str] | None
+) -> None:
+    """Check what an engine opens against the manifest; arguments and errors of `read_unchanged`."""
     chosen = precisions or [engine.default_precision(artifact)]
     files = [name for p in chosen for name in engine.files(directory, artifact, p)]
     require_unchanged(directory, files)
-    return artifact
 
 
 def require_inside(directory: Path, artifact: Artifact) -> None:

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import InputError, UsageError
-from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, read_artifact
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import Batch, by_length, check_limits, collate, in_chunks
-from compressor.runtime.consistency import read_unchanged, require_inside
-from compressor.runtime.engines import DEFAULT, engine_for
+from compressor.runtime.consistency import read_description, require_files
+from compressor.runtime.engines import DEFAULT, choose_engine
 from compressor.runtime.engines.engine import Engine, Setup
 from compressor.runtime.text import Encoded, TextTokenizer
 
@@ -40,7 +40,8 @@ class Runtime(ABC, Generic[Described]):
         verify: check the files against `manifest.json` first, about 3 s for each gigabyte; warn
             where there is none.
         engine: the library that computes, a name in `compressor.runtime.engines.ENGINES`; there is
-            no fallback to another one.
+            no fallback to another one. `auto` is the one that was the fastest in the same precision
+            when the artifact was made, where that was measured, and onnxruntime elsewhere.
         cache: directory where an engine that compiles models keeps them, outside of the artifact;
             None: they are compiled whenever they are opened.
 
@@ -67,13 +68,10 @@ class Runtime(ABC, Generic[Described]):
         cache: str | Path | None = None,
     ) -> None:
         self._directory = Path(directory)
-        library = engine_for(engine, self.kind)
+        artifact = read_description(self._directory, verify)
+        library = choose_engine(engine, self.kind, artifact, precision, device)
         if verify:
-            named = [precision] if precision else None
-            artifact = read_unchanged(self._directory, named, library)
-        else:
-            artifact = read_artifact(self._directory)
-            require_inside(self._directory, artifact)
+            require_files(self._directory, artifact, library, [precision] if precision else None)
         if artifact.task != self.task:
             raise InputError(
                 f"{directory} holds a {artifact.task} model; open it with {artifact.opened_with}",

@@ -212,11 +212,13 @@ def _holds(path: Path, digest: str) -> bool:
 def _graphs_digest(path: Path, precisions: Sequence[str] | None = None) -> str:
     """What `graphs.json` says of some precisions, all by default: their names and a SHA-256.
 
-    Later stages add precisions and choose the default one, without which it is computed.
+    Later stages add precisions and choose the default one and engines, without which it is
+    computed.
     """
     data = json.loads(path.read_text(encoding="utf-8"))
     if data.pop("default_precision") not in data["precisions"]:
         raise ValueError("the default precision is not there")
+    data.pop("fastest_engines", None)
     names = list(data["precisions"]) if precisions is None else precisions
     data["precisions"] = {name: data["precisions"][name] for name in names}
     text = json.dumps(data, sort_keys=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 
 from compressor.errors import UsageError, did_you_mean
+from compressor.runtime.artifact import Artifact
 from compressor.runtime.engines.engine import Engine
 
 DEFAULT = "onnxruntime"
+AUTO = "auto"
 ENGINES = {
     DEFAULT: "compressor.runtime.engines.onnxruntime:OnnxRuntime",
     "openvino": "compressor.runtime.engines.openvino:OpenVino",
@@ -46,3 +48,22 @@ def engine_for(name: str, kind: str) -> type[Engine]:
             id="engine-not-for-task",
         )
     return found
+
+
+def choose_engine(
+    name: str, kind: str, artifact: Artifact, precision: str | None, device: str = "cpu"
+) -> type[Engine]:
+    """As `engine_for`; `auto` is the engine that the artifact records as the fastest.
+
+    It was measured when the artifact was made, on the CPU, with the same precision: see
+    docs/serving.md, "Engines". Without a record, and on CUDA, it is onnxruntime.
+
+    Args:
+        precision: that was asked for; None: the artifact's default one.
+    """
+    if name == AUTO:
+        recorded = artifact.fastest_engines or {}
+        name = DEFAULT
+        if device != "cuda":
+            name = recorded.get(precision or artifact.default_precision, DEFAULT)
+    return engine_for(name, kind)
