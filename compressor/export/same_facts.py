@@ -29,11 +29,6 @@ from compressor.storage.manifest import GRAPHS_FILE
 
 # Of the graphs alone.
 _OWN = {"precisions", "default_precision", "fastest_engines", "output_tokens"}
-    "precisions",
-    "default_precision",
-    "fastest_engines",
-    "output_tokens",
-}  # of the graphs alone
 
 Values = NDArray[Any]
 _CONSTANT = 1  # numbers of an initializer that may be a constant of a formula
