@@ -19,6 +19,8 @@ from pydantic import (
     model_validator,
 )
 
+from compressor.model.sublayers import layer_of
+
 # Name of the check of fp16 graphs that is a share of what float16 can hold, not of a logit.
 HALF_RANGE = "values within float16's range"
 FROM_FILE = {"file": True}  # validation context of what is read from a file
@@ -159,6 +161,7 @@ class Variant(ResultModel):
     heads: dict[str, Count]  # attention sublayer -> heads before removal
     neurons: dict[str, Count]  # feed-forward part -> neurons before removal
     kept_neurons: dict[str, Count]  # feed-forward part -> how many are kept
+    dropped_layers: list[str] = []  # Transformer layers that are skipped whole, `decoder.2`
     macs_share: Share  # of the dense model's multiply-adds, at the rows' lengths
     parameters: Count
     checkpoint_bytes: Count
@@ -177,7 +180,7 @@ class Variant(ResultModel):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Units left in each sublayer, for the theoretical limit."""
+        """Units left in each sublayer of the dense model."""
         return {name: len(kept) for name, kept in self.kept.items()} | self.kept_neurons
 
     @property
@@ -200,6 +203,10 @@ class Variant(ResultModel):
             not 0 <= kept <= self.neurons[name] for name, kept in self.kept_neurons.items()
         ):
             raise ValueError(f"variant {self.name!r}: kept_neurons and neurons do not agree")
+        known = {layer_of(name) for name in self.heads}
+        left = {layer_of(name) for name, count in self.counts.items() if count}
+        if left & set(self.dropped_layers) or not known.issuperset(self.dropped_layers):
+            raise ValueError(f"variant {self.name!r}: dropped_layers and units do not agree")
         return self
 
     @model_validator(mode="after")

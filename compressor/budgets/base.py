@@ -20,6 +20,7 @@ from compressor.budgets.units import (
     Multiples,
     fewest_units,
     parse_floors,
+    parse_layers,
     parse_multiples,
 )
 from compressor.errors import UsageError
@@ -81,12 +82,19 @@ class Limits:
         units: which go: heads, neurons, or both.
         floors: least number of units in each sublayer of a kind.
         multiples: in which groups units go.
+        dropped: whole layers that go before units are chosen.
     """
 
     full: Mask
     units: frozenset[Units]
     floors: Floors
     multiples: Multiples
+    dropped: frozenset[str] = frozenset()
+
+    @property
+    def start(self) -> Mask:
+        """The units to choose from: all but those of dropped layers."""
+        return self.full.without_layers(self.dropped)
 
 
 class Trials(Protocol):
@@ -182,6 +190,14 @@ class Budget(Section):
         """How often units are scored."""
         return 1
 
+    def layers_to_drop(self, full: Mask) -> dict[str, int]:
+        """Stack -> how many of its layers go before units are chosen.
+
+        Raises:
+            UsageError: more than the model can lose.
+        """
+        return {}
+
     @property
     def slug(self) -> str:
         """Name of the artifact's directory when a run has several budgets."""
@@ -244,7 +260,16 @@ class CompetingUnits(Budget):
 
     prune: Prune = option("both", help="Which units go: heads, neurons or both.")
 
+    drop_layers: str | None = option(
+        None,
+        help="Whole layers that go first, those whose skipping changes predictions least: "
+        "decoder=2, or encoder=1,decoder=2.",
+    )
+
     default_floor: ClassVar[str] = "0"
+
+    def layers_to_drop(self, full: Mask) -> dict[str, int]:
+        return {} if self.drop_layers is None else parse_layers(self.drop_layers, full)
 
     def units(self, full: Mask) -> frozenset[Units]:
         return frozenset({"heads", "neurons"} if self.prune == "both" else {self.prune})

@@ -11,6 +11,7 @@ from typing import Any
 from compressor.evaluation import compare, score_answers
 from compressor.evaluation.answers import answers
 from compressor.export.precision_names import ON_DEVICE
+from compressor.model.sublayers import renumbered
 from compressor.pipeline.stages import DENSE, stage
 from compressor.report import facts
 from compressor.request.sections import Benchmark
@@ -163,7 +164,10 @@ def benchmark(
         config: of the dense model.
     """
     return time_models(
-        [Subject(m.name, Path(m.directory), m.counts, m.precision) for m in models],
+        [
+            Subject(m.name, Path(m.directory), renumbered(m.counts, m.dropped_layers), m.precision)
+            for m in models
+        ],
         config=config,
         rows=rows,
         device=device,

@@ -8,7 +8,7 @@ goes on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from compressor.pipeline.build import (
     export_precision,
     written_bytes,
 )
-from compressor.pipeline.choose import RunTrials, choose
+from compressor.pipeline.choose import RunTrials, choose, drop_layers
 from compressor.pipeline.evaluate import Answering, benchmark, choose_defaults, evaluate
 from compressor.pipeline.inputs import (
     DataRows,
@@ -156,6 +156,7 @@ def _compress(
     started = start(workspace, command)
     tokens = target_tokens(workspace, checkpoint, plan.target_text)
     costs = unit_costs(checkpoint, TASKS[checkpoint.task], fitted.examples)
+    inputs = replace(inputs, limits=without_layers(plan, inputs, workspace))
 
     def precisions_of(model: Variant) -> list[Variant]:
         return [
@@ -188,6 +189,16 @@ def _compress(
         throughput = benchmark(workspace, [dense, *builds], data.timed, config, settings, device)
     builds = choose_defaults(builds, throughput)
     return describe_run(checkpoint, data, seed, started, dense, builds, throughput, search, tokens)
+
+
+def without_layers(plan: RunPlan, inputs: Inputs, workspace: Workspace) -> Limits:
+    """What may be removed when the layers that the budget wants to go are dropped."""
+    numbers = plan.budget.layers_to_drop(inputs.limits.full)
+    if not numbers:
+        return inputs.limits
+    names = ", ".join(f"{stack}={number}" for stack, number in numbers.items())
+    found = drop_layers(workspace, names, inputs.checkpoint, inputs.fitted, numbers, inputs.device)
+    return replace(inputs.limits, dropped=frozenset(found))
 
 
 def make_trials(
