@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import TypeAdapter, field_validator
@@ -82,13 +82,15 @@ class Limits:
         units: which go: heads, neurons, or both.
         floors: least number of units in each sublayer of a kind.
         multiples: in which groups units go.
-        dropped: whole layers that go before units are chosen.
+        to_drop: stack -> how many of its layers go before units are chosen.
+        dropped: these layers, once they are known.
     """
 
     full: Mask
     units: frozenset[Units]
     floors: Floors
     multiples: Multiples
+    to_drop: Mapping[str, int] = field(default_factory=dict)
     dropped: frozenset[str] = frozenset()
 
     @property
@@ -219,11 +221,11 @@ class Budget(Section):
         """What may go of a model with these units.
 
         Raises:
-            UsageError: floors or multiples that are not numbers, or of units that are not there.
+            UsageError: floors, multiples or layers that are not numbers, or of what is not there.
         """
         floors = parse_floors(self.floor or self.default_floor, full)
         multiples = MULTIPLES if self.multiple is None else parse_multiples(self.multiple, full)
-        return Limits(full, self.units(full), floors, multiples)
+        return Limits(full, self.units(full), floors, multiples, self.layers_to_drop(full))
 
     def require_possible(self, limits: Limits) -> None:
         """Raise `UsageError` if the floors make the budget impossible."""

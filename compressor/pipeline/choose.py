@@ -161,7 +161,6 @@ def _learn(
 @stage("layers")
 def drop_layers(
     workspace: Workspace,
-    names: str,
     checkpoint: Checkpoint,
     fitted: Fitted,
     numbers: Mapping[str, int],
@@ -170,7 +169,6 @@ def drop_layers(
     """The layers that go, and the divergence in nats per loss term when each is gone.
 
     Args:
-        names: what goes, for messages.
         numbers: stack -> how many of its layers go.
     """
     task, progress = TASKS[checkpoint.task], workspace.progress

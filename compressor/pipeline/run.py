@@ -156,7 +156,7 @@ def _compress(
     started = start(workspace, command)
     tokens = target_tokens(workspace, checkpoint, plan.target_text)
     costs = unit_costs(checkpoint, TASKS[checkpoint.task], fitted.examples)
-    inputs = replace(inputs, limits=without_layers(plan, inputs, workspace))
+    inputs = replace(inputs, limits=without_layers(inputs, workspace))
 
     def precisions_of(model: Variant) -> list[Variant]:
         return [
@@ -191,14 +191,13 @@ def _compress(
     return describe_run(checkpoint, data, seed, started, dense, builds, throughput, search, tokens)
 
 
-def without_layers(plan: RunPlan, inputs: Inputs, workspace: Workspace) -> Limits:
-    """What may be removed when the layers that the budget wants to go are dropped."""
-    numbers = plan.budget.layers_to_drop(inputs.limits.full)
-    if not numbers:
-        return inputs.limits
-    names = ", ".join(f"{stack}={number}" for stack, number in numbers.items())
-    found = drop_layers(workspace, names, inputs.checkpoint, inputs.fitted, numbers, inputs.device)
-    return replace(inputs.limits, dropped=frozenset(found))
+def without_layers(inputs: Inputs, workspace: Workspace) -> Limits:
+    """What may be removed, without the layers that go first."""
+    limits = inputs.limits
+    if not limits.to_drop:
+        return limits
+    found = drop_layers(workspace, inputs.checkpoint, inputs.fitted, limits.to_drop, inputs.device)
+    return replace(limits, dropped=frozenset(found))
 
 
 def make_trials(

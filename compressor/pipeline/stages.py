@@ -65,7 +65,7 @@ STAGES: dict[str, Stage] = {
         weights="translations.txt",
         scratch=("translations-*.partial",),
     ),
-    "layers": Stage("finding layers to drop ({names})"),
+    "layers": Stage("finding the layers to drop"),
     "scores": Stage("scoring {scorer}", needs=("layers",)),
     "costs": Stage("timing sublayers of {kind} with {counts} units", keys=(("kind", "kind"),)),
     "timed-choice": Stage(
