@@ -1,6 +1,6 @@
 """Which budget loses least at the same measured speed: multiply-adds, time, or whole layers.
 
-    python -m benchmarks.equal_speed --tatoeba DIR --work DIR [--minutes 4 --distill-text FILE]
+    python -m benchmarks.equal_speed --tatoeba DIR --work DIR [--epochs 4 --distill-text FILE]
 
 Compresses the bundled translator by several rules, to several sizes each: a share of the
 multiply-adds (`--macs`), measured time at batch 1 and at batch 16 (`--speedup`), and a share of the
@@ -64,11 +64,11 @@ def measure(
         "threads": 1,
         "bench_seconds": 3.0,
     }
-    if args.minutes:
+    if args.epochs:
         common |= {
             "recover": "reconstruct+distill",
             "distill_text": args.distill_text,
-            "distill_minutes": args.minutes,
+            "distill_epochs": args.epochs,
         }
     directory = args.work / f"{name.strip('-').replace(' ', '-')}{_ending(args)}"
     recipe = make_recipe(model=str(example.model()), **common, **options)
@@ -120,7 +120,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def _ending(args: argparse.Namespace) -> str:
-    return f"-distilled-{args.minutes:g}" if args.minutes else ""
+    return "-distilled" if args.epochs else ""
 
 
 def main() -> None:
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--tatoeba", help="sentence pairs: valid.tsv, test.tsv")
     parser.add_argument("--work", type=Path, help="directory of the runs")
     parser.add_argument("--only", default="", help="rules that have this in their name")
-    parser.add_argument("--minutes", type=float, default=0, help="of distillation")
+    parser.add_argument("--epochs", type=int, default=0, help="of distillation")
     parser.add_argument("--distill-text", help="sentences for it")
     parser.add_argument("--draw", action="store_true", help="only draw the table")
     args = parser.parse_args()
@@ -137,7 +137,7 @@ def main() -> None:
     if not args.draw:
         if not args.tatoeba or not args.work:
             parser.error("give --tatoeba and --work, or --draw")
-        for name, options in settings(bool(args.minutes)).items():
+        for name, options in settings(bool(args.epochs)).items():
             if args.only in name and not any(row["rule"] == name for row in rows):
                 rows += json.loads(json.dumps(measure(args, name, options)))
                 path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
