@@ -19,8 +19,6 @@ from pydantic import (
     model_validator,
 )
 
-from compressor.model.sublayers import layer_of
-
 # Name of the check of fp16 graphs that is a share of what float16 can hold, not of a logit.
 HALF_RANGE = "values within float16's range"
 FROM_FILE = {"file": True}  # validation context of what is read from a file
@@ -203,10 +201,6 @@ class Variant(ResultModel):
             not 0 <= kept <= self.neurons[name] for name, kept in self.kept_neurons.items()
         ):
             raise ValueError(f"variant {self.name!r}: kept_neurons and neurons do not agree")
-        known = {layer_of(name) for name in self.heads}
-        left = {layer_of(name) for name, count in self.counts.items() if count}
-        if left & set(self.dropped_layers) or not known.issuperset(self.dropped_layers):
-            raise ValueError(f"variant {self.name!r}: dropped_layers and units do not agree")
         return self
 
     @model_validator(mode="after")
