@@ -92,20 +92,30 @@ def _row(report: Report, variant: Variant) -> list[str]:
     ]  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--demo", type=Path, help="the output of `compress demo`")
-    args = parser.parse_args()
+def with_tables() -> dict[Path, str]:
+    """The pages as they are when every table is that of benchmarks/results."""
+    pages = {}
     for page, tables in PAGES.items():
         text = (ROOT / page).read_text(encoding="utf-8")
         for name, file in tables.items():
             text = put(text, name, (RESULTS / file).read_text(encoding="utf-8"))
-        (ROOT / page).write_text(text, encoding="utf-8")
-    text = put((ROOT / "README.md").read_text(encoding="utf-8"), "first-page", first_table())
+        pages[ROOT / page] = text
+    first = ROOT / "README.md"
+    pages[first] = put(first.read_text(encoding="utf-8"), "first-page", first_table())
+    return pages
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--demo", type=Path, help="the output of `compress demo`")
+    args = parser.parse_args()
+    for page, text in with_tables().items():
+        page.write_text(text, encoding="utf-8")
     if args.demo is not None:
         *_, last = args.demo.read_text(encoding="utf-8").strip().split("\n\n")
-        text = put(text, "demo", f"```text\n{last}\n```")
-    (ROOT / "README.md").write_text(text, encoding="utf-8")
+        first = ROOT / "README.md"
+        text = put(first.read_text(encoding="utf-8"), "demo", f"```text\n{last}\n```")
+        first.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

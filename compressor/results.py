@@ -159,6 +159,7 @@ class Variant(ResultModel):
     heads: dict[str, Count]  # attention sublayer -> heads before removal
     neurons: dict[str, Count]  # feed-forward part -> neurons before removal
     kept_neurons: dict[str, Count]  # feed-forward part -> how many are kept
+    dropped_layers: list[str] = []  # Transformer layers that are skipped whole, `decoder.2`
     macs_share: Share  # of the dense model's multiply-adds, at the rows' lengths
     parameters: Count
     checkpoint_bytes: Count
@@ -178,7 +179,7 @@ class Variant(ResultModel):
 
     @property
     def counts(self) -> dict[str, int]:
-        """Units left in each sublayer, for the theoretical limit."""
+        """Units left in each sublayer of the dense model."""
         return {name: len(kept) for name, kept in self.kept.items()} | self.kept_neurons
 
     @property

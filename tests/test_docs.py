@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import readme
 from benchmarks.options import page as options_page
 
 ROOT = Path(__file__).parent.parent
+PAGES_WITH_TABLES = [ROOT / page for page in (*readme.PAGES, "README.md")]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/*.md")])
 
 
@@ -38,6 +40,12 @@ def test_links_lead_somewhere(page: Path):
 def test_the_page_of_options_is_what_the_program_has():
     written = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
     assert written == options_page(), "run python -m benchmarks.options"
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_TABLES, ids=lambda page: page.name)
+def test_tables_are_those_that_were_measured(page: Path):
+    written = page.read_text(encoding="utf-8")
+    assert written == readme.with_tables()[page], "run python -m benchmarks.readme"
 
 
 def test_every_page_is_in_the_index():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import TypeAdapter, field_validator
@@ -20,6 +20,7 @@ from compressor.budgets.units import (
     Multiples,
     fewest_units,
     parse_floors,
+    parse_layers,
     parse_multiples,
 )
 from compressor.errors import UsageError
@@ -81,12 +82,21 @@ class Limits:
         units: which go: heads, neurons, or both.
         floors: least number of units in each sublayer of a kind.
         multiples: in which groups units go.
+        to_drop: stack -> how many of its layers go before units are chosen.
+        dropped: these layers, once they are known.
     """
 
     full: Mask
     units: frozenset[Units]
     floors: Floors
     multiples: Multiples
+    to_drop: Mapping[str, int] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
+
+    @property
+    def start(self) -> Mask:
+        """The units to choose from: all but those of dropped layers."""
+        return self.full.without_layers(self.dropped)
 
 
 class Trials(Protocol):
@@ -182,6 +192,14 @@ class Budget(Section):
         """How often units are scored."""
         return 1
 
+    def layers_to_drop(self, full: Mask) -> dict[str, int]:
+        """Stack -> how many of its layers go before units are chosen.
+
+        Raises:
+            UsageError: more than the model can lose.
+        """
+        return {}
+
     @property
     def slug(self) -> str:
         """Name of the artifact's directory when a run has several budgets."""
@@ -203,11 +221,11 @@ class Budget(Section):
         """What may go of a model with these units.
 
         Raises:
-            UsageError: floors or multiples that are not numbers, or of units that are not there.
+            UsageError: floors, multiples or layers that are not numbers, or of what is not there.
         """
         floors = parse_floors(self.floor or self.default_floor, full)
         multiples = MULTIPLES if self.multiple is None else parse_multiples(self.multiple, full)
-        return Limits(full, self.units(full), floors, multiples)
+        return Limits(full, self.units(full), floors, multiples, self.layers_to_drop(full))
 
     def require_possible(self, limits: Limits) -> None:
         """Raise `UsageError` if the floors make the budget impossible."""
@@ -244,7 +262,16 @@ class CompetingUnits(Budget):
 
     prune: Prune = option("both", help="Which units go: heads, neurons or both.")
 
+    drop_layers: str | None = option(
+        None,
+        help="Whole layers that go first, those whose skipping changes predictions least: "
+        "decoder=2, or encoder=1,decoder=2.",
+    )
+
     default_floor: ClassVar[str] = "0"
+
+    def layers_to_drop(self, full: Mask) -> dict[str, int]:
+        return {} if self.drop_layers is None else parse_layers(self.drop_layers, full)
 
     def units(self, full: Mask) -> frozenset[Units]:
         return frozenset({"heads", "neurons"} if self.prune == "both" else {self.prune})

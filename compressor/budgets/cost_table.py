@@ -126,7 +126,7 @@ def savings(table: CostTable, full: Mask) -> dict[str, Array]:
 
 def choose(
     scores: Scores,
-    full: Mask,
+    start: Mask,
     floors: Floors,
     table: CostTable,
     speedup: float,
@@ -138,24 +138,28 @@ def choose(
     of the others' scores is exactly the error of removing them together.
 
     Args:
+        start: the units to choose from; layers that it drops save what sublayers without units do.
         floors: least number of units in each sublayer of a kind.
         speedup: over dense, above 1.
 
     Returns:
         None where even `fewest` units are not fast enough.
     """
-    saved = savings(table, full)
-    groups = removal_groups(scores, full, floors, multiples)
+    saved = savings(table, start)
+    groups = removal_groups(scores, start, floors, multiples)
     losses, gains = [], []
     for name, of_sublayer in groups.items():
         errors = [group.score * len(group.units) for group in of_sublayer]
         losses.append(np.concatenate([[0.0], np.cumsum(errors)]))
         gone = np.cumsum([0, *(len(group.units) for group in of_sublayer)])
-        gains.append(saved[name][len(full.keep[name]) - gone])
-    chosen = cheapest(losses, gains, 1 - 1 / speedup)
+        gains.append(saved[name][len(start.keep[name]) - gone])
+    wanted = 1 / predicted_speedup(start, saved) - 1 / speedup
+    if wanted <= 0:
+        return Candidate(start, predicted_speedup(start, saved))
+    chosen = cheapest(losses, gains, wanted)
     if chosen is None:
         return None
-    mask = full.without(
+    mask = start.without(
         (name, unit)
         for (name, of_sublayer), place in zip(groups.items(), chosen, strict=True)
         for group in of_sublayer[:place]
@@ -166,19 +170,19 @@ def choose(
 
 def fewest(
     scores: Scores,
-    full: Mask,
+    start: Mask,
     floors: Floors,
     table: CostTable,
     multiples: Multiples = MULTIPLES,
 ) -> Candidate:
     """Every sublayer down to its floor: the fastest that there is."""
-    mask = full.without(
+    mask = start.without(
         (name, unit)
-        for name, groups in removal_groups(scores, full, floors, multiples).items()
+        for name, groups in removal_groups(scores, start, floors, multiples).items()
         for group in groups
         for unit in group.units
     )
-    return Candidate(mask, predicted_speedup(mask, savings(table, full)))
+    return Candidate(mask, predicted_speedup(mask, savings(table, start)))
 
 
 def predicted_speedup(mask: Mask, saved: Mapping[str, Array]) -> float:

@@ -197,7 +197,7 @@ class MaxDrop(SearchedUnits):
 
     def choose(self, trials: Trials) -> Choice:
         limits, scores = trials.limits, trials.scores()
-        path = removal_path(scores, limits.full, limits.floors, trials.costs, limits.multiples)
+        path = removal_path(scores, limits.start, limits.floors, trials.costs, limits.multiples)
         if len(path) == 1:
             raise UsageError(
                 f"{self.text}: the floors keep all units; lower --floor or --multiple",

@@ -39,12 +39,12 @@ class Speedup(SearchedUnits):
         from compressor.budgets.cost_table import choose, fewest, reach  # imports NumPy
 
         limits, scores = trials.limits, trials.scores()
-        full, floors, multiples = limits.full, limits.floors, limits.multiples
+        start, floors, multiples = limits.start, limits.floors, limits.multiples
         table = self.measure_costs(trials)
         mask, tries = reach(
             self.speedup,
-            lambda aim: choose(scores, full, floors, table, aim, multiples),
-            fewest(scores, full, floors, table, multiples),
+            lambda aim: choose(scores, start, floors, table, aim, multiples),
+            fewest(scores, start, floors, table, multiples),
             lambda mask, number: trials.time_mask(mask, number, self.at_batch),
         )
         if not tries[-1].met:

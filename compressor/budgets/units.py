@@ -8,6 +8,7 @@ must keep. Neurons go in groups, so that what is left suits vector units (`Multi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
@@ -81,6 +82,38 @@ def parse_floors(text: str, full: Mask) -> dict[str, int]:
             )
         floors.update({k: int(amount) for k in floors if pool in (k, UNITS_OF[k])})
     return floors
+
+
+def parse_layers(text: str, full: Mask) -> dict[str, int]:
+    """Read `--drop-layers`: `decoder=2`, or `encoder=1,decoder=2`; stack -> number of layers.
+
+    Raises:
+        UsageError: not written so, a stack the model does not have, or all of its layers.
+    """
+    layers = Counter(layer.partition(".")[0] for layer in full.layers())
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        stack, _, number = (piece.strip() for piece in part.partition("="))
+        if stack in found or not number.isdecimal() or int(number) < 1:
+            raise UsageError(
+                f"--drop-layers {text}: write each as STACK=NUMBER once, as in --drop-layers "
+                f"{max(layers)}=1",
+                id="drop-layers-invalid",
+            )
+        if stack not in layers:
+            raise UsageError(
+                f"--drop-layers {text}: there is no {stack!r}; there are {', '.join(layers)}"
+                + did_you_mean(stack, layers),
+                id="kind-unknown",
+            )
+        if int(number) >= layers[stack]:
+            raise UsageError(
+                f"--drop-layers {text}: the {stack} has {layers[stack]} layers and keeps at least "
+                "one; drop fewer",
+                id="drop-layers-invalid",
+            )
+        found[stack] = int(number)
+    return found
 
 
 def _unit_name(pool: str) -> str:

@@ -296,9 +296,12 @@ def find_sublayers(model: nn.Module) -> list[Sublayer]:
     sublayers = []
     for paths in entry.sublayers:
         full = entry.full_paths(paths)
+        stack = full["layer"].partition("{i}")[0]
         for index in count():
-            if f"{full['layer']}.{paths.output}".format(i=index) not in modules:
+            if f"{stack}{index}" not in modules:
                 break
+            if f"{full['layer']}.{paths.output}".format(i=index) not in modules:
+                continue  # a layer that is skipped (`compressor.model.depth`)
             placed = find_sublayer(model, full, index)
             sublayers.append(
                 Sublayer(

@@ -54,7 +54,8 @@ class Checkpoint:
     """A loaded model with all that later stages need to know about it.
 
     Args:
-        layers: the sublayers of the dense model, also where units are already gone.
+        layers: the sublayers of the dense model, also where units are already gone; not those of
+            whole layers that are gone.
         mask: the units that are left of them.
         directory: where its files are.
         name: as the user gave it: a path or a hub id.
@@ -134,7 +135,7 @@ def open_checkpoint(
         model=network.eval(),
         tokenizer=load_tokenizer(directory, config, trust_remote_code),
         layers=sublayers,
-        mask=Mask.full(sublayers) if pruning is None else pruning.mask,
+        mask=Mask.full(sublayers) if pruning is None else pruning.mask.of_layers_left(),
         directory=directory,
         name=model,
         revision=commit,
@@ -212,14 +213,15 @@ def _load(
     outline = _outline(directory, config, model_class.from_config)
     sublayers = find_sublayers(outline)
     if pruning is not None:
-        if pruning.mask.totals() != Mask.full(sublayers).totals():
+        mask = pruning.mask.of_layers_left()
+        if mask.totals() != Mask.full(sublayers).totals():
             raise InputError(
                 f"{directory / PRUNING_RECORD} and config.json disagree about the dense model's "
                 "units; prune the dense checkpoint again",
                 id="units-file-of-another-model",
             )
         require_not_larger(outline, stored, directory / "config.json", MOST_TIMES_STORED)
-        model_class, config = pruned_class(outline), pruned_config(outline, pruning.mask)
+        model_class, config = pruned_class(outline), pruned_config(outline, mask)
         outline = _outline(directory, config, model_class._from_config)
     require_not_larger(outline, stored, directory / "config.json")
     read_generation(directory)

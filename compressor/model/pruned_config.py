@@ -24,8 +24,13 @@ def pruned_class(model: Any) -> Any:
 
 
 def pruned_config(model: Any, mask: Mask) -> Any:
-    """A copy of a model's configuration, for the model with the units that `mask` keeps."""
+    """A copy of a model's configuration, for the model with the units that `mask` keeps.
+
+    Where it keeps all, the model is an ordinary one, and needs no code beside it.
+    """
     entry, pruned = architecture_of(model), copy.deepcopy(model.config)
+    if all(map(all, mask.keep.values())):
+        return pruned
     name = pruned_class(model).__name__
     pruned.architectures = [name]
     pruned.auto_map = {entry.auto_class: f"{MODELING.stem}.{name}"}

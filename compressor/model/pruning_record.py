@@ -23,7 +23,8 @@ class PruningRecord:
     """What `units.json` says.
 
     Args:
-        mask: the units that are left, from its `kept` and `units`.
+        mask: the units that are left, from its `kept`, `units` and `dropped_layers`; of the dense
+            model's sublayers.
         contents: all of it: `model`, `method`, `scores`, `budget`, `seed`, …
     """
 
@@ -65,7 +66,8 @@ def read_pruning_record(directory: Path) -> PruningRecord:
             raise ValueError("`kept` and `units` must name the same sublayers")
         for name, total in totals.items():
             _require_units(name, kept[name], total)
-        mask = Mask.from_json(kept, totals)
+        mask = recorded_mask(contents)
+        _require_layers(mask)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)[:300]
         raise InputError(
@@ -73,6 +75,26 @@ def read_pruning_record(directory: Path) -> PruningRecord:
             id="units-file-malformed",
         ) from error
     return PruningRecord(mask, contents)
+
+
+def recorded_mask(contents: Mapping[str, Any]) -> Mask:
+    """The units that are left by the contents of the file."""
+    mask = Mask.from_json(contents["kept"], contents["units"])
+    return Mask(mask.keep, frozenset(contents.get("dropped_layers", ())))
+
+
+def _require_layers(mask: Mask) -> None:
+    """Raise ValueError unless dropped layers are the model's, without units, and not all of them.
+
+    Every stack must keep one.
+    """
+    left = set(mask.layers()) - mask.dropped
+    if not mask.dropped <= set(mask.layers()):
+        raise ValueError("`dropped_layers` names layers that the model does not have")
+    if mask.without_layers(mask.dropped).keep != mask.keep:
+        raise ValueError("`dropped_layers` names layers that have kept units")
+    if {x.partition(".")[0] for x in mask.layers()} != {x.partition(".")[0] for x in left}:
+        raise ValueError("`dropped_layers` names all layers of a stack")
 
 
 def _require_units(name: str, kept: Any, total: Any) -> None:

@@ -13,11 +13,10 @@ from torch import nn
 from transformers import PretrainedConfig
 
 from compressor.model.checkpoint import Checkpoint
-from compressor.model.pruned_config import MODELING, pruned_config
-from compressor.model.pruning_record import PRUNING_RECORD, render_pruning_record
+from compressor.model.pruned_config import KEPT_UNITS, MODELING, pruned_config
+from compressor.model.pruning_record import PRUNING_RECORD, recorded_mask, render_pruning_record
 from compressor.model.quiet import quiet_transformers
 from compressor.model.stored_weights import WEIGHTS
-from compressor.model.sublayers import Mask
 from compressor.model.weights import computed_weights
 
 
@@ -36,12 +35,14 @@ def save_checkpoint(
 ) -> list[Path]:
     """Write a pruned model in the source's format and precision, with `units.json` beside it.
 
-    The source of its class is copied, so that transformers can open it without this package.
+    The source of its class is copied, so that transformers can open it without this package; a
+    model that has lost whole layers alone needs none.
 
     The weights must already be representable in the stored dtype (see `round_to`).
 
     Args:
         source: the checkpoint that the model was made from.
+        model: which holds no skipped layers (`compressor.model.depth`).
         record: the contents of `units.json`.
 
     Returns:
@@ -57,9 +58,10 @@ def save_checkpoint(
             stored = value.to(source.dtype) if value.is_floating_point() else value
             state[name] = stored.contiguous()
     save_file(state, directory / WEIGHTS, metadata={"format": "pt"})
-    mask = Mask.from_json(record["kept"], record["units"])
-    save_settings(source, model, directory, pruned_config(model, mask))
-    shutil.copyfile(MODELING, directory / MODELING.name)
+    config = pruned_config(model, recorded_mask(record).of_layers_left())
+    save_settings(source, model, directory, config)
+    if hasattr(config, KEPT_UNITS):
+        shutil.copyfile(MODELING, directory / MODELING.name)
     (directory / PRUNING_RECORD).write_text(render_pruning_record(record), encoding="utf-8")
     return [p for p in directory.iterdir() if p.is_file() and before.get(p) != p.stat().st_mtime_ns]
 

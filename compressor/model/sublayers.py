@@ -11,9 +11,9 @@ Nothing here imports torch, so masks and scores can be read wherever an artifact
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 Kind = Literal["encoder_self", "decoder_self", "cross", "encoder_ffn", "decoder_ffn"]
 Units = Literal["heads", "neurons"]
@@ -28,6 +28,7 @@ UNITS_OF: dict[str, Units] = {
 }
 _POOLS: dict[str, Units] = {"heads": "heads", "neurons": "neurons"}
 SCORES_SCHEMA = 2
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,11 @@ class Sublayer:
     def name(self) -> str:
         """Stable name used in masks, scores and reports, for example `cross.2`."""
         return f"{self.kind}.{self.index}"
+
+    @property
+    def layer(self) -> str:
+        """The Transformer layer that it is in, for example `decoder.2`."""
+        return layer_of(self.name)
 
     @property
     def is_attention(self) -> bool:
@@ -140,9 +146,15 @@ class Scores:
 
 @dataclass(frozen=True)
 class Mask:
-    """Keep (True) or remove (False) for every unit of every sublayer."""
+    """Keep (True) or remove (False) for every unit of every sublayer.
+
+    Args:
+        dropped: Transformer layers that are skipped, normalizations and biases included; they keep
+            no unit. A layer that merely has no units still has those.
+    """
 
     keep: Mapping[str, tuple[bool, ...]]
+    dropped: frozenset[str] = frozenset()
 
     @classmethod
     def full(cls, sublayers: Iterable[Sublayer]) -> Mask:
@@ -154,15 +166,36 @@ class Mask:
         keep = {name: list(flags) for name, flags in self.keep.items()}
         for name, unit in units:
             keep[name][unit] = False
-        return Mask({name: tuple(flags) for name, flags in keep.items()})
+        return Mask({name: tuple(flags) for name, flags in keep.items()}, self.dropped)
+
+    def without_layers(self, layers: Iterable[str]) -> Mask:
+        """A copy that skips whole Transformer layers as well."""
+        dropped = self.dropped.union(layers)
+        keep = {n: (False,) * len(x) if layer_of(n) in dropped else x for n, x in self.keep.items()}
+        return Mask(keep, dropped)
+
+    def of_layers_left(self) -> Mask:
+        """The mask of a model that holds no dropped layers: the others are numbered anew."""
+        return Mask(renumbered(self.keep, self.dropped))
+
+    def layers(self) -> list[str]:
+        """The Transformer layers, dropped ones too, the encoder's before the decoder's."""
+        found = {layer_of(name) for name in self.keep}
+        return sorted(found, key=lambda x: (not x.startswith("encoder"), int(x.split(".")[1])))
 
     def __str__(self) -> str:
-        """`43 of 72 heads, 1,024 of 3,072 neurons`, for messages; neurons only if some are gone."""
+        """`43 of 72 heads, 1,024 of 3,072 neurons`, for messages; neurons only if some are gone.
+
+        With dropped layers `, 10 of 12 layers` follows.
+        """
         parts = []
         for units in ("heads", "neurons"):
             kept, total = self.count(units), self.total(units)
             if total and (units == "heads" or kept < total):
                 parts.append(f"{kept:,} of {total:,} {units}")
+        if self.dropped:
+            total = len(self.layers())
+            parts.append(f"{total - len(self.dropped)} of {total} layers")
         return ", ".join(parts)
 
     def kept(self, name: str) -> list[int]:
@@ -218,3 +251,26 @@ def units_of(name: str) -> Units:
 def kind_of(name: str) -> str:
     """`cross` of `cross.2`."""
     return name.rpartition(".")[0]
+
+
+def layer_of(name: str) -> str:
+    """The Transformer layer of a sublayer: `decoder.2` of `cross.2`."""
+    kind, _, index = name.rpartition(".")
+    return f"{'encoder' if kind.startswith('encoder') else 'decoder'}.{index}"
+
+
+def renumbered(values: Mapping[str, Value], dropped: Collection[str]) -> dict[str, Value]:
+    """Values by sublayer, as a model has them that holds no dropped layers.
+
+    Args:
+        dropped: Transformer layers; what stands for them is left out, and the layers behind them
+            move up.
+    """
+    if not dropped:
+        return dict(values)
+    found: dict[str, Value] = {}
+    for name in sorted(values, key=lambda name: int(name.rpartition(".")[2])):
+        if layer_of(name) not in dropped:
+            kind = kind_of(name)
+            found[f"{kind}.{sum(kind_of(other) == kind for other in found)}"] = values[name]
+    return found

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from compressor.errors import VerificationError
 from compressor.model.architectures import architecture_of
+from compressor.model.depth import skip_layers, skipped
 from compressor.model.modeling_pruned import find_sublayer, keep_units
 from compressor.model.modes import hooks
 from compressor.model.sublayers import Mask, Sublayer
@@ -35,7 +36,7 @@ def prune(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> nn.Mod
 
 
 def remove_units(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> None:
-    """Remove every unit that `mask` does not keep, in place; whole sublayers included.
+    """Remove every unit that `mask` does not keep, in place; whole sublayers and layers included.
 
     Args:
         model: of the dense shape.
@@ -44,8 +45,9 @@ def remove_units(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) ->
     paths = {paths.kind: entry.full_paths(paths) for paths in entry.sublayers}
     for sublayer in sublayers:
         kept = mask.kept(sublayer.name)
-        if len(kept) < sublayer.units:
+        if len(kept) < sublayer.units and sublayer.layer not in mask.dropped:
             keep_units(model, find_sublayer(model, paths[sublayer.kind], sublayer.index), kept)
+    skip_layers(model, sublayers, mask)
 
 
 @contextmanager
@@ -95,6 +97,7 @@ def verify_surgery(
     """Compare the pruned model's logits with the gated dense model's on ragged batches.
 
     Args:
+        sublayers: of the dense model, which skips the layers that `mask` drops.
         batches: model inputs (without labels), preferably of unequal lengths with padding.
 
     Returns:
@@ -104,9 +107,10 @@ def verify_surgery(
         VerificationError: the difference exceeds `SURGERY_TOLERANCE`.
     """
     dense.eval(), pruned.eval()
+    left = [x for x in sublayers if x.layer not in mask.dropped]
     differences = []
     for batch in batches:
-        with gated(dense, sublayers, mask_gates(mask)):
+        with skipped(dense, sublayers, mask), gated(dense, left, mask_gates(mask)):
             expected = dense(**batch).logits
         actual = pruned(**batch).logits
         differences.append(relative_difference(actual, expected))

@@ -16,6 +16,7 @@ from compressor.export.precision_names import BASE, BYTES_PER_WEIGHT
 from compressor.export.precisions import compare_precision, write_precision
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.depth import without_skipped
 from compressor.model.memory import release, trim_memory
 from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.sublayers import Mask, Scores, units_of
@@ -42,11 +43,12 @@ class Pruned:
     """A smaller model that was repaired and saved.
 
     Args:
+        checkpoint: the dense one's, with the smaller model and the units that it has.
         checks: pruned equals masked, reloaded equals saved.
         recovery: what the repair did, in words; empty if nothing.
     """
 
-    model: nn.Module
+    checkpoint: Checkpoint
     checks: list[Check]
     recovery: str
 
@@ -69,14 +71,16 @@ def save_pruned(
     """
     checkpoint = repair.checkpoint
     pruned = prune(source, checkpoint.layers, choice.mask)
-    check = verify_surgery(source, pruned, checkpoint.layers, choice.mask, probe.inputs)
+    cut = without_skipped(checkpoint, pruned, choice.mask).model
+    check = verify_surgery(source, cut, checkpoint.layers, choice.mask, probe.inputs)
     repaired = repair.run(pruned, name)
     trim_memory()
-    round_to(repaired.model, checkpoint.dtype)
+    small = without_skipped(checkpoint, repaired.model, choice.mask)
+    round_to(small.model, checkpoint.dtype)
     record = pruning_facts(checkpoint, choice.mask, choice.scores, budget, repair.seed)
     record |= {"selection": choice.text, "recovery": repaired.text or "none"}
-    save_checkpoint(checkpoint, repaired.model, record, directory)
-    return Pruned(repaired.model, [check, verify_reload(repaired.model, directory)], repaired.text)
+    save_checkpoint(checkpoint, small.model, record, directory)
+    return Pruned(small, [check, verify_reload(small.model, directory)], repaired.text)
 
 
 @dataclass(frozen=True)
@@ -103,15 +107,16 @@ class Builder:
         source = chosen_model(self.workspace, plan, checkpoint)
         budget = plan.budget.text
         pruned = save_pruned(self.repair, source, choice, budget, probe, directory, plan.name)
-        network = Network(checkpoint, pruned.model, mask, tokens)
+        small = pruned.checkpoint
+        network = Network(small, small.model, small.mask, tokens)
         exported = export_model(network, probe.batches, probe.texts, directory, self.engines)
         stored = (directory / "model.safetensors").stat().st_size
         share = self.costs.share(mask, None if tokens is None else len(tokens))
         built = describe(
-            plan.name, pruned.model, mask, share, budget, directory, stored,
+            plan.name, small.model, mask, share, budget, directory, stored,
             [*pruned.checks, *exported], choice.text, pruned.recovery or "none",
         )  # fmt: skip
-        release(pruned.model)
+        release(small.model)
         return _with_scores(built, choice.scores)
 
 
@@ -221,6 +226,7 @@ def pruning_facts(
         "seed": seed,
         "units": mask.totals(),
         "kept": mask.to_json(),
+        **({"dropped_layers": sorted(mask.dropped)} if mask.dropped else {}),
         "scores": {name: _rounded(name, values) for name, values in scores.values.items()},
     }
 
@@ -270,6 +276,7 @@ def describe(
         heads={name: n for name, n in mask.totals().items() if units_of(name) == "heads"},
         neurons={name: n for name, n in mask.totals().items() if units_of(name) == "neurons"},
         kept_neurons={name: n for name, n in mask.counts().items() if units_of(name) == "neurons"},
+        dropped_layers=[layer for layer in mask.layers() if layer in mask.dropped],
         macs_share=macs_share,
         parameters=count_parameters(model),
         checkpoint_bytes=checkpoint_bytes,

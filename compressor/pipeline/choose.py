@@ -8,7 +8,7 @@ the checkpoint's are kept beside the stage's result, so that a stopped run goes 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,12 +19,14 @@ from compressor.budgets import Choice, Limits
 from compressor.budgets.base import Cut
 from compressor.budgets.path import PathCut, UnitCosts
 from compressor.budgets.units import latest_scores
+from compressor.importance.depth import layers_to_drop
 from compressor.learned_masks import learn as learn_mask
 from compressor.learned_masks.method import LearnedMask, LearningJob
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
+from compressor.pipeline.inputs import Fitted
 from compressor.pipeline.judge import Judge
 from compressor.pipeline.repair import Repair
 from compressor.pipeline.score import Scorer, score
@@ -62,7 +64,7 @@ class RunTrials:
         self.workspace.progress.message(text)
 
     def scores(self) -> Scores:
-        return score(self.workspace, self.scorer)
+        return score(self.workspace, self.scorer, self.limits.start)
 
     def cut_in_steps(self, cuts: Sequence[Cut]) -> Choice:
         """See `Trials`; the weights of a model that was repaired between steps are kept."""
@@ -70,7 +72,7 @@ class RunTrials:
         first, *later = cuts
         repairs = bool(later) and bool(self.repair.steps)
         layers, dense = self.scorer.checkpoint.layers, self.scorer.checkpoint.model
-        mask, model = first(scores, self.limits.full), dense
+        mask, model = first(scores, self.limits.start), dense
         for number, cut in enumerate(later, 1):
             if repairs:
                 pruned = prune(model, layers, mask)
@@ -154,6 +156,34 @@ def _learn(
         _save_weights(learned.model, weights_file(workspace, "choice", plan=plan))
     mask = Mask({**trials.limits.full.keep, **learned.mask.keep})
     return Choice(mask, learned.scores, learned.text)
+
+
+@stage("layers")
+def drop_layers(
+    workspace: Workspace,
+    checkpoint: Checkpoint,
+    fitted: Fitted,
+    numbers: Mapping[str, int],
+    device: str,
+) -> dict[str, float]:
+    """The layers that go, and the divergence in nats per loss term when each is gone.
+
+    Args:
+        numbers: stack -> how many of its layers go.
+    """
+    task, progress = TASKS[checkpoint.task], workspace.progress
+    found = layers_to_drop(
+        checkpoint.model,
+        checkpoint.layers,
+        task.batches(fitted.examples, checkpoint.model),
+        task,
+        numbers,
+        device,
+        lambda done, total: progress.update("layers", done, total),
+    )
+    for name, divergence in found.items():
+        progress.message(f"  without {name}: divergence {divergence:.3f} nats, unrepaired")
+    return found
 
 
 def chosen_model(workspace: Workspace, plan: ArtifactPlan, checkpoint: Checkpoint) -> nn.Module:

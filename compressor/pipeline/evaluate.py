@@ -12,6 +12,7 @@ from compressor.evaluation import compare, score_answers
 from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ALWAYS
 from compressor.export.precision_names import BASE, ON_DEVICE
+from compressor.model.sublayers import renumbered
 from compressor.pipeline.stages import DENSE, stage
 from compressor.report import facts
 from compressor.request.sections import Benchmark
@@ -165,7 +166,14 @@ def benchmark(
     """
     return time_models(
         [
-            Subject(m.name, Path(m.directory), m.counts, m.precision, m.engine, m.family == DENSE)
+            Subject(
+                m.name,
+                Path(m.directory),
+                renumbered(m.counts, m.dropped_layers),
+                m.precision,
+                m.engine,
+                m.family == DENSE,
+            )
             for m in models
         ],
         config=config,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.depth import left_of
 from compressor.model.location import checkpoint_files
 from compressor.model.modes import evaluating
 from compressor.pipeline.stages import stage, weights_file
@@ -57,7 +58,7 @@ class Repair:
         return f", repairing ({names})" if names else ""
 
     def run(self, pruned: nn.Module, name: str = "model") -> Recovered:
-        """Repair a pruned model.
+        """Repair a pruned model; of layers that it skips nothing is repaired or matched.
 
         Args:
             name: of the model, for the file from which a stopped training goes on.
@@ -66,7 +67,7 @@ class Repair:
         job = RecoveryJob(
             dense=self.checkpoint.model,
             pruned=pruned,
-            layers=self.checkpoint.layers,
+            layers=left_of(pruned, self.checkpoint.layers),
             task=task,
             examples=self.examples,
             seed=self.seed,

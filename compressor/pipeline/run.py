@@ -8,7 +8,7 @@ goes on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from compressor.pipeline.build import (
     export_precision,
     written_bytes,
 )
-from compressor.pipeline.choose import RunTrials, choose
+from compressor.pipeline.choose import RunTrials, choose, drop_layers
 from compressor.pipeline.engines import engine_builds, require_engines
 from compressor.pipeline.evaluate import Answering, benchmark, choose_defaults, evaluate
 from compressor.pipeline.inputs import (
@@ -158,6 +158,7 @@ def _compress(
     started = start(workspace, command)
     tokens = target_tokens(workspace, checkpoint, plan.target_text)
     costs = unit_costs(checkpoint, TASKS[checkpoint.task], fitted.examples)
+    inputs = replace(inputs, limits=without_layers(inputs, workspace))
 
     def builds_of(model: Variant) -> list[Variant]:
         return [
@@ -191,6 +192,15 @@ def _compress(
         throughput = benchmark(workspace, [dense, *builds], data.timed, config, settings, device)
     builds = choose_defaults(builds, throughput)
     return describe_run(checkpoint, data, seed, started, dense, builds, throughput, search, tokens)
+
+
+def without_layers(inputs: Inputs, workspace: Workspace) -> Limits:
+    """What may be removed, without the layers that go first."""
+    limits = inputs.limits
+    if not limits.to_drop:
+        return limits
+    found = drop_layers(workspace, inputs.checkpoint, inputs.fitted, limits.to_drop, inputs.device)
+    return replace(limits, dropped=frozenset(found))
 
 
 def make_trials(

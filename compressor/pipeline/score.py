@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from compressor.evaluation import main_metric
 from compressor.importance import ScoringJob, ScoringMethod, UnitMethod, score_units
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.depth import skipped
 from compressor.model.sublayers import Mask, Scores, Sublayer, units_of
 from compressor.pipeline.inputs import Fitted
 from compressor.pipeline.stages import stage
@@ -47,9 +48,12 @@ class Scorer:
         """Scores of all units.
 
         Args:
-            mask: units that are still there; the others are gated to zero and score zero.
+            mask: units that are still there; the others are gated to zero and score zero. Layers
+                that it drops are skipped; their units have no scores.
             model: one of the checkpoint's shape, to be scored in its place.
         """
+        layers = self.checkpoint.layers
+        mask = mask or Mask.full(layers)
         model = model or self.checkpoint.model
         task = TASKS[self.checkpoint.task]
         labels = task.label_names(model.config)
@@ -61,8 +65,8 @@ class Scorer:
         assert isinstance(self.method, ScoringMethod)
         scoring = ScoringJob(
             model=model.to(self.device),
-            layers=self.sublayers,
-            mask=mask or Mask.full(self.checkpoint.layers),
+            layers=[x for x in self.sublayers if x.layer not in mask.dropped],
+            mask=mask,
             batches=task.batches(self.fitted.examples, model) if self.method.needs_rows else [],
             task=task,
             tokenizer=self.checkpoint.tokenizer,
@@ -72,12 +76,17 @@ class Scorer:
             progress=lambda done, total: self.progress.update("scoring", done, total),
         )
         try:
-            return score_units(self.method, scoring)
+            with skipped(model, layers, mask):
+                return score_units(self.method, scoring)
         finally:
             model.to("cpu")
 
 
 @stage("scores")
-def score(workspace: Workspace, scorer: Scorer) -> Scores:
-    """Scores of the dense model's units; every budget starts from them."""
-    return scorer.score()
+def score(workspace: Workspace, scorer: Scorer, start: Mask) -> Scores:
+    """Scores of the dense model's units; every budget starts from them.
+
+    Args:
+        start: which layers are dropped before.
+    """
+    return scorer.score(start)

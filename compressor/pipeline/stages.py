@@ -67,7 +67,8 @@ STAGES: dict[str, Stage] = {
         weights="translations.txt",
         scratch=("translations-*.partial",),
     ),
-    "scores": Stage("scoring {scorer}"),
+    "layers": Stage("finding the layers to drop"),
+    "scores": Stage("scoring {scorer}", needs=("layers",)),
     "costs": Stage("timing sublayers of {kind} with {counts} units", keys=(("kind", "kind"),)),
     "timed-choice": Stage(
         "timing a choice of {mask} (try {number})",

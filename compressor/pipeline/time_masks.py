@@ -14,6 +14,7 @@ from pathlib import Path
 from compressor.budgets.cost_table import trial_mask
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.depth import without_skipped
 from compressor.model.memory import release
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
@@ -57,7 +58,7 @@ class Timer:
             for number, (name, mask) in enumerate(masks.items(), 1):
                 path = staged / str(number)
                 export_trial(self.checkpoint, mask, self.dense, path)
-                subjects.append(Subject(name, path, mask.counts()))
+                subjects.append(Subject(name, path, mask.of_layers_left().counts()))
                 progress.update("graphs", number, len(masks))
             settings = self.settings.settings() | {"batch_sizes": [at_batch], "memory": False}
             return benchmark(
@@ -110,7 +111,8 @@ def export_trial(checkpoint: Checkpoint, mask: Mask, dense: Path, directory: Pat
     for role in same:
         for path in (dense / GRAPH_DIRECTORY).glob(f"{role}.onnx*"):  # weights may lie beside it
             shutil.copy(path, graphs)
-    model = prune(checkpoint.model, checkpoint.layers, mask)
+    pruned = prune(checkpoint.model, checkpoint.layers, mask)
+    small = without_skipped(checkpoint, pruned, mask)
     tokens = task_graphs.output_tokens(checkpoint)
-    task_graphs.export(Network(checkpoint, model, mask, tokens), graphs, skip=same)
-    release(model)
+    task_graphs.export(Network(small, small.model, small.mask, tokens), graphs, skip=same)
+    release(small.model)

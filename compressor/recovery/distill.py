@@ -31,6 +31,12 @@ class Distill(RecoveryMethod):
         allow_inf_nan=False,
         help="Distillation: minutes of training, at most; the learning rate falls to zero by then.",
     )
+    precision: Literal["fp32", "bf16"] = option(
+        "fp32",
+        flag="--distill-precision",
+        help="Distillation: compute products in fp32 or bf16, which is faster on GPUs and on "
+        "processors with AMX.",
+    )
     learning_rate: float | None = rate_option()
     patience: Count = PATIENCE
     hidden: float | None = option(
@@ -71,4 +77,4 @@ class Distill(RecoveryMethod):
             usual = job.task.text_learning_rate or usual
         rate = self.learning_rate or usual
         hidden = job.task.hidden_weight if self.hidden is None else self.hidden
-        return distill(job, schedule, rate, hidden)
+        return distill(job, schedule, rate, hidden, self.precision)

@@ -48,20 +48,24 @@ from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
 from compressor.training.data import TrainingRows, hold_out
 from compressor.training.loop import Problem, Schedule, train
+from compressor.training.precision import Precision, products_in
 from compressor.training.state import Trained
 
 
-def distill(job: RecoveryJob, schedule: Schedule, rate: float, hidden: float) -> Recovered:
+def distill(
+    job: RecoveryJob, schedule: Schedule, rate: float, hidden: float, precision: Precision = "fp32"
+) -> Recovered:
     """Train a copy to predict what the dense model does; never worse on the held-out rows.
 
     Args:
         rate: learning rate.
         hidden: weight of the difference in hidden states; 0 leaves it out.
+        precision: of products, while it trains; it is judged in float32.
     """
     learn, held = hold_out(job.examples, job.seed)
     student = copy.deepcopy(job.pruned)
     batches = job.task.batches(held, job.dense)
-    problem = Distillation(job, student, batches, rate, hidden)
+    problem = Distillation(job, student, batches, rate, hidden, precision)
     before = problem.validate(0.0)
     trained = train(
         problem,
@@ -76,7 +80,8 @@ def distill(job: RecoveryJob, schedule: Schedule, rate: float, hidden: float) ->
         text = f"distill: nothing gained on {len(held)} held-out rows, weights as they were"
         return Recovered(job.pruned, text)
     student.zero_grad()
-    return Recovered(student, _describe(trained, before, job, len(held), rate))
+    how = "" if precision == "fp32" else f" with products in {precision}"
+    return Recovered(student, _describe(trained, before, job, len(held), rate, how))
 
 
 class Distillation(Problem):
@@ -86,6 +91,7 @@ class Distillation(Problem):
         student: in evaluation mode; its weights change.
         held: batches to validate on; the variance of hidden states is taken from them, too.
         hidden: weight of the difference in hidden states.
+        precision: of products in training.
     """
 
     def __init__(
@@ -95,9 +101,10 @@ class Distillation(Problem):
         held: list[Batch],
         learning_rate: float,
         hidden: float = 0.0,
+        precision: Precision = "fp32",
     ) -> None:
         self.job, self.student, self.held = job, student, held
-        self.learning_rate, self.hidden = learning_rate, hidden
+        self.learning_rate, self.hidden, self.precision = learning_rate, hidden, precision
         self.blocks = find_blocks(job.layers) if hidden else []
         self.teacher = Teacher(job.dense, job.task, self._teacher_batches(), self.blocks)
         self.variances = variances(
@@ -115,9 +122,10 @@ class Distillation(Problem):
 
     def loss(self, batch: Batch, progress: float) -> Tensor:
         task = self.job.task
-        wanted, streams = self.teacher.answers(batch)
-        with observed(self.student, self.blocks) as found:
-            logits = task.logits(self.student, batch)
+        with products_in(self.precision, self.job.device):
+            wanted, streams = self.teacher.answers(batch)
+            with observed(self.student, self.blocks) as found:
+                logits = task.logits(self.student, batch)
         loss = _divergence(logits[task.term_mask(batch)], wanted) / task.loss_terms(batch)
         if not self.blocks:
             return loss
@@ -152,11 +160,13 @@ def _divergence(logits: Tensor, wanted: Tensor) -> Tensor:
     return kl_div(log_softmax(logits.float(), -1), wanted, reduction="sum", log_target=True)
 
 
-def _describe(trained: Trained, before: float, job: RecoveryJob, held: int, rate: float) -> str:
+def _describe(
+    trained: Trained, before: float, job: RecoveryJob, held: int, rate: float, how: str
+) -> str:
     epochs = f"{trained.best_epoch} of {trained.history[-1]['epoch']} epochs"
     text = f" and {job.text.rows} lines of text" if job.text is not None else ""
     return (
         f"distill: fine-tuned with the dense model as teacher on {len(job.examples) - held} "
-        f"rows{text} at learning rate {rate:g}, best after {epochs} ({trained.steps} steps); "
+        f"rows{text} at learning rate {rate:g}{how}, best after {epochs} ({trained.steps} steps); "
         f"divergence from it on {held} held-out rows {before:.4f} before, {trained.best:.4f} after"
     )

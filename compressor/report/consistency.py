@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 
 from compressor.model.bounds import HEADS, LAYERS, NEURONS
-from compressor.model.sublayers import UNITS_OF, kind_of
+from compressor.model.sublayers import UNITS_OF, kind_of, layer_of
 from compressor.results import Comparison, Throughput, Variant, differ
 
 _MOST = {"heads": HEADS, "neurons": NEURONS}
@@ -35,6 +35,10 @@ def require_same_layers(dense: Variant, variants: Iterable[Variant]) -> None:
     for variant in variants:
         if (variant.heads, variant.neurons) != (dense.heads, dense.neurons):
             raise ValueError(f"{variant.name!r} has other layers than {dense.name!r}")
+        known = {layer_of(name) for name in dense.heads}
+        left = {layer_of(name) for name, count in variant.counts.items() if count}
+        if not known - left >= set(variant.dropped_layers):
+            raise ValueError(f"{variant.name!r} has units in layers that it dropped")
 
 
 def require_same_quality(dense: Variant, variants: Iterable[Variant]) -> None:

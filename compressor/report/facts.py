@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from compressor.evaluation import METRICS, confidence_bounds
-from compressor.model.sublayers import KINDS, kind_of
+from compressor.model.sublayers import KINDS, kind_of, layer_of
 from compressor.report import numbers
 from compressor.report.schema import Report, Run
 from compressor.results import Comparison, Ranking, Timing, Variant
@@ -218,9 +218,17 @@ def lost(variant: Variant) -> list[str]:
 
 
 def emptied(variant: Variant) -> list[str]:
-    """Sublayers that lost all their units: attention without heads, parts without neurons."""
+    """Sublayers that lost all their units: attention without heads, parts without neurons.
+
+    Those of dropped layers are left out.
+    """
     counts = variant.counts
-    return [name for name, units in totals(variant).items() if units and not counts[name]]
+    gone = set(variant.dropped_layers)
+    return [
+        name
+        for name, units in totals(variant).items()
+        if units and not counts[name] and layer_of(name) not in gone
+    ]
 
 
 def emptied_layers(variant: Variant) -> list[str]:
@@ -229,7 +237,8 @@ def emptied_layers(variant: Variant) -> list[str]:
     for stack, kinds_of_layer in _STACKS.items():
         for name in layers(variant, kinds_of_layer[0]):
             number = name.rpartition(".")[2]
-            if not any(counts.get(f"{kind}.{number}", 1) for kind in kinds_of_layer):
+            left = any(counts.get(f"{kind}.{number}", 1) for kind in kinds_of_layer)
+            if not left and layer_of(name) not in variant.dropped_layers:
                 found.append(f"{stack} layer {number}")
     return found
 

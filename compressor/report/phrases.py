@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from compressor.model.sublayers import layer_of
 from compressor.report import facts, numbers
 from compressor.results import Comparison, Timing, Variant
 
@@ -16,11 +17,16 @@ def join(items: Sequence[str]) -> str:
 def units(variant: Variant) -> str:
     """`72 of 144 heads (50%)`; `72 of 144 heads (50%) and 96 of 288 neurons (33%)`.
 
-    Neurons are mentioned where some were removed; `all 144 heads` where only neurons were.
+    Neurons are mentioned where some were removed; `all 144 heads` where only neurons were. After
+    whole layers were dropped ` in 10 of 12 layers` follows.
     """
-    if not facts.lost_neurons(variant):
-        return _kept(variant, "heads")
-    return f"{_kept(variant, 'heads')} and {_kept(variant, 'neurons')}"
+    text = _kept(variant, "heads")
+    if facts.lost_neurons(variant):
+        text += f" and {_kept(variant, 'neurons')}"
+    if variant.dropped_layers:
+        total = len({layer_of(name) for name in variant.heads})
+        text += f" in {total - len(variant.dropped_layers)} of {total} layers"
+    return text
 
 
 def _kept(variant: Variant, which: str) -> str:

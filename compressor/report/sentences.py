@@ -124,6 +124,11 @@ def emptied_sentences(report: Report) -> list[str]:
         parts = [name for name in names if name in variant.neurons]
         lines += _emptied(variant, attention, "layer", "heads")
         lines += _emptied(variant, parts, "feed-forward part", "neurons")
+        if variant.dropped_layers:
+            lines.append(
+                f"{variant.name} skips {join(variant.dropped_layers)} (counted from 0), with all "
+                "of their normalizations; the layers behind them have moved up."
+            )
         layers = facts.emptied_layers(variant)
         if layers:
             verb, whose = ("has", "its") if len(layers) == 1 else ("have", "their")

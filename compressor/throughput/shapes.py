@@ -8,6 +8,7 @@ from typing import Any
 
 from compressor.errors import InputError
 from compressor.model.architectures import architecture
+from compressor.model.sublayers import kind_of
 from compressor.tasks import Task
 
 
@@ -47,8 +48,9 @@ def shape_of(
     Args:
         task: what the checkpoint is for.
         config: contents of `config.json`, or `model.config.to_dict()`.
-        counts: sublayer name (`encoder_self.0`, …) -> units it has, of every attention;
-            feed-forward parts that are not named have all the configuration's neurons.
+        counts: sublayer name (`encoder_self.0`, …) -> units it has, of every attention, which
+            tell how many layers there are; feed-forward parts that are not named have all the
+            configuration's neurons.
         output_tokens: how many tokens a decoder scores; None means its whole vocabulary.
 
     Raises:
@@ -56,9 +58,10 @@ def shape_of(
     """
     entry = architecture(str(config.get("model_type", "unknown")))
     encoder, decoder = entry.encoder, entry.decoder
-    width, encoder_layers = _size(config, entry.width), _size(config, encoder.layers)
-    encoder_heads = _heads(counts, "encoder_self", encoder_layers)
-    encoder_ffn = _neurons(counts, "encoder_ffn", encoder_layers, _size(config, encoder.neurons))
+    width = _size(config, entry.width)
+    encoder_heads = _heads(counts, "encoder_self")
+    neurons = _size(config, encoder.neurons)
+    encoder_ffn = _neurons(counts, "encoder_ffn", len(encoder_heads), neurons)
     head_dim = width // _size(config, encoder.heads)  # a configuration has the dense model's heads
     if decoder is None:
         return ModelShape(
@@ -69,16 +72,16 @@ def shape_of(
             encoder_ffn=encoder_ffn,
             head=task.head(config, width),
         )
-    layers = _size(config, decoder.layers)
+    decoder_heads, neurons = _heads(counts, "decoder_self"), _size(config, decoder.neurons)
     return ModelShape(
         width=width,
         head_dim=head_dim,
         embedding=width,
         encoder_heads=encoder_heads,
         encoder_ffn=encoder_ffn,
-        decoder_heads=_heads(counts, "decoder_self", layers),
-        cross_heads=_heads(counts, "cross", layers),
-        decoder_ffn=_neurons(counts, "decoder_ffn", layers, _size(config, decoder.neurons)),
+        decoder_heads=decoder_heads,
+        cross_heads=_heads(counts, "cross"),
+        decoder_ffn=_neurons(counts, "decoder_ffn", len(decoder_heads), neurons),
         vocabulary=output_tokens
         or int(config.get("decoder_vocab_size") or _size(config, "vocab_size")),
     )
@@ -94,13 +97,14 @@ def _size(config: Mapping[str, Any], name: str) -> int:
     return int(config[name])
 
 
-def _heads(counts: Mapping[str, int], kind: str, layers: int) -> tuple[int, ...]:
-    names = [f"{kind}.{index}" for index in range(layers)]
+def _heads(counts: Mapping[str, int], kind: str) -> tuple[int, ...]:
+    layers = sum(kind_of(name) == kind for name in counts)
+    names = [f"{kind}.{index}" for index in range(max(layers, 1))]
     missing = [name for name in names if name not in counts]
     if missing:
         raise InputError(
             f"there is no head count for {', '.join(missing)}; give one for every attention layer "
-            f"of the configuration, which has {layers} of kind {kind}",
+            f"of kind {kind}, numbered from 0",
             id="head-count-missing",
         )
     return tuple(counts[name] for name in names)

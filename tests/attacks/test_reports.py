@@ -200,6 +200,13 @@ def with_heads(count: int) -> dict[str, Any]:
     return report
 
 
+def with_dropped(layer: str) -> dict[str, Any]:
+    """The report with a dropped layer that has units, or that is not there."""
+    report = copy.deepcopy(REPORT)
+    report["variants"][0]["dropped_layers"] = [layer]
+    return report
+
+
 @pytest.mark.parametrize(
     "report",
     [
@@ -214,6 +221,8 @@ def with_heads(count: int) -> dict[str, Any]:
         with_heads(10**12),
         with_heads(-1),
         changed(("variants", 0, "heads", "encoder_self.0"), 10**12),
+        with_dropped("encoder.0"),
+        with_dropped("decoder.99"),
     ],
 )  # fmt: skip
 def test_layers_that_no_model_has_are_refused(report, tmp_path):

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from compressor.errors import InputError
 from compressor.recovery import Recovered, RecoveryJob
@@ -44,6 +45,38 @@ def test_the_pruned_model_comes_closer_to_the_dense_one(name: str):
     assert recovered.text.startswith(
         "distill: fine-tuned with the dense model as teacher on 40 rows at learning rate 0.001,"
     )
+
+
+@pytest.mark.parametrize("name", ["marian", "bert"])
+def test_products_in_bfloat16_bring_it_as_close(name: str):
+    """Linear layers compute in bfloat16, attention in float32; weights and judging are as ever."""
+    setup = job(name)
+    seen: dict[str, set[torch.dtype]] = {"linear": set(), "attention": set()}
+    problem = Distillation(
+        setup, setup.pruned, setup.task.batches(setup.examples, setup.dense), 1e-3, 0.0, "bf16"
+    )
+    layer = next(x for x in setup.pruned.modules() if isinstance(x, nn.Linear))
+    (batch,) = setup.task.batches(setup.examples[:8], setup.dense)
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if func is nn.functional.scaled_dot_product_attention:
+                seen["attention"] |= {x.dtype for x in args[:3]}
+            return func(*args, **(kwargs or {}))
+
+    handle = layer.register_forward_hook(lambda *x: seen["linear"].add(x[-1].dtype))
+    with Watch():
+        problem.loss(batch, 0.0).backward()
+    handle.remove()
+    assert seen == {"linear": {torch.bfloat16}, "attention": {torch.float32}}
+    assert {p.dtype for p in setup.pruned.parameters()} == {torch.float32}
+
+    wide = distilled(setup, epochs=8)
+    recovered = repair(setup, distill={**OPTIONS, "epochs": 8, "precision": "bf16"})
+    assert " at learning rate 0.001 with products in bf16, best" in recovered.text
+    before = divergence(setup, setup.pruned, setup.examples)
+    gained = before - divergence(setup, wide, setup.examples)
+    assert before - divergence(setup, recovered.model, setup.examples) > 0.9 * gained
 
 
 def test_reconstruction_first_is_better_than_distillation_alone():

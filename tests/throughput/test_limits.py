@@ -347,8 +347,8 @@ def test_shape_survives_the_way_through_config_json(tmp_path) -> None:
 def test_missing_facts_are_named() -> None:
     config = BertConfig(**BERT_SIZES).to_dict()
     with raises(InputError, "head-count-missing") as caught:
-        shape_of(CLASSIFICATION, config, {"encoder_self.0": 3})
-    assert "encoder_self.1" in str(caught.value)
+        shape_of(CLASSIFICATION, config, {"encoder_self.1": 3})
+    assert "encoder_self.0" in str(caught.value)
     with raises(InputError, "size-missing") as caught:
         shape_of(
             CLASSIFICATION,

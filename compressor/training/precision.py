@@ -1,0 +1,47 @@
+"""Training with products in bfloat16; weights, gradients, sums and losses stay in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
+
+Precision = Literal["fp32", "bf16"]
+
+
+@contextmanager
+def products_in(precision: Precision, device: str) -> Iterator[None]:
+    """Compute products within the context in a precision, on a device.
+
+    On CPUs attention itself stays in float32: PyTorch's backward pass of fused attention takes ten
+    times as long in bfloat16 there.
+    """
+    if precision == "fp32":
+        yield
+        return
+    kind = torch.device(device).type
+    attention = _AttentionInFloat32() if kind == "cpu" else nullcontext()
+    with torch.autocast(kind, torch.bfloat16), attention:
+        yield
+
+
+class _AttentionInFloat32(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is not scaled_dot_product_attention:
+            return func(*args, **(kwargs or {}))
+        with torch.autocast("cpu", enabled=False):
+            named = {name: _wide(value) for name, value in (kwargs or {}).items()}
+            return func(*map(_wide, args), **named)
+
+
+def _wide(value: Any) -> Any:
+    """A tensor of bfloat16 in float32; anything else as it is."""
+    half = isinstance(value, Tensor) and value.dtype == torch.bfloat16
+    return value.float() if half else value

@@ -1,0 +1,159 @@
+"""Runs that drop whole layers first, from the option to the artifact."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from compressor.errors import UsageError
+from compressor.importance import METHODS
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.depth import without_skipped
+from compressor.model.saving import save_checkpoint
+from compressor.model.sublayers import Mask, renumbered
+from compressor.model.surgery import prune
+from compressor.pipeline.inputs import Fitted, encode, read
+from compressor.pipeline.run import run
+from compressor.pipeline.score import Scorer
+from compressor.progress import SILENT
+from compressor.request.sections import Data
+from compressor.runtime import Classifier
+from compressor.tasks import TASKS
+from tests.helpers import toy
+from tests.helpers.command_line import compress
+from tests.helpers.runs import Progress, check_manifest, recipe_for
+from tests.helpers.tiny import facts
+
+
+def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
+    done = compress(*arguments, "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory) -> Path:
+    return toy.marian_with_pieces(tmp_path_factory.mktemp("marian") / "dense")
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory) -> Path:
+    return toy.classifier(tmp_path_factory.mktemp("bert") / "dense")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_scores_without_a_layer_are_those_of_a_model_that_never_had_it(name, classifier, tmp_path):
+    dense = open_checkpoint(str(classifier))
+    start = Mask.full(dense.layers).without_layers(["encoder.1"])
+    small = without_skipped(dense, prune(dense.model, dense.layers, start), start)
+    record = facts(dense.layers, start) | {"dropped_layers": ["encoder.1"]}
+    save_checkpoint(dense, small.model, record, tmp_path / "shallow")
+    rows = Data(calibration=str(toy.labels_file(tmp_path / "rows.tsv")))
+
+    def score(directory: Path, mask: Mask | None) -> dict[str, tuple[float, ...]]:
+        checkpoint = open_checkpoint(str(directory))
+        task, method = TASKS[checkpoint.task], METHODS[name]()
+        sublayers = [x for x in checkpoint.layers if method.scores_neurons or x.is_attention]
+        found = read(rows, checkpoint, task).calibration
+        assert found is not None
+        fitted = Fitted(encode(found, checkpoint, task), found.targets)
+        scorer = Scorer(method, checkpoint, sublayers, fitted, 0, "cpu", SILENT)
+        return dict(scorer.score(mask).values)
+
+    skipping, without = score(classifier, start), score(tmp_path / "shallow", None)
+    assert set(renumbered(skipping, start.dropped)) == set(without)
+    for sublayer, values in renumbered(skipping, start.dropped).items():
+        assert values == pytest.approx(without[sublayer], rel=1e-4, abs=1e-9)
+
+
+@pytest.mark.slow
+def test_a_translator_loses_layers_through_the_shell(translator, tmp_path):
+    """With units and a repair, in two precisions; the artifact verifies, runs and is timed."""
+    rows, out = toy.pairs_file(tmp_path / "rows.tsv"), tmp_path / "out"
+    shell(
+        "run", "--model", translator, "--calibration", rows, "--test", rows, "--output", out,
+        "--macs", "0.5", "--drop-layers", "decoder=1,encoder=1", "--multiple", "8",
+        "--recover", "reconstruct+distill", "--distill-epochs", "1", "--precision", "fp32,int8",
+        "--batch-size", "2", "--bench-seconds", "0.05", "--threads", "1", "--resamples", "100",
+    )  # fmt: skip
+    check_manifest(out)
+    record = json.loads((out / "units.json").read_text(encoding="utf-8"))
+    config = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    dense = json.loads((translator / "config.json").read_text(encoding="utf-8"))
+    assert sorted(x.partition(".")[0] for x in record["dropped_layers"]) == ["decoder", "encoder"]
+    assert config["decoder_layers"] == dense["decoder_layers"] - 1
+    assert config["encoder_layers"] == dense["encoder_layers"] - 1
+    kept = {name for name, units in record["kept"].items() if units}
+    assert kept  # others still have units
+    graphs = json.loads((out / "onnx" / "graphs.json").read_text(encoding="utf-8"))
+    assert len(graphs["decoder_self_heads"]) == config["decoder_layers"]
+
+    (variant, _) = (x for x in report_of(out)["variants"] if x["name"].startswith("macs"))
+    assert variant["dropped_layers"] == sorted(
+        record["dropped_layers"], key=lambda layer: not layer.startswith("encoder")
+    )
+    assert variant["macs_share"] <= 0.5
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert f"skips {' and '.join(variant['dropped_layers'])}" in page
+
+    assert compress("verify", out).returncode == 0
+    shutil.copytree(out, tmp_path / "copy")
+    timing = ("--test", rows, "--batch-size", "2", "--bench-seconds", "0.05")
+    timed = shell("bench", out, tmp_path / "copy", *timing)
+    assert "speed-up" in timed.stdout
+    (tmp_path / "text").write_text("w3 w4\n", encoding="utf-8")
+    assert shell("translate", out, tmp_path / "text").stdout.count("\n") == 1
+
+
+def report_of(out: Path) -> dict:
+    return json.loads((out / "report.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", [{"max_drop": "100"}, {"speedup": "1.01"}])
+def test_measured_budgets_start_from_the_layers_that_are_left(budget, classifier, tmp_path):
+    options = {"keep": None, "drop_layers": "encoder=2", "multiple": "8", "recover": "none"}
+    options |= {"batch_size": "16"}
+    progress = Progress()
+    report = run(
+        recipe_for(classifier, tmp_path, **options | budget), tmp_path / "out", "", progress
+    )
+    (variant,) = report.variants
+    assert len(variant.dropped_layers) == 2
+    gone = [f"encoder_self.{layer.partition('.')[2]}" for layer in variant.dropped_layers]
+    assert [variant.counts[name] for name in gone] == [0, 0]
+    assert sum("without encoder." in message for message in progress.messages) == 2
+    assert len(Classifier(tmp_path / "out", device="cpu").classify(["w3 w4"])) == 1
+
+
+@pytest.mark.slow
+def test_where_layers_alone_are_enough_no_unit_goes(classifier, tmp_path):
+    options = {"keep": None, "macs": "0.9", "drop_layers": "encoder=1", "bench": False}
+    report = run(recipe_for(classifier, tmp_path, **options), tmp_path / "out", "", SILENT)
+    counts = report.variants[0].counts
+    assert sorted({counts[name] for name in report.dense.heads}) == [0, 4]
+    assert not (tmp_path / "out" / "modeling_pruned.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ("decoder=1", "there is no 'decoder'"),
+        ("encoder=3", "keeps at least one"),
+        ("encoder=0", "STACK=NUMBER"),
+        ("2", "STACK=NUMBER"),
+        ("encoder=1,encoder=1", "STACK=NUMBER"),
+    ],
+)
+def test_impossible_layers_are_refused_before_anything_is_written(
+    value, problem, classifier, tmp_path
+):
+    made = recipe_for(classifier, tmp_path, keep=None, macs="0.5", drop_layers=value)
+    with pytest.raises(UsageError) as caught:
+        run(made, tmp_path / "out", "", SILENT)
+    assert problem in str(caught.value)
+    assert not (tmp_path / "out").exists()
