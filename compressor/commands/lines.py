@@ -65,6 +65,7 @@ def stream(
         engine=engine.name,
         device=engine.choose_device(request.device, [precision]),
         threads=request.threads,
+        workers=request.workers,
         verify=request.verify,
         cache=cache,
     )

@@ -198,6 +198,12 @@ class StreamRequest(Section):
     )
     device: Device = DEVICE
     threads: int | None = option(None, ge=1, le=MOST_THREADS, help="CPU threads of the runtime.")
+    workers: int = option(
+        1,
+        ge=1,
+        le=MOST_THREADS,
+        help="Batches that are computed at the same time, each with --threads (default then 1).",
+    )
     jsonl: bool = option(False, help="One JSON object per line instead of plain text.")
     verify: bool = VERIFY
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -36,7 +37,10 @@ class Runtime(ABC, Generic[Described]):
         precision: one that the engine has for the artifact; None takes the artifact's default, or
             fp32 where the engine has not that one.
         device: `cpu` or `cuda`; there is no fallback to another one.
-        threads: threads within an operation; None leaves the choice to the engine.
+        threads: threads within an operation; None leaves the choice to the engine, and is 1 with
+            several workers.
+        workers: batches that are computed at the same time, by one copy of the weights. Small
+            models gain more from them than from threads (docs/serving.md, "Workers").
         verify: check the files against `manifest.json` first, about 3 s for each gigabyte; warn
             where there is none.
         engine: the library that computes, a name in `compressor.runtime.engines.ENGINES`; there is
@@ -66,6 +70,7 @@ class Runtime(ABC, Generic[Described]):
         verify: bool = True,
         engine: str = DEFAULT,
         cache: str | Path | None = None,
+        workers: int = 1,
     ) -> None:
         self._directory = Path(directory)
         artifact = read_description(self._directory, verify)
@@ -78,7 +83,9 @@ class Runtime(ABC, Generic[Described]):
                 id="artifact-of-another-task",
             )
         self.artifact = cast(Described, artifact)
-        check_limits(threads=threads)
+        check_limits(threads=threads, workers=workers)
+        self._workers = workers
+        threads = 1 if threads is None and workers > 1 else threads
         self.engine = library.name
         self.precision = library.precision(self._directory, artifact, precision, device)
         self._device = device
@@ -87,7 +94,7 @@ class Runtime(ABC, Generic[Described]):
         self._tokenizer = TextTokenizer(tokenizer, artifact.max_source_tokens)
         kept = None if cache is None else _outside(Path(cache), self._directory, library)
         self._engine = library(
-            Setup(self._directory, artifact, self.precision, device, threads, kept)
+            Setup(self._directory, artifact, self.precision, device, threads, workers, kept)
         )
         self._open()
         self._batch_tokens = self.batch_tokens[device]
@@ -123,11 +130,19 @@ class Runtime(ABC, Generic[Described]):
         Args:
             answer: to the rows of a padded batch.
         """
-        answers: dict[int, Answer] = {}
-        for numbers in by_length(rows, batch_size, batch_tokens, self._batch_tokens):
+
+        def compute(numbers: Sequence[int]) -> list[tuple[int, Answer]]:
             batch = [rows[number] for number in numbers]
             padded = collate(batch, self.artifact.pad_token_id, self.artifact.inputs)
-            answers.update(zip(numbers, answer(padded), strict=True))
+            return list(zip(numbers, answer(padded), strict=True))
+
+        batches = by_length(rows, batch_size, batch_tokens, self._batch_tokens)
+        if self._workers == 1 or len(batches) < 2:
+            found = [compute(numbers) for numbers in batches]
+        else:
+            with ThreadPoolExecutor(self._workers) as pool:
+                found = list(pool.map(compute, batches))
+        answers = dict(pair for pairs in found for pair in pairs)
         return [answers[number] for number in range(len(rows))]
 
     def _stream(

@@ -60,7 +60,7 @@ class CTranslate2(Engine):
     def translator(self) -> Translation:
         setup = self.setup
         opened = Translation(
-            setup.directory / CTRANSLATE2_DIRECTORY, setup.precision, setup.threads
+            setup.directory / CTRANSLATE2_DIRECTORY, setup.precision, setup.threads, setup.workers
         )
         wanted, _ = setup.artifact.scored or (0, None)
         if opened.vocabulary != wanted:
@@ -84,13 +84,19 @@ class Translation:
         EnvironmentProblem: CTranslate2 is not installed.
     """
 
-    def __init__(self, directory: Path, precision: str = BASE, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        precision: str = BASE,
+        threads: int | None = None,
+        workers: int = 1,
+    ) -> None:
         library = CTranslate2.library()
         try:
             self._names: list[str] = read_json(directory / _VOCABULARY)
             self._model: Any = library.Translator(
                 str(directory), device="cpu", compute_type=_COMPUTED[precision],
-                inter_threads=1, intra_threads=threads or 0,
+                inter_threads=workers, intra_threads=threads or 0,
             )  # fmt: skip
         except (OSError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())

@@ -70,6 +70,7 @@ class Setup:
 
     Args:
         threads: threads within an operation; None leaves the choice to the engine.
+        workers: how many threads will run it at the same time.
         cache: directory for compiled models, of engines that compile; None: they are not kept.
     """
 
@@ -78,6 +79,7 @@ class Setup:
     precision: str
     device: str = "cpu"
     threads: int | None = None
+    workers: int = 1
     cache: Path | None = None
 
 

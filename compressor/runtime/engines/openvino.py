@@ -70,10 +70,10 @@ class OpenVino(Engine):
         config: dict[str, Any] = {
             "INFERENCE_PRECISION_HINT": hint,
             "PERFORMANCE_HINT": "LATENCY",
-            "NUM_STREAMS": 1,  # all threads work on one batch
+            "NUM_STREAMS": setup.workers,  # all threads of a stream work on one batch
         }
         if setup.threads is not None:
-            config["INFERENCE_NUM_THREADS"] = setup.threads
+            config["INFERENCE_NUM_THREADS"] = setup.threads * setup.workers
         if setup.cache is not None:
             # It takes a model that was kept in another precision for one in this, and then computes
             # NaN or crashes. Other weights and other versions of OpenVINO it tells apart itself.
