@@ -2,9 +2,9 @@
 
     python -m benchmarks.workers --texts FILE [--rows 512] ARTIFACT …
 
-Every artifact answers the first texts of a file (a line each) with one worker and one thread, with one
-worker and several threads, and with several workers of one thread each, in turns; translators that have
-`ctranslate2/` in that engine too, whose own threads for several batches the workers then are. Peak memory is
+Every artifact answers the first texts of a file (a line each) with one worker and one thread, with
+one worker and several threads, and with several workers of one thread each, in turns; translators
+that have `ctranslate2/` in that engine too, where workers are its `inter_threads`. Peak memory is
 that of a fresh process. Results go to benchmarks/results/workers.md.
 """
 
