@@ -55,7 +55,7 @@ class InPlaceDecoder:
         self._graph = graph
         self._encoded = cross  # owns the memory of the other two
         self._cross = {name: cross[name] for name in graph.cross}
-        self.cross: dict[str, Cache] = {}  # the same as arrays, once rows have left
+        self.cross: dict[str, Cache] = {}  # the same as arrays, once rows were selected
         self._mask = mask
         self._position = 0
         self.past = self._new_past(rows, FIRST)
