@@ -15,10 +15,11 @@ zero point z never depend on other rows of the batch, so neither does an answer:
 onnxruntime computes the product, its scales and its bias at once (MatMulIntegerToFloat, one of its
 own operators; the others are standard).
 
-The table of token embeddings is stored as integers too, with one scale per token. A translator's
-decoder multiplies by that same table to get its logits: there the integers are stored once, in the
-product's layout, and an embedding is a column of them. A scale per token is a scale per output
-column of the product, so both uses read the same numbers.
+The table of token embeddings is stored as integers too, with one scale per token, a token's numbers
+side by side: as columns of a wide matrix each of them would be read from another place in memory. A
+translator's decoder multiplies by that same table to get its logits: there the integers are stored
+once, and onnxruntime transposes them for the product when it opens the graph. A scale per token is
+a scale per output column of the product, so both uses read the same numbers.
 
 Everything else (attention between computed values, normalization, biases, positions) is float32.
 
@@ -131,6 +132,7 @@ class _Quantizer:
             self.weights[name], str(directory)
         )
         self.vectors = {i.name: i.dims[0] for i in graph.initializer if len(i.dims) == 1}
+        self.shared: set[str] = set()  # tables of embeddings that a product multiplies by too
         self.stored: set[str] = set()  # names of the constants that are in the graph already
         self.rounded: set[str] = set()  # activations whose integers are in the graph already
 
@@ -138,6 +140,8 @@ class _Quantizer:
         """Rewrite the graph; returns whether there was a product."""
         multiplications = [node for node in self.graph.node if self.is_product(node)]
         transposed = {node.input[1] for node in multiplications if _attribute(node, "transB", 0)}
+        looked_up = {node.input[0] for node in self.graph.node if self._is_lookup(node)}
+        self.shared = transposed & looked_up
         biases = self._biases(multiplications)
         added = {add.output[0] for add in biases.values()}
         nodes: list[NodeProto] = []
@@ -145,7 +149,7 @@ class _Quantizer:
             if self.is_product(node):
                 nodes += self._product(node, biases.get(node.output[0]))
             elif self._is_lookup(node):
-                nodes += self._lookup(node, shared=node.input[0] in transposed)
+                nodes += self._lookup(node)
             elif node.output[0] not in added:
                 nodes.append(node)
         del self.graph.node[:]
@@ -200,26 +204,26 @@ class _Quantizer:
             and _attribute(node, "axis", 0) == 0
         )
 
-    def _store(self, name: str, *, transpose: bool, tokens_first: bool = False) -> tuple[str, str]:
+    def _store(self, name: str, *, transpose: bool, looked_up: bool = False) -> tuple[str, str]:
         """Put a weight's integers and scales into the graph, once.
 
         Args:
             name: of a weight [rows, columns].
             transpose: one scale per row of the weight instead of one per column; the integers are
                 stored as [columns, rows].
-            tokens_first: with `transpose`, store the integers as [rows, columns] nevertheless: a
-                table that is only looked up.
+            looked_up: with `transpose`, store the integers as [rows, columns] nevertheless.
 
         Returns:
             Names of the integers and of the scales.
         """
-        layout = "rows" if tokens_first else "transposed" if transpose else "columns"
+        layout = "rows" if looked_up else "transposed" if transpose else "columns"
         integers, scales = f"{name}.{layout}.int8", f"{name}.{layout}.scale"
         if integers not in self.stored:
             weight = self.array(name)
             columns = weight.T if transpose else weight
-            values, scale = quantize_columns(columns, multiplied=not tokens_first)
-            values = np.ascontiguousarray(values.T if tokens_first else values)
+            multiplied = not looked_up or name in self.shared
+            values, scale = quantize_columns(columns, multiplied=multiplied)
+            values = np.ascontiguousarray(values.T if looked_up else values)
             self._constant(integers, values)
             self._constant(scales, scale)
         return integers, scales
@@ -242,7 +246,12 @@ class _Quantizer:
         if add is not None:
             bias = [other for other in add.input if other != out]
             out = add.output[0]
-        integers, scales = self._store(name, transpose=bool(_attribute(node, "transB", 0)))
+        transpose = bool(_attribute(node, "transB", 0))
+        shared = transpose and name in self.shared
+        integers, scales = self._store(name, transpose=transpose, looked_up=shared)
+        if shared:
+            rows, integers = integers, f"{out}.weight"  # [tokens, width] -> [width, tokens]
+            yield make_node("Transpose", [rows], [integers], perm=[1, 0])
         rounded = self._per_token(x) if self.ranges is None else self._fixed(x, *self.ranges[x])
         if x not in self.rounded:
             self.rounded.add(x)
@@ -289,24 +298,14 @@ class _Quantizer:
         ]
         return _Rounded(nodes, integers, scale, zero, largest)
 
-    def _lookup(self, node: NodeProto, *, shared: bool) -> Iterator[NodeProto]:
-        """Integers of the tokens times their scales.
-
-        A table that a product shares has a column per token. One that is only looked up has a row
-        per token, whose numbers are neighbors in memory.
-        """
+    def _lookup(self, node: NodeProto) -> Iterator[NodeProto]:
+        """Integers of the tokens times their scales."""
         out, (name, ids) = node.output[0], node.input
         axis = self._constant(f"{out}.last_axis", np.array([-1]))
-        integers, scales = self._store(name, transpose=True, tokens_first=not shared)
-        looked_up = f"{out}.integer"
-        if shared:
-            # [width, vocabulary] at [batch, tokens] -> [width, batch, tokens]
-            yield make_node("Gather", [integers, ids], [f"{out}.columns"], axis=1)
-            yield make_node("Transpose", [f"{out}.columns"], [looked_up], perm=[1, 2, 0])
-        else:
-            yield make_node("Gather", [integers, ids], [looked_up], axis=0)
+        integers, scales = self._store(name, transpose=True, looked_up=True)
         # [batch, tokens, width]
-        yield make_node("Cast", [looked_up], [f"{out}.float"], to=TensorProto.FLOAT)
+        yield make_node("Gather", [integers, ids], [f"{out}.integer"], axis=0)
+        yield make_node("Cast", [f"{out}.integer"], [f"{out}.float"], to=TensorProto.FLOAT)
         yield make_node("Gather", [scales, ids], [f"{out}.scales"], axis=0)
         yield make_node("Unsqueeze", [f"{out}.scales", axis], [f"{out}.scale"])
         yield make_node("Mul", [f"{out}.float", f"{out}.scale"], [out])

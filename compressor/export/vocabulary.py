@@ -111,14 +111,16 @@ class OutputLayer(nn.Module):
     def __init__(self, model: Any, tokens: list[int] | None) -> None:
         super().__init__()
         self.weight: Tensor = model.lm_head.weight
-        self.bias: Tensor = getattr(model, bias_of(model))
+        self.bias: Tensor = getattr(model, bias_of(model))[0]  # [tokens]
         if tokens is not None:
             self.weight = nn.Parameter(self.weight.detach()[tokens])
-            self.bias = self.bias.detach()[:, tokens]
+            self.bias = self.bias.detach()[tokens]
+        # Zero in models that were trained in transformers: adding it would write all logits again.
+        self.biased = bool(self.bias.any())
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[rows, width] -> logits [rows, tokens]"""
-        return nn.functional.linear(hidden, self.weight) + self.bias
+        return nn.functional.linear(hidden, self.weight, self.bias if self.biased else None)
 
 
 def largest(logits: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -51,8 +53,9 @@ class InPlaceDecoder:
         self, graph: DecoderGraph, rows: int, cross: Mapping[str, OrtValue], mask: Tokens
     ) -> None:
         self._graph = graph
-        self._encoded = cross  # owns the memory of `cross`
-        self.cross = {name: _view(cross[name]) for name in graph.cross}
+        self._encoded = cross  # owns the memory of the other two
+        self._cross = {name: cross[name] for name in graph.cross}
+        self.cross: dict[str, Cache] = {}  # the same as arrays, once rows were selected
         self._mask = mask
         self._position = 0
         self.past = self._new_past(rows, FIRST)
@@ -60,7 +63,7 @@ class InPlaceDecoder:
 
     def step(self, tokens: Tokens) -> BufferedStep:
         """See `search.Decoder`."""
-        if self.past and self._position == next(iter(self.past.values())).shape[2]:
+        if self._position == self._room and self.past:
             self._move_past(np.arange(len(tokens)), 2 * self._position - 8)
             self._bind()
         self._tokens[:, 0] = tokens
@@ -78,7 +81,10 @@ class InPlaceDecoder:
 
     def keep(self, rows: Tokens) -> None:
         """See `search.Decoder`."""
+        if not self.cross:
+            self.cross = {name: _view(value) for name, value in self._cross.items()}
         self.cross = {name: _rows(cache, rows) for name, cache in self.cross.items()}
+        self._cross = {name: self._graph.value(cache) for name, cache in self.cross.items()}
         if len(rows) > len(self._mask):
             self._move_past(rows, FIRST)
         else:
@@ -91,15 +97,16 @@ class InPlaceDecoder:
 
     def _new_past(self, rows: int, length: int) -> dict[str, Cache]:
         """Room for the caches, in one block: the system takes several back when they are freed."""
+        self._room = length
         shapes = {
             name: (rows, heads, length, head_dim)
             for name, (_, heads, _, head_dim) in self._graph.past_shapes.items()
         }
-        sizes = [int(np.prod(shape)) for shape in shapes.values()]
-        parts = np.split(np.empty(sum(sizes), np.float32), np.cumsum(sizes)[:-1])
+        ends = list(accumulate(prod(shape) for shape in shapes.values()))
+        block = np.empty(ends[-1] if ends else 0, np.float32)
         return {
-            name: part.reshape(shape)
-            for (name, shape), part in zip(shapes.items(), parts, strict=bool(shapes))
+            name: block[end - prod(shape) : end].reshape(shape)
+            for (name, shape), end in zip(shapes.items(), ends, strict=True)
         }
 
     def _move_past(self, rows: Tokens, length: int) -> None:
@@ -116,16 +123,16 @@ class InPlaceDecoder:
         self._output = BufferedStep(
             np.empty((rows, graph.scored), np.float32), np.empty(rows, np.int64)
         )
-        inputs = {"input_ids": self._tokens, "position": self._at, **self.cross, **self.past}
-        if graph.reads_mask:
-            inputs["attention_mask"] = self._mask
-        outputs = {"logits": self._output.logits, BEST: self._output.best_tokens}
         # A value shares the memory of its array.
         past = {name: graph.value(array) for name, array in self.past.items()}
+        tokens, position = graph.value(self._tokens), graph.value(self._at)
+        inputs = {"input_ids": tokens, "position": position, **self._cross, **past}
+        if graph.reads_mask:
+            inputs["attention_mask"] = graph.value(self._mask)
         self._binding = graph.session.io_binding()
-        for name, array in inputs.items():
-            self._binding.bind_ortvalue_input(name, past.get(name) or graph.value(array))
-        for name, array in outputs.items():
+        for name, value in inputs.items():
+            self._binding.bind_ortvalue_input(name, value)
+        for name, array in {"logits": self._output.logits, BEST: self._output.best_tokens}.items():
             self._binding.bind_ortvalue_output(name, graph.value(array))
         for name, value in past.items():
             self._binding.bind_ortvalue_output(name.replace("past", "present"), value)

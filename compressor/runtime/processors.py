@@ -50,27 +50,19 @@ def rules(settings: Generation) -> list[Rule]:
     return chosen
 
 
-def among(tokens: Tokens, ids: Sequence[int]) -> NDArray[np.bool_]:
-    """Which of the tokens [rows] are one of a few ids; takes a tenth of the time of `np.isin`."""
-    matches = np.zeros(len(tokens), dtype=bool)
-    for one in ids:
-        matches |= tokens == one
-    return matches
-
-
-def changes_best(settings: Generation, step: int, best: Tokens) -> bool:
+def changes_best(settings: Generation, step: int, best: Sequence[int]) -> bool:
     """Whether the rules may choose another token than the one with the largest logit.
 
     Args:
         step: number of the token to choose, from 1 on.
-        best: the token with the largest logit in each row [rows].
+        best: the token with the largest logit in each row.
     """
     return (
         settings.no_repeat_ngram_size > 0
         or step < settings.min_length
         or (step == 1 and settings.forced_bos_token_id is not None)
         or (step == settings.limit and settings.forced_eos_token_id is not None)
-        or bool(among(best, settings.suppress_tokens).any())
+        or not set(settings.suppress_tokens).isdisjoint(best)
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, numpy_helper
@@ -121,15 +122,23 @@ def test_graphs_have_the_right_heads_and_element_types(name: str, precision: str
     assert graph_bytes(made.directory, precision) < graph_bytes(made.directory)
 
 
-def test_a_translator_keeps_its_tied_matrix_once():
+def test_a_translator_keeps_its_tied_matrix_once(tmp_path):
     made = exported("marian")
     assert made.model.lm_head.weight is made.model.get_decoder().embed_tokens.weight
     vocabulary, width = made.model.lm_head.weight.shape
     decoder = graphs(made, "int8")["decoder"]
     table = [i for i in decoder.graph.initializer if vocabulary * width == np.prod(i.dims)]
     assert [i.data_type for i in table] == [TensorProto.INT8]
-    users = [node.op_type for node in decoder.graph.node if table[0].name in node.input]
-    assert sorted(users) == ["Gather", "MatMulIntegerToFloat"]
+    users = {node.op_type: node for node in decoder.graph.node if table[0].name in node.input}
+    assert sorted(users) == ["Gather", "Transpose"]
+    (product,) = (n for n in decoder.graph.node if users["Transpose"].output[0] in n.input)
+    assert product.op_type == "MatMulIntegerToFloat"
+    # It is transposed when the graph is opened, and not in every step.
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "opened.onnx")
+    onnxruntime.InferenceSession(decoder.SerializeToString(), options)
+    opened = onnx.load(tmp_path / "opened.onnx").graph
+    assert not [n for n in opened.node if n.op_type == "Transpose" and table[0].name in n.input]
     encoder = graphs(made, "int8")["encoder"]
     assert all(
         i.data_type == TensorProto.INT8
