@@ -63,6 +63,7 @@ def test_every_model_is_measured_in_every_engine(translation):
         assert Translator(directory, engine="ctranslate2").engine == "ctranslate2"
     text = (out / "report.md").read_text(encoding="utf-8")
     assert "| keep-0.5-ctranslate2-int8 | 4 | ctranslate2 | int8 |" in text
+    assert "The fastest build of keep-0.5, over the fastest dense build of any engine: " in text
     progress = Progress()
     assert run(asked, out, progress=progress) == load_report(out / "report.json")
     assert all("done before" in message for message in progress.messages)
