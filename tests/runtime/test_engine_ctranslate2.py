@@ -172,8 +172,12 @@ def test_its_files_are_checked(bart: Exported, tmp_path: Path) -> None:
     Translator(out, threads=1)  # which does not open it
     with raises(InputError, "graphs-disagree"):
         Translator(out, engine="ctranslate2", verify=False)
-    for name in ("shared_vocabulary.json", "model.bin"):
-        (out / "ctranslate2" / name).write_bytes(b"no such file")
+    for name, damage in (
+        ("shared_vocabulary.json", b'[["a"], {}]'),
+        ("shared_vocabulary.json", b"no such file"),
+        ("model.bin", b"no such file"),
+    ):
+        (out / "ctranslate2" / name).write_bytes(damage)
         with raises(InputError, "ctranslate2-model-invalid"):
             Translator(out, engine="ctranslate2", verify=False)
     shutil.rmtree(out / "ctranslate2")

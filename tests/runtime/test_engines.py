@@ -140,6 +140,9 @@ def test_where_compiled_models_cannot_be_kept(bert: Path, tmp_path: Path) -> Non
         Classifier(bert, engine="openvino", cache=bert / "onnx" / "cache")
     with raises(UsageError, "option-without-use"):
         Classifier(bert, cache=tmp_path)
+    (tmp_path / "file").touch()
+    with raises(InputError, "cache-not-writable"):
+        Classifier(bert, engine="openvino", cache=tmp_path / "file")
 
 
 @pytest.mark.parametrize(
