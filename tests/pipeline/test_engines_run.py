@@ -13,7 +13,7 @@ from compressor.pipeline.evaluate import fastest_engines
 from compressor.pipeline.run import run
 from compressor.report.schema import Report, load_report
 from compressor.request.recipe import Recipe
-from compressor.runtime import Classifier, Translator
+from compressor.runtime import Translator
 from compressor.runtime.engines.ctranslate2 import CTranslate2
 from compressor.runtime.engines.openvino import OpenVino
 from tests.helpers import toy
@@ -108,13 +108,6 @@ def test_auto_is_the_fastest_engine_in_the_same_precision(translation, tmp_path)
     ]
     assert set(fastest_engines(worse, report.throughput)) == {"fp32"}
     assert fastest_engines(builds[:1], report.throughput) == {}
-
-
-def test_without_a_record_auto_is_onnxruntime(tmp_path):
-    from tests.helpers import runtime_artifacts
-
-    opened = Classifier(runtime_artifacts.classifier("bert").directory, engine="auto")
-    assert opened.engine == "onnxruntime"
 
 
 def test_classifiers_run_in_openvino(tmp_path, monkeypatch):

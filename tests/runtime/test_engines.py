@@ -161,6 +161,10 @@ def test_what_an_engine_cannot_do_is_told(bert: Path, options: dict, id: str) ->
         Classifier(bert, **options)
 
 
+def test_without_a_record_auto_is_onnxruntime(bert: Path) -> None:
+    assert Classifier(bert, engine="auto").engine == "onnxruntime"
+
+
 @pytest.mark.parametrize("name", ENGINES)
 def test_an_engine_says_its_version(name: str) -> None:
     assert engine_class(name).version() == sys.modules[name].__version__.split("-")[0]
