@@ -29,7 +29,11 @@ PAGES = {
         "quality-classifier-summary": "quality-classifier-summary.md",
         "scoring": "scoring.md",
     },
-    "docs/serving.md": {"batch-tokens": "batch-tokens.md"},
+    "docs/serving.md": {
+        "batch-tokens": "batch-tokens.md",
+        "engines-classification": "engines-classification.md",
+        "engines-translation": "engines-translation.md",
+    },
     "docs/precision.md": {"int8-scales": "int8-scales.md"},
     "docs/speed.md": {
         "speed": "speed-1-threads-summary.md",

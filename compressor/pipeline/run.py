@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from compressor.budgets import Limits
+from compressor.export.engine_names import ALWAYS
 from compressor.export.precision_names import BASE, precisions_to_export
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files
@@ -222,8 +223,9 @@ def make_trials(
     if data.search is not None and data.test is not None:
         answering = Answering(device, plan.evaluation.num_beams)
         resamples = plan.evaluation.resamples
+        candidates = replace(builder, engines=(ALWAYS,))  # which are not delivered
         judge = Judge(
-            workspace, data.search, data.test, dense, builder.build, answering, resamples, seed
+            workspace, data.search, data.test, dense, candidates.build, answering, resamples, seed
         )
     return [
         RunTrials(

@@ -168,10 +168,41 @@ def speed_sentences(report: Report) -> list[str]:
             sizes = tuple(row.batch_size for row in rows if facts.gain(row) == gain)
             groups.setdefault((gain, sizes), []).append(variant.name)
         lines += [_above_limit(row) for row in rows if _exceeds(row)]
-    return lines + [
-        f"{join(names)} {_GAINS[gain][len(names) > 1]} at batch {join(list(map(str, sizes)))}."
-        for (gain, sizes), names in groups.items()
-    ]
+    return (
+        lines
+        + [
+            f"{join(names)} {_GAINS[gain][len(names) > 1]} at batch {join(list(map(str, sizes)))}."
+            for (gain, sizes), names in groups.items()
+        ]
+        + _over_fastest(report)
+    )
+
+
+def _over_fastest(report: Report) -> list[str]:
+    """Where several engines were timed, what each pruned model gains in the best of its builds."""
+    lines = []
+    for variant in facts.pruned(report):
+        timed = [
+            row
+            for build in facts.builds(report, variant)
+            for row in facts.timings(report, build.name)
+            if row.fastest_speedup is not None
+        ]
+        best: dict[int, Timing] = {}
+        for row in sorted(timed, key=lambda row: row.sentences_per_second):
+            best[row.batch_size] = row
+        gains = [
+            f"{numbers.fixed(row.fastest_speedup, 2)} "
+            f"{numbers.interval(row.fastest_speedup_interval, 2)} at batch {size} "
+            f"({row.variant} over {row.fastest})"
+            for size, row in sorted(best.items())
+        ]
+        if gains:
+            lines.append(
+                f"The fastest build of {variant.name}, over the fastest dense build of any engine: "
+                f"{join(gains)}."
+            )
+    return lines
 
 
 # Of one model, of several.

@@ -52,7 +52,8 @@ def _size_table(report: Report) -> str:
             *([unit_tables.kept(model, "neurons"), unit_tables.macs(model)] if neurons else []),
             _quality_cell(model, metric),
             *([] if neurons else [numbers.compact(model.parameters)]),
-            numbers.megabytes(model.onnx_bytes),
+            # Other engines run the same graphs, or files of their own.
+            numbers.megabytes(model.onnx_bytes) if model.engine == "onnxruntime" else "",
         ]
         for model in facts.models(report)
     ]
@@ -199,6 +200,7 @@ def _model_summary(report: Report, model: Variant) -> dict[str, Any]:
         "name": model.name,
         "directory": model.directory,
         "precision": model.precision,
+        "engine": model.engine,
         "default": model.default,
         "heads_kept": facts.kept(model, "heads"),
         "heads_total": facts.total(model, "heads"),
@@ -239,6 +241,9 @@ def _timing_summary(row: Timing) -> dict[str, Any]:
         "interval": _finite_all(row.speedup_interval) if row.speedup_interval else None,
         "limit": _finite(row.limit),
         "pays": None if row.speedup is None else facts.pays(row),
+        "engine_speedup": _finite(row.engine_speedup),
+        "fastest_speedup": _finite(row.fastest_speedup),
+        "fastest": row.fastest,
     }
 
 

@@ -172,6 +172,7 @@ def _outside(cache: Path, directory: Path, engine: type[Engine]) -> Path:
 
     Raises:
         UsageError: the engine keeps none, or it lies in the artifact, whose files are listed.
+        InputError: it cannot be made.
     """
     if not engine.compiles:
         raise UsageError(
@@ -184,4 +185,12 @@ def _outside(cache: Path, directory: Path, engine: type[Engine]) -> Path:
             "directory elsewhere",
             id="cache-in-artifact",
         )
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot make the directory {cache} for compiled models: {error.strerror}; choose "
+            "another one",
+            id="cache-not-writable",
+        ) from error
     return cache

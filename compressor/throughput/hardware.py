@@ -22,7 +22,7 @@ _NOTABLE = (
 
 _PACKAGES = (
     "torch", "transformers", "tokenizers", "onnx", "onnxscript", "onnxruntime",
-    "onnxruntime-gpu", "sacrebleu", "numpy",
+    "onnxruntime-gpu", "openvino", "ctranslate2", "sacrebleu", "numpy",
 )  # fmt: skip
 
 

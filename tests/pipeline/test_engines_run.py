@@ -13,7 +13,7 @@ from compressor.pipeline.evaluate import fastest_engines
 from compressor.pipeline.run import run
 from compressor.report.schema import Report, load_report
 from compressor.request.recipe import Recipe
-from compressor.runtime import Classifier, Translator
+from compressor.runtime import Translator
 from compressor.runtime.engines.ctranslate2 import CTranslate2
 from compressor.runtime.engines.openvino import OpenVino
 from tests.helpers import toy
@@ -63,6 +63,7 @@ def test_every_model_is_measured_in_every_engine(translation):
         assert Translator(directory, engine="ctranslate2").engine == "ctranslate2"
     text = (out / "report.md").read_text(encoding="utf-8")
     assert "| keep-0.5-ctranslate2-int8 | 4 | ctranslate2 | int8 |" in text
+    assert "The fastest build of keep-0.5, over the fastest dense build of any engine: " in text
     progress = Progress()
     assert run(asked, out, progress=progress) == load_report(out / "report.json")
     assert all("done before" in message for message in progress.messages)
@@ -107,13 +108,6 @@ def test_auto_is_the_fastest_engine_in_the_same_precision(translation, tmp_path)
     ]
     assert set(fastest_engines(worse, report.throughput)) == {"fp32"}
     assert fastest_engines(builds[:1], report.throughput) == {}
-
-
-def test_without_a_record_auto_is_onnxruntime(tmp_path):
-    from tests.helpers import runtime_artifacts
-
-    opened = Classifier(runtime_artifacts.classifier("bert").directory, engine="auto")
-    assert opened.engine == "onnxruntime"
 
 
 def test_classifiers_run_in_openvino(tmp_path, monkeypatch):

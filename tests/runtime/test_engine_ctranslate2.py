@@ -12,9 +12,11 @@ import torch
 
 from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
+from compressor.export.ctranslate2 import write_translator
+from compressor.export.task_graphs import Network
 from compressor.export.vocabulary import output_tokens, restricted
 from compressor.model.checkpoint import open_checkpoint
-from compressor.model.sublayers import Mask
+from compressor.model.sublayers import Mask, Sublayer
 from compressor.runtime import Translator, collate
 from tests.helpers import toy
 from tests.helpers.errors import raises
@@ -172,8 +174,12 @@ def test_its_files_are_checked(bart: Exported, tmp_path: Path) -> None:
     Translator(out, threads=1)  # which does not open it
     with raises(InputError, "graphs-disagree"):
         Translator(out, engine="ctranslate2", verify=False)
-    for name in ("shared_vocabulary.json", "model.bin"):
-        (out / "ctranslate2" / name).write_bytes(b"no such file")
+    for name, damage in (
+        ("shared_vocabulary.json", b'[["a"], {}]'),
+        ("shared_vocabulary.json", b"no such file"),
+        ("model.bin", b"no such file"),
+    ):
+        (out / "ctranslate2" / name).write_bytes(damage)
         with raises(InputError, "ctranslate2-model-invalid"):
             Translator(out, engine="ctranslate2", verify=False)
     shutil.rmtree(out / "ctranslate2")
@@ -182,10 +188,28 @@ def test_its_files_are_checked(bart: Exported, tmp_path: Path) -> None:
             Translator(out, engine="ctranslate2", verify=verify)
 
 
+def without_first_units(layers: list[Sublayer]) -> Mask:
+    return Mask.full(layers).without([(layer.name, 0) for layer in layers])
+
+
+def require_failures(artifact: Path, folder: Path, capsys) -> None:
+    """With the model of other weights in it, an artifact fails verification."""
+    copy = shutil.copytree(artifact, folder / "copy")
+    checkpoint = open_checkpoint(str(copy))
+    checkpoint.model.final_logits_bias[0, 7] += 50
+    network = Network(checkpoint, checkpoint.model, checkpoint.mask)
+    write_translator(network, folder / "other", "fp32")
+    shutil.copy(folder / "other" / "model.bin", copy / "ctranslate2" / "model.bin")
+    assert invoke(["verify", str(copy)]) == 4
+    write_hashes(copy)
+    assert invoke(["verify", str(copy)]) == 5
+    assert "CTranslate2 translator differs" in capsys.readouterr().err
+
+
 def test_the_commands_write_verify_and_compare(tmp_path: Path, capsys) -> None:
     """From a pruned checkpoint to translations, quality and speed in both engines."""
     dense = toy.first_layers(toy.translator(tmp_path / "whole"), tmp_path / "dense")
-    pruned = toy.pruned(dense, tmp_path / "pruned")
+    pruned = toy.pruned(dense, tmp_path / "pruned", without_first_units)
     texts, rows = tmp_path / "texts.txt", toy.pairs_file(tmp_path / "rows.tsv")
     engines = ["--engines", "onnxruntime,ctranslate2"]
     assert invoke(["export", "-m", str(pruned), "-o", str(pruned), *engines]) == 0
@@ -194,6 +218,7 @@ def test_the_commands_write_verify_and_compare(tmp_path: Path, capsys) -> None:
     found = capsys.readouterr().out
     assert "CTranslate2 translates as PyTorch" in found
     assert "not listed" not in found
+    require_failures(pruned, tmp_path, capsys)
     texts.write_text("\n".join(toy.sentences(9)), encoding="utf-8")
     translate = ["translate", str(pruned), str(texts), "--threads", "1"]
     assert invoke(translate) == 0
@@ -213,22 +238,6 @@ def test_the_commands_write_verify_and_compare(tmp_path: Path, capsys) -> None:
         (name, size) for name in ("onnxruntime", "ctranslate2") for size in (1, 4)
     ]
     assert {x["provider"] for x in timings} == {"CPUExecutionProvider", "CTranslate2 CPU"}
-
-
-def test_the_model_of_another_checkpoint_fails_verification(tmp_path: Path, capsys) -> None:
-    engines = ["--engines", "onnxruntime,ctranslate2"]
-    dense = toy.first_layers(toy.translator(tmp_path / "whole"), tmp_path / "dense")
-    outputs = []
-    for number, mask in enumerate((nothing_left_mask, Mask.full)):
-        outputs.append(toy.pruned(dense, tmp_path / f"pruned{number}", mask))
-        command = ["export", "-m", str(outputs[-1]), "-o", str(outputs[-1]), *engines]
-        assert invoke(command) == 0
-    right, wrong = (output / "ctranslate2" / "model.bin" for output in outputs)
-    shutil.copy(wrong, right)
-    assert invoke(["verify", str(outputs[0])]) == 4
-    write_hashes(outputs[0])
-    assert invoke(["verify", str(outputs[0])]) == 5
-    assert "CTranslate2 translator differs" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,9 @@ def test_where_compiled_models_cannot_be_kept(bert: Path, tmp_path: Path) -> Non
         Classifier(bert, engine="openvino", cache=bert / "onnx" / "cache")
     with raises(UsageError, "option-without-use"):
         Classifier(bert, cache=tmp_path)
+    (tmp_path / "file").touch()
+    with raises(InputError, "cache-not-writable"):
+        Classifier(bert, engine="openvino", cache=tmp_path / "file")
 
 
 @pytest.mark.parametrize(
@@ -155,6 +158,10 @@ def test_where_compiled_models_cannot_be_kept(bert: Path, tmp_path: Path) -> Non
 def test_what_an_engine_cannot_do_is_told(bert: Path, options: dict, id: str) -> None:
     with raises(UsageError, id):
         Classifier(bert, **options)
+
+
+def test_without_a_record_auto_is_onnxruntime(bert: Path) -> None:
+    assert Classifier(bert, engine="auto").engine == "onnxruntime"
 
 
 @pytest.mark.parametrize("name", ENGINES)

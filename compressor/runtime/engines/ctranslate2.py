@@ -23,10 +23,9 @@ _COMPUTED = {BASE: "float32", "int8": "int8"}
 
 
 class CTranslate2(Engine):
-    """CTranslate2."""
+    """The engine for translators, with a search of its own."""
 
     name = package = "ctranslate2"
-    title = "CTranslate2"
     versions = ((4, 8), (5, 0))
     kinds = ("translator",)
 
@@ -94,6 +93,8 @@ class Translation:
         library = CTranslate2.library()
         try:
             self._names: list[str] = read_json(directory / _VOCABULARY)
+            if not isinstance(self._names, list) or not all(type(x) is str for x in self._names):
+                raise ValueError(f"{_VOCABULARY} is no list of tokens")
             self._model: Any = library.Translator(
                 str(directory), device="cpu", compute_type=_COMPUTED[precision],
                 inter_threads=workers, intra_threads=threads or 0,

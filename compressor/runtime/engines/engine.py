@@ -88,14 +88,12 @@ class Engine(ABC):
 
     Args:
         name: on the command line, in results and in the artifact.
-        title: the library's own spelling of its name.
         package: that has to be installed, and the first and the first too new version of it.
         kinds: of models that it runs: `encoder`, `translator`.
         compiles: whether compiled models can be kept in a directory.
     """
 
     name: ClassVar[str]
-    title: ClassVar[str]
     package: ClassVar[str]
     versions: ClassVar[tuple[tuple[int, int], tuple[int, int]]]
     kinds: ClassVar[tuple[str, ...]]

@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
 
 class OnnxRuntime(Engine):
-    """onnxruntime."""
+    """The engine that is always there."""
 
     name = package = "onnxruntime"
-    title = "onnxruntime"
     kinds = ("encoder", "translator")
 
     @classmethod

@@ -20,13 +20,12 @@ _TYPES = {"f32": "tensor(float)", "f16": "tensor(float16)", "i64": "tensor(int64
 
 
 class OpenVino(Engine):
-    """OpenVINO.
+    """The engine for encoders on processors with bfloat16.
 
     The int8 graphs have operators of onnxruntime's own, which it does not know.
     """
 
     name = package = "openvino"
-    title = "OpenVINO"
     versions = ((2026, 4), (2027, 0))
     kinds = ("encoder",)  # a decoder's step takes it 2 to 4 times as long as onnxruntime
     compiles = True
