@@ -199,8 +199,9 @@ DAMAGE = {
     "no result": lambda text: json.dumps({"stage": "x", "keys": {}}),
 }
 RECORDS = (
-    "answers-dense-fp32", "answers-keep-0.5-fp32", "build-keep-0.5", "choice-keep-0.5",
-    "comparison-keep-0.5-fp32-dense", "dense", "scores", "started", "throughput",
+    "answers-dense-fp32-onnxruntime", "answers-keep-0.5-fp32-onnxruntime", "build-keep-0.5",
+    "choice-keep-0.5", "comparison-keep-0.5-fp32-onnxruntime-dense", "dense", "scores", "started",
+    "throughput",
 )  # fmt: skip
 
 
