@@ -22,10 +22,7 @@ from tests.helpers.errors import raises
 from tests.helpers.runtime_artifacts import Exported, balance, export, largest
 from tests.helpers.tiny import nothing_left_mask, ragged_batch
 
-<<<<<<< HEAD
-=======
 # By the engine's own import, which reports nothing to a web service.
->>>>>>> engines
 CAN_BF16 = "BF16" in OpenVino.library().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 needs_bf16 = pytest.mark.skipif(not CAN_BF16, reason="no bfloat16 on this processor")
 
