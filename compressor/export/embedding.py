@@ -1,0 +1,17 @@
+"""Encoders of texts: one graph from texts to embeddings, pooling and normalization in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from compressor.export.encoder import EncoderGraphs
+from compressor.export.task_graphs import Network
+from compressor.model.sentence_head import embedding_width
+
+
+class EmbeddingGraphs(EncoderGraphs):
+    """One graph, `model`; its output, `logits`, are the embeddings."""
+
+    def describe(self, network: Network, directory: Path) -> dict[str, Any]:
+        return {"width": embedding_width(network.model)}
