@@ -31,6 +31,7 @@ PAGES = {
     },
     "docs/serving.md": {"batch-tokens": "batch-tokens.md"},
     "docs/precision.md": {"int8-scales": "int8-scales.md"},
+    "docs/embedding.md": {"embedding": "embedding.md"},
     "docs/speed.md": {
         "speed": "speed-1-threads-summary.md",
         "operators": "operators.md",

@@ -12,8 +12,11 @@ from functools import cache
 from typing import Any, cast
 
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.nn.functional import normalize
+
+from compressor.model.modeling_pruned import pruned_class
 
 HEAD = "sentence_head"
 POOLINGS = ("mean", "cls", "max")
@@ -104,7 +107,16 @@ class _Encoder(nn.Module):
 @cache
 def _with_head(encoder: type[nn.Module]) -> type[nn.Module]:
     # Of the same name: a pruned checkpoint is opened by it (`modeling_pruned.pruned_class`).
-    return type(encoder.__name__, (_Encoder, encoder), {"__module__": encoder.__module__})
+    return type(encoder.__name__, (_Encoder, encoder), {"__module__": __name__})
+
+
+def __getattr__(name: str) -> type[nn.Module]:
+    """The class with a head for an encoder's, by its name, which pickles look up here."""
+    if name.startswith("Pruned"):
+        return _with_head(cast(Any, pruned_class(name)))
+    if not name.startswith("_") and hasattr(transformers, name):
+        return _with_head(getattr(transformers, name))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def add_head(

@@ -4,7 +4,8 @@ The loss is the divergence of the student's predictions from the teacher's,
 
     KL(p_dense || p_pruned), the mean over real target tokens, or over rows for a classifier,
 
-or 1 minus the cosine of their embeddings (`Task.divergence`), so no labels are used (a translator reads its targets, as inputs of the decoder). To it can be added
+or 1 minus the cosine of their embeddings (`Task.divergence`), so no labels are used (a translator
+reads its targets, as inputs of the decoder). To it can be added
 `hidden` times the difference of the residual streams after every Transformer layer,
 
     mean over layers of  mean |h_dense - h_pruned|^2 / variance of h_dense,
