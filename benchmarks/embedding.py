@@ -28,6 +28,7 @@ from compressor.request.recipe import EvaluateRequest, make_recipe, make_request
 
 TESTS = ("sts/images-2014.tsv", "sts/onwn-2014.tsv", "sick/train.tsv")
 TEXTS = (("clinc150/train.tsv", "text"), ("tatoeba-en-de/train.tsv", "en"))
+TEST_ROWS = 1000  # the first ones of a set with more
 PRECISIONS = ("fp32", "int8")
 SEED = 1
 
@@ -80,7 +81,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     dense = Path(report.dense.directory)
     found = []
     for test in TESTS:
-        request = make_request(EvaluateRequest, test=str(args.data / test))
+        request = make_request(EvaluateRequest, test=str(args.data / test), test_rows=TEST_ROWS)
         for built in evaluate_artifacts([dense, *cuts], request, PRECISIONS, console):
             directory = Path(built.directory)
             compared = built.comparisons[0] if built.comparisons else None

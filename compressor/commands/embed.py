@@ -10,7 +10,7 @@ import typer
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.commands.lines import Artifact, Files, opened
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.request.recipe import EmbedRequest
 
 Array = Annotated[
@@ -33,9 +33,16 @@ def embed(
     from compressor.runtime.batching import CHUNK_ROWS
     from compressor.storage.files import require_directory, written_at_once
 
-    if output.suffix != ".npy" or output.exists():
-        what = "exists" if output.exists() else "does not end in .npy"
-        raise InputError(f"{output} {what}; choose another --output", id="output-not-empty")
+    if output.suffix != ".npy":
+        raise UsageError(
+            f"--output {output}: embeddings are written as a NumPy array; give a name that ends in "
+            ".npy",
+            id="output-not-array",
+        )
+    if output.exists():
+        raise InputError(
+            f"{output} exists; choose another --output, or remove it", id="output-not-empty"
+        )
     require_directory(output.parent)
     lines = Lines(files or [])
     model = opened(Embedder, request, directory, request.cache)

@@ -135,9 +135,10 @@ def test_embed_writes_an_array(made, tmp_path):
     wanted = Embedder(made / "out", precision="fp32").embed(["w3", "w4 w5"])
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, [wanted[0], np.zeros(12), wanted[1]], atol=1e-6)
-    for name in ("a.npy", "b.txt"):
-        with raises(InputError, "output-not-empty"):
-            invoke("embed", made / "out", tmp_path / "lines.txt", "-o", out.with_name(name))
+    with raises(InputError, "output-not-empty"):
+        invoke("embed", made / "out", tmp_path / "lines.txt", "-o", out)
+    with raises(UsageError, "output-not-array"):
+        invoke("embed", made / "out", tmp_path / "lines.txt", "-o", tmp_path / "a.txt")
     with raises(InputError, "file-missing"):
         invoke("embed", made / "out", tmp_path / "none.txt", "-o", out.with_name("c.npy"))
     with raises(InputError, "artifact-of-another-task"):
