@@ -152,8 +152,10 @@ def test_a_checkpoint_is_exported_by_itself(made, tmp_path):
     found = Embedder(tmp_path / "onnx", verify=False).embed(TEXTS)
     expected = embedded(checkpoint.model, checkpoint.tokenizer, TEXTS)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    with raises(InputError, "layout-not-for-task"):
-        invoke("export", "-m", made / "model", "-o", tmp_path / "c", "--layout", "ctranslate2")
+    for layout in ("ctranslate2", "optimum"):
+        with raises(InputError, "layout-not-for-task"):
+            invoke("export", "-m", made / "model", "-o", tmp_path / "c", "--layout", layout)
+    assert not (tmp_path / "c").exists()
 
 
 def test_what_needs_answers_is_refused_before_anything_is_computed(tmp_path):
