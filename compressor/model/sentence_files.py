@@ -199,7 +199,9 @@ def _dense(folder: Path, width: int, allow_pickle: bool) -> tuple[DenseLayer, We
 
 
 def _dense_weights(folder: Path, allow_pickle: bool) -> Weights:
-    (file,) = weight_files(folder, allow_pickle)
+    file, *more = weight_files(folder, allow_pickle)
+    if more:
+        raise _malformed(folder, "the weights of one layer are in several files")
     stored_tensors([file])  # raises if it is damaged
     if file.name == PICKLE:
         state = torch.load(file, map_location="cpu", weights_only=True)

@@ -45,7 +45,7 @@ class Distill(RecoveryMethod):
         ge=0,
         allow_inf_nan=False,
         help="Distillation: weight of the difference in hidden states after every layer; 0 leaves "
-        "it out. Default: 1 for classifiers and sentence encoders, 0 for translators.",
+        "it out. Default: 1 for classifiers, 0.1 for sentence encoders, 0 for translators.",
     )
     text: str | None = option(
         None,

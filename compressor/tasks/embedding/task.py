@@ -48,8 +48,8 @@ class Embedding(EncoderTask):
     answers = f"embeddings (cosine of at least {_SAME})"
     has_answers = False
     joins_pairs = False
-    learning_rate = 5e-5  # a classifier's: the encoders are the same
-    hidden_weight = 1.0
+    learning_rate = 2e-4
+    hidden_weight = 0.1
 
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
         return tuple((inputs, outputs) for inputs, outputs in config.get("dense_sizes") or ())
