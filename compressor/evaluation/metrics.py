@@ -19,6 +19,7 @@ METRICS: Table[type[Metric]] = Table(
         "accuracy": "compressor.evaluation.labels:Accuracy",
         "macro_f1": "compressor.evaluation.labels:MacroF1",
         "mcc": "compressor.evaluation.labels:Matthews",
+        "spearman": "compressor.evaluation.ranks:Spearman",
     },
     id="metric-unknown",
 )

@@ -34,11 +34,13 @@ class UnitMethod(Section):
     Args:
         learns: it learns a mask, instead of scoring units.
         needs_rows: it looks at calibration rows; otherwise at the weights alone, or at nothing.
+        needs_answers: it looks at right answers, or at the largest logit.
         takes_penalty: a penalty on open gates may stand in place of the number of units to keep.
     """
 
     learns: ClassVar[bool] = False
     needs_rows: ClassVar[bool] = True
+    needs_answers: ClassVar[bool] = False
     takes_penalty: ClassVar[bool] = False
 
     name: str = ""
@@ -50,6 +52,15 @@ class UnitMethod(Section):
 
     def check_units(self, units: Set[Units]) -> None:
         """Raise `UsageError` if the method is not for such units."""
+
+    def check_task(self, task: Task) -> None:
+        """Raise `UsageError` if the method is not for models of the task."""
+        if self.needs_answers and not task.has_answers:
+            raise UsageError(
+                f"--method {self.name} goes by right answers or by the largest logit, and models "
+                f"for {task.name} have neither; use another method, such as second-order",
+                id="method-for-other-tasks",
+            )
 
     def check_size(self, keep: Mapping[str, int], full: Mask) -> None:
         """Raise `UsageError` if the model has too many units for the method.
@@ -174,6 +185,7 @@ def score_units(method: ScoringMethod, scoring: ScoringJob) -> Scores:
     from compressor.model.modes import evaluating  # imports torch
 
     method.check_units({units_of(layer.kind) for layer in scoring.layers})
+    method.check_task(scoring.task)
     normalize = method.normalization(len({layer.is_attention for layer in scoring.layers}) > 1)
     began = time.perf_counter()
     with evaluating(scoring.model):

@@ -9,7 +9,7 @@ ablated in blocks; each gets its part of what the block does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from compressor.errors import UsageError
 from compressor.importance import RawScores, ScoringJob, ScoringMethod
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 class Ablation(ScoringMethod):
     """Measured loss, or metric, without the unit; slow, exact."""
+
+    needs_answers: ClassVar[bool] = True
 
     name: Literal["ablation"] = "ablation"
     ablate: Literal["loss", "metric"] = option(

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import kl_div, log_softmax
 
 from compressor.model.depth import skipped
 from compressor.model.modes import evaluating
@@ -77,10 +76,10 @@ def _divergences(
             for number, mask in enumerate(masks):
                 with skipped(model, sublayers, mask):
                     found = _predictions(model, batch, task)
-                sums[number] += float(kl_div(found, wanted, reduction="sum", log_target=True))
+                sums[number] += float(task.divergence(found, wanted))
     return sums / terms
 
 
 def _predictions(model: nn.Module, batch: Batch, task: Task) -> Tensor:
-    """Log-probabilities, [loss terms, classes or vocabulary]."""
-    return log_softmax(task.logits(model, batch)[task.term_mask(batch)].float(), -1)
+    """[loss terms, classes, vocabulary or width]."""
+    return task.predictions(task.logits(model, batch)[task.term_mask(batch)])

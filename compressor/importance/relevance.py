@@ -21,13 +21,15 @@ use; commercial use may need a license from the patent's holders.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Literal
+from typing import ClassVar, Literal
 
 from compressor.importance import RawScores, ScoringJob, TokenwiseMethod
 
 
 class Relevance(TokenwiseMethod):
     """Layer-wise relevance propagation from the largest logit."""
+
+    needs_answers: ClassVar[bool] = True
 
     name: Literal["relevance"] = "relevance"
 

@@ -35,6 +35,7 @@ class LearnedMask(UnitMethod):
     """
 
     learns: ClassVar[bool] = True
+    needs_answers: ClassVar[bool] = True
     most_units: ClassVar[int | None] = None
 
     train_weights: TrainedWeights = option(

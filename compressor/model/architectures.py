@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 CLASSIFIER = "AutoModelForSequenceClassification"
 TRANSLATOR = "AutoModelForSeq2SeqLM"
+ENCODER = "AutoModel"
+EMBEDDING = "embedding"  # the task of encoders without a head
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class Architecture:
     Args:
         task: name of the task that its models are for.
         auto_class: the class of transformers that loads them.
-        base: path of the module that holds the stacks.
+        base: path of the module that holds the stacks; empty where it is the model itself.
         sublayers: paths of every kind of sublayer, in the canonical order.
         encoder, decoder: names of their sizes in the configuration; None if there is no decoder.
         width: name in the configuration of the hidden states' size.
@@ -97,6 +99,7 @@ class Architecture:
         logits_bias: name of the buffer that is added to the logits of a decoder, if there is one.
         unused: patterns of weights that checkpoints may hold beside those of the class: heads of
             other tasks, which change nothing that the model says. All others must be used.
+        spare: pattern of weights that the class has and nothing reads: checkpoints may lack them.
     """
 
     task: str
@@ -113,6 +116,14 @@ class Architecture:
     head: Head | None = None
     logits_bias: str | None = None
     unused: tuple[str, ...] = ()
+    spare: str | None = None
+
+    @property
+    def alone(self) -> Architecture:
+        """The entry of its encoder without a head, as models for embeddings are."""
+        return replace(
+            self, task=EMBEDDING, auto_class=ENCODER, base="", head=None, spare=r"^pooler\."
+        )
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
@@ -121,7 +132,7 @@ class Architecture:
 
     def full_paths(self, paths: SublayerPaths) -> dict[str, Any]:
         """`paths` from the model's root on, as `kept_units` in a pruned `config.json` has them."""
-        layer = f"{self.base}.{paths.layer}"
+        layer = f"{self.base}.{paths.layer}" if self.base else paths.layer
         return asdict(paths) | {"layer": layer, "inputs": list(paths.inputs.values())}
 
     def positions(self, config: Any) -> int:
@@ -276,8 +287,9 @@ def architecture(model_type: str, where: str = "the checkpoint") -> Architecture
 
 
 def architecture_of(model: Any) -> Architecture:
-    """The entry for a model of transformers."""
-    return architecture(model.config.model_type)
+    """The entry for a model of transformers, with its usual head or an encoder without one."""
+    entry = architecture(model.config.model_type)
+    return entry if entry.decoder or hasattr(model, entry.base) else entry.alone
 
 
 def find_sublayers(model: nn.Module) -> list[Sublayer]:

@@ -7,6 +7,7 @@ is used.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch import nn
 
 from compressor.errors import InputError
 from compressor.model.architectures import (
+    EMBEDDING,
     Architecture,
     architecture,
     architecture_of,
@@ -30,6 +32,8 @@ from compressor.model.modeling_pruned import WeightsMisfit
 from compressor.model.pruned_config import KEPT_UNITS, pruned_class, pruned_config, without_code
 from compressor.model.pruning_record import PRUNING_RECORD, PruningRecord, read_pruning_record
 from compressor.model.quiet import quiet_transformers
+from compressor.model.sentence_files import MODULES, read_layout
+from compressor.model.sentence_head import add_head
 from compressor.model.stored_weights import (
     StoredTensor,
     stored_dtype,
@@ -107,7 +111,8 @@ def open_checkpoint(
 
     Args:
         model: a directory, or a hub id.
-        task: what it is for; None takes what models of its architecture are for.
+        task: what it is for; None takes what models of its architecture are for, or embeddings
+            where its `modules.json` says so.
         verify: check the files of a checkpoint that this tool wrote against its manifest first;
             warn where there is none.
         dense: refuse a checkpoint that has lost units already.
@@ -121,7 +126,7 @@ def open_checkpoint(
     if verify:
         require_checkpoint_unchanged(directory, warn=(directory / PRUNING_RECORD).exists())
     config = read_configuration(directory, trust_remote_code)
-    entry = architecture(config.model_type, model)
+    entry = _entry(directory, architecture(config.model_type, model), task)
     stored = stored_tensors(weight_files(directory, allow_pickle))
     require_layers(config, len(stored), directory / "config.json")
     pruning = _read_pruning(directory, config, model, dense)
@@ -130,10 +135,16 @@ def open_checkpoint(
     require_usable(network, stored)
     if entry.decoder:
         require_generation(network.generation_config, config.vocab_size, directory)
+    tokenizer = load_tokenizer(directory, config, trust_remote_code)
+    if entry.task == EMBEDDING:
+        layout, weights = read_layout(directory, int(config.hidden_size), allow_pickle)
+        add_head(network, layout, weights)
+        limits = (tokenizer.model_max_length, layout.max_tokens)
+        tokenizer.model_max_length = min(x for x in limits if x is not None)
     commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(
         model=network.eval(),
-        tokenizer=load_tokenizer(directory, config, trust_remote_code),
+        tokenizer=tokenizer,
         layers=sublayers,
         mask=Mask.full(sublayers) if pruning is None else pruning.mask.of_layers_left(),
         directory=directory,
@@ -156,6 +167,13 @@ def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
     one is left over (but for heads of other tasks, which `architectures.ARCHITECTURES` lists).
     """
     return open_checkpoint(str(directory), verify=verify).model
+
+
+def _entry(directory: Path, entry: Architecture, task: str | None) -> Architecture:
+    """Of the class that the checkpoint is opened with."""
+    if task is None and (directory / MODULES).exists():
+        task = EMBEDDING
+    return entry.alone if task == EMBEDDING and not entry.decoder else entry
 
 
 def _read_pruning(directory: Path, config: Any, name: str, dense: bool) -> PruningRecord | None:
@@ -260,6 +278,11 @@ def _require_all(
     """Check what transformers tells about the loading of a dense model."""
     what = type(model).__name__
     missing = sorted(info["missing_keys"])
+    if entry.spare is not None:
+        spare = [name for name in missing if re.search(entry.spare, name)]
+        for name in spare:  # which were drawn at random
+            model.get_parameter(name).data.zero_()
+        missing = sorted({*missing}.difference(spare))
     if missing:
         raise InputError(
             f"{directory} lacks {len(missing)} of the weights that {what} needs "

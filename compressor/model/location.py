@@ -6,6 +6,7 @@ from pathlib import Path
 
 from compressor.errors import InputError
 from compressor.storage.input_files import require_regular
+from compressor.storage.manifest import MODULES
 
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.spm", "*.safetensors"]
 _PICKLES = "pytorch_model*.bin"
@@ -67,7 +68,7 @@ def _snapshot(model: str, revision: str | None, files: list[str]) -> Path:
 
 def checkpoint_files(directory: Path) -> list[Path]:
     """The files that say what a checkpoint computes; notes and plots beside them do not."""
-    patterns = [*_HUB_FILES, _PICKLES, "*.py"]
+    patterns = [*_HUB_FILES, _PICKLES, "*.py", MODULES]
     paths = {path for pattern in patterns for path in directory.glob(pattern)}
     return sorted(path for path in paths if path.is_file())
 
@@ -81,12 +82,12 @@ def require_own_files(directory: Path) -> None:
         InputError: one is a link to somewhere else, or nothing that can be read as a file.
     """
     root = directory.resolve()
-    for path in sorted(directory.iterdir()):
+    for path in sorted([*directory.iterdir(), *directory.glob(MODULES)]):
         if path.is_dir():
             continue
         target = path.resolve()
         cached = target.parent.name == "blobs" and target.parents[1].name.startswith("models--")
-        if target.parent != root and not cached:
+        if target.parent not in (root, root / path.parent.name) and not cached:
             raise InputError(
                 f"{path} is a link to {target}, outside of the checkpoint's directory; copy the "
                 "file into it",

@@ -12,10 +12,12 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import PretrainedConfig
 
+from compressor.model.architectures import EMBEDDING
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.pruned_config import KEPT_UNITS, MODELING, pruned_config
 from compressor.model.pruning_record import PRUNING_RECORD, recorded_mask, render_pruning_record
 from compressor.model.quiet import quiet_transformers
+from compressor.model.sentence_files import is_of_head, write_layout
 from compressor.model.stored_weights import WEIGHTS
 from compressor.model.weights import computed_weights
 
@@ -46,13 +48,15 @@ def save_checkpoint(
         record: the contents of `units.json`.
 
     Returns:
-        The files written.
+        The files written at the root of the directory.
     """
     directory.mkdir(parents=True, exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
     computed = computed_weights(model)
     state, saved_memory = {}, set()
     for name, value in model.state_dict().items():
+        if is_of_head(name):
+            continue  # in files of its own
         if name not in computed and value.data_ptr() not in saved_memory:  # tied weights once
             saved_memory.add(value.data_ptr())
             stored = value.to(source.dtype) if value.is_floating_point() else value
@@ -60,6 +64,8 @@ def save_checkpoint(
     save_file(state, directory / WEIGHTS, metadata={"format": "pt"})
     config = pruned_config(model, recorded_mask(record).of_layers_left())
     save_settings(source, model, directory, config)
+    if source.entry.task == EMBEDDING:
+        write_layout(model, source.max_source_tokens, source.directory, directory)
     if hasattr(config, KEPT_UNITS):
         shutil.copyfile(MODELING, directory / MODELING.name)
     (directory / PRUNING_RECORD).write_text(render_pruning_record(record), encoding="utf-8")

@@ -182,7 +182,7 @@ def drop_layers(
         lambda done, total: progress.update("layers", done, total),
     )
     for name, divergence in found.items():
-        progress.message(f"  without {name}: divergence {divergence:.3f} nats, unrepaired")
+        progress.message(f"  without {name}: divergence {divergence:.3f}, unrepaired")
     return found
 
 

@@ -171,6 +171,8 @@ def _open(
     rows = task.read_rows(
         data.test, labels=first.labels, minimum=2, limit=data.test_rows, **data.columns()
     )
+    if isinstance(request, EvaluateRequest):
+        task.require_answers(rows)
     return rows, builds, choose_device(builds, task, request.device)
 
 

@@ -144,6 +144,8 @@ def read(section: CalibrationData, checkpoint: Checkpoint, task: Task) -> DataRo
     if not isinstance(section, Data):
         return DataRows(calibration, None)
     test = rows(section.test, section.test_rows)
+    if test is not None:
+        task.require_answers(test)
     shared = count_shared(test, calibration) if calibration and test else 0
     return DataRows(calibration, test, shared)
 

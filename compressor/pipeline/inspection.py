@@ -45,14 +45,17 @@ class PartFacts:
 
 @dataclass(frozen=True)
 class Gain:
-    """The most that removing units can gain at one shape: dense over pruned multiply-adds."""
+    """The most that removing units can gain at one shape: dense over pruned multiply-adds.
+
+    None where no multiply-adds would be left: encoders without a head have only sublayers.
+    """
 
     batch_size: int
     source_tokens: int
     target_tokens: int
-    without_heads: float
-    without_neurons: float
-    without_both: float
+    without_heads: float | None
+    without_neurons: float | None
+    without_both: float | None
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
             units=[len(checkpoint.mask.kept(x.name)) for x in checkpoint.layers if x.kind == name],
             unit_width=next((x.unit_width for x in checkpoint.layers if x.kind == name), 0),
             parameters=count,
-            macs_share=[work[name] / sum(work.values()) for work in works],
+            macs_share=[work[name] / (sum(work.values()) or 1) for work in works],
         )
         for name, count in owned.items()
     ]
@@ -165,14 +168,15 @@ def _work_size(checkpoint: Checkpoint, size: tuple[int, int]) -> WorkSize:
 def _gain(checkpoint: Checkpoint, size: tuple[int, int]) -> Gain:
     full = sum(_work(checkpoint, checkpoint.mask, size).values())
 
-    def without(gone: Sequence[Units]) -> float:
+    def without(gone: Sequence[Units]) -> float | None:
         mask = checkpoint.mask.without(
             (name, unit)
             for name, flags in checkpoint.mask.keep.items()
             if units_of(name) in gone
             for unit in range(len(flags))
         )
-        return full / sum(_work(checkpoint, mask, size).values())
+        left = sum(_work(checkpoint, mask, size).values())
+        return full / left if left else None
 
     work_size = _work_size(checkpoint, size)
     return Gain(

@@ -109,7 +109,9 @@ def open_text(
     if text is None:
         return None
     return Text(
-        lines=TextLines(text.path, pairs=rows is not None and rows.pairs is not None),
+        lines=TextLines(
+            text.path, pairs=task.joins_pairs and rows is not None and bool(rows.pairs)
+        ),
         task=task,
         tokenizer=checkpoint.tokenizer,
         max_tokens=checkpoint.max_source_tokens,

@@ -63,6 +63,7 @@ def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scor
     checkpoint = load(request.model)
     task = TASKS[checkpoint.task]
     check_options([request.data], task, checkpoint.name)
+    request.method.check_task(task)
     rows = read(request.data, checkpoint, task).calibration
     fitted = Fitted([], [])
     if rows is not None:

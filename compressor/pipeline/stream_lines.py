@@ -242,7 +242,7 @@ def serve(
     """
     chunk = chunk_lines or (1 if lines.interactive else CHUNK_ROWS)
     number = 0
-    with LineWriter(output) as writer, _warnings_to(progress):
+    with LineWriter(output) as writer, warnings_to(progress):
         for number, found in enumerate(answer(lines, chunk), 1):
             writer.write(form(number, found))
             if number % chunk == 0:
@@ -254,7 +254,7 @@ def serve(
 
 
 @contextmanager
-def _warnings_to(progress: Progress) -> Iterator[None]:
+def warnings_to(progress: Progress) -> Iterator[None]:
     """Tell warnings as messages, without the place in our code that they come from."""
 
     def show(message: Warning | str, *_: object, **__: object) -> None:

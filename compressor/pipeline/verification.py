@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from compressor.runtime.artifact import (
 from compressor.storage.manifest import (
     GRAPHS_FILE,
     MANIFEST,
+    MODULES,
     Listed,
     checkpoint_files,
     find_change,
@@ -80,6 +82,8 @@ def verify_directory(directory: Path, progress: Progress = SILENT) -> Verified:
 
 def _holder(name: str) -> str:
     """The directory of an artifact below the one that is verified; empty if there is none."""
+    if fnmatchcase(name, MODULES):
+        return ""
     parts = Path(name).parts
     return parts[0] if len(parts) > 1 and parts[0] not in MODEL_DIRECTORIES else ""
 

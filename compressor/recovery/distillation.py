@@ -4,7 +4,8 @@ The loss is the divergence of the student's predictions from the teacher's,
 
     KL(p_dense || p_pruned), the mean over real target tokens, or over rows for a classifier,
 
-so no labels are used (a translator reads its targets, as inputs of the decoder). To it can be added
+or 1 minus the cosine of their embeddings (`Task.divergence`), so no labels are used (a translator
+reads its targets, as inputs of the decoder). To it can be added
 `hidden` times the difference of the residual streams after every Transformer layer,
 
     mean over layers of  mean |h_dense - h_pruned|^2 / variance of h_dense,
@@ -34,7 +35,6 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import kl_div, log_softmax
 
 from compressor.recovery import Recovered, RecoveryJob
 from compressor.recovery.hidden_states import (
@@ -126,7 +126,8 @@ class Distillation(Problem):
             wanted, streams = self.teacher.answers(batch)
             with observed(self.student, self.blocks) as found:
                 logits = task.logits(self.student, batch)
-        loss = _divergence(logits[task.term_mask(batch)], wanted) / task.loss_terms(batch)
+        predictions = task.predictions(logits[task.term_mask(batch)])
+        loss = task.divergence(predictions, wanted) / task.loss_terms(batch)
         if not self.blocks:
             return loss
         states = states_of(found, self.blocks, task, batch)
@@ -137,8 +138,8 @@ class Distillation(Problem):
         task, sums = self.job.task, []
         for batch in self.held:
             moved = batch.to(self.job.device)
-            logits = task.logits(self.student, moved)[task.term_mask(moved)]
-            sums.append(_divergence(logits, self.teacher.answers(moved)[0]))
+            found = task.predictions(task.logits(self.student, moved)[task.term_mask(moved)])
+            sums.append(task.divergence(found, self.teacher.answers(moved)[0]))
         terms = sum(task.loss_terms(batch) for batch in self.held)
         return float(torch.stack(sums).sum()) / terms
 
@@ -148,16 +149,6 @@ class Distillation(Problem):
         for done, batch in enumerate(batches):
             self.job.progress(done, len(batches))
             yield batch
-
-
-def _divergence(logits: Tensor, wanted: Tensor) -> Tensor:
-    """KL(dense || pruned) in nats, summed over the loss's terms.
-
-    Args:
-        logits: of the pruned model, [loss terms, vocabulary or labels].
-        wanted: log-probabilities of the dense one, of the same shape.
-    """
-    return kl_div(log_softmax(logits.float(), -1), wanted, reduction="sum", log_target=True)
 
 
 def _describe(

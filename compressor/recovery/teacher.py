@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import log_softmax
 
 from compressor.model.architectures import architecture_of
 from compressor.model.modes import received
@@ -69,11 +68,11 @@ class Teacher:
 
     @torch.no_grad()
     def answers(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Log-probabilities, and the hidden states after each block.
+        """Predictions as `Task` has them, and the hidden states after each block.
 
         Returns:
-            [loss terms, classes or vocabulary], float32, in the order of the batch; [tokens, width]
-            of each block's real tokens, row by row.
+            [loss terms, classes, vocabulary or width], float32, in the order of the batch;
+            [tokens, width] of each block's real tokens, row by row.
         """
         if all(row in self.kept for row in batch.rows):
             rows = [self.kept[row] for row in batch.rows]
@@ -83,7 +82,7 @@ class Teacher:
         else:
             logits, lesson = self._compute(batch)
             hidden = lesson.hidden
-        return log_softmax(logits.float(), -1), hidden
+        return self.task.predictions(logits), hidden
 
     def _remember(self, batch: Batch) -> None:
         _, lesson = self._compute(batch)

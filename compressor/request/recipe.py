@@ -169,8 +169,8 @@ class GateRequest(Section):
     verify: bool = VERIFY
 
 
-class StreamRequest(Section):
-    """What commands take that stream lines through an artifact."""
+class ServeRequest(Section):
+    """What commands take that run an artifact on lines."""
 
     batch_size: int | None = option(
         None, short="-b", ge=1, le=MOST_BATCH, help="Rows per batch at most."
@@ -180,7 +180,7 @@ class StreamRequest(Section):
         ge=1,
         le=MOST_BATCH_TOKENS,
         help="Rows x longest row of a batch at most, in tokens. Default without -b: 1024 for "
-        "translators and 512 for classifiers on CPU, 4096 on CUDA.",
+        "translators and 512 for other models on CPU, 4096 on CUDA.",
     )
     chunk_lines: int | None = option(
         None,
@@ -204,8 +204,21 @@ class StreamRequest(Section):
         le=MOST_THREADS,
         help="Batches that are computed at the same time, each with --threads (default then 1).",
     )
-    jsonl: bool = option(False, help="One JSON object per line instead of plain text.")
     verify: bool = VERIFY
+
+
+class StreamRequest(ServeRequest):
+    """What commands take that stream lines through an artifact."""
+
+    jsonl: bool = option(False, help="One JSON object per line instead of plain text.")
+
+
+class EmbedRequest(ServeRequest):
+    """What `compress embed` takes."""
+
+    cache: str | None = option(
+        None, help="Directory outside of the artifact where openvino keeps compiled models."
+    )
 
 
 class TranslateRequest(StreamRequest):

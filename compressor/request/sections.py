@@ -56,9 +56,15 @@ class Columns(Section):
 
     source_column: str | None = option(None, help="Translation: default: the first column.")
     target_column: str | None = option(None, help="Translation: default: the second column.")
-    text_column: str | None = option(None, help="Classification: default: text, or the first.")
-    text_pair_column: str | None = option(None, help="Second text, for classifying pairs.")
-    label_column: str | None = option(None, help="Classification: default: label, or the second.")
+    text_column: str | None = option(
+        None, help="Classification, embedding: default: text (sentence1), or the first."
+    )
+    text_pair_column: str | None = option(
+        None, help="Second text, for classifying pairs; embedding: default: sentence2."
+    )
+    label_column: str | None = option(
+        None, help="Classification: default: label, or the second; embedding: the score."
+    )
     header: bool = option(
         True, help="The first line of a table names its columns. --no-header: they are 1, 2, ..."
     )

@@ -154,6 +154,7 @@ def check_model(plan: RunPlan, checkpoint: Checkpoint, task: Task) -> None:
         UsageError: such an option.
         InputError: the text of `--target-text` cannot be read, or holds none.
     """
+    plan.method.check_task(task)
     for rule in plan.rules:
         rule.require_task(task)
     sections = (plan.data, plan.evaluation, plan.throughput, *plan.recovery)

@@ -13,8 +13,9 @@ require_one_version()  # before files that may be of another version are importe
 # ruff: noqa: E402
 from compressor.runtime.batching import collate
 from compressor.runtime.classifier import Classifier
+from compressor.runtime.embedder import Embedder
 from compressor.runtime.runtime import Runtime
 from compressor.runtime.text import Encoded
 from compressor.runtime.translator import Translator
 
-__all__ = ["Classifier", "Encoded", "Runtime", "Translator", "collate"]
+__all__ = ["Classifier", "Embedder", "Encoded", "Runtime", "Translator", "collate"]

@@ -215,6 +215,19 @@ class ClassificationArtifact(EncoderArtifact):
 
 
 @dataclass(frozen=True, kw_only=True)
+class EmbeddingArtifact(EncoderArtifact):
+    """An encoder of texts; its logits are embeddings."""
+
+    opened_with = "Embedder"
+
+    width: int = checked(_SIZE)
+
+    @property
+    def outputs(self) -> int:
+        return self.width
+
+
+@dataclass(frozen=True, kw_only=True)
 class TranslationArtifact(Artifact):
     """A translator: the graphs `encoder` and `decoder`, and how to decode."""
 
@@ -254,6 +267,7 @@ class TranslationArtifact(Artifact):
 # By task. A task from outside this package adds its own class here.
 ARTIFACTS: dict[str, type[Artifact]] = {
     "classification": ClassificationArtifact,
+    "embedding": EmbeddingArtifact,
     "translation": TranslationArtifact,
 }
 

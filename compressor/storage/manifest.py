@@ -24,7 +24,9 @@ GRAPHS_FILE = "graphs.json"  # which graphs there are; names the others, so it i
 _CHECKPOINT = (
     "*config.json", "*tokenizer*.json", "*vocab*", "merges.txt", "special_tokens_map.json",
     "added_tokens.json", "units.json", "*.safetensors", "*.index.json", "*.spm", "*.model",
+    "modules.json", "config_sentence_transformers.json",
 )  # fmt: skip
+MODULES = "[0-9]_[A-Z]*/*"  # folders of what follows a sentence encoder
 _MAY_BE_MISSING = ("*.py", "*.jinja", "chat_template*", "*.bin")
 SCHEMA = 1
 _TOOL = "compress "  # what `tool` starts with, in manifests of ours
@@ -170,9 +172,11 @@ def require_no_links_out(directory: Path, names: Iterable[str]) -> None:
 def checkpoint_files(directory: Path) -> list[str]:
     """Names of the files in a directory that loading a checkpoint from it reads."""
     patterns = (*_CHECKPOINT, *_MAY_BE_MISSING)
-    return sorted(
-        path.name for path in directory.glob("*") if path.is_file() and _is_one(path.name, patterns)
-    )
+    names = [path.name for path in directory.glob("*") if path.is_file()]
+    of_modules = [
+        x.relative_to(directory).as_posix() for x in directory.glob(MODULES) if x.is_file()
+    ]
+    return sorted([*(name for name in names if _is_one(name, patterns)), *of_modules])
 
 
 def require_checkpoint_unchanged(directory: Path, *, warn: bool) -> None:
@@ -182,7 +186,7 @@ def require_checkpoint_unchanged(directory: Path, *, warn: bool) -> None:
         warn: this tool wrote it, so that a manifest belongs there.
     """
     listed = read_manifest(directory) or {}
-    gone = {name for name in listed if "/" not in name and _is_one(name, _CHECKPOINT)}
+    gone = {x for x in listed if _is_one(x, [MODULES] if "/" in x else _CHECKPOINT)}
     require_unchanged(directory, sorted(gone.union(checkpoint_files(directory))), warn=warn)
 
 

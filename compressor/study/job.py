@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import nn
 
-from compressor.errors import InputError
+from compressor.errors import InputError, UsageError
 from compressor.evaluation import compare, main_metric
 from compressor.importance import ScoringJob
 from compressor.model.checkpoint import Checkpoint
@@ -96,6 +96,12 @@ def prepare(request: StudyRequest, output: Path, progress: Progress) -> Job[Stud
     device = pick_device(request.device, progress)
     checkpoint = open_model(request, request.checkpoints[-1])
     task = TASKS[checkpoint.task]
+    if not task.has_answers:
+        raise UsageError(
+            f"studies look at losses and answers, and {checkpoint.name}, a model for {task.name}, "
+            "has no right answers to a text; compare its artifacts with `compress evaluate`",
+            id="study-for-other-tasks",
+        )
     check_options([request.data], task, checkpoint.name)
     if isinstance(request.data, CalibrationData):
         require_rows(request.scoring, [], request.data)

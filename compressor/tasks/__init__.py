@@ -27,6 +27,7 @@ TASKS: Table[Task] = Table(
     {
         "translation": "compressor.tasks.translation.task:TASK",
         "classification": "compressor.tasks.classification.task:TASK",
+        "embedding": "compressor.tasks.embedding.task:TASK",
     },
     id="task-unknown",
 )

@@ -63,6 +63,9 @@ class Task(ABC):
         pipeline_tag: what model hubs call the task.
         usage: a line of Python that shows what an opened artifact, `model`, does.
         counted_tokens: which tokens "tokens per second" counts: `source` or `generated`.
+        has_answers: whether its rows have right answers, which the loss compares the logits with;
+            methods that look at those are not for tasks without.
+        joins_pairs: whether the model reads both texts of a pair as one; else each has its own row.
         learns_from_answers: whether distillation from text needs the dense model's answers to it,
             as examples do whose targets the model reads (sequence-level distillation).
         learning_rate: of trained weights where none is given; measured, see docs/recovery.md.
@@ -80,6 +83,8 @@ class Task(ABC):
     pipeline_tag: ClassVar[str]
     usage: ClassVar[str]
     counted_tokens: ClassVar[str] = "source"
+    has_answers: ClassVar[bool] = True
+    joins_pairs: ClassVar[bool] = True
     learns_from_answers: ClassVar[bool] = False
     learning_rate: ClassVar[float]
     text_learning_rate: ClassVar[float | None] = None
@@ -200,6 +205,13 @@ class Task(ABC):
             columns: option of `self.columns` -> name of the column, where one was given.
         """
 
+    def require_answers(self, rows: Rows) -> None:  # noqa: B027 # all rows of most tasks have some
+        """Check that quality can be measured on rows.
+
+        Raises:
+            InputError: they lack what answers are compared with.
+        """
+
     def blank_answer(self, labels: Sequence[str] | None) -> str:
         """An answer for rows that have none, where nothing looks at it."""
         return ""
@@ -282,6 +294,24 @@ class Task(ABC):
         A sum, computed from the logits alone: what a row contributes depends neither on the rows it
         is batched with nor on a loss inside the model.
         """
+
+    def predictions(self, logits: Tensor) -> Tensor:
+        """What a model is to have in common with the dense one: log-probabilities, float32."""
+        from torch.nn.functional import log_softmax
+
+        return log_softmax(logits.float(), -1)
+
+    def divergence(self, found: Tensor, wanted: Tensor) -> Tensor:
+        """How far a model's predictions are from the dense one's, summed over the loss's terms.
+
+        KL(dense || model) in nats, unless a task says otherwise.
+
+        Args:
+            found, wanted: `predictions` of both models, [loss terms, vocabulary or outputs].
+        """
+        from torch.nn.functional import kl_div
+
+        return kl_div(found, wanted, reduction="sum", log_target=True)
 
     @abstractmethod
     def loss_terms(self, batch: Mapping[str, Tensor]) -> int:

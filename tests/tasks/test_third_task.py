@@ -57,7 +57,7 @@ def test_run_gate_verify_bench_and_report(tmp_path, capsys):
         "run", "-m", model, "--task", "regression", "--calibration", calibration, "--test", test,
         "--label-column", "score", "--keep", "0.5", "--precision", "fp32,int8", "-o", out,
         "-b", "2", "--bench-seconds", "0.05", "--resamples", "100", "--device", "cpu",
-        "--recover", "reconstruct", "--max-metric-drop", "spearman=2"
+        "--recover", "reconstruct", "--max-metric-drop", "rank_correlation=2"
     )  # fmt: skip
     report = load_report(out / "report.json")
     variant = next(x for x in report.variants if x.precision == "fp32")
@@ -69,16 +69,16 @@ def test_run_gate_verify_bench_and_report(tmp_path, capsys):
     texts, right = [row[0] for row in table], [float(row[1]) for row in table]
     answers = Regressor(out, precision="fp32").numbers(texts)
     expected = spearmanr(answers, right).statistic
-    assert variant.quality.metrics["spearman"] == pytest.approx(expected, abs=1e-9)
+    assert variant.quality.metrics["rank_correlation"] == pytest.approx(expected, abs=1e-9)
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "from tests.tasks.regression_task.runtime import Regressor" in card
     assert "tokens are source tokens" in (out / "report.md").read_text(encoding="utf-8")
 
     capsys.readouterr()
-    invoke("gate", out / "report.json", "--max-metric-drop", "spearman=2")
+    invoke("gate", out / "report.json", "--max-metric-drop", "rank_correlation=2")
     invoke("verify", out)
     invoke("report", out / "report.json", "-o", tmp_path / "reports")
-    assert "Spearman" in (tmp_path / "reports" / "report.md").read_text(encoding="utf-8")
+    assert "Rank correlation" in (tmp_path / "reports" / "report.md").read_text(encoding="utf-8")
     capsys.readouterr()
     invoke(
         "bench", out / ".compress" / "dense", out, "--test", test, "--label-column", "score",
@@ -87,7 +87,7 @@ def test_run_gate_verify_bench_and_report(tmp_path, capsys):
     timed = json.loads(capsys.readouterr().out)
     assert all(row["peak_memory_mib"] > 10 for row in timed["rows"])
     invoke("evaluate", out / ".compress" / "dense", out, "--test", test, "--label-column", "score")
-    assert "spearman" in capsys.readouterr().out.lower()
+    assert "rank_correlation" in capsys.readouterr().out.lower()
 
 
 def test_what_other_tasks_have_is_refused(tmp_path):
@@ -112,7 +112,7 @@ def test_draws_of_its_metric_are_scipys():
     texts = [[str(value) for value in column] for column in (dense, pruned, right)]
 
     quality = score_answers("regression", texts[0], texts[2], None)
-    assert quality.metrics["spearman"] == pytest.approx(spearmanr(dense, right).statistic)
+    assert quality.metrics["rank_correlation"] == pytest.approx(spearmanr(dense, right).statistic)
     (found,) = compare("regression", *texts, resamples=50, seed=3)
 
     drawn = np.random.default_rng(3).integers(40, size=(50, 40))

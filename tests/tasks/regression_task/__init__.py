@@ -8,5 +8,5 @@ from tests.tasks.regression_task.runtime import Regressor
 def register() -> None:
     """Make the task known; what it consists of is imported when it is used."""
     TASKS.register("regression", f"{__name__}.task:TASK")
-    METRICS.register("spearman", f"{__name__}.metric:Spearman")
+    METRICS.register("rank_correlation", f"{__name__}.metric:Spearman")
     Regressor.register()

@@ -16,7 +16,7 @@ class Regression(EncoderTask):
     """A number for each text; the loss is half the squared error."""
 
     name = "regression"
-    metrics = ("spearman",)
+    metrics = ("rank_correlation",)
     columns = ("text_column", "label_column")
     runtime = "tests.tasks.regression_task.runtime:Regressor"
     pipeline_tag = "text-classification"  # the hub has no tag of its own

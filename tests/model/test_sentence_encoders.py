@@ -1,0 +1,230 @@
+"""Sentence encoders: loaded, cut, saved and opened elsewhere; against NumPy and transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from compressor.errors import InputError, UsageError
+from compressor.model.architectures import find_sublayers
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.saving import save_checkpoint
+from compressor.model.surgery import prune, verify_surgery
+from compressor.tasks import TASKS, require_task
+from tests.helpers.errors import raises
+from tests.helpers.sentence_encoders import (
+    DENSE,
+    ENCODERS,
+    dense_layer,
+    save_encoder,
+    tiny_encoder,
+)
+from tests.helpers.tiny import (
+    empty_first_mask,
+    facts,
+    nothing_left_mask,
+    ragged_batch,
+    tiny_model,
+    uneven_mask,
+    word_tokenizer,
+)
+
+task = TASKS["embedding"]
+
+
+def by_numpy(hidden, mask, pooling: str, dense: bool, normalize: bool) -> np.ndarray:
+    """Embeddings of rows one by one, from the encoder's last hidden states."""
+    rows = []
+    for states, real in zip(hidden.numpy(), mask.numpy().astype(bool), strict=True):
+        tokens = states[real]  # [real tokens, width]
+        row = {"mean": tokens.mean(0), "cls": tokens[0], "max": tokens.max(0)}[pooling]
+        if dense:
+            layer = dense_layer()
+            row = np.tanh(layer.weight.detach().numpy() @ row + layer.bias.detach().numpy())
+        rows.append(row / np.linalg.norm(row) if normalize else row)
+    return np.array(rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "pooling", "dense", "normalize"),
+    [
+        ("bert", "mean", False, True),
+        ("bert", "cls", True, True),
+        ("roberta", "max", False, False),
+        ("distilbert", "mean", True, False),
+        ("electra", "cls", False, True),
+    ],
+)
+@torch.no_grad()
+def test_embeddings_are_those_of_numpy(name, pooling, dense, normalize, tmp_path):
+    opened = open_checkpoint(str(save_encoder(tmp_path / "m", name, pooling, dense, normalize)))
+    batch = ragged_batch(opened.model, rows=5)
+    hidden = tiny_encoder(name)(**batch).last_hidden_state
+    found = opened.model(**batch).logits
+    expected = by_numpy(hidden, batch["attention_mask"], pooling, dense, normalize)
+    assert opened.task == "embedding"
+    assert found.shape == (5, DENSE if dense else 32)
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
+
+
+@torch.no_grad()
+def test_an_encoder_that_does_not_say_has_the_mean(tmp_path):
+    directory = save_encoder(tmp_path / "m", normalize=False)
+    (directory / "modules.json").unlink()
+    shutil.rmtree(directory / "1_Pooling")
+    opened = open_checkpoint(str(directory), task="embedding")
+    batch = ragged_batch(opened.model)
+    hidden = tiny_encoder()(**batch).last_hidden_state
+    expected = by_numpy(hidden, batch["attention_mask"], "mean", False, False)
+    np.testing.assert_allclose(opened.model(**batch).logits.numpy(), expected, atol=1e-5)
+    # Without the task it is a classifier that lacks its head, as before.
+    with raises(InputError, "weights-do-not-fit"):
+        open_checkpoint(str(directory))
+
+
+@pytest.mark.parametrize("mask_of", [uneven_mask, empty_first_mask, nothing_left_mask])
+@pytest.mark.parametrize("name", ENCODERS)
+@torch.no_grad()
+def test_pruned_encoders_come_back_and_open_in_transformers(name, mask_of, tmp_path):
+    dense = open_checkpoint(str(save_encoder(tmp_path / "dense", name, "mean", dense=True)))
+    assert dense.layers == find_sublayers(dense.model)
+    mask = mask_of(dense.layers)
+    pruned = prune(dense.model, dense.layers, mask)
+    batch = ragged_batch(pruned, rows=5)
+    check = verify_surgery(dense.model, pruned, dense.layers, mask, [batch])
+    assert check.largest_difference < 1e-5
+    save_checkpoint(dense, pruned, facts(dense.layers, mask), tmp_path / "pruned")
+
+    again = open_checkpoint(str(tmp_path / "pruned"))
+    assert (again.task, again.mask) == ("embedding", mask)
+    assert torch.equal(again.model(**batch).logits, pruned(**batch).logits)
+    # What sentence-transformers does: the encoder by transformers, then the modules.
+    encoder = transformers.AutoModel.from_pretrained(tmp_path / "pruned", trust_remote_code=True)
+    hidden = encoder(**batch).last_hidden_state
+    stored = load_file(tmp_path / "pruned" / "2_Dense" / "model.safetensors")
+    expected = by_numpy(hidden, batch["attention_mask"], "mean", True, True)
+    np.testing.assert_allclose(again.model(**batch).logits.numpy(), expected, atol=1e-5)
+    assert torch.equal(stored["linear.weight"], dense_layer().weight)
+    assert not any("sentence_head" in x for x in load_file(tmp_path / "pruned/model.safetensors"))
+
+
+def test_the_layout_is_written_as_it_was_read(tmp_path):
+    settings = {"prompts": {"query": ""}, "default_prompt_name": None}
+    changes = {
+        "config_sentence_transformers.json": settings,
+        "sentence_bert_config.json": {"max_seq_length": 9, "do_lower_case": False},
+    }
+    source = save_encoder(tmp_path / "dense", pooling="max", dense=True, changes=changes)
+    dense = open_checkpoint(str(source))
+    assert dense.max_source_tokens == 9
+    mask = uneven_mask(dense.layers)
+    pruned = prune(dense.model, dense.layers, mask)
+    save_checkpoint(dense, pruned, facts(dense.layers, mask), tmp_path / "out")
+    written = {
+        path.relative_to(tmp_path / "out").as_posix(): json.loads(path.read_text("utf-8"))
+        for path in (tmp_path / "out").rglob("*.json")
+    }
+    modules = json.loads((source / "modules.json").read_text("utf-8"))
+    assert [x["path"] for x in written["modules.json"]] == [x["path"] for x in modules]
+    assert [x["type"] for x in written["modules.json"]] == [x["type"] for x in modules]
+    pooling = written["1_Pooling/config.json"]
+    assert pooling.pop("word_embedding_dimension") == 32
+    assert [name for name, chosen in pooling.items() if chosen] == ["pooling_mode_max_tokens"]
+    dense_settings = json.loads((source / "2_Dense" / "config.json").read_text("utf-8"))
+    assert written["2_Dense/config.json"] == dense_settings
+    assert written["sentence_bert_config.json"]["max_seq_length"] == 9
+    assert written["config_sentence_transformers.json"] == settings
+
+
+def test_a_pooler_that_nothing_reads_may_be_missing(tmp_path):
+    directory = save_encoder(tmp_path / "m")
+    weights = load_file(directory / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if not name.startswith("pooler.")}
+    assert len(kept) == len(weights) - 2
+    save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
+    opened = open_checkpoint(str(directory))
+    assert not opened.model.pooler.dense.weight.any()
+    batch = ragged_batch(opened.model)
+    expected = open_checkpoint(str(save_encoder(tmp_path / "whole"))).model(**batch).logits
+    assert torch.equal(opened.model(**batch).logits, expected)
+    del kept["encoder.layer.0.output.dense.weight"]
+    save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
+    with raises(InputError, "weights-do-not-fit"):
+        open_checkpoint(str(directory))
+
+
+MODULE = "sentence_transformers.models."
+POOLED = [{"idx": 0, "path": "", "type": f"{MODULE}Transformer"}]
+REFUSED = {
+    "no pooling": ({"modules.json": POOLED}, "sentence-modules-unsupported"),
+    "unknown module": (
+        {
+            "modules.json": [
+                *POOLED,
+                {"idx": 1, "path": "1_Pooling", "type": f"{MODULE}Pooling"},
+                {"idx": 2, "path": "2_LSTM", "type": f"{MODULE}LSTM"},
+            ]
+        },
+        "sentence-modules-unsupported",
+    ),
+    "folder outside": (
+        {"modules.json": [*POOLED, {"idx": 1, "path": "../x", "type": f"{MODULE}Pooling"}]},
+        "sentence-file-malformed",
+    ),
+    "no list": ({"modules.json": {"idx": 1}}, "sentence-file-malformed"),
+    "empty list": ({"modules.json": []}, "sentence-file-malformed"),
+    "no pooling config": ({"1_Pooling/config.json": None}, "sentence-file-missing"),
+    "two modes": (
+        {"1_Pooling/config.json": {"pooling_mode": ["mean", "cls"]}},
+        "pooling-unsupported",
+    ),
+    "other mode": ({"1_Pooling/config.json": {"pooling_mode": "lasttoken"}}, "pooling-unsupported"),
+    "other sizes": (
+        {"2_Dense/config.json": {"in_features": 32, "out_features": 7}},
+        "weights-do-not-fit",
+    ),
+    "other activation": (
+        {
+            "2_Dense/config.json": {
+                "in_features": 32, "out_features": 12, "activation_function": "os.system",
+            }
+        },
+        "activation-unsupported",
+    ),
+    "prompt": (
+        {"config_sentence_transformers.json": {"default_prompt_name": "query"}},
+        "sentence-settings-unsupported",
+    ),
+    "lower case": (
+        {"sentence_bert_config.json": {"max_seq_length": 9, "do_lower_case": True}},
+        "sentence-settings-unsupported",
+    ),
+    "length": ({"sentence_bert_config.json": {"max_seq_length": 0}}, "sentence-file-malformed"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_supported_is_refused(case: str, tmp_path):
+    changes, error = REFUSED[case]
+    with raises(InputError, error) as caught:
+        open_checkpoint(str(save_encoder(tmp_path / "m", dense=True, changes=changes)))
+    assert str(tmp_path / "m") in str(caught.value)
+
+
+def test_other_models_are_no_encoders_alone(tmp_path):
+    tiny_model("marian").save_pretrained(tmp_path / "marian")
+    tiny_model("bert").save_pretrained(tmp_path / "bert")
+    for name in ("marian", "bert"):
+        word_tokenizer().save_pretrained(tmp_path / name)
+    with raises(UsageError, "task-of-another-model"):
+        require_task(open_checkpoint(str(tmp_path / "marian"), task="embedding"))
+    with raises(InputError, "weights-do-not-fit"):  # its classification head would be dropped
+        open_checkpoint(str(tmp_path / "bert"), task="embedding")
+    with raises(InputError, "weights-do-not-fit"):
+        open_checkpoint(str(save_encoder(tmp_path / "m")), task="classification")
