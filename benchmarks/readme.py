@@ -29,6 +29,7 @@ PAGES = {
         "quality-classifier-summary": "quality-classifier-summary.md",
         "scoring": "scoring.md",
     },
+    "docs/budgets.md": {"equal-speed": "equal-speed.md"},
     "docs/serving.md": {
         "batch-tokens": "batch-tokens.md",
         "engines-classification": "engines-classification.md",

@@ -80,5 +80,6 @@ def check_manifest(out: Path) -> None:
     for name, facts in listed.items():
         assert sha256(out / name) == facts["sha256"]
     needed = {"config.json", "units.json", "recipe.yaml", "report.html", "README.md"}
-    needed |= {"modeling_pruned.py"}
     assert needed <= on_disk
+    config = json.loads((out / "config.json").read_text(encoding="utf-8"))
+    assert ("modeling_pruned.py" in on_disk) == ("kept_units" in config)

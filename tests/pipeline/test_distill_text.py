@@ -145,7 +145,7 @@ def test_weight_of_hidden_states_and_learning_rate_are_the_tasks(name, weight, m
     class Noted(Exception):
         pass
 
-    def note(job, student, held, rate, hidden):
+    def note(job, student, held, rate, hidden, precision):
         found.append((rate, hidden))
         raise Noted
 
