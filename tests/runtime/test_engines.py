@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -207,3 +208,23 @@ def test_commands_take_an_engine(bert: Path, tmp_path: Path, capsys) -> None:
     assert invoke([*classify, "--engine", "openvino", "--precision", "int8"]) == 2
     assert invoke([*classify, "--engine", "ctranslate2"]) == 2
     assert invoke([*classify, "--engine", "openvino", "--device", "cuda"]) == 2
+
+
+def test_ctrl_c_is_heard_after_openvino_models_are_gone(bert: Path) -> None:
+    """In a process of its own: where it is not, the process crashes."""
+    program = f"""
+import signal
+from compressor.runtime import Classifier
+first, second = (Classifier({str(bert)!r}, engine="openvino") for _ in range(2))
+assert first.classify(["w3"]) == second.classify(["w3"])
+del first
+del second
+try:
+    signal.raise_signal(signal.SIGINT)
+except KeyboardInterrupt:
+    print("heard")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,14 @@ class OpenVino(Engine):
             config["CACHE_DIR"] = str(setup.cache / f"openvino-{setup.precision}")
         core = library.Core()
         try:
-            compiled = core.compile_model(core.read_model(str(path)), "CPU", config)
+            # On AMX processors it gives the thread that compiles a stack for signals, and takes it
+            # back when the model goes: of several models, in the order in which they were compiled,
+            # a stack that is gone already. The next signal, Ctrl-C too, would then be a crash. In
+            # a thread of its own there is none before and none to go back to.
+            with ThreadPoolExecutor(1) as thread:
+                compiled = thread.submit(
+                    lambda: core.compile_model(core.read_model(str(path)), "CPU", config)
+                ).result()
         except RuntimeError as error:
             raise _unusable(f"OpenVINO {self.version()} cannot open {path}", error) from error
         actual = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
