@@ -31,6 +31,7 @@ PAGES = {
     },
     "docs/budgets.md": {"equal-speed": "equal-speed.md"},
     "docs/serving.md": {
+        "workers": "workers.md",
         "batch-tokens": "batch-tokens.md",
         "engines-classification": "engines-classification.md",
         "engines-translation": "engines-translation.md",
