@@ -94,14 +94,7 @@ def benchmark(
     if memory:
         if progress:
             progress("measuring peak memory in fresh processes")
-        for subject in subjects:
-            for load in workloads:
-                largest = max(load.batches, key=lambda batch: batch["input_ids"].size)
-                use = measure_memory(
-                    subject.directory, task.runtime, [largest], timed.options,
-                    precision=precisions[subject.name], engine=subject.engine, **options,
-                )  # fmt: skip
-                peaks[subject.name, load.batch_size] = use.peak_mib(device)
+        peaks = _peaks(task, subjects, workloads, precisions, timed.options, options)
     runs = {name: partial(runtime.compute, **timed.options) for name, runtime in runtimes.items()}
     samples = measure(runs, workloads, min_seconds=seconds, progress=progress)
     reference = subjects[0].name
@@ -130,6 +123,32 @@ def benchmark(
             for row in timings
         ],
     )
+
+
+def _peaks(
+    task: Task,
+    subjects: Sequence[Subject],
+    workloads: Sequence[Workload],
+    precisions: Mapping[str, str],
+    timed: Mapping[str, Any],
+    options: Mapping[str, Any],
+) -> dict[Key, float | None]:
+    """Peak memory in MiB of a fresh process for each model and workload.
+
+    Args:
+        timed: options of `Runtime.compute`.
+        options: device and threads.
+    """
+    peaks = {}
+    for subject in subjects:
+        for load in workloads:
+            largest = max(load.batches, key=lambda batch: batch["input_ids"].size)
+            use = measure_memory(
+                subject.directory, task.runtime, [largest], timed,
+                precision=precisions[subject.name], engine=subject.engine, **options,
+            )  # fmt: skip
+            peaks[subject.name, load.batch_size] = use.peak_mib(options["device"])
+    return peaks
 
 
 def _describe(lengths: Lengths) -> str:
