@@ -209,12 +209,6 @@ def within_tolerance(variant: Variant) -> bool:
     return all(check.largest_difference <= check.tolerance for check in variant.checks)
 
 
-def keeps_quality(build: Variant) -> bool:
-    """Whether the test rows were answered, and no metric is significantly below float32's."""
-    found = build.base_comparisons
-    return bool(found) and all(facts.judge(c) in ("same", "better") for c in found)
-
-
 def choose_default(builds: Sequence[Variant], throughput: Throughput | None) -> str:
     """The precision an artifact runs unless told otherwise.
 
@@ -232,7 +226,7 @@ def choose_default(builds: Sequence[Variant], throughput: Throughput | None) -> 
     for build in others:
         # fp16 is computed in float32 on most CPUs: there it can be faster by luck alone.
         if build.precision in ON_DEVICE[throughput.device]:
-            sound += [build] if within_tolerance(build) and keeps_quality(build) else []
+            sound += [build] if within_tolerance(build) and facts.keeps_quality(build) else []
 
     return max(sound, key=lambda build: speed(build, throughput)).precision
 
@@ -257,7 +251,7 @@ def fastest_engines(builds: Sequence[Variant], throughput: Throughput | None) ->
         return {}
     for build in builds:
         known = found.get(build.precision)
-        sound = build.precision == BASE or build.engine == ALWAYS or keeps_quality(build)
+        sound = build.precision == BASE or build.engine == ALWAYS or facts.keeps_quality(build)
         if sound and (known is None or speed(build, throughput) > speed(known, throughput)):
             found[build.precision] = build
     return {precision: build.engine for precision, build in found.items()}

@@ -311,6 +311,12 @@ def judge(found: Comparison | None) -> Judgment:
     return "worse" if found.difference < 0 else "better"
 
 
+def keeps_quality(build: Variant) -> bool:
+    """Whether the test rows were answered, and no metric is significantly below float32's."""
+    found = build.base_comparisons
+    return bool(found) and all(judge(c) in ("same", "better") for c in found)
+
+
 def timings(report: Report, name: str) -> list[Timing]:
     """One model's timings by ascending batch size; empty where none were taken."""
     rows = report.throughput.rows if report.throughput else []

@@ -45,10 +45,13 @@ def work(variant: Variant) -> str:
 
 def speedup(timing: Timing) -> str:
     """`0.99 [0.97, 1.01]`; just the ratio where there is no interval."""
-    ratio = numbers.fixed(timing.speedup, 2)
-    if timing.speedup_interval is None:
-        return ratio
-    return f"{ratio} {numbers.interval(timing.speedup_interval, 2)}"
+    return ratio(timing.speedup, timing.speedup_interval)
+
+
+def ratio(value: float | None, interval: tuple[float, float] | None) -> str:
+    """A speed-up with its interval, if it has one: `0.99 [0.97, 1.01]`."""
+    shown = numbers.fixed(value, 2)
+    return shown if interval is None else f"{shown} {numbers.interval(interval, 2)}"
 
 
 def change(found: Comparison) -> str:

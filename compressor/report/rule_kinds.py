@@ -32,13 +32,14 @@ _Bounds = tuple[float, float] | None
 class Rule(ABC):
     """One condition on every variant of a report.
 
-    Class attributes: `option`, the flag without dashes; `needs_test_rows` and `needs_timing`, what
-    a run must measure for it, the latter at `batch_size`.
+    Class attributes: `option`, the flag without dashes; `needs_test_rows`, `needs_timing` and
+    `needs_engines`, what a run must measure for it, timings at `batch_size`.
     """
 
     option: ClassVar[str]
     needs_test_rows: ClassVar[bool] = False
     needs_timing: ClassVar[bool] = False
+    needs_engines: ClassVar[bool] = False
     batch_size: int | None = None
 
     @classmethod
@@ -245,44 +246,86 @@ class MinSpeedupRule(Rule):
         return self.batch_size
 
     def check(self, report: Report, variant: Variant) -> tuple[Outcome, bool]:
-        rows = self._speedups(report, variant)
-        verdicts = [judge(ratio, row.speedup_interval, self._is_met) for row, ratio in rows]
+        rows = self._rows(report, variant)
+        verdicts = [judge(ratio, self.interval(row), self._is_met) for row, ratio in rows]
         worst = worst_of(verdicts)
         shown = [pair for pair, verdict in zip(rows, verdicts, strict=True) if verdict == worst]
-        measured = phrases.join(
-            [f"{phrases.speedup(row)} at batch {row.batch_size}" for row, _ in shown]
-        )
+        measured = phrases.join([self.measured(row) for row, _ in shown])
         message = f"speed-up {measured}, at least {self.ratio:.15g} required"
         row, ratio = min(shown, key=lambda pair: pair[1])
+        interval = self.interval(row)
         enough = None
         if worst == "inconclusive":
-            enough = self._runs_to_settle(row, ratio)
+            enough = self._runs_to_settle(row.runs, ratio, interval)
             what = f"timed batches instead of {row.runs:,} (--bench-seconds)"
-            message += _settled_by(enough, what, row.speedup_interval)
+            message += _settled_by(enough, what, interval)
         outcome = self.outcome(
             variant, worst, message,
-            measured=ratio, limit=self.ratio, interval=row.speedup_interval, enough=enough,
+            measured=ratio, limit=self.ratio, interval=interval, enough=enough,
         )  # fmt: skip
         return outcome, all(self._is_met(ratio) for _, ratio in rows)
+
+    def interval(self, row: Timing) -> _Bounds:
+        """The 95 % interval of a timing's speed-up."""
+        return row.speedup_interval
+
+    def measured(self, row: Timing) -> str:
+        """A timing's speed-up in words."""
+        return f"{phrases.speedup(row)} at batch {row.batch_size}"
+
+    def timings(self, report: Report, variant: Variant) -> list[tuple[Timing, float]]:
+        """What was measured of a variant, at most one timing a batch size, with its speed-up."""
+        return [(row, row.speedup or 0.0) for row in facts.with_speedup(report, variant)]
 
     def _is_met(self, ratio: float) -> bool:
         return ratio >= self.ratio - facts.ROUNDING
 
-    def _runs_to_settle(self, row: Timing, ratio: float) -> int | None:
-        if row.speedup_interval is None or not math.isfinite(ratio) or row.runs < 1:
+    def _runs_to_settle(self, runs: int, ratio: float, interval: _Bounds) -> int | None:
+        if interval is None or not math.isfinite(ratio) or runs < 1:
             return None
-        low, high = row.speedup_interval
+        low, high = interval
         width = ratio - low if ratio >= self.ratio else high - ratio
-        return _two_digits(scaled_rows(row.runs, width, abs(ratio - self.ratio)))
+        return _two_digits(scaled_rows(runs, width, abs(ratio - self.ratio)))
 
-    def _speedups(self, report: Report, variant: Variant) -> list[tuple[Timing, float]]:
+    def _rows(self, report: Report, variant: Variant) -> list[tuple[Timing, float]]:
         """The timings that the rule limits, with their speed-ups; none of them may be missing."""
-        rows = [(row, row.speedup or 0.0) for row in facts.with_speedup(report, variant)]
+        rows = self.timings(report, variant)
         held = {row.batch_size for row, _ in rows}
         wanted = set(facts.batch_sizes(report)) if self.batch_size is None else {self.batch_size}
         if not wanted or not wanted <= held:
             raise self.not_measured(variant, "speed-ups at batch sizes", map(str, sorted(held)))
         return [pair for pair in rows if pair[0].batch_size in wanted]
+
+
+@dataclass(frozen=True)
+class MinFastestSpeedupRule(MinSpeedupRule):
+    """The same for the fastest build of a model, over the fastest dense build of any engine.
+
+    Builds count that keep the float32 model's quality, itself, and the one that is delivered.
+    """
+
+    option = "min-fastest-speedup"
+    needs_engines = True
+
+    def interval(self, row: Timing) -> _Bounds:
+        return row.fastest_speedup_interval
+
+    def measured(self, row: Timing) -> str:
+        found = phrases.ratio(row.fastest_speedup, row.fastest_speedup_interval)
+        return f"{found} at batch {row.batch_size} ({row.variant} over {row.fastest})"
+
+    def timings(self, report: Report, variant: Variant) -> list[tuple[Timing, float]]:
+        best: dict[int, tuple[Timing, float]] = {}
+        for build in facts.builds(report, variant):
+            base = build.name == build.family
+            if not (base or build.name == variant.name or facts.keeps_quality(build)):
+                continue
+            for row in facts.timings(report, build.name):
+                ratio = row.fastest_speedup
+                known = best.get(row.batch_size)
+                if ratio is not None and (known is None or ratio > known[1]):
+                    best[row.batch_size] = row, ratio
+        return [best[size] for size in sorted(best)]
 
 
 @dataclass(frozen=True)
@@ -353,6 +396,7 @@ class MaxParametersRule(LargestRule):
 RULE_KINDS: tuple[type[Rule], ...] = (
     MaxDropRule,
     MinSpeedupRule,
+    MinFastestSpeedupRule,
     MaxSizeRule,
     MaxMacsRule,
     MaxParametersRule,

@@ -207,6 +207,11 @@ class Gate(Section):
         [], help="Gate: a metric may fall by at most this, as in bleu=0.5."
     )
     min_speedup: list[str] = option([], help="Gate: 1.1@16 (at batch 16) or 1.1 (at every batch).")
+    min_fastest_speedup: list[str] = option(
+        [],
+        help="Gate: 2@16 or 2: the fastest build that keeps the quality, over the fastest dense "
+        "build of any engine (--engines).",
+    )
     max_size_mb: float | None = option(
         None, gt=0, allow_inf_nan=False, help="Gate: megabytes of the ONNX files at most."
     )
@@ -222,11 +227,14 @@ class Gate(Section):
         "pass, or measured (as the measured number says).",
     )
 
-    _as_texts = field_validator("max_metric_drop", "min_speedup", mode="before")(amounts_as_text)
+    _as_texts = field_validator(
+        "max_metric_drop", "min_speedup", "min_fastest_speedup", mode="before"
+    )(amounts_as_text)
 
     @model_validator(mode="after")
     def _can_be_inconclusive(self) -> Gate:
-        if self.inconclusive != "fail" and not self.max_metric_drop and not self.min_speedup:
+        measured = self.max_metric_drop or self.min_speedup or self.min_fastest_speedup
+        if self.inconclusive != "fail" and not measured:
             raise UsageError(
                 f"--inconclusive {self.inconclusive} is for rules about what is measured with an "
                 "interval; give --max-metric-drop or --min-speedup, or leave it out",

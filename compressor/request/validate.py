@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import UsageError
+from compressor.export.engine_names import ALWAYS
 from compressor.export.target_text import count_lines
 from compressor.importance import METHODS, UnitMethod
 from compressor.learned_masks import LEARNED
@@ -53,6 +54,11 @@ def check_recipe(recipe: Recipe, rules: Sequence[Rule]) -> None:
             )
         if rule.needs_timing:
             _require_timing(recipe.throughput, f"--{rule.name}", rule.batch_size)
+        if rule.needs_engines and len(recipe.export.engines) == 1:
+            raise UsageError(
+                f"--{rule.name} needs --engines with another engine beside {ALWAYS}",
+                id="engines-missing",
+            )
 
 
 def _check_method(recipe: Recipe) -> None:

@@ -11,6 +11,8 @@ import pytest
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.pipeline.evaluate import fastest_engines
 from compressor.pipeline.run import run
+from compressor.report.facts import keeps_quality
+from compressor.report.rules import check, parse_rules
 from compressor.report.schema import Report, load_report
 from compressor.request.recipe import Recipe
 from compressor.runtime import Translator
@@ -82,6 +84,34 @@ def test_gains_are_told_over_the_same_engine_and_over_the_fastest(translation):
         assert (row.engine_speedup == 1) == (name == same)
         assert (row.fastest_speedup == 1) == (name == row.fastest)
         assert same != "dense" or name == "dense" or row.engine_speedup == row.speedup
+
+
+def test_the_gate_holds_the_best_build_against_the_fastest_dense_one(translation):
+    report = load_report(translation[1] / "report.json")
+    *_, half, same, rounded = report.variants
+    kept = {half.name, same.name, *([rounded.name] if keeps_quality(rounded) else [])}
+    for size in {row.batch_size for row in report.throughput.rows}:
+        rows = [row for row in report.throughput.rows if row.batch_size == size]
+        best = max((r for r in rows if r.variant in kept), key=lambda r: r.fastest_speedup)
+        for limit, met in ((best.fastest_speedup_interval[1] + 0.01, False), (0.01, True)):
+            text = f"{limit:.6f}@{size}"
+            outcomes = check(report, parse_rules({"min_fastest_speedup": [text]}))
+            assert [(o.variant, o.met) for o in outcomes] == [(half.name, met)]
+            assert outcomes[0].measured == best.fastest_speedup
+            assert f"at batch {size} ({best.variant} over {best.fastest})" in outcomes[0].message
+    lost = [v if v.name == half.name else v.model_copy(update={"base_comparisons": []})
+            for v in report.variants]  # fmt: skip
+    alone = report.model_copy(update={"variants": lost})
+    outcomes = check(alone, parse_rules({"min_fastest_speedup": ["0.01@4"]}))
+    assert f"({half.name} over " in outcomes[0].message
+
+
+def test_the_rule_about_engines_needs_them(translation, tmp_path):
+    asked, _ = translation
+    rules = asked.gate.model_copy(update={"min_fastest_speedup": ["2"]})
+    export = asked.export.model_copy(update={"engines": ["onnxruntime"]})
+    with raises(UsageError, "engines-missing"):
+        run(asked.model_copy(update={"gate": rules, "export": export}), tmp_path / "out")
 
 
 def test_auto_is_the_fastest_engine_in_the_same_precision(translation, tmp_path):
