@@ -14,7 +14,7 @@ from compressor.errors import UsageError
 from compressor.request.recipe import GateRequest, build_gate
 
 if TYPE_CHECKING:
-    from compressor.report.rule_kinds import Rule
+    from compressor.report.rule import Rule
     from compressor.report.schema import Report
     from compressor.results import Inconclusive
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from compressor.report import facts, numbers
 from compressor.report.formats import ReportFormat
-from compressor.report.rule_kinds import MinSpeedupRule, worst_of
+from compressor.report.rule import worst_of
 from compressor.report.schema import Report
+from compressor.report.speedup_rules import MinSpeedupRule
 from compressor.results import Timing, Variant
 from compressor.storage.input_files import parse_json
 

@@ -4,119 +4,24 @@ must be, how large it may be. A kind is one class; `RULE_KINDS` lists them, `rul
 What is measured on rows or by a clock is held against its 95 % confidence bounds, not against its
 estimate: a rule is passed if the whole interval meets it, failed if none of it does, and
 inconclusive where the interval contains the limit. Sizes and counts are exact.
-
-A speed-up is the ratio of two models that were timed in turn in one run; other timings are not
-comparable, and there are no rules about them.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
-from compressor.errors import InputError, UsageError, did_you_mean
-from compressor.evaluation import METRICS, rows_to_settle, scaled_rows
-from compressor.report import facts, numbers, phrases
+from compressor.errors import UsageError, did_you_mean
+from compressor.evaluation import METRICS, rows_to_settle
+from compressor.report import facts, numbers
+from compressor.report.rule import NUMBER, Bounds, Rule, judge, settled_by, two_digits
 from compressor.report.schema import Report
-from compressor.results import Outcome, Timing, Variant, Verdict
+from compressor.report.speedup_rules import MinFastestSpeedupRule, MinSpeedupRule
+from compressor.results import Outcome, Variant, Verdict
 from compressor.tasks import Task
-
-_NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}"
-_Bounds = tuple[float, float] | None
-
-
-class Rule(ABC):
-    """One condition on every variant of a report.
-
-    Class attributes: `option`, the flag without dashes; `needs_test_rows`, `needs_timing` and
-    `needs_engines`, what a run must measure for it, timings at `batch_size`.
-    """
-
-    option: ClassVar[str]
-    needs_test_rows: ClassVar[bool] = False
-    needs_timing: ClassVar[bool] = False
-    needs_engines: ClassVar[bool] = False
-    batch_size: int | None = None
-
-    @classmethod
-    def field(cls) -> str:
-        """The name of the option in a recipe's section `gate`."""
-        return cls.option.replace("-", "_")
-
-    @classmethod
-    @abstractmethod
-    def parse(cls, value: str) -> Self:
-        """The rule that a value of the option asks for.
-
-        Raises:
-            UsageError: a value of the wrong form.
-        """
-
-    @property
-    @abstractmethod
-    def text(self) -> str:
-        """The value of the option on the command line, for example `bleu=0.5`."""
-
-    @property
-    def name(self) -> str:
-        """The option with its value, for example `min-speedup 1.1@16`."""
-        return f"{self.option} {self.text}"
-
-    @property
-    def subject(self) -> object:
-        """The number that the rule limits; two rules of one kind must not limit the same one."""
-        return None
-
-    def require_task(self, task: Task) -> None:  # noqa: B027 - most rules are for all tasks
-        """Raise `UsageError` if models of a task cannot meet the rule."""
-
-    @abstractmethod
-    def check(self, report: Report, variant: Variant) -> tuple[Outcome, bool]:
-        """What `variant` shows of the rule, and whether the number measured alone meets it.
-
-        Of an inconclusive rule, `met` says nothing yet.
-
-        Raises:
-            InputError: the report lacks the numbers that the rule needs.
-        """
-
-    def outcome(self, variant: Variant, verdict: Verdict, message: str, **numbers: Any) -> Outcome:
-        """The rule's outcome for a variant."""
-        return Outcome(
-            rule=self.name,
-            variant=variant.name,
-            met=verdict == "passed",
-            verdict=verdict,
-            message=message,
-            **numbers,
-        )
-
-    def not_measured(self, variant: Variant, what: str, held: Iterable[str]) -> InputError:
-        """The error about numbers that the report lacks, with those it holds."""
-        return InputError(
-            f"the gate rule {self.name!r} cannot be checked for {variant.name}: the report holds "
-            f"{what} {', '.join(held) or 'none'}; change the rule or measure what it needs",
-            id="rule-not-measured",
-        )
-
-
-def judge(measured: float, interval: _Bounds, within: Callable[[float], bool]) -> Verdict:
-    """The verdict on a number by its confidence bounds; what is not a number has failed.
-
-    Args:
-        interval: None if nothing tells how certain the number is.
-        within: whether a value meets the rule; false for NaN.
-    """
-    if math.isnan(measured):
-        return "failed"
-    if interval is None or any(map(math.isnan, interval)):
-        return "inconclusive"
-    good = [within(end) for end in interval]
-    return "passed" if all(good) else "inconclusive" if any(good) else "failed"
 
 
 @dataclass(frozen=True)
@@ -130,7 +35,7 @@ class MaxDropRule(Rule):
 
     @classmethod
     def parse(cls, value: str) -> Self:
-        found = re.fullmatch(rf"\s*([A-Za-z0-9_]+)\s*=\s*({_NUMBER})\s*", value, re.ASCII)
+        found = re.fullmatch(rf"\s*([A-Za-z0-9_]+)\s*=\s*({NUMBER})\s*", value, re.ASCII)
         if found is None:
             raise UsageError(
                 f"--{cls.option} {value!r} is not METRIC=VALUE with a value of at least 0; "
@@ -176,7 +81,7 @@ class MaxDropRule(Rule):
             f"at most {self.value:.15g} allowed"
         )
         if verdict == "inconclusive":
-            message += _settled_by(enough, f"test rows instead of {rows:,}", bounds)
+            message += settled_by(enough, f"test rows instead of {rows:,}", bounds)
         outcome = self.outcome(
             variant, verdict, message,
             measured=-difference, limit=self.value, interval=drops, enough=enough,
@@ -188,7 +93,7 @@ class MaxDropRule(Rule):
 
     def _bounds(
         self, report: Report, variant: Variant, difference: float
-    ) -> tuple[_Bounds, int, int | None]:
+    ) -> tuple[Bounds, int, int | None]:
         """Bounds of the difference, on how many rows, and how many would settle the rule."""
         found = facts.comparison(variant, self.metric)
         rows = facts.test_rows(report, variant)
@@ -197,7 +102,7 @@ class MaxDropRule(Rule):
             return None, rows, None
         shift = difference - found.difference  # none, in a report of one run
         enough = rows_to_settle(found, rows, self.value + shift)
-        return (bounds[0] + shift, bounds[1] + shift), rows, _two_digits(enough)
+        return (bounds[0] + shift, bounds[1] + shift), rows, two_digits(enough)
 
     def _scores(self, report: Report, variant: Variant) -> tuple[float, float]:
         """Dense and pruned value of the metric."""
@@ -214,118 +119,6 @@ class MaxDropRule(Rule):
             held = (metric for metric in facts.metrics(report) if scores(metric))
             raise self.not_measured(variant, "metrics", held)
         return found
-
-
-@dataclass(frozen=True)
-class MinSpeedupRule(Rule):
-    """Sentences per second over dense must be at least `ratio`, at one or every batch size."""
-
-    option = "min-speedup"
-    needs_timing = True
-    ratio: float
-    batch_size: int | None = None
-
-    @classmethod
-    def parse(cls, value: str) -> Self:
-        found = re.fullmatch(rf"\s*({_NUMBER})\s*(?:@\s*([0-9]{{1,9}})\s*)?", value, re.ASCII)
-        if found is None or float(found[1]) == 0 or (found[2] and int(found[2]) == 0):
-            raise UsageError(
-                f"--{cls.option} {value!r} is neither RATIO nor RATIO@BATCH with numbers above 0; "
-                f"write for example --{cls.option} 1.1@16",
-                id="min-speedup-malformed",
-            )
-        return cls(float(found[1]), int(found[2]) if found[2] else None)
-
-    @property
-    def text(self) -> str:
-        where = "" if self.batch_size is None else f"@{self.batch_size}"
-        return f"{self.ratio:.15g}{where}"
-
-    @property
-    def subject(self) -> object:
-        return self.batch_size
-
-    def check(self, report: Report, variant: Variant) -> tuple[Outcome, bool]:
-        rows = self._rows(report, variant)
-        verdicts = [judge(ratio, self.interval(row), self._is_met) for row, ratio in rows]
-        worst = worst_of(verdicts)
-        shown = [pair for pair, verdict in zip(rows, verdicts, strict=True) if verdict == worst]
-        measured = phrases.join([self.measured(row) for row, _ in shown])
-        message = f"speed-up {measured}, at least {self.ratio:.15g} required"
-        row, ratio = min(shown, key=lambda pair: pair[1])
-        interval = self.interval(row)
-        enough = None
-        if worst == "inconclusive":
-            enough = self._runs_to_settle(row.runs, ratio, interval)
-            what = f"timed batches instead of {row.runs:,} (--bench-seconds)"
-            message += _settled_by(enough, what, interval)
-        outcome = self.outcome(
-            variant, worst, message,
-            measured=ratio, limit=self.ratio, interval=interval, enough=enough,
-        )  # fmt: skip
-        return outcome, all(self._is_met(ratio) for _, ratio in rows)
-
-    def interval(self, row: Timing) -> _Bounds:
-        """The 95 % interval of a timing's speed-up."""
-        return row.speedup_interval
-
-    def measured(self, row: Timing) -> str:
-        """A timing's speed-up in words."""
-        return f"{phrases.speedup(row)} at batch {row.batch_size}"
-
-    def timings(self, report: Report, variant: Variant) -> list[tuple[Timing, float]]:
-        """What was measured of a variant, at most one timing a batch size, with its speed-up."""
-        return [(row, row.speedup or 0.0) for row in facts.with_speedup(report, variant)]
-
-    def _is_met(self, ratio: float) -> bool:
-        return ratio >= self.ratio - facts.ROUNDING
-
-    def _runs_to_settle(self, runs: int, ratio: float, interval: _Bounds) -> int | None:
-        if interval is None or not math.isfinite(ratio) or runs < 1:
-            return None
-        low, high = interval
-        width = ratio - low if ratio >= self.ratio else high - ratio
-        return _two_digits(scaled_rows(runs, width, abs(ratio - self.ratio)))
-
-    def _rows(self, report: Report, variant: Variant) -> list[tuple[Timing, float]]:
-        """The timings that the rule limits, with their speed-ups; none of them may be missing."""
-        rows = self.timings(report, variant)
-        held = {row.batch_size for row, _ in rows}
-        wanted = set(facts.batch_sizes(report)) if self.batch_size is None else {self.batch_size}
-        if not wanted or not wanted <= held:
-            raise self.not_measured(variant, "speed-ups at batch sizes", map(str, sorted(held)))
-        return [pair for pair in rows if pair[0].batch_size in wanted]
-
-
-@dataclass(frozen=True)
-class MinFastestSpeedupRule(MinSpeedupRule):
-    """The same for the fastest build of a model, over the fastest dense build of any engine.
-
-    Builds count that keep the float32 model's quality, itself, and the one that is delivered.
-    """
-
-    option = "min-fastest-speedup"
-    needs_engines = True
-
-    def interval(self, row: Timing) -> _Bounds:
-        return row.fastest_speedup_interval
-
-    def measured(self, row: Timing) -> str:
-        found = phrases.ratio(row.fastest_speedup, row.fastest_speedup_interval)
-        return f"{found} at batch {row.batch_size} ({row.variant} over {row.fastest})"
-
-    def timings(self, report: Report, variant: Variant) -> list[tuple[Timing, float]]:
-        best: dict[int, tuple[Timing, float]] = {}
-        for build in facts.builds(report, variant):
-            base = build.name == build.family
-            if not (base or build.name == variant.name or facts.keeps_quality(build)):
-                continue
-            for row in facts.timings(report, build.name):
-                ratio = row.fastest_speedup
-                known = best.get(row.batch_size)
-                if ratio is not None and (known is None or ratio > known[1]):
-                    best[row.batch_size] = row, ratio
-        return [best[size] for size in sorted(best)]
 
 
 @dataclass(frozen=True)
@@ -401,22 +194,3 @@ RULE_KINDS: tuple[type[Rule], ...] = (
     MaxMacsRule,
     MaxParametersRule,
 )
-
-
-def worst_of(verdicts: Iterable[Verdict]) -> Verdict:
-    """Failed if one is, else inconclusive if one is; passed of none."""
-    order: tuple[Verdict, ...] = ("passed", "inconclusive", "failed")
-    return max(verdicts, key=order.index, default="passed")
-
-
-def _two_digits(count: int | None) -> int | None:
-    return None if count is None else numbers.two_digits_up(count)
-
-
-def _settled_by(enough: int | None, what: str, interval: object) -> str:
-    """What an inconclusive rule is missing, as the end of a sentence."""
-    if interval is None:
-        return "; the report has no confidence interval of it"
-    if enough is None:
-        return "; no number would settle it, for what was measured is next to the limit"
-    return f"; about {enough:,} {what} would settle it, if the measured value stayed"

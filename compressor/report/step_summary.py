@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from compressor.report import facts, gate_text, markdown, numbers, sentences
 from compressor.report.formats import ReportFormat
-from compressor.report.rule_kinds import worst_of
+from compressor.report.rule import worst_of
 from compressor.report.schema import Report
 from compressor.report.sections import Section, sections
 from compressor.report.table import ReportTable

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from compressor.report import facts, gate_text, numbers, phrases, sentences, unit_tables
-from compressor.report.rule_kinds import worst_of
+from compressor.report.rule import worst_of
 from compressor.report.schema import Report
 from compressor.report.table import Column, columns, plain_table
 from compressor.report.text_table import render_table

@@ -13,7 +13,7 @@ from compressor.budgets import Budget, Limits
 from compressor.errors import UsageError
 from compressor.importance import UnitMethod
 from compressor.recovery import RecoveryMethod, extra_text
-from compressor.report.rule_kinds import Rule
+from compressor.report.rule import Rule
 from compressor.request.sections import Benchmark, Data, Evaluation, ModelSection
 from compressor.results import Inconclusive
 from compressor.storage.hashes import fingerprint, sha256_of

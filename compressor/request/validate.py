@@ -17,7 +17,7 @@ from compressor.learned_masks import LEARNED
 from compressor.options.assemble import assemble
 from compressor.options.declare import Section, flag_name
 from compressor.recovery import RecoveryMethod
-from compressor.report.rule_kinds import Rule
+from compressor.report.rule import Rule
 from compressor.report.rules import parse_rules
 from compressor.request.plan import RunPlan
 from compressor.request.recipe import Recipe, ScoreRequest

@@ -6,9 +6,11 @@ import random
 from collections.abc import Sequence
 
 from compressor.report import facts
-from compressor.report.rule_kinds import MaxDropRule, MinSpeedupRule, Rule
+from compressor.report.rule import Rule
+from compressor.report.rule_kinds import MaxDropRule
 from compressor.report.rules import parse_rules
 from compressor.report.schema import Report
+from compressor.report.speedup_rules import MinSpeedupRule
 from compressor.results import (
     Check,
     Comparison,

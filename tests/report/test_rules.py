@@ -7,9 +7,10 @@ import math
 import pytest
 
 from compressor.errors import InputError, UsageError
-from compressor.report.rule_kinds import MaxDropRule, MinSpeedupRule
+from compressor.report.rule_kinds import MaxDropRule
 from compressor.report.rules import check, exit_status
 from compressor.report.schema import Report
+from compressor.report.speedup_rules import MinSpeedupRule
 from compressor.tasks import TASKS
 from tests.helpers.errors import raises
 from tests.helpers.report_samples import changed, classifier_report, rules, translator_report

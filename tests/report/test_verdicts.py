@@ -12,9 +12,10 @@ from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
 from compressor.evaluation import compare, confidence_bounds, rows_to_settle
 from compressor.report import gate_text, numbers
-from compressor.report.rule_kinds import MaxDropRule, MinSpeedupRule
+from compressor.report.rule_kinds import MaxDropRule
 from compressor.report.rules import check
 from compressor.report.schema import Report, load_report, render_json
+from compressor.report.speedup_rules import MinSpeedupRule
 from tests.evaluation.test_bounds import ALPHA, classified, score_statistic, translated
 from tests.helpers.command_line import invoke as invoked
 from tests.helpers.errors import raises
