@@ -2,12 +2,13 @@
 
     python -m benchmarks.install_size --full PYTHON [--work DIRECTORY] [--repeats 5]
 
-Makes two environments from the package index: of the runtime alone, and of CTranslate2. The full
-package, and transformers with PyTorch, are measured where they are installed already (--full, the
-Python of that environment), because PyTorch comes in builds of very different size. A size is that
-of the files of a package and of all it needs, as pip has noted them. Seconds are those of a new
-process until the bundled translator has translated a sentence, files in the disk's cache: the
-fastest of several, since other programs only make it slower.
+Makes environments from the package index: of the runtime with each engine, and of CTranslate2
+alone. The full package, and transformers with PyTorch, are measured where they are installed
+already (--full, the Python of that environment), because PyTorch comes in builds of very different
+size. A size is that of the files of a package and of all it needs, as pip has noted them. Seconds
+are those of a new process until the bundled translator has translated a sentence, files in the
+disk's cache: the fastest of several, since other programs only make it slower. OpenVINO runs no
+translators: it has a size alone. A container image is that much larger than the image of Python that it starts from.
 
 Writes benchmarks/results/install-size.md.
 """
@@ -24,13 +25,14 @@ import venv
 from dataclasses import dataclass
 from pathlib import Path
 
+from compressor.report import numbers
 from compressor.request import example
 from compressor.throughput.hardware import describe
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "install-size.md"
 FULL = "compress-heads"
-SENTENCE = "The kettle is still warm."
+SENTENCE = "The train is late again."
 
 # Runs in the environment that is measured: prints bytes and versions of packages and their needs.
 SIZES = """
@@ -65,6 +67,7 @@ import sys
 from compressor.runtime import Translator
 print(Translator(sys.argv[1]).translate([sys.argv[3]])[0])
 """
+OTHER_ENGINE = RUNTIME.replace("(sys.argv[1])", '(sys.argv[1], engine="ctranslate2")')
 TRANSFORMERS = """
 import sys
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -96,7 +99,8 @@ class Setting:
 
     Args:
         packages: what a user installs.
-        script: translates; takes the model made for it, the checkpoint, and a sentence.
+        script: translates; takes the model made for it, the checkpoint, and a sentence. Empty where
+            no translator runs.
         model: what the script is given.
     """
 
@@ -143,15 +147,25 @@ def seconds(setting: Setting, work: Path, repeats: int) -> tuple[float, str]:
 def prepare(full: Path, work: Path) -> list[Setting]:
     """The environments and models."""
     artifact, converted, model = work / "artifact", work / "ctranslate2", example.model()
-    call(full, "-m", "compressor", "export", "-m", model, "-o", artifact, cwd=ROOT)
-    runtime = environment(work / "runtime", f"{ROOT / 'runtime'}[cpu]")
+    engines = ("--engines", "onnxruntime,ctranslate2")
+    call(full, "-m", "compressor", "export", "-m", model, "-o", artifact, *engines, cwd=ROOT)
+    extras = {"cpu": RUNTIME, "cpu,ctranslate2": OTHER_ENGINE, "cpu,openvino": ""}
+    own = [
+        Setting(
+            environment(work / f"runtime-{extra}", f"{ROOT / 'runtime'}[{extra}]"),
+            (f"compress-heads-runtime[{extra}]",),
+            script,
+            artifact,
+        )
+        for extra, script in extras.items()
+    ]
     rival = environment(work / "rival", "ctranslate2", "sentencepiece")
     site = call(full, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])").strip()
     call(rival, "-c", CONVERT, model, converted, site)
-    own, peer = "compress-heads-runtime[cpu]", ("ctranslate2", "sentencepiece")
+    peer = ("ctranslate2", "sentencepiece")
     dense = ("transformers", "torch", "sentencepiece")
     return [
-        Setting(runtime, (own,), RUNTIME, artifact),
+        *own,
         Setting(rival, peer, CTRANSLATE2, converted),
         Setting(full, dense, TRANSFORMERS, model),
         Setting(full, (FULL,), RUNTIME, artifact),
@@ -169,8 +183,8 @@ def main() -> None:
         rows = []
         for setting in prepare(args.full.absolute(), work):
             sizes, versions = json.loads(call(setting.python, "-c", SIZES, *setting.packages))
-            taken, answer = seconds(setting, work, args.repeats)
-            print(f"{setting.name}: {sum(sizes.values()) / 1e6:.0f} MB, {taken:.2f} s: {answer}",
+            taken, answer = seconds(setting, work, args.repeats) if setting.script else (None, "")
+            print(f"{setting.name}: {sum(sizes.values()) / 1e6:.0f} MB, {taken} s: {answer}",
                   file=sys.stderr)  # fmt: skip
             largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
             told = ", ".join(
@@ -180,12 +194,12 @@ def main() -> None:
     RESULT.write_text(render(rows, args.repeats), encoding="utf-8")
 
 
-def render(rows: list[tuple[str, int, float, float, str]], repeats: int) -> str:
+def render(rows: list[tuple[str, int, float, float | None, str]], repeats: int) -> str:
     """The table as Markdown."""
     lines = [
         "| installed | packages | MB on disk | seconds to the first answer | largest |",
         "|---|---|---|---|---|",
-        *(f"| {name} | {count} | {size:,.0f} | {taken:.2f} | {largest} |"
+        *(f"| {name} | {count} | {size:,.0f} | {numbers.fixed(taken, 2)} | {largest} |"
           for name, count, size, taken, largest in rows),
     ]  # fmt: skip
     hardware = ", ".join(f"{key} {value}" for key, value in describe().items())

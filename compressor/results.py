@@ -232,7 +232,7 @@ class Timing(ResultModel):
     peak_memory_mib: Amount | None = None
     speedup: Amount | None = None  # sentences per second over dense, from the same run
     speedup_interval: Interval | None = None
-    limit: Limit | None = None  # what the speed-up cannot exceed at this shape
+    limit: Limit | None = None  # estimates the most that the speed-up can be
     limit_macs: Limit | None = None
     limit_bytes: Limit | None = None
     provider: str | None = None  # what ran it; None where only the whole measurement tells

@@ -78,8 +78,8 @@ def throughput(report: Report) -> ReportTable | None:
     return ReportTable(
         key="throughput",
         caption="Throughput by batch size. Latency is that of one batch; tokens are "
-        f"{kind} tokens; the interval is the 95% interval of the speed-up. The limit is what the "
-        "speed-up cannot exceed in theory at this shape, and the share of the gain is "
+        f"{kind} tokens; the interval is the 95% interval of the speed-up. The limit estimates "
+        "the most that the speed-up can be at this shape, and the share of the gain is "
         f"(speed-up - 1) / (limit - 1).{_no_limit(report)}",
         columns=columns(
             "Model",
