@@ -8,7 +8,8 @@ already (--full, the Python of that environment), because PyTorch comes in build
 size. A size is that of the files of a package and of all it needs, as pip has noted them. Seconds
 are those of a new process until the bundled translator has translated a sentence, files in the
 disk's cache: the fastest of several, since other programs only make it slower. OpenVINO runs no
-translators: it has a size alone. A container image is that much larger than the image of Python that it starts from.
+translators: it has a size alone. A container image is that much larger than the image of Python
+that it starts from.
 
 Writes benchmarks/results/install-size.md.
 """
