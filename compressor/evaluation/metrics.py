@@ -20,6 +20,10 @@ METRICS: Table[type[Metric]] = Table(
         "macro_f1": "compressor.evaluation.labels:MacroF1",
         "mcc": "compressor.evaluation.labels:Matthews",
         "spearman": "compressor.evaluation.ranks:Spearman",
+        "entity_f1": "compressor.evaluation.tags:EntityF1",
+        "entity_precision": "compressor.evaluation.tags:EntityPrecision",
+        "entity_recall": "compressor.evaluation.tags:EntityRecall",
+        "token_accuracy": "compressor.evaluation.tags:TokenAccuracy",
     },
     id="metric-unknown",
 )

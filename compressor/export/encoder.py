@@ -69,7 +69,9 @@ class EncoderGraphs(TaskGraphs):
             expected = model(**batch).logits.numpy()
             actual = runtime.run({name: value.numpy() for name, value in batch.items()})
             differences.append(relative_difference(actual, expected))
-            same += self.task.same_answers(actual, expected)
+            real = batch["attention_mask"].numpy()
+            read = (self.task.read_logits(logits, real) for logits in (actual, expected))
+            same += self.task.same_answers(*read)
         return Compared(runtime.precision, differences, same, self.task.answers, runtime.provider)
 
     def observe(

@@ -18,7 +18,6 @@ from compressor.model.architectures import find_sublayers
 from compressor.model.modes import hooks, received
 from compressor.model.surgery import Hook
 from compressor.tasks import Batch
-from compressor.tasks.batching import IGNORED
 
 
 def add_batch(
@@ -29,7 +28,7 @@ def add_batch(
     with _unit_outputs(scoring) as outputs, received(projection) as last, torch.enable_grad():
         logits = scoring.task.logits(scoring.model, batch).float()
     top = logits.max(-1).values.reshape(len(batch.rows), -1)  # [batch, positions]
-    real = (batch["labels"] != IGNORED).reshape(top.shape)
+    real = scoring.task.term_mask(batch).reshape(top.shape)
     if per == "example":
         top, real = (top * real).sum(1, keepdim=True), real.any(1, keepdim=True)
     units = [outputs[layer.name] for layer in scoring.layers]
@@ -50,6 +49,10 @@ def _gradients(top: Tensor, units: list[Tensor], last: list[Tensor]) -> Iterator
     positions = top.shape[1]
     if positions == 1:
         yield torch.autograd.grad(top.sum(), units)
+        return
+    if not last:  # an encoder's head is small
+        for position in range(positions):
+            yield torch.autograd.grad(top[:, position].sum(), units, retain_graph=True)
         return
     # A logit depends on the last hidden state of its own position alone, so that the way back
     # through the vocabulary, the longest part of it, is gone once for all positions.

@@ -24,9 +24,18 @@ if TYPE_CHECKING:
 
 
 CLASSIFIER = "AutoModelForSequenceClassification"
+TOKEN_CLASSIFIER = "AutoModelForTokenClassification"
+READER = "AutoModelForQuestionAnswering"
 TRANSLATOR = "AutoModelForSeq2SeqLM"
 ENCODER = "AutoModel"
 EMBEDDING = "embedding"  # the task of encoders without a head
+# Class of transformers that opens models of an encoder architecture -> what they are usually for.
+ENCODER_TASKS = {
+    CLASSIFIER: "classification",
+    TOKEN_CLASSIFIER: "token-classification",
+    READER: "question-answering",
+    ENCODER: EMBEDDING,
+}
 
 
 @dataclass(frozen=True)
@@ -83,8 +92,11 @@ class Head:
 class Architecture:
     """What the project must know about one `config.model_type`.
 
+    The entry of an encoder in the table is that of its classifiers of texts; `opened_with` makes
+    those of its other models.
+
     Args:
-        task: name of the task that its models are for.
+        task: name of the task that its models are usually for.
         auto_class: the class of transformers that loads them.
         base: path of the module that holds the stacks; empty where it is the model itself.
         sublayers: paths of every kind of sublayer, in the canonical order.
@@ -95,7 +107,7 @@ class Architecture:
         computed_positions: positions are computed instead of learned; or the name in the
             configuration of what says so.
         inputs: names of what the encoder reads.
-        head: of a classifier.
+        head: of a classifier of texts.
         logits_bias: name of the buffer that is added to the logits of a decoder, if there is one.
         unused: patterns of weights that checkpoints may hold beside those of the class: heads of
             other tasks, which change nothing that the model says. All others must be used.
@@ -118,12 +130,19 @@ class Architecture:
     unused: tuple[str, ...] = ()
     spare: str | None = None
 
-    @property
-    def alone(self) -> Architecture:
-        """The entry of its encoder without a head, as models for embeddings are."""
-        return replace(
-            self, task=EMBEDDING, auto_class=ENCODER, base="", head=None, spare=r"^pooler\."
-        )
+    def opened_with(self, auto_class: str) -> Architecture:
+        """The entry of the same encoder with another head, or without one.
+
+        Args:
+            auto_class: in `ENCODER_TASKS`; others, and all of encoder-decoders, change nothing.
+        """
+        if auto_class == self.auto_class or self.decoder or auto_class not in ENCODER_TASKS:
+            return self
+        task = ENCODER_TASKS[auto_class]
+        entry = replace(self, task=task, auto_class=auto_class, head=None)
+        if auto_class == ENCODER:
+            return replace(entry, base="", spare=r"^pooler\.")
+        return replace(entry, unused=(*self.unused, rf"^{self.base}\.pooler\."))
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
@@ -287,9 +306,22 @@ def architecture(model_type: str, where: str = "the checkpoint") -> Architecture
 
 
 def architecture_of(model: Any) -> Architecture:
-    """The entry for a model of transformers, with its usual head or an encoder without one."""
+    """The entry for a model of transformers."""
     entry = architecture(model.config.model_type)
-    return entry if entry.decoder or hasattr(model, entry.base) else entry.alone
+    if not hasattr(model, entry.base):
+        return entry.opened_with(ENCODER)
+    return entry.opened_with(class_with_head(type(model).__name__) or entry.auto_class)
+
+
+def class_with_head(name: str) -> str | None:
+    """The class that opens `BertForTokenClassification`, as `architectures` names it.
+
+    Returns:
+        None where the name tells no head in `ENCODER_TASKS`: of an encoder alone, or one that was
+        only pretrained.
+    """
+    endings = {x: x.removeprefix(ENCODER) for x in ENCODER_TASKS if x != ENCODER}
+    return next((x for x, ending in endings.items() if name.endswith(ending)), None)
 
 
 def find_sublayers(model: nn.Module) -> list[Sublayer]:

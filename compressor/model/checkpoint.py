@@ -20,9 +20,13 @@ from torch import nn
 from compressor.errors import InputError
 from compressor.model.architectures import (
     EMBEDDING,
+    ENCODER,
+    ENCODER_TASKS,
+    READER,
     Architecture,
     architecture,
     architecture_of,
+    class_with_head,
     find_sublayers,
 )
 from compressor.model.configuration import first_line, read_configuration, require_layers
@@ -34,6 +38,7 @@ from compressor.model.pruning_record import PRUNING_RECORD, PruningRecord, read_
 from compressor.model.quiet import quiet_transformers
 from compressor.model.sentence_files import MODULES, read_layout
 from compressor.model.sentence_head import add_head
+from compressor.model.span_logits import add_logits
 from compressor.model.stored_weights import (
     StoredTensor,
     stored_dtype,
@@ -101,6 +106,7 @@ def open_checkpoint(
     model: str,
     *,
     task: str | None = None,
+    auto_class: str | None = None,
     revision: str | None = None,
     allow_pickle: bool = False,
     trust_remote_code: bool = False,
@@ -111,8 +117,9 @@ def open_checkpoint(
 
     Args:
         model: a directory, or a hub id.
-        task: what it is for; None takes what models of its architecture are for, or embeddings
-            where its `modules.json` says so.
+        task: what it is for; None takes what models of its class are usually for.
+        auto_class: the class of transformers that opens models for the task; None: the one in
+            `ENCODER_TASKS`. It counts where `architectures` in `config.json` names no head.
         verify: check the files of a checkpoint that this tool wrote against its manifest first;
             warn where there is none.
         dense: refuse a checkpoint that has lost units already.
@@ -126,7 +133,7 @@ def open_checkpoint(
     if verify:
         require_checkpoint_unchanged(directory, warn=(directory / PRUNING_RECORD).exists())
     config = read_configuration(directory, trust_remote_code)
-    entry = _entry(directory, architecture(config.model_type, model), task)
+    entry = _entry(directory, config, task, auto_class)
     stored = stored_tensors(weight_files(directory, allow_pickle))
     require_layers(config, len(stored), directory / "config.json")
     pruning = _read_pruning(directory, config, model, dense)
@@ -141,6 +148,8 @@ def open_checkpoint(
         add_head(network, layout, weights)
         limits = (tokenizer.model_max_length, layout.max_tokens)
         tokenizer.model_max_length = min(x for x in limits if x is not None)
+    elif entry.auto_class == READER:
+        add_logits(network)
     commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(
         model=network.eval(),
@@ -169,11 +178,20 @@ def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
     return open_checkpoint(str(directory), verify=verify).model
 
 
-def _entry(directory: Path, entry: Architecture, task: str | None) -> Architecture:
-    """Of the class that the checkpoint is opened with."""
+def _entry(directory: Path, config: Any, task: str | None, auto_class: str | None) -> Architecture:
+    """Of the class that the checkpoint is opened with.
+
+    With `modules.json` and no task that is an encoder alone, else what `architectures` names. Where
+    that names no head it is the class of the task, else the architecture's usual one.
+    """
+    entry = architecture(config.model_type)
     if task is None and (directory / MODULES).exists():
-        task = EMBEDDING
-    return entry.alone if task == EMBEDDING and not entry.decoder else entry
+        return entry.opened_with(ENCODER)
+    names = config.architectures if isinstance(config.architectures, list) else []
+    named = next(filter(None, (class_with_head(str(name)) for name in names)), None)
+    if auto_class is None:
+        auto_class = next((x for x, name in ENCODER_TASKS.items() if name == task), None)
+    return entry.opened_with(named or auto_class or entry.auto_class)
 
 
 def _read_pruning(directory: Path, config: Any, name: str, dense: bool) -> PruningRecord | None:
@@ -286,7 +304,8 @@ def _require_all(
     if missing:
         raise InputError(
             f"{directory} lacks {len(missing)} of the weights that {what} needs "
-            f"(first: {missing[0]}); fine-tune it for {entry.task} first",
+            f"(first: {missing[0]}); fine-tune it for {entry.task} first, or say with --task what "
+            "it is for",
             id="weights-do-not-fit",
         )
     for name, held, wanted in sorted(info["mismatched_keys"]):

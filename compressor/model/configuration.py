@@ -14,7 +14,7 @@ from typing import Any
 import transformers
 
 from compressor.errors import InputError
-from compressor.model.architectures import CLASSIFIER, Architecture, architecture
+from compressor.model.architectures import Architecture, architecture
 from compressor.model.bounds import COMPUTED_POSITIONS, LABELS, size_bounds
 from compressor.storage.input_files import read_json
 
@@ -74,7 +74,7 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
     except Exception as error:  # whatever the library trips over is in the files
         raise _malformed(path, first_line(error)) from error
     _require_whole(config, entry, path)
-    if entry.auto_class == CLASSIFIER:
+    if entry.decoder is None:
         _require_class_names(directory, config)
     # These change how the model is called, not what it computes; scoring and recovery rely on the
     # usual values.

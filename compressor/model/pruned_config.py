@@ -29,9 +29,10 @@ def pruned_config(model: Any, mask: Mask) -> Any:
     Where it keeps all, the model is an ordinary one, and needs no code beside it.
     """
     entry, pruned = architecture_of(model), copy.deepcopy(model.config)
-    if all(map(all, mask.keep.values())):
-        return pruned
     name = pruned_class(model).__name__
+    if all(map(all, mask.keep.values())):
+        pruned.architectures = [name.removeprefix("Pruned")]
+        return pruned
     pruned.architectures = [name]
     pruned.auto_map = {entry.auto_class: f"{MODELING.stem}.{name}"}
     pruned.kept_units = [_kept(entry, paths, mask) for paths in entry.sublayers]

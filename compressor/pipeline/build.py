@@ -182,7 +182,10 @@ def export_precision(
     dense = model.name == DENSE
     opened = checkpoint
     if not dense:
-        opened = open_checkpoint(model.directory, task=checkpoint.task, verify=False)
+        auto_class = checkpoint.entry.auto_class
+        opened = open_checkpoint(
+            model.directory, task=checkpoint.task, auto_class=auto_class, verify=False
+        )
     checks = compare_precision(
         opened.model.eval(), probe.inputs, directory, precision, device, real=True
     )

@@ -118,9 +118,12 @@ def load(section: ModelSection, *, dense: bool = True) -> Checkpoint:
     Args:
         dense: refuse one that has lost units already.
     """
+    auto_class = None
     if section.task is not None:
-        TASKS[section.task]  # raises if it is unknown, before anything is opened
-    checkpoint = open_checkpoint(section.path, task=section.task, dense=dense, **section.access())
+        auto_class = TASKS[section.task].auto_class  # raises if it is unknown
+    checkpoint = open_checkpoint(
+        section.path, task=section.task, auto_class=auto_class, dense=dense, **section.access()
+    )
     require_task(checkpoint)
     return checkpoint
 

@@ -159,7 +159,10 @@ def _verify_artifact(
     if has_weights:
         progress.message(f"loading the checkpoint in {directory} …")
         named = artifact.task if has_graphs else None
-        checkpoint = open_checkpoint(str(directory), task=named, verify=False)
+        auto_class = task.auto_class if has_graphs else None
+        checkpoint = open_checkpoint(
+            str(directory), task=named, auto_class=auto_class, verify=False
+        )
     if has_graphs and has_weights:
         _require_units(artifact, checkpoint, directory)
         probe = synthetic_probe(checkpoint, task)

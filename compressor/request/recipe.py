@@ -248,6 +248,14 @@ class ClassifyRequest(StreamRequest):
     )
 
 
+class TagRequest(StreamRequest):
+    """What `compress tag` takes."""
+
+    cache: str | None = option(
+        None, help="Directory outside of the artifact where openvino keeps compiled models."
+    )
+
+
 def build_recipe(flags: Mapping[str, Any], file: Path | None = None) -> Recipe:
     """Flags over a recipe file over the defaults.
 

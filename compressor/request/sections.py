@@ -57,13 +57,17 @@ class Columns(Section):
     source_column: str | None = option(None, help="Translation: default: the first column.")
     target_column: str | None = option(None, help="Translation: default: the second column.")
     text_column: str | None = option(
-        None, help="Classification, embedding: default: text (sentence1), or the first."
+        None,
+        help="Classification, embedding: default: text (sentence1), or the first; tokens in JSONL: "
+        "default: tokens.",
     )
     text_pair_column: str | None = option(
         None, help="Second text, for classifying pairs; embedding: default: sentence2."
     )
     label_column: str | None = option(
-        None, help="Classification: default: label, or the second; embedding: the score."
+        None,
+        help="Classification: default: label, or the second; embedding: the score; tags of tokens "
+        "in JSONL: default: tags.",
     )
     header: bool = option(
         True, help="The first line of a table names its columns. --no-header: they are 1, 2, ..."

@@ -193,11 +193,17 @@ class Artifact:
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderArtifact(Artifact):
-    """An encoder with a head: one graph, `model`."""
+    """An encoder with a head: one graph, `model`.
+
+    Args:
+        every_token: whether each token has logits, not a row alone.
+    """
+
+    every_token: ClassVar[bool] = False
 
     @property
     def outputs(self) -> int:
-        """How many logits a row has."""
+        """How many logits a row has, or a token."""
         return 1
 
 
@@ -212,6 +218,14 @@ class ClassificationArtifact(EncoderArtifact):
     @property
     def outputs(self) -> int:
         return len(self.labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenClassificationArtifact(ClassificationArtifact):
+    """A classifier of tokens."""
+
+    opened_with = "TokenClassifier"
+    every_token = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,6 +283,7 @@ ARTIFACTS: dict[str, type[Artifact]] = {
     "classification": ClassificationArtifact,
     "embedding": EmbeddingArtifact,
     "translation": TranslationArtifact,
+    "token-classification": TokenClassificationArtifact,
 }
 
 

@@ -155,7 +155,8 @@ def require_encoder(artifact: EncoderArtifact, model: LogitsModel, where: Path) 
     _require(where, "graph's outputs", set(outputs), {"logits"})
     _require(where, "number of labels", outputs["logits"][-1], artifact.outputs)
     _require(where, "graph's inputs", set(_shapes(model.inputs)), set(artifact.inputs))
-    _require(where, "number of the logits' dimensions", len(outputs["logits"]), 2)
+    dimensions = 3 if artifact.every_token else 2
+    _require(where, "number of the logits' dimensions", len(outputs["logits"]), dimensions)
     _require_floats(where, {value.name: value.type for value in model.outputs}, ["logits"])
 
 

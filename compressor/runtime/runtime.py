@@ -155,15 +155,34 @@ class Runtime(ABC, Generic[Described]):
         batch_tokens: int | None,
     ) -> Iterator[Answer]:
         """Answers to texts or pairs, read a chunk at a time; `blank` to those of white space."""
+
+        def answers(*columns: Sequence[str]) -> tuple[list[Answer], int]:
+            encoded = self._tokenizer.encode(*columns)
+            found = self._answer(encoded, answer, batch_size, batch_tokens)
+            return found, sum(row.cut for row in encoded)
+
+        return self._chunks(rows, answers, blank, chunk_rows)
+
+    def _chunks(
+        self,
+        rows: Iterable[str] | Iterable[tuple[str, str]],
+        answers: Callable[..., tuple[list[Answer], int]],
+        blank: Answer,
+        chunk_rows: int,
+    ) -> Iterator[Answer]:
+        """As `_stream`.
+
+        Args:
+            answers: of a chunk's texts (and, of pairs, its second texts), and how many were cut.
+        """
         read = cut = 0
         for chunk in in_chunks(rows, chunk_rows):
             columns = [(row,) if isinstance(row, str) else row for row in chunk]
             filled = [row for row in columns if any(text.strip() for text in row)]
-            encoded = self._tokenizer.encode(*zip(*filled, strict=True)) if filled else []
-            read, cut = read + len(chunk), cut + sum(row.cut for row in encoded)
-            answers = iter(self._answer(encoded, answer, batch_size, batch_tokens))
+            found, more = answers(*zip(*filled, strict=True)) if filled else ([], 0)
+            read, cut, ready = read + len(chunk), cut + more, iter(found)
             for row in columns:
-                yield next(answers) if any(text.strip() for text in row) else blank
+                yield next(ready) if any(text.strip() for text in row) else blank
         self._tokenizer.warn_of_cut(cut, read)
 
 

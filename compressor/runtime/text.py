@@ -20,7 +20,7 @@ from compressor.runtime.sentencepiece_normalizer import SentencePieceNormalizer
 from compressor.storage.input_files import MIB, Panic, panics_raised, read_text
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+    from tokenizers import Encoding, Tokenizer
 
 _MOST_BYTES = 512 * MIB  # the largest tokenizers have some 20
 
@@ -92,6 +92,11 @@ class TextTokenizer:
             return self._first_without_id - 1
         return max(self._tokenizer.get_vocab(True).values(), default=-1)
 
+    @property
+    def marks_continuations(self) -> bool:
+        """Whether tokens that go on with a word are marked, as with `##`."""
+        return bool(getattr(self._tokenizer.model, "continuing_subword_prefix", None))
+
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
         """Token ids of each text, or of each (text, pair), special tokens included.
 
@@ -101,6 +106,10 @@ class TextTokenizer:
             UsageError: not as many pairs as texts.
             InputError: the file is damaged in a way that only shows now.
         """
+        return self.rows(self.encodings(texts, pairs))
+
+    def encodings(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoding]:
+        """As `encode`, as the library has them, with the characters of each token."""
         rows: list[Any] = self._normalized(texts)
         if pairs is not None:
             if len(pairs) != len(texts):
@@ -111,9 +120,12 @@ class TextTokenizer:
             rows = list(zip(rows, self._normalized(pairs), strict=True))
         try:
             with panics_raised():
-                encodings = self._tokenizer.encode_batch(rows)
+                return list(self._tokenizer.encode_batch(rows))
         except Panic as error:
             raise _invalid(self._path, error) from error
+
+    def rows(self, encodings: Iterable[Encoding]) -> list[Encoded]:
+        """The token ids of encodings."""
         return [Encoded(self._known(e.ids), e.type_ids, bool(e.overflowing)) for e in encodings]
 
     def warn_of_cut(self, cut: int, texts: int, stacklevel: int = 3) -> None:

@@ -28,6 +28,7 @@ TASKS: Table[Task] = Table(
         "translation": "compressor.tasks.translation.task:TASK",
         "classification": "compressor.tasks.classification.task:TASK",
         "embedding": "compressor.tasks.embedding.task:TASK",
+        "token-classification": "compressor.tasks.token_classification.task:TASK",
     },
     id="task-unknown",
 )

@@ -66,6 +66,9 @@ class Task(ABC):
         has_answers: whether its rows have right answers, which the loss compares the logits with;
             methods that look at those are not for tasks without.
         joins_pairs: whether the model reads both texts of a pair as one; else each has its own row.
+        head_on_tokens: whether the head reads every token, not the first alone.
+        one_example_per_row: whether what batches hold are rows, each with an answer of its own; a
+            long row may else be in several parts.
         learns_from_answers: whether distillation from text needs the dense model's answers to it,
             as examples do whose targets the model reads (sequence-level distillation).
         learning_rate: of trained weights where none is given; measured, see docs/recovery.md.
@@ -85,6 +88,8 @@ class Task(ABC):
     counted_tokens: ClassVar[str] = "source"
     has_answers: ClassVar[bool] = True
     joins_pairs: ClassVar[bool] = True
+    head_on_tokens: ClassVar[bool] = False
+    one_example_per_row: ClassVar[bool] = True
     learns_from_answers: ClassVar[bool] = False
     learning_rate: ClassVar[float]
     text_learning_rate: ClassVar[float | None] = None
@@ -121,7 +126,7 @@ class Task(ABC):
         return None
 
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
-        """(inputs, outputs) of the linear layers between the first token's hidden state and logits.
+        """(inputs, outputs) of the linear layers between a token's hidden state and logits.
 
         Args:
             config: contents of `config.json`.

@@ -72,23 +72,30 @@ def count_truncated(examples: Iterable[Example]) -> int:
 
 
 def encode_texts(
-    tokenizer: Any, max_tokens: int, *, types: bool = False, **texts: list[str] | None
-) -> tuple[Mapping[str, list[list[int]]], list[bool]]:
+    tokenizer: Any,
+    max_tokens: int,
+    *,
+    types: bool = False,
+    offsets: bool = False,
+    **texts: list[str] | None,
+) -> tuple[Mapping[str, list[list[Any]]], list[bool]]:
     """Token ids of all rows, cut to `max_tokens` (special tokens included and kept).
 
     Args:
         types: also token type ids, whether or not the tokenizer gives them unasked.
+        offsets: also the characters of each token.
         texts: the tokenizer's arguments: `text`, `text_pair` or `text_target`.
 
     Returns:
-        The tokenizer's lists (`input_ids`, with `types` also `token_type_ids`), and for each row
-        whether it was cut.
+        The tokenizer's lists (`input_ids`, with `types` also `token_type_ids`, with `offsets`
+        `offset_mapping`), and for each row whether it was cut.
     """
     options = {
         "truncation": True,
         "padding": False,
         "return_attention_mask": False,
         "return_token_type_ids": types,
+        "return_offsets_mapping": offsets,
     }
     # One token more than allowed tells which rows are too long; only those are encoded again.
     encoded = tokenizer(**texts, max_length=max_tokens + 1, **options)

@@ -39,7 +39,7 @@ class EncoderTask(Task):
 
     answers: ClassVar[str]
     auto_class = "AutoModelForSequenceClassification"
-    columns = ("text_column", "text_pair_column", "label_column")
+    columns: ClassVar[tuple[str, ...]] = ("text_column", "text_pair_column", "label_column")
     exporter = "compressor.export.encoder:EncoderGraphs"
 
     @abstractmethod
@@ -54,7 +54,7 @@ class EncoderTask(Task):
         """
 
     @abstractmethod
-    def label_values(self, rows: Rows) -> Sequence[float]:
+    def label_values(self, rows: Rows) -> Sequence[Any]:
         """What `labels` of a batch hold for each of the targets.
 
         Raises:
@@ -109,14 +109,18 @@ class EncoderTask(Task):
         return Example(row, sentence(2 + row % 9), (0,))
 
     def tensors(self, examples: Sequence[Example], model: nn.Module) -> dict[str, Tensor]:
-        """`labels` [batch], and `token_type_ids` [batch, tokens] if the architecture takes them."""
-        import torch
-
-        tensors = {"labels": torch.tensor([example.target[0] for example in examples])}
+        """`labels`, and `token_type_ids` [batch, tokens] if the architecture takes them."""
+        tensors = {"labels": self.label_tensor(examples)}
         if "token_type_ids" in architecture_of(model).inputs:
             types = [example.types or (0,) * len(example.source) for example in examples]
             tensors["token_type_ids"] = pad(types, 0)
         return tensors
+
+    def label_tensor(self, examples: Sequence[Example]) -> Tensor:
+        """The labels of some examples, [batch] unless a task says otherwise."""
+        import torch
+
+        return torch.tensor([example.target[0] for example in examples])
 
     def logits(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """The head's outputs, [batch, outputs]."""
@@ -158,14 +162,24 @@ class EncoderTask(Task):
                 id="option-of-another-task",
             )
         with torch.no_grad():
-            return self.answers_of(self.logits(model, batch), model)
+            return self.batch_answers(model, batch)
+
+    def batch_answers(self, model: nn.Module, batch: Mapping[str, Tensor]) -> list[str]:
+        """What a model answers to each line of a batch, as targets of rows."""
+        return self.answers_of(self.logits(model, batch), model)
 
     @abstractmethod
     def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
         """What logits [batch, outputs] answer, as targets of rows."""
 
+    def read_logits(
+        self, logits: NDArray[np.float32], attention_mask: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """The logits that answers are read from, [answers, outputs], of those of a padded batch."""
+        return logits
+
     @abstractmethod
     def same_answers(
         self, actual: NDArray[np.float32], expected: NDArray[np.float32]
     ) -> list[bool]:
-        """Whether two arrays of logits [rows, outputs] answer the same, row by row."""
+        """Whether two arrays of `read_logits` answer the same, one by one."""

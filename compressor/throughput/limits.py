@@ -178,8 +178,9 @@ def operations(
     once = _Counter(work, graph, 1, weight_bytes, value_bytes)
     _count_encoder(once, shape, size.batch, size.source)
     if not shape.decodes:
+        rows = size.batch * size.source if shape.head_on_tokens else size.batch
         for number, (inputs, outputs) in enumerate(shape.head):
-            once.linear(f"classifier.{number}", size.batch, inputs, outputs)
+            once.linear(f"classifier.{number}", rows, inputs, outputs)
         return work
     if size.target < 1:
         raise InputError(

@@ -17,7 +17,8 @@ class ModelShape:
     """Sizes of an encoder with a head, or of an encoder and a decoder, dense or pruned.
 
     Heads and feed-forward widths are given for each layer, in layer order. `head` lists the
-    (inputs, outputs) of the linear layers that turn the first token's hidden state into logits.
+    (inputs, outputs) of the linear layers that turn hidden states into logits: the first token's,
+    or with `head_on_tokens` those of all tokens.
     """
 
     width: int
@@ -30,6 +31,7 @@ class ModelShape:
     decoder_ffn: tuple[int, ...] = ()
     vocabulary: int = 0
     head: tuple[tuple[int, int], ...] = ()
+    head_on_tokens: bool = False
 
     @property
     def decodes(self) -> bool:
@@ -71,6 +73,7 @@ def shape_of(
             encoder_heads=encoder_heads,
             encoder_ffn=encoder_ffn,
             head=task.head(config, width),
+            head_on_tokens=task.head_on_tokens,
         )
     decoder_heads, neurons = _heads(counts, "decoder_self"), _size(config, decoder.neurons)
     return ModelShape(

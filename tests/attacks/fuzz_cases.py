@@ -302,6 +302,7 @@ def options(draw: Draw, material: Path) -> Case:
         "gate": [report, "--max-metric-drop", "accuracy=5"],
         "verify": [made],
         "classify": [made, str(material / "texts.txt")],
+        "tag": [made, str(material / "texts.txt")],
         "embed": [made, str(material / "texts.txt"), "-o", f"{out}.npy"],
         "translate": [str(material / "marian-run"), str(material / "texts.txt")],
     }  # fmt: skip

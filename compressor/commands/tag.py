@@ -1,0 +1,38 @@
+"""`compress tag`: lines in, their entities out; needs neither torch nor transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from compressor.commands import options as o
+from compressor.commands.lines import Artifact, Files, LinesOutput, json_line, stream
+from compressor.request.recipe import TagRequest
+
+if TYPE_CHECKING:
+    from compressor.pipeline.stream_lines import Lines
+    from compressor.runtime import Entity, TokenClassifier
+
+
+@o.command(TagRequest, json=False)
+def tag(
+    request: TagRequest,
+    directory: Artifact,
+    files: Files = None,
+    output: LinesOutput = None,
+) -> int:
+    """Find the entities of lines: label, text, label, text, ... of each line."""
+    from compressor.runtime import TokenClassifier
+
+    def answer(model: TokenClassifier, lines: Lines, **batching: Any) -> Iterator[list[Entity]]:
+        return model.tag_stream(lines, **batching)
+
+    def form(number: int, found: Sequence[Entity]) -> str:
+        if request.jsonl:
+            rounded = [asdict(entity) | {"score": round(entity.score, 6)} for entity in found]
+            return json_line(number, entities=rounded)
+        parts = [part for entity in found for part in (entity.label, entity.text)]
+        return "\t".join(part.replace("\t", " ") for part in parts)
+
+    return stream(TokenClassifier, request, directory, files, output, answer, form, request.cache)

@@ -1,0 +1,156 @@
+"""Labels of words, and entities, with an exported token classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compressor.runtime.artifact import TokenClassificationArtifact
+from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits
+from compressor.runtime.encoder import EncoderRuntime
+from compressor.runtime.entities import (
+    OUTSIDE,
+    Entity,
+    Span,
+    entities,
+    first_tokens,
+    word_spans,
+)
+from compressor.runtime.processors import log_softmax
+
+Labelled = tuple[NDArray[np.intp], NDArray[np.float32]]  # label and probability of each token
+
+
+class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
+    """An exported token classifier; arguments and errors are those of `Runtime`.
+
+    The label of a word is that of its first token: tokens that go on with a word have no labels in
+    training. In a text, words are those of transformers' `aggregation_strategy="first"`.
+    """
+
+    task = "token-classification"
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the labels in the order of the logits."""
+        return self.artifact.labels
+
+    def tag(
+        self,
+        texts: Sequence[str],
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> list[list[Entity]]:
+        """The entities of each text, in their order.
+
+        Args:
+            texts: in any order of lengths; rows of similar length share a batch. What lies beyond
+                the model's longest input is left out, with a warning.
+            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
+
+        Raises:
+            UsageError: a number below 1.
+        """
+        found, cut = self._tag(texts, batch_size, batch_tokens)
+        self._tokenizer.warn_of_cut(cut, len(texts))
+        return found
+
+    def tag_words(
+        self,
+        sentences: Sequence[Sequence[str]],
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> list[list[str]]:
+        """A label for each word of sentences that are split into words; other errors as `tag`.
+
+        Words that no token is left of, and those beyond the model's longest input, get `O`.
+
+        Args:
+            sentences: words without spaces.
+        """
+        texts = [" ".join(words) for words in sentences]
+        encodings = self._tokenizer.encodings(texts)
+        rows = self._tokenizer.rows(encodings)
+        self._tokenizer.warn_of_cut(sum(row.cut for row in rows), len(rows))
+        found = self._answer(rows, self._labelled, batch_size, batch_tokens)
+        answers = []
+        for text, encoding, (best, _) in zip(texts, encodings, found, strict=True):
+            tokens = first_tokens(encoding.offsets, word_spans(text))
+            answers.append([OUTSIDE if x is None else self.labels[best[x]] for x in tokens])
+        return answers
+
+    def tag_stream(
+        self,
+        rows: Iterable[str],
+        *,
+        chunk_rows: int = CHUNK_ROWS,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> Iterator[list[Entity]]:
+        """The entities of each row of a stream of any length, in their order.
+
+        A row of white space alone has none. One warning at the end counts the rows that were cut.
+
+        Args:
+            rows: texts; read a chunk at a time.
+            chunk_rows: rows that are read ahead and sorted by length; all that is held at a time.
+            batch_size, batch_tokens: as in `tag`.
+
+        Raises:
+            UsageError: a number below 1.
+        """
+        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
+        return self._chunks(
+            rows, lambda texts: self._tag(texts, batch_size, batch_tokens), [], chunk_rows
+        )
+
+    def _tag(
+        self, texts: Sequence[str], batch_size: int | None, batch_tokens: int | None
+    ) -> tuple[list[list[Entity]], int]:
+        """Entities of each text, and how many texts were cut."""
+        encodings = self._tokenizer.encodings(texts)
+        rows = self._tokenizer.rows(encodings)
+        found = self._answer(rows, self._labelled, batch_size, batch_tokens)
+        tagged = []
+        for text, encoding, (best, scores) in zip(texts, encodings, found, strict=True):
+            tokens, words = self._words(text, encoding)
+            labels = [self.labels[best[token]] for token in tokens]
+            tagged.append(entities(text, words, labels, [float(scores[x]) for x in tokens]))
+        return tagged, sum(row.cut for row in rows)
+
+    def _words(self, text: str, encoding: Any) -> tuple[list[int], list[Span]]:
+        """The first token of each word of a text, and the characters of the words.
+
+        Where the tokenizer marks the tokens that go on with a word (as `##`), words are its own.
+        Elsewhere a word ends at a space.
+        """
+        marks = self._tokenizer.marks_continuations
+        tokens: list[int] = []
+        words: list[Span] = []
+        last = None
+        offsets, numbers = encoding.offsets, encoding.word_ids
+        for token, special in enumerate(encoding.special_tokens_mask):
+            if special:
+                continue
+            (start, end), number = offsets[token], numbers[token]
+            if marks:
+                goes_on = bool(tokens) and number == last
+            else:
+                goes_on = bool(tokens) and start > 0 and " " not in text[start - 1 : start + 1]
+            last = number
+            if goes_on:
+                words[-1] = (words[-1][0], end)
+            else:
+                tokens.append(token)
+                words.append((start, end))
+        return tokens, words
+
+    def _labelled(self, batch: Batch) -> Iterable[Labelled]:
+        """The most probable label of each token, padding included, and its probability."""
+        logits = self.run(batch)  # [rows, tokens, labels]
+        best = logits.argmax(-1)
+        log_softmax(logits.reshape(-1, logits.shape[-1]))  # a view
+        return zip(best, np.exp(logits.max(-1)), strict=True)

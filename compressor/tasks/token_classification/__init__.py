@@ -1,0 +1,1 @@
+"""Classification of tokens: entities, parts of speech."""

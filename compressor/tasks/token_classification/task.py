@@ -1,0 +1,200 @@
+"""Classification of the words of a text; the label of a word is that of its first token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compressor.errors import InputError
+from compressor.tasks.batching import IGNORED, Example, encode_texts
+from compressor.tasks.classification.labels import Labels
+from compressor.tasks.encoder import EncoderTask
+from compressor.tasks.rows import Rows, RowTexts
+from compressor.tasks.token_classification import rows as tag_rows
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+
+    from compressor.runtime import TokenClassifier
+
+
+class TokenClassification(EncoderTask):
+    """A label for each word; a row's target is the labels of its words, joined by spaces.
+
+    Of an example, `target` has for each token the label's number and the word's number; both are
+    `IGNORED` of tokens that go on with a word, and of special ones.
+    """
+
+    name = "token-classification"
+    auto_class = "AutoModelForTokenClassification"
+    metrics = ("entity_f1", "entity_precision", "entity_recall", "token_accuracy")
+    columns = ("text_column", "label_column")
+    runtime = "compressor.runtime:TokenClassifier"
+    pipeline_tag = "token-classification"
+    usage = 'print(model.tag(["First text.", "Second one."]))'
+    answers = "labels of tokens"
+    head_on_tokens = True
+    learning_rate = 5e-5
+    hidden_weight = 1.0
+
+    def require(self, config: Any, where: Path) -> None:
+        """Check that words can be told apart in targets, and that there is a choice."""
+        names = self.label_names(config)
+        Labels(names)  # raises
+        spaced = [name for name in names if len(name.split()) != 1]
+        if spaced:
+            raise InputError(
+                f"{where / 'config.json'}: the label {spaced[0]!r:.40} in id2label is not a single "
+                "word; rename it",
+                id="label-not-a-word",
+            )
+
+    def label_names(self, config: Any) -> list[str]:
+        return [str(config.id2label[index]) for index in range(config.num_labels)]
+
+    def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
+        # transformers leaves `id2label` out of config.json where it is the default, two labels.
+        return ((width, len(config.get("id2label") or (0, 1))),)
+
+    def read_texts(
+        self,
+        spec: str,
+        columns: Mapping[str, str],
+        labels: Sequence[str] | None = None,
+        header: bool = True,
+    ) -> RowTexts:
+        """Sentences of words, see `compressor.tasks.token_classification.rows`."""
+        return tag_rows.read(spec, columns, header, self.label_reader(labels))
+
+    def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
+        """Names of labels; tags as they stand where no labels are known."""
+        return (lambda tag, _: tag) if labels is None else Labels(labels).name_of
+
+    def label_values(self, rows: Rows) -> list[list[int]]:
+        """The label's number of each word; the first label's where a row has no target."""
+        if rows.labels is None:
+            raise InputError(
+                f"the tags of {', '.join(rows.files)} were read without the checkpoint's label "
+                "names",
+                id="label-names-missing",
+            )
+        ids = {name: index for index, name in enumerate(rows.labels)}
+        return [
+            [ids[tag] for tag in target.split(" ")] if target else [] for target in rows.targets
+        ]
+
+    def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
+        """As in `Task`; words beyond the most tokens have no label."""
+        from compressor.runtime.entities import first_tokens, word_spans
+
+        if not tokenizer.is_fast:
+            raise InputError(
+                f"tokenizer class {type(tokenizer).__name__} does not tell the characters of its "
+                "tokens; give a checkpoint with tokenizer.json",
+                id="tokenizer-class-unsupported",
+            )
+        encoded, cut = encode_texts(
+            tokenizer, max_source_tokens, types=True, offsets=True, text=rows.sources
+        )
+        examples = []
+        for row, labels in enumerate(self.label_values(rows)):
+            words = word_spans(rows.sources[row])
+            target = [(IGNORED, IGNORED)] * len(encoded["input_ids"][row])
+            found = first_tokens(encoded["offset_mapping"][row], words)
+            for word, (token, label) in enumerate(
+                zip(found, labels or [0] * len(words), strict=True)
+            ):
+                if token is not None:
+                    target[token] = (label, word)
+            examples.append(
+                Example(
+                    row=row,
+                    source=tuple(encoded["input_ids"][row]),
+                    target=tuple(target),
+                    types=tuple(encoded["token_type_ids"][row]),
+                    truncated=cut[row],
+                )
+            )
+        return examples
+
+    def synthetic_example(self, row: int, sentence: Callable[[int], tuple[int, ...]]) -> Example:
+        source = sentence(2 + row % 9)
+        return Example(row, source, tuple((0, word) for word in range(len(source))))
+
+    def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
+        return Example(row, source, tuple((0, word) for word in range(len(source))))
+
+    def label_tensor(self, examples: Sequence[Example]) -> Tensor:
+        """[batch, tokens, 2]: the number of the label, and of the word."""
+        import torch
+
+        longest = max(len(example.target) for example in examples)
+        labels = torch.full((len(examples), longest, 2), IGNORED)
+        for line, example in zip(labels, examples, strict=True):
+            line[: len(example.target)] = torch.tensor(example.target)
+        return labels
+
+    def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Cross-entropy of the right labels in nats, summed over the words of the batch."""
+        from torch.nn.functional import cross_entropy
+
+        logits = self.logits(model, batch).flatten(0, 1).float()  # [batch x tokens, labels]
+        labels = batch["labels"][..., 0].flatten()
+        return cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+
+    def loss_terms(self, batch: Mapping[str, Tensor]) -> int:
+        """The number of words, at least 1."""
+        return max(1, int(self.term_mask(batch).sum()))
+
+    def term_mask(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """The first token of each word, [batch, tokens] bool."""
+        return batch["labels"][..., 0] != IGNORED
+
+    def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
+        raise AssertionError("`batch_answers` knows which tokens are words")
+
+    def batch_answers(self, model: nn.Module, batch: Mapping[str, Tensor]) -> list[str]:
+        """The labels of the words of each line up to the last that has a token; `O` without one."""
+        from compressor.runtime.entities import OUTSIDE
+
+        names = self.label_names(model.config)
+        answers = []
+        for best, words in zip(
+            self.logits(model, batch).argmax(-1).tolist(),
+            batch["labels"][..., 1].tolist(),
+            strict=True,
+        ):
+            found = [OUTSIDE] * (max(words) + 1 if max(words) >= 0 else 0)
+            for label, word in zip(best, words, strict=True):
+                if word != IGNORED:
+                    found[word] = names[label]
+            answers.append(" ".join(found))
+        return answers
+
+    def read_logits(
+        self, logits: NDArray[np.float32], attention_mask: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Those of real tokens, [tokens, labels]."""
+        return logits[attention_mask.astype(bool)]
+
+    def same_answers(
+        self, actual: NDArray[np.float32], expected: NDArray[np.float32]
+    ) -> list[bool]:
+        same: list[bool] = (actual.argmax(-1) == expected.argmax(-1)).tolist()
+        return same
+
+    def answer(
+        self,
+        runtime: TokenClassifier,
+        sources: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        num_beams: int | None = None,
+    ) -> list[str]:
+        """The labels of the words; there is nothing to search."""
+        return [" ".join(x) for x in runtime.tag_words([text.split(" ") for text in sources])]
+
+
+TASK = TokenClassification()
