@@ -77,8 +77,8 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
     unsupported = entry.refuse(config)
     if unsupported is not None:
         raise InputError(
-            f"{path} describes a {config.model_type} that cannot be pruned: {unsupported}; give another "
-            "checkpoint",
+            f"{path} describes a {config.model_type} that cannot be pruned: {unsupported}; give "
+            "another checkpoint",
             id="architecture-variant-unsupported",
         )
     if entry.auto_class == CLASSIFIER:
