@@ -195,8 +195,7 @@ def find_sublayer(model: nn.Module, paths: Mapping[str, Any], index: int) -> Pla
     inputs = tuple(f"{root}.{path}" for path in paths["inputs"])
     return PlacedSublayer(
         paths["kind"], index, units, columns // units, block, inputs, output,
-        *(paths[name] for name in ("unit_count", "width", "stand_in")),
-        shared_bias=paths.get("shared_bias"),
+        paths["unit_count"], paths["width"], paths["stand_in"], paths.get("shared_bias"),
     )  # fmt: skip
 
 
