@@ -40,6 +40,7 @@ class EncoderTask(Task):
     answers: ClassVar[str]
     auto_class = "AutoModelForSequenceClassification"
     columns = ("text_column", "text_pair_column", "label_column")
+    options = ("--source-text",)
     exporter = "compressor.export.encoder:EncoderGraphs"
 
     @abstractmethod
