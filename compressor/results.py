@@ -165,6 +165,8 @@ class Variant(ResultModel):
     checkpoint_bytes: Count
     onnx_bytes: Count
     output_tokens: Count | None = None  # how many a translator's decoder scores
+    embedding_rows: Count | None = None  # of an encoder's tokens
+    embedding_bytes: Count | None = None  # of these rows in float32
     precision: str
     engine: str = "onnxruntime"  # that ran it
     base: str = ""  # name of the float32 model that this is another precision, or engine, of

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from compressor.model.architectures import architecture_of
 from compressor.model.memory import release
 from compressor.model.modeling_pruned import NoHeads
 from compressor.model.sublayers import Mask, Sublayer
+from compressor.options.table import Table
 
 KeysValues = dict[int, tuple[Tensor, Tensor]]  # layer -> key, value
 # Added to the scores of padded keys. exp(-1e4) is zero in every precision that is exported.
@@ -58,28 +61,64 @@ def _stack(projections: Sequence[nn.Linear], scales: Sequence[float]) -> nn.Line
 
 
 class _Attention(nn.Module):
-    """Base: the stacked input projection, and the output projection if the block contains it."""
+    """Base: the stacked input projection, and the output projection if the block contains it.
+
+    Args:
+        model: with the block that this one replaces.
+        kept: heads of the dense model that it has.
+        output: None if the block does not contain it.
+    """
+
+    projected: ClassVar[Sequence[str]] = ("query", "key", "value")
 
     def __init__(
-        self, layer: Sublayer, heads: int, output: nn.Module | None, projection: nn.Linear
+        self, model: nn.Module, layer: Sublayer, kept: Sequence[int], output: nn.Module | None
     ) -> None:
         super().__init__()
-        self.projection = projection
-        self.index, self.heads, self.head_dim = layer.index, heads, layer.unit_width
+        self.index, self.heads, self.head_dim = layer.index, len(kept), layer.unit_width
+        self.projection = self.stacked(model, layer)
         self.output = output if output is not None else nn.Identity()
+
+    def stacked(self, model: nn.Module, layer: Sublayer) -> nn.Linear:
+        """The projections of its input as one, which scales queries too."""
+        projections = [model.get_submodule(layer.inputs[role]) for role in self.projected]
+        scales = [self.scale(model), 1.0, 1.0][: len(projections)]
+        return _stack(projections, scales)  # type: ignore[arg-type]
+
+    def scale(self, model: nn.Module) -> float:
+        """What queries are multiplied by."""
+        return self.head_dim**-0.5
 
 
 class EncoderSelfAttention(_Attention):
+    """Attention of an encoder, as BERT's and BART's.
+
+    `additive` says which mask the model is given: `additive_mask`'s, or [batch, tokens] of 1 and 0.
+    """
+
+    additive: ClassVar[bool] = True
+
+    @classmethod
+    @contextmanager
+    def shared(cls, model: nn.Module) -> Iterator[None]:
+        """Inside this context the model computes what all its layers share as they want it."""
+        yield
+
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **_: object
     ) -> tuple[Tensor, None]:
-        query, key, value = (
-            part.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
-            for part in self.projection(hidden_states).split(self.heads * self.head_dim, dim=-1)
-        )  # each [batch, heads, tokens, head_dim]
-        mixed = attend(query, key, value, attention_mask)
-        # [batch, heads, tokens, head_dim] -> [batch, tokens, heads x head_dim]
-        return self.output(mixed.transpose(1, 2).flatten(-2)), None
+        query, key, value = self.split(hidden_states)
+        return self.merge(attend(query, key, value, attention_mask)), None
+
+    def split(self, hidden_states: Tensor) -> list[Tensor]:
+        """[batch, tokens, width] -> query, key, value [batch, heads, tokens, head_dim]"""
+        parts = self.projection(hidden_states).split(self.heads * self.head_dim, dim=-1)
+        return [x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2) for x in parts]
+
+    def merge(self, mixed: Tensor) -> Tensor:
+        """[batch, heads, tokens, head_dim] -> [batch, tokens, heads x head_dim], or the width"""
+        merged: Tensor = self.output(mixed.transpose(1, 2).flatten(-2))
+        return merged
 
 
 class _StepAttention(_Attention):
@@ -120,7 +159,9 @@ class DecoderSelfAttention(_StepAttention):
 
 
 class CrossAttention(_StepAttention):
-    """Attends to the keys and values that the encoder's output gives."""
+    """Attends to the keys and values that the encoder graph computes."""
+
+    projected = ("query",)
 
     def forward(
         self,
@@ -216,6 +257,15 @@ FORMS: Forms = {
     "cross": CrossAttention,
 }
 
+# How an encoder's attention scores are made -> what replaces its attention block.
+ENCODER_FORMS: Table[type[EncoderSelfAttention]] = Table(
+    "form of attention",
+    {
+        "products": EncoderSelfAttention,
+        "bias": "compressor.export.encoder_attention:MPNetAttention",
+    },
+)
+
 
 @contextmanager
 def graph_attention(
@@ -225,7 +275,8 @@ def graph_attention(
 
     Blocks without heads stay `NoHeads`, and sublayers that are no attention stay as they are.
     """
-    originals, copies = {}, []
+    originals, made = {}, list[_Attention]()
+    encoder = encoder_form(model)
     for layer in layers:
         if layer.kind not in forms:
             continue
@@ -234,22 +285,24 @@ def graph_attention(
             continue
         inside = layer.output.startswith(layer.block + ".")
         output = model.get_submodule(layer.output) if inside else None
-        heads = len(mask.kept(layer.name))
-        query, key, value = (model.get_submodule(p) for p in layer.inputs.values())
-        scale, form = layer.unit_width**-0.5, forms[layer.kind]
-        # The encoder graph computes the keys and values of cross-attention.
-        projections = [query] if layer.kind == "cross" else [query, key, value]
-        stacked = _stack(projections, [scale, 1.0, 1.0][: len(projections)])  # type: ignore[arg-type]
+        form = encoder if layer.kind == "encoder_self" else forms[layer.kind]
         originals[layer.block] = block
-        copies.append(stacked)
-        _set(model, layer.block, form(layer, heads, output, stacked).eval())
+        made.append(form(model, layer, mask.kept(layer.name), output))
+        _set(model, layer.block, made[-1].eval())
     try:
-        yield
+        with encoder.shared(model):
+            yield
     finally:
         for path, block in originals.items():
             _set(model, path, block)
-        for stacked in copies:
-            release(stacked)
+        for module in made:
+            module.output = nn.Identity()  # the model's own
+            release(module)
+
+
+def encoder_form(model: nn.Module) -> type[EncoderSelfAttention]:
+    """The form of a model's encoder attention, by how its architecture makes scores."""
+    return ENCODER_FORMS[architecture_of(model).scores]
 
 
 def _set(model: nn.Module, path: str, module: nn.Module) -> None:

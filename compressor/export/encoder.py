@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from compressor.export import graphs
 from compressor.export.activation_ranges import Array, Finder, Observed, observed
-from compressor.export.attention import additive_mask, graph_attention
+from compressor.export.attention import additive_mask, encoder_form, graph_attention
 from compressor.export.graphs import BATCH, SOURCE
 from compressor.export.precisions import Compared
 from compressor.export.task_graphs import Inputs, Network, TaskGraphs
@@ -27,12 +27,13 @@ class EncoderGraph(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        self.additive = encoder_form(model).additive
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> Tensor:
         extra = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        mask = additive_mask(attention_mask)
+        mask = additive_mask(attention_mask) if self.additive else attention_mask
         return self.model(input_ids=input_ids, attention_mask=mask, **extra).logits
 
 

@@ -10,28 +10,48 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from compressor.errors import InputError
 from compressor.storage.input_files import require_regular
 from compressor.tasks.translation.task import require_target_language
 
 CHUNK = 2000  # lines that are tokenized at once
+Language = Literal["source", "target"]
+SOURCE: Language = "source"
+_WANTED = {
+    "target": "sentences in the target language",
+    SOURCE: "texts like those that the model will read",
+}
+Result = TypeVar("Result")
 
 
-def count_lines(path: Path) -> int:
+def count_lines(path: Path, language: Language = "target") -> int:
     """The number of lines that are not empty; a fast check of the whole file.
 
     Raises:
         InputError: the file cannot be read, is not UTF-8, or holds no text.
     """
-    count = sum(1 for _ in _lines(path))
+    count = sum(1 for _ in _lines(path, language))
     if not count:
         raise InputError(
-            f"{path} holds no text; give sentences in the target language, a line each",
-            id="target-text-empty",
+            f"{path} holds no text; give {_WANTED[language]}, a line each",
+            id=f"{language}-text-empty",
         )
     return count
+
+
+def each_chunk(
+    path: Path, language: Language, use: Callable[[list[str]], Iterable[Result]]
+) -> Iterator[Result]:
+    """What `use` makes of the lines of a text, many at a time.
+
+    Raises:
+        InputError: the file cannot be read.
+    """
+    lines = _lines(path, language)
+    while chunk := list(islice(lines, CHUNK)):
+        yield from use(chunk)
 
 
 def tokens_of_text(
@@ -53,7 +73,7 @@ def tokens_of_text(
     require_target_language(tokenizer)
     seen: set[int] = set()
     count = 0
-    lines = _lines(path)
+    lines = _lines(path, "target")
     while chunk := list(islice(lines, CHUNK)):
         encoded = tokenizer(text_target=chunk, return_attention_mask=False, verbose=False)
         seen.update(token for ids in encoded["input_ids"] for token in ids)
@@ -62,18 +82,19 @@ def tokens_of_text(
     return seen
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _lines(path: Path, language: Language) -> Iterator[str]:
     try:
         require_regular(path)  # it is read twice
         with path.open(encoding="utf-8") as file:
             yield from _texts(file)
     except OSError as error:
         raise InputError(
-            f"cannot read target text {path}: {error.strerror}", id="target-text-unreadable"
+            f"cannot read {language} text {path}: {error.strerror}",
+            id=f"{language}-text-unreadable",
         ) from error
     except UnicodeDecodeError as error:
         raise InputError(
-            f"target text {path} is not UTF-8: {error.reason}", id="target-text-not-utf8"
+            f"{language} text {path} is not UTF-8: {error.reason}", id=f"{language}-text-not-utf8"
         ) from error
 
 

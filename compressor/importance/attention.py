@@ -1,7 +1,8 @@
 """Attention probabilities of every head, computed beside the forward pass.
 
 They are computed from the outputs of the query and key projections, so the model keeps its own
-attention kernel.
+attention kernel. Where scores are more than products of queries and keys, the model computes its
+attention step by step, and the probabilities are what its own softmax returns.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from compressor.importance import ScoringJob
+from compressor.model.architectures import architecture_of
 from compressor.model.modes import hooks, returned
 from compressor.model.sublayers import Kind, Sublayer
 from compressor.model.surgery import gated, mask_gates
@@ -32,6 +35,8 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
         The number of batches: that many forward passes were made.
     """
     model, total = scoring.model, len(scoring.batches)
+    if architecture_of(model).scores != "products":
+        return _visit_softmax(scoring, visit)
     paths = [layer.inputs[role] for layer in scoring.layers for role in ("query", "key")]
     for done, batch in enumerate(scoring.batches, 1):
         batch = batch.to(scoring.device)
@@ -48,6 +53,48 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
             scoring.task.logits(model, batch)
         scoring.progress(done, total)
     return total
+
+
+def _visit_softmax(scoring: ScoringJob, visit: Visit) -> int:
+    model: Any = scoring.model
+    total, kernel = len(scoring.batches), model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        for done, batch in enumerate(scoring.batches, 1):
+            batch = batch.to(scoring.device)
+            with (
+                gated(model, scoring.layers, mask_gates(scoring.mask)),
+                _SoftmaxOutputs() as softmax,
+                hooks(
+                    model.get_submodule(x.output).register_forward_pre_hook(
+                        partial(_take, x, softmax, batch, visit)
+                    )
+                    for x in scoring.layers
+                ),
+            ):
+                scoring.task.logits(model, batch)
+            scoring.progress(done, total)
+    finally:
+        model.set_attn_implementation(kernel)
+    return total
+
+
+class _SoftmaxOutputs(TorchFunctionMode):
+    """Keeps the last output of a softmax while the context lasts."""
+
+    last: Tensor
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.nn.functional.softmax:
+            self.last = result
+        return result
+
+
+def _take(layer: Sublayer, softmax: _SoftmaxOutputs, batch: Batch, visit: Visit, *_: Any) -> None:
+    visit(layer, softmax.last.float(), _seen_keys(batch, layer.kind), batch)
 
 
 def _attend(

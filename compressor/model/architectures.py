@@ -11,10 +11,10 @@ have it. Which rows of an input projection belong to a unit is `modeling_pruned.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from compressor.errors import InputError
 from compressor.model.sublayers import Kind, Sublayer
@@ -53,6 +53,8 @@ class SublayerPaths:
             the output projection is a unit of its own.
         width: attribute of the block that holds units x unit width, if it has one.
         stand_in: what replaces the block when no unit is left, as in `modeling_pruned.STAND_INS`.
+        shared_bias: position among the block's arguments of a bias that is computed once for all
+            layers, [batch, heads of the dense model, queries, keys]: a block takes its own heads.
     """
 
     kind: Kind
@@ -63,6 +65,7 @@ class SublayerPaths:
     unit_count: str | None
     width: str | None = None
     stand_in: str = "attention"
+    shared_bias: int | None = None
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,11 @@ class Architecture:
         unused: patterns of weights that checkpoints may hold beside those of the class: heads of
             other tasks, which change nothing that the model says. All others must be used.
         spare: pattern of weights that the class has and nothing reads: checkpoints may lack them.
+        refuse: from a configuration, why its models cannot be pruned; None if they can.
+        layers_return: what a Transformer layer returns: a `tensor`, or a `tuple` that begins with
+            it.
+        scores: how an encoder's attention scores are made: of `products` of queries and keys alone,
+            or with a `bias` that its layers share.
     """
 
     task: str
@@ -129,6 +137,9 @@ class Architecture:
     logits_bias: str | None = None
     unused: tuple[str, ...] = ()
     spare: str | None = None
+    refuse: Callable[[Any], str | None] = lambda config: None
+    layers_return: Literal["tensor", "tuple"] = "tensor"
+    scores: Literal["products", "bias"] = "products"
 
     def opened_with(self, auto_class: str) -> Architecture:
         """The entry of the same encoder with another head, or without one.
@@ -236,6 +247,35 @@ ELECTRA = replace(
     unused=(r"^(discriminator_predictions|generator_predictions|generator_lm_head)\.",),
 )
 
+
+def _refuse_mpnet(config: Any) -> str | None:
+    if config.pad_token_id == 1:
+        return None
+    return f"pad_token_id is {config.pad_token_id}, and MPNet counts positions from token 1 on"
+
+
+MPNET = replace(
+    ROBERTA,
+    base="mpnet",
+    sublayers=(
+        SublayerPaths(
+            kind="encoder_self",
+            layer="encoder.layer.{i}.attention",
+            block="attn",
+            inputs={"query": "attn.q", "key": "attn.k", "value": "attn.v"},
+            output="attn.o",
+            unit_count="num_attention_heads",
+            width="all_head_size",
+            shared_bias=2,
+        ),
+        BERT.sublayers[1],
+    ),
+    unused=(r"^lm_head\.", r"^(mpnet\.)?pooler\.dense\."),
+    refuse=_refuse_mpnet,
+    layers_return="tuple",
+    scores="bias",
+)
+
 DISTILBERT = Architecture(
     task="classification",
     auto_class=CLASSIFIER,
@@ -287,6 +327,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "roberta": ROBERTA,
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
+    "xlm-roberta": ROBERTA,
+    "camembert": ROBERTA,
+    "mpnet": MPNET,
 }
 
 

@@ -74,6 +74,13 @@ def read_configuration(directory: Path, trust_remote_code: bool) -> Any:
     except Exception as error:  # whatever the library trips over is in the files
         raise _malformed(path, first_line(error)) from error
     _require_whole(config, entry, path)
+    unsupported = entry.refuse(config)
+    if unsupported is not None:
+        raise InputError(
+            f"{path} describes a {config.model_type} that cannot be pruned: {unsupported}; give "
+            "another checkpoint",
+            id="architecture-variant-unsupported",
+        )
     if entry.decoder is None:
         _require_class_names(directory, config)
     # These change how the model is called, not what it computes; scoring and recovery rely on the

@@ -16,23 +16,32 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
+from compressor.model.architectures import architecture_of
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.modeling_pruned import NoHeads
 from compressor.model.sublayers import Mask, Sublayer
 
 
 class SkippedLayer(nn.Module):
-    """Holds the place of a Transformer layer that is skipped."""
+    """Holds the place of a Transformer layer that is skipped.
 
-    def forward(self, hidden_states: Tensor, *args: object, **kwargs: object) -> Tensor:
+    Args:
+        returns: a `tensor`, or a `tuple`, as the architecture's layers do.
+    """
+
+    def __init__(self, returns: str) -> None:
+        super().__init__()
+        self.returns = returns
+
+    def forward(self, hidden_states: Tensor, *args: object, **kwargs: object) -> Any:
         """[batch, tokens, width] as it came."""
-        return hidden_states
+        return (hidden_states, None) if self.returns == "tuple" else hidden_states
 
 
 def skip_layers(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> None:
     """Replace the layers that `mask` drops, in place."""
     for path in dict.fromkeys(x.layer_path for x in sublayers if x.layer in mask.dropped):
-        model.set_submodule(path, SkippedLayer())
+        model.set_submodule(path, SkippedLayer(architecture_of(model).layers_return))
 
 
 @contextmanager

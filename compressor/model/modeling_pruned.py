@@ -43,6 +43,8 @@ class PlacedSublayer:
         unit_count: attribute of the block that holds the number of units; None if it has none.
         width: attribute of the block that holds units x unit width; None if it has none.
         stand_in: what replaces the block when no unit is left, as in `STAND_INS`.
+        shared_bias: position among the block's arguments of a bias for every head of the dense
+            model, which is computed once for all layers; None if there is none.
     """
 
     kind: str
@@ -55,6 +57,7 @@ class PlacedSublayer:
     unit_count: str | None
     width: str | None
     stand_in: str
+    shared_bias: int | None
 
 
 class OutputBias(nn.Module):
@@ -97,6 +100,22 @@ class NoHeads(nn.Module):
         return (hidden_states if projection is None else projection(hidden_states)), None
 
 
+class OwnHeads:
+    """Before a block runs: of a bias for all heads of the dense model, take the block's own.
+
+    Which ones they are is stored with the weights, as the block's buffer `kept_heads`.
+    """
+
+    def __init__(self, argument: int) -> None:
+        self.argument = argument
+
+    def __call__(self, block: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Replaces a bias [batch, heads of the dense model, queries, keys] among the arguments."""
+        before, after = arguments[: self.argument], arguments[self.argument + 1 :]
+        bias = arguments[self.argument]
+        return (*before, None if bias is None else bias[:, block.kept_heads], *after)
+
+
 STAND_INS = {
     "attention": lambda sublayer: NoHeads(sublayer.kind, sublayer.index),
     "feed_forward": lambda sublayer: nn.Identity(),  # the OutputBias that follows ignores its input
@@ -119,6 +138,9 @@ def keep_units(model: nn.Module, sublayer: PlacedSublayer, units: Sequence[int])
         setattr(block, sublayer.unit_count, len(units))
     if sublayer.width is not None:
         setattr(block, sublayer.width, len(units) * sublayer.unit_width)
+    if sublayer.shared_bias is not None:
+        block.register_buffer("kept_heads", torch.tensor(list(units)))
+        block.register_forward_pre_hook(OwnHeads(sublayer.shared_bias))
     return None
 
 
@@ -173,7 +195,7 @@ def find_sublayer(model: nn.Module, paths: Mapping[str, Any], index: int) -> Pla
     inputs = tuple(f"{root}.{path}" for path in paths["inputs"])
     return PlacedSublayer(
         paths["kind"], index, units, columns // units, block, inputs, output,
-        *(paths[name] for name in ("unit_count", "width", "stand_in")),
+        paths["unit_count"], paths["width"], paths["stand_in"], paths.get("shared_bias"),
     )  # fmt: skip
 
 

@@ -29,7 +29,8 @@ def restore_shape(
         model's.
     """
     restored = copy.deepcopy(dense)
-    small, large = pruned.state_dict(), restored.state_dict()
+    large = restored.state_dict()
+    small = {name: value for name, value in pruned.state_dict().items() if name in large}
     weights = {**large, **small}
     for sublayer in sublayers:
         kept = mask.kept(sublayer.name)

@@ -14,6 +14,7 @@ from compressor.export import export_model, graph_bytes
 from compressor.export.engine_names import ALWAYS
 from compressor.export.precision_names import BASE, BYTES_PER_WEIGHT
 from compressor.export.precisions import compare_precision, write_precision
+from compressor.export.source_text import embedding_rows
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.depth import without_skipped
@@ -271,6 +272,8 @@ def describe(
     recovery: str = "none",
 ) -> Variant:
     """The facts of an exported float32 model."""
+    tokens = count_output_tokens(directory)
+    rows, stored = (None, None) if tokens else embedding_rows(model)
     return Variant(
         name=name,
         directory=directory.as_posix(),
@@ -284,7 +287,9 @@ def describe(
         parameters=count_parameters(model),
         checkpoint_bytes=checkpoint_bytes,
         onnx_bytes=graph_bytes(directory),
-        output_tokens=count_output_tokens(directory),
+        output_tokens=tokens,
+        embedding_rows=rows,
+        embedding_bytes=stored,
         precision=BASE,
         selection=selection,
         recovery=recovery,

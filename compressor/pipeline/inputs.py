@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compressor.errors import EnvironmentProblem, InputError
-from compressor.export.target_text import count_lines, tokens_of_text
+from compressor.export.source_text import cut_vocabulary, embedding_rows
+from compressor.export.target_text import SOURCE, count_lines, tokens_of_text
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.options.bounds import MINIMUM_ROWS
 from compressor.pipeline.stages import stage
@@ -78,6 +79,14 @@ class DataRows:
     def timed(self) -> Rows:
         """The rows to time on: test rows, or calibration rows without those."""
         return self.test or self.fitted
+
+
+def source_of_text(path: Path | None) -> Source | None:
+    """The text of `--source-text`, for reports; None where none is given."""
+    if path is None:
+        return None
+    lines = count_lines(path, SOURCE)
+    return Source(files=[path.as_posix()], rows=lines, sha256=sha256_of(path))
 
 
 def source_of(rows: Rows) -> Source:
@@ -215,6 +224,37 @@ def fit(data: DataRows, checkpoint: Checkpoint, task: Task, progress: Progress) 
             f"{cut} of {len(examples)} rows are longer than the model allows and were cut"
         )
     return Fitted(examples, data.fitted.targets, data.calibration is not None)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A checkpoint with the rows that it is fitted to and checked on, in its own tokens."""
+
+    checkpoint: Checkpoint
+    fitted: Fitted
+    probe: Probe
+
+
+def encoded(data: DataRows, checkpoint: Checkpoint, task: Task, progress: Progress) -> Encoded:
+    """Encode the rows to score, repair and check on; tells how many are cut."""
+    fitted = fit(data, checkpoint, task, progress)
+    probe = make_probe(data.fitted, fitted.examples, checkpoint.model, task)
+    return Encoded(checkpoint, fitted, probe)
+
+
+def with_tokens_of(text: Path | None, dense: Checkpoint, progress: Progress) -> Checkpoint:
+    """The checkpoint that units are removed from: with the tokens of a text alone, if there is one.
+
+    Args:
+        dense: as it was given.
+    """
+    if text is None:
+        return dense
+    progress.message(f"cutting {text.name} into tokens …")
+    smaller = cut_vocabulary(dense, text)
+    kept, total = (embedding_rows(x.model)[0] for x in (smaller, dense))
+    progress.message(f"  {kept:,} of {total:,} tokens are kept")
+    return smaller
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from compressor.report.combine import only, share_scoring
 from compressor.report.model_card import render_card
 from compressor.report.schema import Report
 from compressor.request.plan import ArtifactPlan
-from compressor.results import QualitySearch, SpeedSearch, Throughput, Variant
+from compressor.results import QualitySearch, Source, SpeedSearch, Throughput, Variant
 from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.storage.hashes import sha256_of
 from compressor.storage.manifest import GRAPHS_FILE, MANIFEST, manifest_of
@@ -52,6 +52,7 @@ def describe_run(
     throughput: Throughput | None,
     search: SpeedSearch | QualitySearch | None,
     tokens: TargetTokens,
+    source_text: Source | None,
 ) -> Report:
     """All that a run found out; the gate's outcomes are not in it yet."""
     scoring, variants = share_scoring(builds)
@@ -72,6 +73,7 @@ def describe_run(
         variants=variants,
         throughput=throughput,
         search=search,
+        source_text=source_text,
         target_text=tokens.source,
         hardware=describe_hardware(),
         versions=versions(),

@@ -31,16 +31,16 @@ from compressor.pipeline.engines import engine_builds, require_engines
 from compressor.pipeline.evaluate import Answering, benchmark, choose_defaults, evaluate
 from compressor.pipeline.inputs import (
     DataRows,
-    Fitted,
-    Probe,
-    fit,
+    Encoded,
+    encoded,
     hold_out,
     load,
-    make_probe,
     pick_device,
     read,
+    source_of_text,
     target_tokens,
     warn_of_shared_rows,
+    with_tokens_of,
 )
 from compressor.pipeline.judge import Judge
 from compressor.pipeline.publish import describe_run, publish, require_own_outputs, start
@@ -95,15 +95,15 @@ class Inputs:
     """What a run starts from, opened and checked before the first long computation.
 
     Args:
-        fitted: the rows to score, repair and check on.
+        dense: as given, to compare with.
+        encoded: what units are removed from, and the rows to score, repair and check on.
         repair: without the translations of its text.
         precisions: to export, float32 first.
     """
 
-    checkpoint: Checkpoint
+    dense: Encoded
+    encoded: Encoded
     data: DataRows
-    fitted: Fitted
-    probe: Probe
     limits: Limits
     artifacts: Sequence[ArtifactPlan]
     repair: Repair
@@ -111,29 +111,29 @@ class Inputs:
     precisions: Sequence[str]
 
 
-def prepare(plan: RunPlan, checkpoint: Checkpoint, output: Path, progress: Progress) -> Inputs:
+def prepare(plan: RunPlan, dense: Checkpoint, output: Path, progress: Progress) -> Inputs:
     """Open and check all that can be checked before the first long computation."""
-    task = TASKS[checkpoint.task]
-    data = read(plan.data, checkpoint, task)
+    task = TASKS[dense.task]
+    data = read(plan.data, dense, task)
     device = pick_device(plan.device, progress)
     require_engines(plan.engines, task, device)
-    limits = plan.budget.limits(Mask.full(checkpoint.layers))
+    limits = plan.budget.limits(Mask.full(dense.layers))
     artifacts = plan_artifacts(plan, limits, output)
     if plan.budget.searches_rows:
         data = hold_out(data, plan.seed)
     warn_of_shared_rows(data, progress)
-    fitted = fit(data, checkpoint, task, progress)
-    require_rows_to_train(plan.recovery, len(fitted.examples), learns=plan.method.learns)
+    checkpoint = with_tokens_of(plan.source_text, dense, progress)
+    own = encoded(data, checkpoint, task, progress)
+    require_rows_to_train(plan.recovery, len(own.fitted.examples), learns=plan.method.learns)
     text = open_text(plan.recovery, data.fitted, task, checkpoint)
     repair = Repair(
-        plan.recovery, checkpoint, fitted.examples, plan.seed, device, progress,
+        plan.recovery, checkpoint, own.fitted.examples, plan.seed, device, progress,
         output / STATE, text,
     )  # fmt: skip
     return Inputs(
-        checkpoint=checkpoint,
+        dense=own if checkpoint is dense else encoded(data, dense, task, SILENT),
+        encoded=own,
         data=data,
-        fitted=fitted,
-        probe=make_probe(data.fitted, fitted.examples, checkpoint.model, task),
         limits=limits,
         artifacts=artifacts,
         repair=repair,
@@ -144,7 +144,7 @@ def prepare(plan: RunPlan, checkpoint: Checkpoint, output: Path, progress: Progr
 
 def open_run(plan: RunPlan, inputs: Inputs, output: Path, progress: Progress) -> Workspace:
     """Take an empty output directory, or go on with one that holds the same run."""
-    files = checkpoint_files(inputs.checkpoint.directory)
+    files = checkpoint_files(inputs.dense.checkpoint.directory)
     identity = plan.identity(inputs.device, files, inputs.data.sha256())
     return open_workspace(output, identity, progress)
 
@@ -153,23 +153,23 @@ def _compress(
     plan: RunPlan, inputs: Inputs, workspace: Workspace, output: Path, command: str
 ) -> Report:
     """The journey; the gate's outcomes are not in the report yet."""
-    checkpoint, data, fitted, probe = inputs.checkpoint, inputs.data, inputs.fitted, inputs.probe
-    device, seed = inputs.device, plan.seed
+    own, data, device, seed = inputs.encoded, inputs.data, inputs.device, plan.seed
+    checkpoint, fitted, probe = own.checkpoint, own.fitted, own.probe
     require_own_outputs(workspace, output, inputs.artifacts)
     started = start(workspace, command)
     tokens = target_tokens(workspace, checkpoint, plan.target_text)
     costs = unit_costs(checkpoint, TASKS[checkpoint.task], fitted.examples)
     inputs = replace(inputs, limits=without_layers(inputs, workspace))
 
-    def builds_of(model: Variant) -> list[Variant]:
+    def builds_of(model: Variant, of: Encoded) -> list[Variant]:
         return [
-            export_precision(workspace, model, name, checkpoint, fitted, probe, device)
+            export_precision(workspace, model, name, of.checkpoint, of.fitted, of.probe, device)
             for name in inputs.precisions[1:]
         ] + engine_builds(model, plan.engines)
 
-    directory = workspace.state / "dense"
-    dense = export_dense(workspace, checkpoint, probe, costs, directory, plan.engines)
-    builds = builds_of(dense)
+    directory, given = workspace.state / "dense", inputs.dense
+    dense = export_dense(workspace, given.checkpoint, given.probe, costs, directory, plan.engines)
+    builds = builds_of(dense, given)
     repair = with_translations(inputs.repair, workspace, dense)
     builder = Builder(workspace, repair, probe, tokens, costs, plan.engines)
     answering = Answering(device, plan.evaluation.num_beams)
@@ -181,7 +181,7 @@ def _compress(
         if choice.text:
             workspace.progress.message(f"  {choice.text}")
         pruned = build(workspace, artifact, choice, builder)
-        builds += [pruned, *builds_of(pruned)]
+        builds += [pruned, *builds_of(pruned, own)]
         search = choice.search
 
     dense, builds = evaluate(
@@ -192,7 +192,10 @@ def _compress(
         config = checkpoint.model.config.to_dict()  # type: ignore[union-attr,operator]
         throughput = benchmark(workspace, [dense, *builds], data.timed, config, settings, device)
     builds = choose_defaults(builds, throughput)
-    return describe_run(checkpoint, data, seed, started, dense, builds, throughput, search, tokens)
+    text = source_of_text(plan.source_text)
+    return describe_run(
+        checkpoint, data, seed, started, dense, builds, throughput, search, tokens, text
+    )
 
 
 def without_layers(inputs: Inputs, workspace: Workspace) -> Limits:
@@ -200,7 +203,8 @@ def without_layers(inputs: Inputs, workspace: Workspace) -> Limits:
     limits = inputs.limits
     if not limits.to_drop:
         return limits
-    found = drop_layers(workspace, inputs.checkpoint, inputs.fitted, limits.to_drop, inputs.device)
+    own = inputs.encoded
+    found = drop_layers(workspace, own.checkpoint, own.fitted, limits.to_drop, inputs.device)
     return replace(limits, dropped=frozenset(found))
 
 
@@ -213,10 +217,11 @@ def make_trials(
         dense: the exported dense model.
         builder: with the repair of the run.
     """
-    checkpoint, data, device, seed = inputs.checkpoint, inputs.data, inputs.device, plan.seed
+    checkpoint, fitted = inputs.encoded.checkpoint, inputs.encoded.fitted
+    data, device, seed = inputs.data, inputs.device, plan.seed
     sublayers = [x for x in checkpoint.layers if units_of(x.kind) in inputs.limits.units]
     progress = workspace.progress
-    scorer = Scorer(plan.method, checkpoint, sublayers, inputs.fitted, seed, device, progress)
+    scorer = Scorer(plan.method, checkpoint, sublayers, fitted, seed, device, progress)
     timer, judge = None, None
     if plan.throughput is not None:
         timer = Timer(checkpoint, Path(dense.directory), data.timed, plan.throughput, device)

@@ -16,6 +16,7 @@ from compressor.export.engine_names import ALWAYS
 from compressor.export.optimum import export_optimum
 from compressor.export.precision_names import AUTO, BASE, precisions_to_export
 from compressor.export.precisions import add_precision, require_within
+from compressor.export.source_text import cut_vocabulary
 from compressor.export.target_text import tokens_of_text
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint
@@ -43,7 +44,7 @@ from compressor.pipeline.score import Scorer
 from compressor.pipeline.scores_file import require_weights, weights_of
 from compressor.progress import SILENT, Progress
 from compressor.request.recipe import ExportRequest, PruneRequest, ScoreRequest
-from compressor.request.validate import check_options, check_target, require_rows
+from compressor.request.validate import check_options, check_texts, require_rows
 from compressor.results import Check
 from compressor.runtime.engines.ctranslate2 import CTranslate2
 from compressor.runtime.session import choose_device
@@ -177,12 +178,22 @@ def export_checkpoint(
     task = TASKS[checkpoint.task]
     check_options([request.data], task, checkpoint.name)
     require_engines(request.export.engines, task)
+    source, target = (
+        None if text is None else Path(text)
+        for text in (request.export.source_text, request.export.target_text)
+    )
     if output.resolve() != checkpoint.directory.resolve():
         require_new(output)
-    seen = None
-    if request.export.target_text is not None:
-        check_target(Path(request.export.target_text), task, checkpoint.name)
-        seen = tokens_of_text(Path(request.export.target_text), checkpoint.tokenizer)
+    elif source is not None:
+        raise UsageError(
+            f"--source-text {source} leaves tokens out of the graphs, which the checkpoint in "
+            f"{output} has; choose another --output",
+            id="options-exclude-each-other",
+        )
+    check_texts(source, target, task, checkpoint.name)
+    if source is not None:
+        checkpoint = cut_vocabulary(checkpoint, source)
+    seen = None if target is None else tokens_of_text(target, checkpoint.tokenizer)
     tokens = task.graphs.output_tokens(checkpoint, seen)
     probe = synthetic_probe(checkpoint, task)
     examples, compared = _rows_to_compare(request, checkpoint, task, probe)
@@ -248,12 +259,16 @@ def _require_plain(request: ExportRequest, layout: str) -> None:
             f"leave out --layout {layout}",
             id="options-exclude-each-other",
         )
-    if export.target_text is not None:
-        raise UsageError(
-            f"--target-text {export.target_text} is not possible with --layout {layout}, whose "
-            "loaders know one numbering of tokens; leave it out, or use --layout compress",
-            id="options-exclude-each-other",
-        )
+    for flag, text in (
+        ("--source-text", export.source_text),
+        ("--target-text", export.target_text),
+    ):
+        if text is not None:
+            raise UsageError(
+                f"{flag} {text} is not possible with --layout {layout}, whose loaders know one "
+                "numbering of tokens; leave it out, or use --layout compress",
+                id="options-exclude-each-other",
+            )
     if request.data.calibration is not None:
         raise UsageError(
             f"--calibration {request.data.calibration} does nothing with --layout {layout}; leave "

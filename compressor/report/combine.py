@@ -116,6 +116,7 @@ def _common(runs: Sequence[Run]) -> dict[str, Any]:
         "command": shared("command", ""),
         "seed": shared("seed", None),
         "calibration": shared("calibration", None),
+        "source_text": shared("source_text", None),
         "target_text": shared("target_text", None),
         "shared_rows": max(run.shared_rows for run in runs),
         "created": max(run.created for run in runs),

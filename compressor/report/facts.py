@@ -24,8 +24,8 @@ ROUNDING = 1e-9
 
 # Fields that `Run` and `Report` have in common.
 RUN_FIELDS = (
-    "command", "seed", "created", "tool_version", "calibration", "shared_rows", "target_text",
-    "hardware", "versions", "search",
+    "command", "seed", "created", "tool_version", "calibration", "shared_rows", "source_text",
+    "target_text", "hardware", "versions", "search",
 )  # fmt: skip
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)

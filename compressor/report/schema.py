@@ -51,6 +51,7 @@ class Run(ResultModel):
     tool_version: str
     calibration: Source | None
     shared_rows: Count
+    source_text: Source | None
     target_text: Source | None
     timed: bool  # whether throughput was measured
     hardware: dict[str, str]
@@ -81,6 +82,7 @@ class Report(ResultModel):
     versions: dict[str, str]
     gate: list[Outcome] = Field(default_factory=list)
     search: SpeedSearch | QualitySearch | None = None
+    source_text: Source | None = None  # its tokens are the ones that an encoder keeps
     target_text: Source | None = None  # its tokens are the ones that decoders score
     # Where the variants come from, if from several runs.
     runs: list[Run] = Field(default_factory=list)

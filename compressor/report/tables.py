@@ -287,7 +287,7 @@ def origin(report: Report, *, directories: bool = True) -> ReportTable | None:
         if directories:
             pairs.append((f"Directory of {variant.name}", variant.directory))
     runs = facts.runs(report)
-    pairs += _scored_tokens(report)
+    pairs += [*_kept_tokens(report), *_scored_tokens(report)]
     pairs += _by_run(report, "Calibration data", [_source(run.calibration) for run in runs])
     pairs.append(("Test data", _source(report.test)))
     pairs += _by_run(report, "Seed", [str(run.seed) for run in runs])
@@ -319,6 +319,20 @@ def _scoring(scoring: Ranking | None, of: str) -> Pairs:
         (f"Scoring signature{of}", scoring.signature),
         (f"Scoring cost{of}", cost or "not recorded"),
     ]
+
+
+def _kept_tokens(report: Report) -> Pairs:
+    """The rows of each encoder's table of embeddings, where a text says which are kept."""
+    runs = facts.runs(report)
+    if not any(run.source_text for run in runs):
+        return []
+    pairs = _by_run(report, "Source text", [_source(run.source_text) for run in runs])
+    counts = [
+        f"{model.name} {model.embedding_rows:,} ({numbers.megabytes(model.embedding_bytes)} MB)"
+        for model in [report.dense, *facts.pruned(report)]
+        if model.embedding_rows is not None and model.embedding_bytes is not None
+    ]
+    return [*pairs, ("Tokens with an embedding (float32)", "; ".join(counts))]
 
 
 def _scored_tokens(report: Report) -> Pairs:

@@ -32,7 +32,8 @@ def cache_key(recipe: Recipe) -> str:
     # The contents of files stand for their paths, which differ between machines.
     for name in ("calibration", "test"):
         options["data"].pop(name)
-    options["export"].pop("target_text")
+    for name in ("source_text", "target_text"):
+        options["export"].pop(name)
     for method, step in zip(recipe.recovery, options["recovery"], strict=True):
         for name in method.file_options:
             step.pop(name)
@@ -59,8 +60,10 @@ def _data_files(recipe: Recipe) -> Iterator[tuple[str, list[Path]]]:
         spec = getattr(recipe.data, name)
         if spec is not None:
             yield name, [Path(path) for path in parallel_files(spec) or (spec,)]
-    if recipe.export.target_text is not None:
-        yield "target text", [Path(recipe.export.target_text)]
+    for name in ("source_text", "target_text"):
+        text = getattr(recipe.export, name)
+        if text is not None:
+            yield name.replace("_", " "), [Path(text)]
     texts = [method.extra_text for method in recipe.recovery]
     yield "text to distill from", [text.path for text in texts if text is not None]
 

@@ -42,6 +42,7 @@ class RunPlan:
     Args:
         precision: names, as given.
         engines: to export for.
+        source_text: texts like those that an encoder will read; it keeps their tokens.
         target_text: text in the target language; its tokens are those that decoders score.
         throughput: how speed is measured; None where it is not.
         rules: of the gate.
@@ -55,6 +56,7 @@ class RunPlan:
     recovery: Sequence[RecoveryMethod]
     precision: Sequence[str]
     engines: Sequence[str]
+    source_text: Path | None
     target_text: Path | None
     evaluation: Evaluation
     throughput: Benchmark | None
@@ -81,7 +83,11 @@ class RunPlan:
         options = {name: value for name, value in self.options.items() if name != "gate"}
         model = {name: value for name, value in options["model"].items() if name != "verify"}
         extra = extra_text(self.recovery)
-        texts = {"target": self.target_text, "distill": extra and extra.path}
+        texts = {
+            "source": self.source_text,
+            "target": self.target_text,
+            "distill": extra and extra.path,
+        }
         return {
             **options,
             "model": model,

@@ -17,7 +17,7 @@ def resolve(recipe: Recipe) -> RunPlan:
     """
     rules = gate_rules(recipe.gate)
     check_recipe(recipe, rules)
-    text = recipe.export.target_text
+    source, target = recipe.export.source_text, recipe.export.target_text
     return RunPlan(
         model=recipe.model,
         data=recipe.data,
@@ -26,7 +26,8 @@ def resolve(recipe: Recipe) -> RunPlan:
         recovery=recipe.recovery,
         precision=recipe.export.precision,
         engines=recipe.export.engines,
-        target_text=None if text is None else Path(text),
+        source_text=None if source is None else Path(source),
+        target_text=None if target is None else Path(target),
         evaluation=recipe.evaluation,
         throughput=recipe.throughput,
         rules=rules,

@@ -123,6 +123,11 @@ class Export(Section):
         help="Text in the target language, a sentence a line: exported decoders score only tokens "
         "that occur in it, or that anything can be spelt with.",
     )
+    source_text: str | None = option(
+        None,
+        help="Texts like those that the model will read, a text a line: an encoder keeps only the "
+        "tokens that occur in them, or that anything can be spelt with.",
+    )
 
     @field_validator("precision", mode="before")
     @classmethod

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.errors import UsageError
 from compressor.export.engine_names import ALWAYS
-from compressor.export.target_text import count_lines
+from compressor.export.target_text import SOURCE, count_lines
 from compressor.importance import METHODS, UnitMethod
 from compressor.learned_masks import LEARNED
 from compressor.options.assemble import assemble
@@ -128,12 +128,13 @@ def _check_budget(recipe: Recipe) -> None:
     budget = recipe.budget
     if budget.timed_batch is not None:
         _require_timing(recipe.throughput, budget.as_typed, budget.timed_batch)
-        if recipe.export.target_text is not None:
-            raise UsageError(
-                f"--target-text does not go with {budget.as_typed}, which is about the model's "
-                "units alone; leave it out, and give it to `compress export` afterwards",
-                id="options-exclude-each-other",
-            )
+        for flag in ("--source-text", "--target-text"):
+            if getattr(recipe.export, flag.removeprefix("--").replace("-", "_")) is not None:
+                raise UsageError(
+                    f"{flag} does not go with {budget.as_typed}, which is about the model's "
+                    "units alone; leave it out, and give it to `compress export` afterwards",
+                    id="options-exclude-each-other",
+                )
     if budget.searches_rows and recipe.data.test is None:
         raise UsageError(
             f"{budget.as_typed} needs --test FILE to search on and to measure on",
@@ -158,15 +159,14 @@ def check_model(plan: RunPlan, checkpoint: Checkpoint, task: Task) -> None:
 
     Raises:
         UsageError: such an option.
-        InputError: the text of `--target-text` cannot be read, or holds none.
+        InputError: the text of `--source-text` or `--target-text` cannot be read, or holds none.
     """
     plan.method.check_task(task)
     for rule in plan.rules:
         rule.require_task(task)
     sections = (plan.data, plan.evaluation, plan.throughput, *plan.recovery)
     check_options(sections, task, checkpoint.name)
-    if plan.target_text is not None:
-        check_target(plan.target_text, task, checkpoint.name)
+    check_texts(plan.source_text, plan.target_text, task, checkpoint.name)
 
 
 def check_options(sections: Iterable[Section | None], task: Task, model: str) -> None:
@@ -182,15 +182,19 @@ def check_options(sections: Iterable[Section | None], task: Task, model: str) ->
                 _require_own(flag_name(name, info), value, task, model)
 
 
-def check_target(text: Path, task: Task, model: str) -> None:
-    """Raise where `--target-text` cannot do anything, before anything is written.
+def check_texts(source: Path | None, target: Path | None, task: Task, model: str) -> None:
+    """Raise where `--source-text` or `--target-text` can do nothing, before anything is written.
 
     Raises:
         UsageError: the task has no such option.
         InputError: the file cannot be read, or holds no text.
     """
-    _require_own("--target-text", text, task, model)
-    count_lines(text)
+    if source is not None:
+        _require_own("--source-text", source, task, model)
+        count_lines(source, SOURCE)
+    if target is not None:
+        _require_own("--target-text", target, task, model)
+        count_lines(target)
 
 
 def _require_own(flag: str, value: object, task: Task, model: str) -> None:

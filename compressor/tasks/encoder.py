@@ -40,6 +40,7 @@ class EncoderTask(Task):
     answers: ClassVar[str]
     auto_class = "AutoModelForSequenceClassification"
     columns: ClassVar[tuple[str, ...]] = ("text_column", "text_pair_column", "label_column")
+    options: ClassVar[tuple[str, ...]] = ("--source-text",)
     exporter = "compressor.export.encoder:EncoderGraphs"
 
     @abstractmethod

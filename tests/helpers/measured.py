@@ -36,9 +36,9 @@ def before_search(recipe: Recipe, out: Path, progress=SILENT) -> RunTrials:
         onnx_bytes=0, precision="fp32",
     )  # fmt: skip
     task = TASKS[checkpoint.task]
-    costs = unit_costs(checkpoint, task, inputs.fitted.examples)
+    costs = unit_costs(checkpoint, task, inputs.encoded.fitted.examples)
     tokens = TargetTokens(None, None)
-    builder = Builder(workspace, inputs.repair, inputs.probe, tokens, costs)
+    builder = Builder(workspace, inputs.repair, inputs.encoded.probe, tokens, costs)
     (trials,) = make_trials(plan, inputs, workspace, dense, builder)
     trials.scores()
     return trials

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 import transformers as t
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
@@ -75,13 +75,25 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
         t.ElectraConfig(**_ENCODER | {"embedding_size": 24})
     ),
 }
+# Architectures that are tested as a whole, by one test each: tests/model/test_relatives.py.
+RELATIVES: dict[str, Callable[[], nn.Module]] = {
+    "xlm-roberta": lambda: t.XLMRobertaForSequenceClassification(
+        t.XLMRobertaConfig(**_ENCODER | {"type_vocab_size": 1, "pad_token_id": 1})
+    ),
+    "camembert": lambda: t.CamembertForSequenceClassification(
+        t.CamembertConfig(**_ENCODER | {"type_vocab_size": 1, "pad_token_id": 1})
+    ),
+    "mpnet": lambda: t.MPNetForSequenceClassification(
+        t.MPNetConfig(**_ENCODER | {"pad_token_id": 1})
+    ),
+}
 TRANSLATORS = tuple(name for name in BUILDERS if architecture(name).decoder)
 
 
 def tiny_model(architecture: str, seed: int = 0) -> nn.Module:
     """A model of the architecture in evaluation mode, with weights of realistic scale."""
     torch.manual_seed(seed)
-    model = BUILDERS[architecture]()
+    model = (BUILDERS | RELATIVES)[architecture]()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name.lower():
@@ -145,6 +157,23 @@ def word_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token="<pad>", unk_token="<unk>", eos_token="</s>",
         model_max_length=32,
+    )  # fmt: skip
+
+
+def piece_tokenizer() -> PreTrainedTokenizerFast:
+    """One as XLM-RoBERTa's: pieces with scores, the pad token second, a token before a text."""
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    pieces = ["▁", "w", "▁w", *map(str, range(10)), *(f"▁w{i}" for i in range(3, 45))]
+    vocab = [(piece, 0.0) for piece in special] + [(piece, -float(len(piece))) for piece in pieces]
+    backend = Tokenizer(models.Unigram([(p, s / 9) for p, s in vocab], unk_id=3))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace()
+    backend.decoder = decoders.Metaspace()
+    backend.post_processor = processors.TemplateProcessing(
+        "<s> $A </s>", "<s> $A </s> </s> $B </s>", [("<s>", 0), ("</s>", 2)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, bos_token="<s>", pad_token="<pad>", eos_token="</s>",
+        unk_token="<unk>", cls_token="<s>", sep_token="</s>", model_max_length=32,
     )  # fmt: skip
 
 

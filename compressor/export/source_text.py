@@ -1,0 +1,130 @@
+"""An encoder with the tokens of texts like the user's, and of what anything can be spelled with.
+
+Most of a small encoder's weights are rows of its table of embeddings, of which texts of one kind
+look up a part. The others leave the table and the tokenizer, and those that stay are numbered anew.
+Texts whose tokens have all stayed get the same tokens and the same answer. Other texts are spelled
+with other tokens, in the end with single characters or bytes.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import transformers
+from torch import nn
+
+from compressor.errors import InputError, VerificationError
+from compressor.export.smaller_tokenizer import cut_file, require_kind, short_tokens
+from compressor.export.target_text import SOURCE, each_chunk
+from compressor.model.checkpoint import Checkpoint
+from compressor.model.quiet import quiet_transformers
+
+
+def cut_vocabulary(checkpoint: Checkpoint, path: Path) -> Checkpoint:
+    """A checkpoint with the tokens of a text alone; it shares all other weights.
+
+    Args:
+        checkpoint: of an encoder.
+        path: UTF-8, a text a line.
+
+    Raises:
+        InputError: the file cannot be read, or the tokenizer is of a kind that cannot be cut.
+        VerificationError: the smaller tokenizer cuts a line of the text into other tokens.
+    """
+    tokenizer = checkpoint.tokenizer
+    require_kind(tokenizer, checkpoint.name)
+    seen = {i for ids in each_chunk(path, SOURCE, lambda x: _ids(tokenizer, x)) for i in ids}
+    kept = sorted(seen | _always(checkpoint) | short_tokens(tokenizer, seen))
+    smaller = _cut_tokenizer(checkpoint, kept)
+    for ids, found in each_chunk(
+        path, SOURCE, lambda x: zip(_ids(tokenizer, x), _ids(smaller, x), strict=True)
+    ):
+        if ids != [kept[i] for i in found]:
+            raise VerificationError(
+                f"without the other tokens, a line of {path} with {len(ids)} tokens is cut into "
+                "others; please report this with the checkpoint's name",
+                id="tokenizer-encodes-differently",
+            )
+    return replace(checkpoint, model=_cut_model(checkpoint.model, kept), tokenizer=smaller)
+
+
+def embedding_rows(model: Any) -> tuple[int, int]:
+    """How many rows a model's table of embeddings has, and their bytes in float32."""
+    table = model.get_input_embeddings().weight
+    return len(table), 4 * table.numel()
+
+
+def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+    found: list[list[int]] = tokenizer(texts, return_attention_mask=False, verbose=False)[
+        "input_ids"
+    ]
+    return found
+
+
+def _always(checkpoint: Checkpoint) -> set[int]:
+    """Special and added tokens, those that the configuration names, and what positions need."""
+    config: Any = checkpoint.model.config
+    ids = {*checkpoint.tokenizer.all_special_ids, *checkpoint.tokenizer.added_tokens_decoder}
+    ids |= {value for value in _token_settings(config).values() if type(value) is int}
+    if checkpoint.entry.positions_after_padding:
+        ids |= {*range(config.pad_token_id + 1)}  # its number counts: it must stay the same
+    return ids
+
+
+def _token_settings(config: Any) -> dict[str, Any]:
+    """The ids of single tokens in a configuration."""
+    return {
+        name: value
+        for name, value in vars(config).items()
+        if name.endswith("_token_id") and value is not None
+    }
+
+
+def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
+    """The tokenizer with some of its tokens, in their order."""
+    tokenizer = checkpoint.tokenizer
+    with tempfile.TemporaryDirectory() as name, quiet_transformers():
+        directory = Path(name)
+        tokenizer.save_pretrained(directory)
+        path, settings = directory / "tokenizer.json", directory / "tokenizer_config.json"
+        cut_file(path, kept)
+        values = json.loads(settings.read_text(encoding="utf-8"))
+        added = values.get("added_tokens_decoder")
+        if added is not None:
+            numbers = {str(old): str(new) for new, old in enumerate(kept)}
+            values["added_tokens_decoder"] = {numbers[i]: x for i, x in added.items()}
+            settings.write_text(json.dumps(values), encoding="utf-8")
+        for other in {*directory.iterdir()} - {path, settings}:
+            other.unlink()  # a vocabulary in another form, with all tokens
+        smaller = transformers.AutoTokenizer.from_pretrained(directory)
+    smaller.model_max_length = tokenizer.model_max_length
+    wanted = dict(zip(tokenizer.convert_ids_to_tokens(kept), range(len(kept)), strict=True))
+    if smaller.get_vocab() != wanted:
+        raise InputError(
+            f"the tokenizer of {checkpoint.name} ({type(tokenizer).__name__}) does not load with "
+            "fewer tokens; leave --source-text out",
+            id="tokenizer-cannot-be-cut",
+        )
+    return smaller
+
+
+def _cut_model(model: Any, kept: list[int]) -> nn.Module:
+    """A copy with some rows of the table of embeddings, which shares all other weights."""
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    made = copy.deepcopy(model, shared)
+    old, numbers = model.get_input_embeddings(), {token: row for row, token in enumerate(kept)}
+    table = nn.Embedding(
+        len(kept), old.embedding_dim, padding_idx=numbers.get(old.padding_idx), device="meta"
+    )
+    table.weight = nn.Parameter(old.weight.detach()[kept])
+    made.set_input_embeddings(table.train(old.training))
+    made.config.vocab_size = len(kept)
+    for name, value in _token_settings(made.config).items():
+        ids = [numbers[i] for i in value if i in numbers] if isinstance(value, list) else None
+        setattr(made.config, name, numbers[value] if ids is None else ids)
+    return made

@@ -1,0 +1,170 @@
+"""Architectures that the tests of all do not run on: each from a checkpoint to answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import compressor
+from compressor.export import export_model
+from compressor.export.precisions import add_precision, require_within
+from compressor.export.task_graphs import Network
+from compressor.importance import METHODS
+from compressor.importance.attention import visit_attention
+from compressor.importance.depth import layers_to_drop
+from compressor.model.architectures import ARCHITECTURES
+from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.depth import skipped, without_skipped
+from compressor.model.restore_shape import restore_shape
+from compressor.model.saving import save_checkpoint
+from compressor.model.sublayers import Mask
+from compressor.model.surgery import gated, mask_gates, prune, relative_difference, verify_surgery
+from compressor.pipeline.inputs import synthetic_probe
+from compressor.runtime import Classifier, Embedder
+from compressor.tasks import TASKS
+from tests.helpers.batches import labelled_batch
+from tests.helpers.learning import MAKERS, learned_by, learning
+from tests.helpers.reconstruction import difference
+from tests.helpers.stages import job, repair, score, scoring
+from tests.helpers.tiny import (
+    RELATIVES,
+    empty_first_mask,
+    facts,
+    piece_tokenizer,
+    ragged_batch,
+    tiny_model,
+    uneven_mask,
+)
+
+# Whose entry in the table is their own.
+OWN = [name for name in RELATIVES if ARCHITECTURES[name] is not ARCHITECTURES["roberta"]]
+TEXTS = ["w5 w7 w9", "w40", "  w8   w8 w31 w4 w4 w4 w17 w20 ", "w99 w3"]
+
+
+def opened(name: str, directory: Path, encoder: bool = False) -> Checkpoint:
+    """A tiny classifier of the architecture, or its encoder alone."""
+    model = tiny_model(name)
+    (model.base_model if encoder else model).save_pretrained(directory)
+    piece_tokenizer().save_pretrained(directory)
+    return open_checkpoint(str(directory), task="embedding" if encoder else None)
+
+
+def exported(checkpoint: Checkpoint, model: torch.nn.Module, mask: Mask, out: Path) -> None:
+    """Write graphs in float32 and int8, which are checked on ragged batches of random tokens."""
+    batches = synthetic_probe(checkpoint, TASKS[checkpoint.task]).batches
+    export_model(Network(checkpoint, model, mask), batches, TEXTS, out)
+    inputs = [batch.inputs() for batch in batches]
+    require_within(add_precision(model, inputs, out, "int8"), "int8")
+
+
+def answers(model: torch.nn.Module) -> np.ndarray:
+    """Logits of the texts one by one, tokenized by transformers and without padding."""
+    tokenizer = piece_tokenizer()
+    rows = [tokenizer(text, return_tensors="pt")["input_ids"] for text in TEXTS]
+    with torch.no_grad():
+        found = [model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits for ids in rows]
+    return torch.cat(found).numpy()
+
+
+@pytest.mark.parametrize("name", RELATIVES)
+def test_a_classifier_is_cut_saved_and_exported(name: str, tmp_path):
+    """Against columns of the output projections that are zeroed by hand."""
+    dense = opened(name, tmp_path / "dense")
+    mask, batch = uneven_mask(dense.layers), ragged_batch(dense.model)
+    pruned = prune(dense.model, dense.layers, mask)
+    save_checkpoint(dense, pruned, facts(dense.layers, mask), tmp_path / "pruned")
+    restored = restore_shape(dense.model, pruned, dense.layers, mask)
+    with torch.no_grad(), gated(restored, dense.layers, mask_gates(mask)):
+        torch.testing.assert_close(restored(**batch).logits, pruned(**batch).logits)
+
+    again = open_checkpoint(str(tmp_path / "pruned"))
+    remote = transformers.AutoModelForSequenceClassification.from_pretrained(
+        tmp_path / "pruned", trust_remote_code=True
+    )
+    exported(again, again.model, again.mask, tmp_path / "out")
+    with torch.no_grad():
+        before = dense.model(**batch).logits
+        for layer in dense.layers:
+            gone = [unit for unit, keep in enumerate(mask.keep[layer.name]) if not keep]
+            weight = dense.model.get_submodule(layer.output).weight
+            weight.view(-1, layer.units, layer.unit_width)[:, gone] = 0
+        expected = dense.model(**batch).logits
+        for model in (pruned, again.model, remote):
+            torch.testing.assert_close(model(**batch).logits, expected, rtol=1e-4, atol=1e-4)
+    assert relative_difference(before, expected) > 0.05
+    runtime = Classifier(tmp_path / "out", precision="fp32")
+    np.testing.assert_allclose(runtime.logits(TEXTS), answers(dense.model), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_an_encoder_alone_makes_embeddings(name: str, tmp_path):
+    dense = opened(name, tmp_path / "dense", encoder=True)
+    mask = empty_first_mask(dense.layers)
+    pruned = prune(dense.model, dense.layers, mask)
+    verify_surgery(dense.model, pruned, dense.layers, mask, [ragged_batch(pruned)])
+    save_checkpoint(dense, pruned, facts(dense.layers, mask), tmp_path / "out")
+    exported(dense, pruned, mask, tmp_path / "out")
+    expected = answers(compressor.load(tmp_path / "out"))
+    np.testing.assert_allclose(Embedder(tmp_path / "out").embed(TEXTS), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_units_are_scored_and_learned(name: str):
+    for method in METHODS:
+        setup = scoring(name, units="heads" if method == "confidence" else None)
+        options = {"ablate": "loss"} if method == "ablation" else {}
+        found = score(method, setup, **options)
+        assert all(len({*values}) > 1 for values in found.values.values()), method
+    for method in MAKERS:
+        learned = learned_by(method, learning(name, keep={"heads": 5}), epochs=1)
+        assert learned.mask.count("heads") == 5
+
+
+@pytest.mark.parametrize("name", OWN)
+@torch.no_grad()
+def test_attention_weights_are_the_model_s_own(name: str):
+    """Against what transformers returns when it is asked for them."""
+    setup = scoring(name, units="heads")
+    batch, found = setup.batches[0], {}
+    visit_attention(setup, lambda layer, values, seen, _: found.update({layer.index: values}))
+    model = tiny_model(name)
+    model.set_attn_implementation("eager")
+    inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
+    expected = model(**inputs, output_attentions=True).attentions
+    real = batch["attention_mask"].bool()
+    for index, weights in enumerate(expected):
+        one, other = (x.transpose(1, 2)[real] for x in (found[index], weights))
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_repairs_come_closer_to_the_dense_model(name: str):
+    setup = job(name, rows=200)
+    before = difference(setup, setup.pruned)
+    assert difference(setup, repair(setup, reconstruct={}).model) < 0.8 * before
+    few = job(name, rows=24)
+    assert difference(few, repair(few, distill={"epochs": 2}).model) != difference(few, few.pruned)
+
+
+@pytest.mark.parametrize("name", OWN)
+@torch.no_grad()
+def test_layers_are_dropped(name: str, tmp_path):
+    dense, task = opened(name, tmp_path / "dense"), TASKS["classification"]
+    batch = labelled_batch(dense.model)
+    found = layers_to_drop(dense.model, dense.layers, [batch], task, {"encoder": 1})
+    mask = uneven_mask(dense.layers).without_layers(found)
+    with skipped(dense.model, dense.layers, mask):
+        assert torch.isfinite(task.logits(dense.model, batch)).all()
+    pruned = prune(dense.model, dense.layers, mask)
+    made = without_skipped(dense, pruned, mask)
+    verify_surgery(dense.model, made.model, dense.layers, mask, [ragged_batch(dense.model)])
+    record = facts(dense.layers, mask) | {"dropped_layers": sorted(mask.dropped)}
+    save_checkpoint(dense, made.model, record, tmp_path / "out")
+    again = open_checkpoint(str(tmp_path / "out"))
+    inputs = ragged_batch(dense.model)
+    assert torch.equal(again.model(**inputs).logits, made.model(**inputs).logits)
+    assert len(again.layers) == 4
