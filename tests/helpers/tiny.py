@@ -87,6 +87,8 @@ RELATIVES: dict[str, Callable[[], nn.Module]] = {
         t.MPNetConfig(**_ENCODER | {"pad_token_id": 1})
     ),
 }
+# One of each structure, for what does not depend on names and positions: scores, learned masks.
+STRUCTURES = ("marian", "bert", "distilbert")
 TRANSLATORS = tuple(name for name in BUILDERS if architecture(name).decoder)
 
 

@@ -13,7 +13,7 @@ from tests.helpers.batches import labelled_batch, one_row
 from tests.helpers.errors import raises
 from tests.helpers.numpy_transformer import NumpyTransformer, mask_arrays
 from tests.helpers.stages import masks, rows_of, score, scoring
-from tests.helpers.tiny import BUILDERS, tiny_model
+from tests.helpers.tiny import STRUCTURES, tiny_model
 
 
 def tokenizer_with(boundaries: set[int]) -> SimpleNamespace:
@@ -22,7 +22,7 @@ def tokenizer_with(boundaries: set[int]) -> SimpleNamespace:
     return SimpleNamespace(**dict(zip(names, boundaries, strict=False)))
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", STRUCTURES)
 def test_confidence_is_the_mean_largest_attention_weight(name: str):
     """softmax(q k^T / sqrt(d)) in NumPy; two tokens of the source, one of the target excluded."""
     setup = scoring(name, units="heads")

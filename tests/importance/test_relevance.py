@@ -12,7 +12,7 @@ from compressor.model.sublayers import Mask, Scores
 from tests.helpers.batches import labelled_batch
 from tests.helpers.numpy_transformer import NumpyTransformer, mask_arrays, with_gate
 from tests.helpers.stages import masks, rows_of, score, scoring
-from tests.helpers.tiny import BUILDERS, tiny_model
+from tests.helpers.tiny import STRUCTURES, tiny_model
 
 
 def relevances(model: NumpyTransformer, layers, mask: Mask) -> dict[str, np.ndarray]:
@@ -58,7 +58,7 @@ def require_shares(found: Scores, expected_of: list[dict[str, np.ndarray]], per:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", STRUCTURES)
 def test_relevance_is_the_contribution_in_the_linear_part_of_the_model(name: str):
     setup = scoring(name)
     for mask in masks(setup):
@@ -79,7 +79,7 @@ def test_relevance_passes_through_every_activation(activation: str):
     require_shares(found, by_row(setup, setup.mask, activation), "token")
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", STRUCTURES)
 def test_the_linearized_model_answers_as_the_model(name: str):
     setup = scoring(name)
     with torch.no_grad():

@@ -14,10 +14,10 @@ from compressor.tasks import Batch
 from tests.helpers.errors import raises
 from tests.helpers.numpy_transformer import NumpyTransformer, mask_arrays, with_gate
 from tests.helpers.stages import rows_of, score, scoring, with_gradients
-from tests.helpers.tiny import BUILDERS, uneven_mask
+from tests.helpers.tiny import STRUCTURES, uneven_mask
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", STRUCTURES)
 def test_taylor_per_token_against_autograd_row_by_row(name: str):
     """Each row alone, without padding, through retained gradients instead of hooks on them."""
     setup = scoring(name)
@@ -45,7 +45,7 @@ def negative_log_likelihood(logits: np.ndarray, row: Batch) -> float:
     return -log_probabilities[np.arange(len(logits)), row["labels"].numpy().reshape(-1)].sum()
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", STRUCTURES)
 def test_taylor_and_fisher_are_of_the_gates_derivative(name: str):
     """d loss / d gate at 1 is sum a_h . dL/da_h: central differences of NumPy's gates, by rows.
 
@@ -123,7 +123,7 @@ def test_removed_units_do_not_count_when_scored_again(method: str):
         assert all(value == 0 for value in removed)
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", STRUCTURES)
 def test_magnitude_is_the_norm_of_the_output_projections_block(name: str):
     """Four heads of 8 columns, or each column of the projection that ends the feed-forward part."""
     setup = scoring(name)

@@ -23,7 +23,7 @@ from compressor.training.data import hold_out
 from tests.helpers.batches import examples
 from tests.helpers.errors import raises
 from tests.helpers.learning import MAKERS, learned_by, learning, trained
-from tests.helpers.tiny import BUILDERS, LABELS, TRANSLATORS, tiny_model
+from tests.helpers.tiny import LABELS, STRUCTURES, TRANSLATORS, tiny_model
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +79,7 @@ def test_the_lagrangian_brings_heads_and_neurons_to_their_counts():
 
 
 @pytest.mark.parametrize("weights", ["none", "all"])
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", STRUCTURES)
 def test_every_architecture_learns_which_heads_and_neurons_stay(name: str, weights):
     keep = {"encoder_self": 5, "neurons": 64}
     learned = learned_by("hard-concrete", learning(name, keep=keep), **trained(weights))
@@ -121,12 +121,12 @@ def test_units_that_do_nothing_go_first(method: str, keep: dict[str, int], least
             weight = model.get_submodule(layer.output).weight
             units = weight.view(-1, layer.units, layer.unit_width)
             units[:, [unit for name, unit in useless if name == layer.name]] = 0
-    rows = own_answers(model, TASKS["classification"], examples("distilbert", 160))
+    rows = own_answers(model, TASKS["classification"], examples("distilbert", 112))
     job = learning(
         "distilbert", model=model, examples=rows, keep=keep, batch_size=16,
         multiples={"heads": 1, "neurons": 1},
     )  # fmt: skip
-    mask = learned_by(method, job, epochs=15).mask
+    mask = learned_by(method, job, epochs=12).mask
     removed = {(n, u) for n, flags in mask.keep.items() for u, flag in enumerate(flags) if not flag}
     assert len(removed) == len(useless)
     assert len(removed & useless) >= least
@@ -157,7 +157,7 @@ def test_head_counts_are_exact(method: str, keep: dict[str, int], floor: int):
         ("subset", "none"),
     ],
 )
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", STRUCTURES)
 def test_every_architecture_learns_and_the_given_model_stays(name: str, method: str, weights):
     job = learning(name)
     before = {key: value.clone() for key, value in job.model.state_dict().items()}
@@ -172,7 +172,7 @@ def test_every_architecture_learns_and_the_given_model_stays(name: str, method: 
     assert f"|weights:{weights}|" in learned.scores.signature
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", STRUCTURES)
 def test_encoder_weights_leave_the_decoder_or_the_classification_head_alone(name: str):
     """Everything outside is compared; for translators also what both sides share."""
     model = tiny_model(name)
