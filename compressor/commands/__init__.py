@@ -33,6 +33,8 @@ COMMANDS = (
     "translate",
     "classify",
     "embed",
+    "predict",
+    "rerank",
     "doctor",
 )
 RESUMABLE = ("run", "demo", "study")

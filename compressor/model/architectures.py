@@ -27,6 +27,7 @@ CLASSIFIER = "AutoModelForSequenceClassification"
 TRANSLATOR = "AutoModelForSeq2SeqLM"
 ENCODER = "AutoModel"
 EMBEDDING = "embedding"  # the task of encoders without a head
+REGRESSION = "regression"  # of classifiers with one output
 
 
 @dataclass(frozen=True)

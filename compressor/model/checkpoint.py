@@ -19,7 +19,9 @@ from torch import nn
 
 from compressor.errors import InputError
 from compressor.model.architectures import (
+    CLASSIFIER,
     EMBEDDING,
+    REGRESSION,
     Architecture,
     architecture,
     architecture_of,
@@ -111,8 +113,8 @@ def open_checkpoint(
 
     Args:
         model: a directory, or a hub id.
-        task: what it is for; None takes what models of its architecture are for, or embeddings
-            where its `modules.json` says so.
+        task: what it is for; None takes what models of its architecture are for, embeddings where
+            its `modules.json` says so, or regression where a classifier has one output.
         verify: check the files of a checkpoint that this tool wrote against its manifest first;
             warn where there is none.
         dense: refuse a checkpoint that has lost units already.
@@ -151,7 +153,7 @@ def open_checkpoint(
         name=model,
         revision=commit,
         dtype=stored_dtype(stored),
-        task=task or entry.task,
+        task=task or _usual_task(entry, config),
         pruning=pruning,
     )
 
@@ -174,6 +176,12 @@ def _entry(directory: Path, entry: Architecture, task: str | None) -> Architectu
     if task is None and (directory / MODULES).exists():
         task = EMBEDDING
     return entry.alone if task == EMBEDDING and not entry.decoder else entry
+
+
+def _usual_task(entry: Architecture, config: Any) -> str:
+    """What a checkpoint is for that nobody says more about."""
+    one = entry.auto_class == CLASSIFIER and config.num_labels == 1
+    return REGRESSION if one else entry.task
 
 
 def _read_pruning(directory: Path, config: Any, name: str, dense: bool) -> PruningRecord | None:

@@ -129,7 +129,7 @@ class MaxDropRule(Rule):
 
     @classmethod
     def parse(cls, value: str) -> Self:
-        found = re.fullmatch(rf"\s*([A-Za-z0-9_]+)\s*=\s*({_NUMBER})\s*", value, re.ASCII)
+        found = re.fullmatch(rf"\s*([A-Za-z0-9_@]+)\s*=\s*({_NUMBER})\s*", value, re.ASCII)
         if found is None:
             raise UsageError(
                 f"--{cls.option} {value!r} is not METRIC=VALUE with a value of at least 0; "
@@ -175,7 +175,7 @@ class MaxDropRule(Rule):
             f"at most {self.value:.15g} allowed"
         )
         if verdict == "inconclusive":
-            message += _settled_by(enough, f"test rows instead of {rows:,}", bounds)
+            message += _settled_by(enough, f"test {style.counted} instead of {rows:,}", bounds)
         outcome = self.outcome(
             variant, verdict, message,
             measured=-difference, limit=self.value, interval=drops, enough=enough,

@@ -14,8 +14,13 @@ require_one_version()  # before files that may be of another version are importe
 from compressor.runtime.batching import collate
 from compressor.runtime.classifier import Classifier
 from compressor.runtime.embedder import Embedder
+from compressor.runtime.regressor import Regressor
+from compressor.runtime.reranker import Reranker
 from compressor.runtime.runtime import Runtime
 from compressor.runtime.text import Encoded
 from compressor.runtime.translator import Translator
 
-__all__ = ["Classifier", "Embedder", "Encoded", "Runtime", "Translator", "collate"]
+__all__ = [
+    "Classifier", "Embedder", "Encoded", "Regressor", "Reranker", "Runtime", "Translator",
+    "collate",
+]  # fmt: skip

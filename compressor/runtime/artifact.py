@@ -215,6 +215,26 @@ class ClassificationArtifact(EncoderArtifact):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RegressionArtifact(EncoderArtifact):
+    """A model with one number for each text or pair."""
+
+    opened_with = "Regressor"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankingArtifact(EncoderArtifact):
+    """A model of how relevant a text is to a query: one logit, or those of two classes."""
+
+    opened_with = "Reranker"
+
+    classes: int = checked(one_of(1, 2))
+
+    @property
+    def outputs(self) -> int:
+        return self.classes
+
+
+@dataclass(frozen=True, kw_only=True)
 class EmbeddingArtifact(EncoderArtifact):
     """An encoder of texts; its logits are embeddings."""
 
@@ -268,6 +288,8 @@ class TranslationArtifact(Artifact):
 ARTIFACTS: dict[str, type[Artifact]] = {
     "classification": ClassificationArtifact,
     "embedding": EmbeddingArtifact,
+    "regression": RegressionArtifact,
+    "reranking": RerankingArtifact,
     "translation": TranslationArtifact,
 }
 

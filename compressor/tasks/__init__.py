@@ -28,6 +28,8 @@ TASKS: Table[Task] = Table(
         "translation": "compressor.tasks.translation.task:TASK",
         "classification": "compressor.tasks.classification.task:TASK",
         "embedding": "compressor.tasks.embedding.task:TASK",
+        "regression": "compressor.tasks.regression.task:TASK",
+        "reranking": "compressor.tasks.reranking.task:TASK",
     },
     id="task-unknown",
 )

@@ -95,6 +95,10 @@ class Task(ABC):
         """The metric that budgets, searches and reports go by."""
         return self.metrics[0]
 
+    def metrics_of(self, rows: Rows) -> tuple[str, ...]:
+        """The metrics of answers to some rows, the main one first."""
+        return self.metrics
+
     @property
     def flags(self) -> list[str]:
         """All options that it has and some other tasks lack, as typed."""
@@ -188,7 +192,7 @@ class Task(ABC):
         return Rows(
             task=self.name, sources=sources, pairs=pairs, targets=targets, files=texts.files,
             sha256=fingerprint(sources, pairs, targets),
-            labels=None if labels is None else list(labels),
+            labels=None if labels is None else list(labels), ranked=texts.ranked,
         )  # fmt: skip
 
     @abstractmethod

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
 from compressor.errors import InputError
-from compressor.tasks.cells import cell_text, require_columns
+from compressor.tasks.cells import cell_text, number_text, require_columns, usual_column
 from compressor.tasks.rows import RowTexts
-from compressor.tasks.tables import Record, Table, read_lines, read_table
+from compressor.tasks.tables import read_lines, read_table
 
 LINES = ".txt"
 # Columns with these names are taken where none are named.
@@ -33,9 +32,9 @@ def read(spec: str, columns: Mapping[str, str], header: bool) -> RowTexts:
     if Path(spec).suffix.lower() == LINES:
         return _lines(spec)
     table = read_table(spec, header)
-    first = columns.get("text_column") or _usual(table, _TEXT) or table.columns[0]
-    pair = columns.get("text_pair_column") or _usual(table, _PAIR)
-    score = columns.get("label_column") or _usual(table, _SCORE)
+    first = columns.get("text_column") or usual_column(table, _TEXT) or table.columns[0]
+    pair = columns.get("text_pair_column") or usual_column(table, _PAIR)
+    score = columns.get("label_column") or usual_column(table, _SCORE)
     if pair is None or score is None or not {pair, score} <= {*table.columns}:
         require_columns(table, [first])
         texts = [cell_text(table, record, first) for record in table.records]
@@ -45,12 +44,8 @@ def read(spec: str, columns: Mapping[str, str], header: bool) -> RowTexts:
         [spec],
         [cell_text(table, record, first) for record in table.records],
         [cell_text(table, record, pair) for record in table.records],
-        [_score(table, record, score) for record in table.records],
+        [number_text(table, record, score) for record in table.records],
     )
-
-
-def _usual(table: Table, names: tuple[str, ...]) -> str | None:
-    return next((name for name in names if name in table.columns), None)
 
 
 def _lines(path: str) -> RowTexts:
@@ -59,20 +54,3 @@ def _lines(path: str) -> RowTexts:
         if not line.strip():
             raise InputError(f"{path}:{number}: the line is empty; remove it", id="line-empty")
     return RowTexts([path], lines, None, [""] * len(lines))
-
-
-def _score(table: Table, record: Record, column: str) -> str:
-    value = record.cells.get(column)
-    cell = (
-        repr(value) if isinstance(value, float) else cell_text(table, record, column, integers=True)
-    )
-    try:
-        number = float(cell)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise InputError(
-            f"{table.path}:{record.line}: the score {cell[:40]!r} is not a number",
-            id="score-not-number",
-        )
-    return cell
