@@ -21,9 +21,12 @@ def classify(
     files: Files = None,
     output: LinesOutput = None,
 ) -> int:
-    """Label lines with an artifact, one line each."""
-    from compressor.runtime import Classifier
+    """Label lines with an artifact, one line each; several labels with tabs between them."""
+    from compressor.runtime import Classifier, MultiLabelClassifier
+    from compressor.runtime.artifact import read_artifact
 
+    several = read_artifact(directory).task == MultiLabelClassifier.task
+    over_half = several and request.top_k is None and not request.probabilities
     if request.probabilities and request.top_k is not None:
         raise UsageError(
             "--top-k and --probabilities exclude each other; give one of them",
@@ -31,7 +34,7 @@ def classify(
         )
 
     def answer(
-        model: Classifier, lines: Lines, **batching: Any
+        model: Classifier | MultiLabelClassifier, lines: Lines, **batching: Any
     ) -> Iterator[list[tuple[str, float]]]:
         if request.top_k is not None and request.top_k > len(model.labels):
             raise UsageError(
@@ -40,20 +43,29 @@ def classify(
                 id="top-k-too-large",
             )
         rows = pairs_of(lines) if request.pairs else lines
-        wanted = None if request.probabilities else request.top_k or 1
+        wanted = None if request.probabilities or over_half else request.top_k or 1
         for row in model.probabilities_stream(rows, **batching):
-            yield [] if row is None else _ranked(model.labels, row.tolist(), wanted)
+            found = [] if row is None else _ranked(model.labels, row.tolist(), wanted)
+            yield _likely(found) if over_half else found
 
     def form(number: int, ranked: Sequence[tuple[str, float]]) -> str:
         if request.jsonl:
-            best = max(ranked, key=lambda pair: pair[1])[0] if ranked else None
             rounded = {label: round(probability, 6) for label, probability in ranked}
+            if several:
+                labels = [label for label, _ in _likely(ranked)]
+                return json_line(number, labels=labels, probabilities=rounded)
+            best = max(ranked, key=lambda pair: pair[1])[0] if ranked else None
             return json_line(number, label=best, probabilities=rounded)
         if request.top_k is None and not request.probabilities:
-            return "".join(label for label, _ in ranked)
+            return "\t".join(label for label, _ in ranked)
         return "\t".join(f"{label}\t{probability:.6f}" for label, probability in ranked)
 
-    return stream(Classifier, request, directory, files, output, answer, form, request.cache)
+    runtime = MultiLabelClassifier if several else Classifier
+    return stream(runtime, request, directory, files, output, answer, form, request.cache)
+
+
+def _likely(pairs: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    return [pair for pair in pairs if pair[1] > 0.5]
 
 
 def _ranked(

@@ -20,6 +20,7 @@ METRICS: Table[type[Metric]] = Table(
         "macro_f1": "compressor.evaluation.labels:MacroF1",
         "mcc": "compressor.evaluation.labels:Matthews",
         "spearman": "compressor.evaluation.ranks:Spearman",
+        "micro_f1": "compressor.evaluation.labels:MicroF1",
         "pearson": "compressor.evaluation.ranks:Pearson",
         "ndcg@10": "compressor.evaluation.rankings:Ndcg",
         "mrr@10": "compressor.evaluation.rankings:ReciprocalRank",

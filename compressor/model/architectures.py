@@ -28,6 +28,7 @@ TRANSLATOR = "AutoModelForSeq2SeqLM"
 ENCODER = "AutoModel"
 EMBEDDING = "embedding"  # the task of encoders without a head
 REGRESSION = "regression"  # of classifiers with one output
+MULTILABEL = "multilabel"  # of those whose problem_type says so
 
 
 @dataclass(frozen=True)

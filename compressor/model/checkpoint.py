@@ -21,6 +21,7 @@ from compressor.errors import InputError
 from compressor.model.architectures import (
     CLASSIFIER,
     EMBEDDING,
+    MULTILABEL,
     REGRESSION,
     Architecture,
     architecture,
@@ -114,7 +115,8 @@ def open_checkpoint(
     Args:
         model: a directory, or a hub id.
         task: what it is for; None takes what models of its architecture are for, embeddings where
-            its `modules.json` says so, or regression where a classifier has one output.
+            its `modules.json` says so, regression where a classifier has one output, or labels
+            each by itself where its `problem_type` says so.
         verify: check the files of a checkpoint that this tool wrote against its manifest first;
             warn where there is none.
         dense: refuse a checkpoint that has lost units already.
@@ -180,8 +182,11 @@ def _entry(directory: Path, entry: Architecture, task: str | None) -> Architectu
 
 def _usual_task(entry: Architecture, config: Any) -> str:
     """What a checkpoint is for that nobody says more about."""
-    one = entry.auto_class == CLASSIFIER and config.num_labels == 1
-    return REGRESSION if one else entry.task
+    if entry.auto_class != CLASSIFIER:
+        return entry.task
+    if config.problem_type == "multi_label_classification":
+        return MULTILABEL
+    return REGRESSION if config.num_labels == 1 else entry.task
 
 
 def _read_pruning(directory: Path, config: Any, name: str, dense: bool) -> PruningRecord | None:

@@ -12,7 +12,7 @@ require_one_version()  # before files that may be of another version are importe
 
 # ruff: noqa: E402
 from compressor.runtime.batching import collate
-from compressor.runtime.classifier import Classifier
+from compressor.runtime.classifier import Classifier, MultiLabelClassifier
 from compressor.runtime.embedder import Embedder
 from compressor.runtime.regressor import Regressor
 from compressor.runtime.reranker import Reranker
@@ -21,6 +21,6 @@ from compressor.runtime.text import Encoded
 from compressor.runtime.translator import Translator
 
 __all__ = [
-    "Classifier", "Embedder", "Encoded", "Regressor", "Reranker", "Runtime", "Translator",
-    "collate",
+    "Classifier", "Embedder", "Encoded", "MultiLabelClassifier", "Regressor", "Reranker",
+    "Runtime", "Translator", "collate",
 ]  # fmt: skip

@@ -215,6 +215,13 @@ class ClassificationArtifact(EncoderArtifact):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MultiLabelArtifact(ClassificationArtifact):
+    """A classifier with any number of labels per text."""
+
+    opened_with = "MultiLabelClassifier"
+
+
+@dataclass(frozen=True, kw_only=True)
 class RegressionArtifact(EncoderArtifact):
     """A model with one number for each text or pair."""
 
@@ -290,6 +297,7 @@ ARTIFACTS: dict[str, type[Artifact]] = {
     "embedding": EmbeddingArtifact,
     "regression": RegressionArtifact,
     "reranking": RerankingArtifact,
+    "multilabel": MultiLabelArtifact,
     "translation": TranslationArtifact,
 }
 

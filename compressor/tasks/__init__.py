@@ -30,6 +30,7 @@ TASKS: Table[Task] = Table(
         "embedding": "compressor.tasks.embedding.task:TASK",
         "regression": "compressor.tasks.regression.task:TASK",
         "reranking": "compressor.tasks.reranking.task:TASK",
+        "multilabel": "compressor.tasks.multilabel.task:TASK",
     },
     id="task-unknown",
 )

@@ -150,7 +150,8 @@ class EncoderTask(Task):
         """Every row, [batch] bool."""
         import torch
 
-        return torch.ones_like(batch["labels"], dtype=torch.bool)
+        labels = batch["labels"]
+        return torch.ones(len(labels), dtype=torch.bool, device=labels.device)
 
     def token_mask(self, batch: Mapping[str, Tensor], kind: Kind) -> Tensor:
         """As in `Task`; there are only an encoder's sublayers."""

@@ -36,7 +36,7 @@ class Classification(EncoderTask):
         if config.num_labels < 2:
             kind, advice = "a number", "use --task regression or --task reranking"
         elif config.problem_type == "multi_label_classification":
-            kind, advice = "several labels", "give a classifier with one label per text"
+            kind, advice = "several labels", "use --task multilabel"
         elif config.problem_type == "regression":
             kind, advice = "several numbers", "give a model with one"
         else:
