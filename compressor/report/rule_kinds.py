@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from compressor.errors import InputError, UsageError, did_you_mean
-from compressor.evaluation import METRICS, rows_to_settle, scaled_rows
+from compressor.evaluation import METRICS, metrics_of, rows_to_settle, scaled_rows
 from compressor.report import facts, numbers, phrases
 from compressor.report.schema import Report
 from compressor.results import Outcome, Timing, Variant, Verdict
-from compressor.tasks import Task
+from compressor.tasks import Rows, Task
 
 _NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}"
 _Bounds = tuple[float, float] | None
@@ -72,6 +72,9 @@ class Rule(ABC):
 
     def require_task(self, task: Task) -> None:  # noqa: B027 - most rules are for all tasks
         """Raise `UsageError` if models of a task cannot meet the rule."""
+
+    def require_rows(self, rows: Rows) -> None:  # noqa: B027 - most rules are for all rows
+        """Raise `UsageError` if test rows do not measure what the rule is about."""
 
     @abstractmethod
     def check(self, report: Report, variant: Variant) -> tuple[Outcome, bool]:
@@ -154,10 +157,15 @@ class MaxDropRule(Rule):
         return self.metric
 
     def require_task(self, task: Task) -> None:
-        if self.metric not in task.metrics:
+        self._require_one_of((*task.metrics, *task.ranked_metrics), f"a {task.name} metric")
+
+    def require_rows(self, rows: Rows) -> None:
+        self._require_one_of(metrics_of(rows), f"measured on {', '.join(rows.files)}")
+
+    def _require_one_of(self, metrics: tuple[str, ...], what: str) -> None:
+        if self.metric not in metrics:
             raise UsageError(
-                f"--{self.name}: {self.metric} is not a {task.name} metric; use "
-                f"{' or '.join(task.metrics)}",
+                f"--{self.name}: {self.metric} is not {what}; use {' or '.join(metrics)}",
                 id="metric-of-another-task",
             )
 

@@ -54,6 +54,7 @@ class Task(ABC):
         name: in reports, in artifacts and on the command line.
         auto_class: the class of transformers that loads its checkpoints.
         metrics: names of its metrics in `compressor.evaluation.METRICS`, the main one first.
+        ranked_metrics: those of ranked rows, for a task that has other rows as well.
         columns: the options that name the columns of its data files, as fields of a recipe.
         options: flags of other options that only some tasks have, this one among them.
         runtime: what runs its artifacts, a subclass of `compressor.runtime.Runtime`, as
@@ -76,6 +77,7 @@ class Task(ABC):
     name: ClassVar[str]
     auto_class: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]]
+    ranked_metrics: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[tuple[str, ...]]
     options: ClassVar[tuple[str, ...]] = ()
     runtime: ClassVar[str]
@@ -97,7 +99,7 @@ class Task(ABC):
 
     def metrics_of(self, rows: Rows) -> tuple[str, ...]:
         """The metrics of answers to some rows, the main one first."""
-        return self.metrics
+        return (rows.ranked and self.ranked_metrics) or self.metrics
 
     @property
     def flags(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Rows for embeddings: texts to calibrate on, and pairs of texts with a score to measure on."""
+"""Rows for embeddings: texts to calibrate on; pairs with a score, or queries, to measure on."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from compressor.errors import InputError
+from compressor.tasks import ranked
 from compressor.tasks.cells import cell_text, number_text, require_columns, usual_column
 from compressor.tasks.rows import RowTexts
-from compressor.tasks.tables import read_lines, read_table
+from compressor.tasks.tables import Table, read_lines, read_table
 
 LINES = ".txt"
 # Columns with these names are taken where none are named.
@@ -21,17 +22,20 @@ def read(spec: str, columns: Mapping[str, str], header: bool) -> RowTexts:
     """Pairs with scores of a table that has the columns, else the texts of one column, or lines.
 
     One set of options names the columns of all files, and only test files need pairs: a table
-    without the columns of the second text and of the score holds texts.
+    without the columns of the second text and of the score holds texts. One with the columns query,
+    text and label, none of which an option names, holds queries with texts to find.
 
     Args:
         columns: option -> name of the column, where one was given.
 
     Raises:
-        InputError: a column is missing, a cell is empty, or a score is no number.
+        InputError: a column is missing, a cell is empty, or a score or relevance is no number.
     """
     if Path(spec).suffix.lower() == LINES:
         return _lines(spec)
     table = read_table(spec, header)
+    if {*ranked.COLUMNS.values()} <= {*table.columns} - {*columns.values()}:
+        return _queries(table)
     first = columns.get("text_column") or usual_column(table, _TEXT) or table.columns[0]
     pair = columns.get("text_pair_column") or usual_column(table, _PAIR)
     score = columns.get("label_column") or usual_column(table, _SCORE)
@@ -45,6 +49,17 @@ def read(spec: str, columns: Mapping[str, str], header: bool) -> RowTexts:
         [cell_text(table, record, first) for record in table.records],
         [cell_text(table, record, pair) for record in table.records],
         [number_text(table, record, score) for record in table.records],
+    )
+
+
+def _queries(table: Table) -> RowTexts:
+    query, text, label = ranked.COLUMNS.values()
+    return RowTexts(
+        [table.path],
+        [cell_text(table, record, query) for record in table.records],
+        [cell_text(table, record, text) for record in table.records],
+        [ranked.relevance_text(table, record, label) for record in table.records],
+        ranked=True,
     )
 
 

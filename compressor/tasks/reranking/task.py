@@ -6,18 +6,16 @@ score is then the difference of their logits, which is the logit of the second's
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compressor.errors import CompressWarning, InputError
-from compressor.tasks.cells import cell_text
+from compressor.errors import InputError
+from compressor.tasks.ranked import COLUMNS, METRICS, relevance_text, require_queries
 from compressor.tasks.rows import Rows, RowTexts
 from compressor.tasks.scores import ScoreTask
-from compressor.tasks.tables import Record, Table, shortened
+from compressor.tasks.tables import Record, Table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _SAME = 0.05  # of a probability: texts whose relevance differs by less count as the same
-_WHOLE = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
-COLUMNS = {"text_column": "query", "text_pair_column": "text", "label_column": "label"}
 
 
 class Reranking(ScoreTask):
@@ -34,7 +30,7 @@ class Reranking(ScoreTask):
 
     name = "reranking"
     exporter = "compressor.export.reranking:RerankingGraphs"
-    metrics = ("ndcg@10", "mrr@10", "map")
+    metrics = METRICS
     runtime = "compressor.runtime:Reranker"
     pipeline_tag = "text-ranking"
     usage = 'print(model.rank("Which one?", ["First text.", "Second one."]))'
@@ -92,46 +88,6 @@ class Reranking(ScoreTask):
         far = abs(probabilities(actual) - probabilities(expected))
         same: list[bool] = (far <= _SAME).tolist()
         return same
-
-
-def relevance_text(table: Table, record: Record, column: str) -> str:
-    """A cell that says how relevant a text is: a whole number, 0 for not at all.
-
-    Raises:
-        InputError: it is none; with file and line.
-    """
-    cell = cell_text(table, record, column, integers=True)
-    if not _WHOLE.fullmatch(cell):
-        raise InputError(
-            f"{table.path}:{record.line}: the relevance {shortened(cell, 40)!r} is not a whole "
-            "number; write 0 for a text that is not relevant and 1 for one that is, or grades",
-            id="relevance-not-whole",
-        )
-    return cell
-
-
-def require_queries(rows: Rows) -> None:
-    """Check that ranked rows tell something, and warn of queries that are left out.
-
-    Raises:
-        InputError: fewer than two queries have a relevant text.
-    """
-    judged, _ = rows.counted
-    queries = len(set(rows.sources))
-    files = ", ".join(rows.files)
-    if judged < 2:
-        raise InputError(
-            f"{files}: {judged} of {queries} queries have a relevant text, and quality is a mean "
-            "over these; give rows of 2 or more",
-            id="too-few-queries",
-        )
-    if judged < queries:
-        warnings.warn(
-            f"{files}: {queries - judged} of {queries} queries have no relevant text and are left "
-            "out of the metrics",
-            CompressWarning,
-            stacklevel=2,
-        )
 
 
 TASK = Reranking()
