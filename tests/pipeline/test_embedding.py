@@ -105,12 +105,13 @@ def test_the_report_has_the_correlation_of_cosines(made, capsys):
     rows = TASKS["embedding"].read_rows(made / "queries.tsv")
     found = [repr(float(x)) for x in embedder.similarities(rows.sources, rows.pairs)]
     expected = score_rows(rows, found).metrics["ndcg@10"]
-    invoke(
-        "evaluate", made / "out", "--test", made / "queries.tsv", "--precision", "fp32", "--json"
-    )
+    given = (made / "out", "--test", made / "queries.tsv", "--precision", "fp32")
+    invoke("evaluate", *given, "--json")
     (shown,) = json.loads(capsys.readouterr().out)["artifacts"]
     assert shown["quality"]["metrics"]["ndcg@10"] == pytest.approx(expected, abs=1e-6)
     assert shown["quality"]["rows"] == 7
+    invoke("evaluate", *given)
+    assert "(7 queries)" in capsys.readouterr().out
     # Texts alone are enough to time on.
     invoke(
         "bench", dense, made / "out", "--test", made / "texts.txt", "-b", "2",
