@@ -5,8 +5,8 @@
 
 DATA holds sick/train.tsv (pairs of sentences with a score from 1 to 5) and trec-qa/train.tsv
 (questions, candidate answers, 1 for a right one). The rows are split in train.tsv and test.tsv in
-OUT.work: of SICK the first 1,000 pairs are for testing, of TREC-QA half of the questions. Two
-epochs take some ten minutes on one thread. The same command resumes a stopped training.
+OUT.work: of SICK the first 1,000 pairs are for testing, of TREC-QA half of the rows, those of a
+question together. The same command resumes a stopped training.
 """
 
 from __future__ import annotations
