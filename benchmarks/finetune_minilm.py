@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -57,25 +58,56 @@ def read_split(data: Path, split: str, labels: list[str] | None) -> Rows:
     return TASKS["classification"].read_rows(data / f"{split}.tsv", labels=labels)
 
 
-def learning_rate(step: int, total: int, peak: float = PEAK_LR) -> float:
-    """Linear warm-up, then linear decay to zero."""
+def learning_rate(step: int, total: int) -> float:
+    """Linear warm-up, then linear decay to zero; a share of the largest."""
     warm = total * WARMUP_SHARE
-    return peak * min((step + 1) / warm, (total - step) / (total - warm))
+    return min((step + 1) / warm, (total - step) / (total - warm))
+
+
+def fine_tune(
+    task: Task,
+    model: nn.Module,
+    batches: list,
+    validate: Callable[[], str],
+    state_file: Path,
+    epochs: int = EPOCHS,
+    peak_lr: float = PEAK_LR,
+) -> None:
+    """Train all weights by the task's loss; a stopped training goes on after the last epoch.
+
+    Args:
+        validate: says how good the model is, in words.
+    """
+    optimizer = torch.optim.AdamW(model.parameters(), lr=peak_lr, weight_decay=0.01, fused=True)
+    first = 0
+    if state_file.exists():
+        state = torch.load(state_file, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        first = state["epoch"]
+    total = epochs * len(batches)
+    for epoch in range(first, epochs):
+        steps = range(epoch * len(batches), (epoch + 1) * len(batches))
+        rates = [peak_lr * learning_rate(step, total) for step in steps]
+        loss = train_epoch(task, model, batches, optimizer, epoch, rates)
+        print(f"epoch {epoch + 1} of {epochs}: loss {loss:.3f}, {validate()}")
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        torch.save(state | {"epoch": epoch + 1}, state_file)
+    model.eval()
 
 
 def train_epoch(
+    task: Task,
     model: nn.Module,
     batches: list,
     optimizer: torch.optim.Optimizer,
     epoch: int,
-    task: Task = TASKS["classification"],
-    epochs: int = EPOCHS,
-    peak: float = PEAK_LR,
+    rates: list[float],
 ) -> float:
-    """One pass over the batches in random order; returns the mean loss per term.
+    """One pass over the batches in random order; returns the mean loss per row.
 
     Args:
-        epochs: of the whole training, over which the learning rate falls from its peak.
+        rates: learning rate of each step.
     """
     order = list(range(len(batches)))
     random.Random(SEED + epoch).shuffle(order)
@@ -83,9 +115,8 @@ def train_epoch(
     model.train()
     total, rows = 0.0, 0
     for done, index in enumerate(order):
-        step = epoch * len(batches) + done
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, epochs * len(batches), peak)
+            group["lr"] = rates[done]
         batch = batches[index]
         loss = task.loss(model, batch) / task.loss_terms(batch)
         loss.backward()
@@ -94,7 +125,7 @@ def train_epoch(
         optimizer.zero_grad()
         total, rows = total + loss.item() * task.loss_terms(batch), rows + task.loss_terms(batch)
         if done % 100 == 0:
-            print(f"epoch {epoch + 1}/{epochs} batch {done}/{len(batches)} loss {total / rows:.3f}")
+            print(f"epoch {epoch + 1} batch {done}/{len(batches)} loss {total / rows:.3f}")
     return total / rows
 
 
@@ -137,19 +168,14 @@ def main() -> None:
         )
         for split in ("train", "valid")
     )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, weight_decay=0.01, fused=True)
-    state_file, first = work / "state.pt", 0
-    if state_file.exists():
-        state = torch.load(state_file, weights_only=True)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        first = state["epoch"]
-    for epoch in range(first, EPOCHS):
-        loss = train_epoch(model, train, optimizer, epoch)
-        print(f"epoch {epoch + 1}: loss {loss:.3f}, valid accuracy {accuracy(model, valid):.2f}")
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        torch.save(state | {"epoch": epoch + 1}, state_file)
-    model.eval().save_pretrained(args.output)
+    fine_tune(
+        task,
+        model,
+        train,
+        lambda: f"valid accuracy {accuracy(model, valid):.2f}",
+        work / "state.pt",
+    )
+    model.save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)
 
 

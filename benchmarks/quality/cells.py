@@ -273,7 +273,7 @@ class Experiment:
     def _score(self, cell: Cell, mask: Mask, model: nn.Module) -> Scores:
         options = {"normalize": "none"} if cell.method in PLAIN else {}
         method: Any = METHODS[PLAIN.get(cell.method, cell.method)](**options)
-        fitted = Fitted(self.examples, self.calibration.targets)
+        fitted = Fitted(self.examples, self.calibration)
         sublayers = self._sublayers(cell.prune)
         scorer = Scorer(method, self.checkpoint, sublayers, fitted, cell.seed, "cpu", self.progress)
         return scorer.score(mask, model)

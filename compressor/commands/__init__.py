@@ -34,6 +34,8 @@ COMMANDS = (
     "classify",
     "embed",
     "tag",
+    "predict",
+    "rerank",
     "doctor",
 )
 RESUMABLE = ("run", "demo", "study")

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compressor.commands import options as o
-from compressor.commands.lines import Artifact, Files, LinesOutput, json_line, stream
-from compressor.errors import InputError, UsageError
+from compressor.commands.lines import Artifact, Files, LinesOutput, json_line, pairs_of, stream
+from compressor.errors import UsageError
 from compressor.request.recipe import ClassifyRequest
 
 if TYPE_CHECKING:
@@ -21,9 +21,12 @@ def classify(
     files: Files = None,
     output: LinesOutput = None,
 ) -> int:
-    """Label lines with an artifact, one line each."""
-    from compressor.runtime import Classifier
+    """Label lines with an artifact, one line each; several labels with tabs between them."""
+    from compressor.runtime import Classifier, MultiLabelClassifier
+    from compressor.runtime.artifact import read_artifact
 
+    several = read_artifact(directory).task == MultiLabelClassifier.task
+    over_half = several and request.top_k is None and not request.probabilities
     if request.probabilities and request.top_k is not None:
         raise UsageError(
             "--top-k and --probabilities exclude each other; give one of them",
@@ -31,7 +34,7 @@ def classify(
         )
 
     def answer(
-        model: Classifier, lines: Lines, **batching: Any
+        model: Classifier | MultiLabelClassifier, lines: Lines, **batching: Any
     ) -> Iterator[list[tuple[str, float]]]:
         if request.top_k is not None and request.top_k > len(model.labels):
             raise UsageError(
@@ -39,33 +42,30 @@ def classify(
                 "at most that",
                 id="top-k-too-large",
             )
-        rows = _columns(lines) if request.pairs else lines
-        wanted = None if request.probabilities else request.top_k or 1
+        rows = pairs_of(lines) if request.pairs else lines
+        wanted = None if request.probabilities or over_half else request.top_k or 1
         for row in model.probabilities_stream(rows, **batching):
-            yield [] if row is None else _ranked(model.labels, row.tolist(), wanted)
+            found = [] if row is None else _ranked(model.labels, row.tolist(), wanted)
+            yield _likely(found) if over_half else found
 
     def form(number: int, ranked: Sequence[tuple[str, float]]) -> str:
         if request.jsonl:
-            best = max(ranked, key=lambda pair: pair[1])[0] if ranked else None
             rounded = {label: round(probability, 6) for label, probability in ranked}
+            if several:
+                labels = [label for label, _ in _likely(ranked)]
+                return json_line(number, labels=labels, probabilities=rounded)
+            best = max(ranked, key=lambda pair: pair[1])[0] if ranked else None
             return json_line(number, label=best, probabilities=rounded)
         if request.top_k is None and not request.probabilities:
-            return "".join(label for label, _ in ranked)
+            return "\t".join(label for label, _ in ranked)
         return "\t".join(f"{label}\t{probability:.6f}" for label, probability in ranked)
 
-    return stream(Classifier, request, directory, files, output, answer, form, request.cache)
+    runtime = MultiLabelClassifier if several else Classifier
+    return stream(runtime, request, directory, files, output, answer, form, request.cache)
 
 
-def _columns(lines: Lines) -> Iterator[tuple[str, str]]:
-    for line in lines:
-        texts = line.split("\t") if line.strip() else ["", ""]
-        if len(texts) != 2:
-            raise InputError(
-                f"{lines.place}: {len(texts)} columns, but --pairs wants two texts with one tab "
-                "between them",
-                id="cell-count-differs",
-            )
-        yield texts[0], texts[1]
+def _likely(pairs: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    return [pair for pair in pairs if pair[1] > 0.5]
 
 
 def _ranked(

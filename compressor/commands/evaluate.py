@@ -25,7 +25,7 @@ def evaluate(
     from compressor.export.engine_names import split_engines
     from compressor.export.precision_names import named_precisions
     from compressor.pipeline.compare_artifacts import evaluate_artifacts
-    from compressor.report import numbers
+    from compressor.report import facts, numbers
 
     precisions = named_precisions(precision)
     engines = split_engines(engine)
@@ -34,7 +34,8 @@ def evaluate(
     for result in results:
         metrics = ", ".join(f"{name} {value:.2f}" for name, value in result.quality.metrics.items())
         how = f"{result.engine}, {result.precision}" if len(engines) > 1 else result.precision
-        lines.append(f"{result.directory} ({how}): {metrics} ({result.quality.rows} rows)")
+        counted = facts.metric_style(next(iter(result.quality.metrics))).counted
+        lines.append(f"{result.directory} ({how}): {metrics} ({result.quality.rows} {counted})")
         for x in result.comparisons:
             low, high = x.interval
             change = f"{x.difference:+.2f} [{low:+.2f}, {high:+.2f}]"

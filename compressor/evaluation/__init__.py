@@ -2,8 +2,9 @@
 
 - `answers`: what an exported model answers to rows (`compressor.evaluation.answers`)
 - `score_answers`: all metrics of a task
-- `main_metric`: the task's main metric alone
-- `compare`: paired bootstrap of the difference in each of these metrics
+- `score_rows`: the same of the answers to rows, in the metrics of these
+- `main_metric`: the main one of them alone
+- `compare`, `compare_rows`: paired bootstrap of the difference in each of these metrics
 - `lower_bound`: how much worse the smaller model may be, as far as the rows tell
 - `confidence_bounds`: how much worse or better, from a finished comparison
 
@@ -19,8 +20,19 @@ from compressor.evaluation.bounds import (
     scaled_rows,
 )
 from compressor.evaluation.metric import Metric, SumMetric
-from compressor.evaluation.metrics import METRICS, main_metric, score_answers
-from compressor.evaluation.significance import DEFAULT_RESAMPLES, DEFAULT_SEED, compare
+from compressor.evaluation.metrics import (
+    METRICS,
+    main_metric,
+    metrics_of,
+    score_answers,
+    score_rows,
+)
+from compressor.evaluation.significance import (
+    DEFAULT_RESAMPLES,
+    DEFAULT_SEED,
+    compare,
+    compare_rows,
+)
 
 __all__ = [
     "DEFAULT_RESAMPLES",
@@ -30,10 +42,13 @@ __all__ = [
     "Metric",
     "SumMetric",
     "compare",
+    "compare_rows",
     "confidence_bounds",
     "lower_bound",
     "main_metric",
+    "metrics_of",
     "rows_to_settle",
     "scaled_rows",
     "score_answers",
+    "score_rows",
 ]

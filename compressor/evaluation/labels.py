@@ -1,8 +1,10 @@
-"""Accuracy, macro F1 and Matthews correlation from confusion counts, for many resamples at once.
+"""Accuracy, F1 and Matthews correlation from confusion counts, for many resamples at once.
 
-Definitions are scikit-learn's (with which the tests compare): macro F1 averages over the labels
-that occur in the gold or predicted column, and the F1 of a label without a correct row is 0; the
-correlation is Gorodkin's 2004 generalization to many labels, 0 where it is undefined.
+An answer is a label, or any number of them with tabs between them. Definitions are scikit-learn's
+(with which the tests compare): macro F1 averages over the labels that occur in the gold or
+predicted column, and the F1 of a label without a correct row is 0; micro F1 is that of all labels'
+counts added up; the correlation is Gorodkin's 2004 generalization to many labels, 0 where it is
+undefined.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ class _LabelMetric(SumMetric):
     def require(self, answers: Sequence[str], references: Sequence[str], labels: Labels) -> None:
         known = set(labels or ())
         for column, names in (("prediction", answers), ("gold", references)):
-            for row, name in enumerate(names, 1):
-                if name not in known:
+            for row, text in enumerate(names, 1):
+                for name in {*_split(text)} - known:
                     raise InputError(
                         f"{column} {name!r} in row {row} is not a label of the model; "
                         f"its labels are {', '.join(labels or ())}",
@@ -38,9 +40,10 @@ class _LabelMetric(SumMetric):
     def statistics(
         self, systems: Sequence[Sequence[str]], references: Sequence[str], labels: Labels
     ) -> list[Array]:
-        assert labels is not None
-        gold = _one_hot(references, labels)
-        columns = (_one_hot(answers, labels) for answers in systems)
+        seen = {text for texts in (references, *systems) for text in texts}
+        names = sorted({name for text in seen for name in _split(text)})
+        gold = _hot(references, names)
+        columns = (_hot(answers, names) for answers in systems)
         return [np.concatenate([x * gold, x, gold], axis=1) for x in columns]
 
     def from_sums(self, sums: Array) -> Array:
@@ -77,7 +80,20 @@ class MacroF1(_LabelMetric):
         either = predicted + gold
         seen = either > 0  # predicted or gold at least once
         f1 = 2.0 * hits / np.where(seen, either, 1.0)
-        return 100.0 * f1.sum(axis=1) / seen.sum(axis=1)
+        return 100.0 * f1.sum(axis=1) / np.maximum(seen.sum(axis=1), 1)
+
+
+class MicroF1(_LabelMetric):
+    """F1 of all labels together, 0-100."""
+
+    name, label, unit = "micro_f1", "micro F1", "%"
+
+    def signature(self, labels: Labels) -> str:
+        return f"labels:{len(labels or ())}|average:micro|undefined:0|scale:0-100"
+
+    def from_counts(self, hits: Array, predicted: Array, gold: Array) -> Array:
+        either = (predicted + gold).sum(axis=1)
+        return 200.0 * hits.sum(axis=1) / np.maximum(either, 1.0)
 
 
 class Matthews(_LabelMetric):
@@ -96,9 +112,15 @@ class Matthews(_LabelMetric):
         return np.where(defined, covariance / np.sqrt(np.where(defined, spread, 1.0)), 0.0)
 
 
-def _one_hot(names: Sequence[str], labels: Sequence[str]) -> Array:
-    """[rows, labels]: 1 at the label of each row."""
+def _split(text: str) -> list[str]:
+    """The labels of an answer."""
+    return text.split("\t") if text else []
+
+
+def _hot(texts: Sequence[str], labels: Sequence[str]) -> Array:
+    """[rows, labels]: 1 at the labels of each row."""
     number = {label: code for code, label in enumerate(labels)}
-    columns = np.zeros((len(names), len(labels)))
-    columns[np.arange(len(names)), [number[name] for name in names]] = 1.0
+    columns = np.zeros((len(texts), len(labels)))
+    for row, text in enumerate(texts):
+        columns[row, [number[name] for name in _split(text)]] = 1.0
     return columns

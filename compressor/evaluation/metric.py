@@ -25,6 +25,7 @@ class Metric(ABC):
         name: in reports, recipes and rules of the gate.
         label, unit, digits: how it is written.
         has_exact_test: whether it counts rows that are right (`right`).
+        counted: what it is averaged over, and what is drawn in a bootstrap.
     """
 
     name: ClassVar[str]
@@ -32,6 +33,7 @@ class Metric(ABC):
     unit: ClassVar[str] = ""
     digits: ClassVar[int] = 2
     has_exact_test: ClassVar[bool] = False
+    counted: ClassVar[str] = "rows"
 
     @abstractmethod
     def signature(self, labels: Labels) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from compressor.evaluation.metric import Labels, Metric, check_lengths, group_rows
 from compressor.options.table import Table
 from compressor.results import Quality
-from compressor.tasks import TASKS
+from compressor.tasks import TASKS, Rows
 
 METRICS: Table[type[Metric]] = Table(
     "metric",
@@ -24,6 +24,11 @@ METRICS: Table[type[Metric]] = Table(
         "entity_precision": "compressor.evaluation.tags:EntityPrecision",
         "entity_recall": "compressor.evaluation.tags:EntityRecall",
         "token_accuracy": "compressor.evaluation.tags:TokenAccuracy",
+        "micro_f1": "compressor.evaluation.labels:MicroF1",
+        "pearson": "compressor.evaluation.ranks:Pearson",
+        "ndcg@10": "compressor.evaluation.rankings:Ndcg",
+        "mrr@10": "compressor.evaluation.rankings:ReciprocalRank",
+        "map": "compressor.evaluation.rankings:AveragePrecision",
     },
     id="metric-unknown",
 )
@@ -46,12 +51,20 @@ def score_answers(
     return _score(TASKS[task].metrics, answers, references, labels)
 
 
-def main_metric(
-    task: str, answers: Sequence[str], references: Sequence[str], labels: Labels
-) -> tuple[float, str]:
-    """The task's main metric, and its signature with its name."""
-    name = TASKS[task].main_metric
-    quality = _score([name], answers, references, labels)
+def metrics_of(rows: Rows) -> tuple[str, ...]:
+    """Names of the metrics of answers to some rows, the main one first."""
+    return TASKS[rows.task].metrics_of(rows)
+
+
+def score_rows(rows: Rows, answers: Sequence[str]) -> Quality:
+    """All metrics of the answers to some rows, which were read with the labels; see above."""
+    return _score(metrics_of(rows), rows.judged(answers), rows.references, rows.labels)
+
+
+def main_metric(rows: Rows, answers: Sequence[str]) -> tuple[float, str]:
+    """The main metric of the answers to some rows, and its signature with its name."""
+    name = metrics_of(rows)[0]
+    quality = _score([name], rows.judged(answers), rows.references, rows.labels)
     return quality.metrics[name], f"{name}|{quality.signatures[name]}"
 
 

@@ -1,7 +1,11 @@
-"""Spearman's rank correlation, for many resamples at once; ties have their mean rank (SciPy's)."""
+"""Correlation of numbers, for many resamples at once: Spearman's of their ranks, and Pearson's.
+
+Ties have their mean rank, as in SciPy.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,13 +14,15 @@ from compressor.errors import InputError
 from compressor.evaluation.metric import Array, Labels, Metric
 
 
-class Spearman(Metric):
-    """Rank correlation of the answers with the right numbers, times 100; 0 where undefined."""
+class _Correlation(Metric):
+    """Correlation of the answers with the right numbers, times 100; 0 where undefined."""
 
-    name, label = "spearman", "Spearman"
+    @abstractmethod
+    def centered(self, values: Array, counts: Array) -> Array:
+        """What is correlated, less its mean, [resamples, rows], of values drawn `counts` times."""
 
     def signature(self, labels: Labels) -> str:
-        return "ties:mean rank|undefined:0|scale:-100-100"
+        return "undefined:0|scale:-100-100"
 
     def require(self, answers: Sequence[str], references: Sequence[str], labels: Labels) -> None:
         for what, texts in (("answer", answers), ("right answer", references)):
@@ -35,10 +41,37 @@ class Spearman(Metric):
         return [np.stack([np.array(x, dtype=np.float64), right], axis=1) for x in systems]
 
     def scores(self, statistics: Array, counts: Array) -> Array:
-        first, second = (_centered_ranks(column, counts) for column in statistics.T)
+        first, second = (self.centered(column, counts) for column in statistics.T)
         covariance = (first * second * counts).sum(axis=1)
         spread = np.sqrt((first**2 * counts).sum(axis=1) * (second**2 * counts).sum(axis=1))
         return 100.0 * covariance / np.where(spread > 0, spread, np.inf)
+
+
+class Spearman(_Correlation):
+    """Correlation of ranks."""
+
+    name, label = "spearman", "Spearman"
+
+    def signature(self, labels: Labels) -> str:
+        return f"ties:mean rank|{super().signature(labels)}"
+
+    def centered(self, values: Array, counts: Array) -> Array:
+        return _centered_ranks(values, counts)
+
+
+class Pearson(_Correlation):
+    """Correlation of the numbers themselves."""
+
+    name, label = "pearson", "Pearson"
+
+    def centered(self, values: Array, counts: Array) -> Array:
+        # What all resamples share is subtracted first, for numbers that are large beside their
+        # spread; what is left of rounding errors counts as no spread.
+        shifted = values - values.mean()
+        means = (counts @ shifted) / counts.sum(axis=1)
+        centered = shifted - means[:, None]
+        rounding = 1e-12 * np.abs(values).max(initial=0.0)
+        return np.where(np.abs(centered) > rounding, centered, 0.0)
 
 
 def _is_number(text: str) -> bool:

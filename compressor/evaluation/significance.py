@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from compressor.errors import InputError, UsageError
 from compressor.evaluation.metric import Array, check_lengths, group_rows
-from compressor.evaluation.metrics import METRICS
+from compressor.evaluation.metrics import METRICS, metrics_of
 from compressor.results import Comparison
-from compressor.tasks import TASKS
+from compressor.tasks import TASKS, Rows
 
 DEFAULT_RESAMPLES = 1000
 DEFAULT_SEED = 12345
@@ -64,6 +64,30 @@ def compare(
         InputError: different numbers of rows, or fewer than two of them.
         UsageError: an unknown task, or fewer than one resample.
     """
+    metrics = TASKS[task].metrics
+    return _compare(metrics, dense_outputs, pruned_outputs, references, resamples, seed)
+
+
+def compare_rows(
+    rows: Rows,
+    dense_outputs: Sequence[str],
+    pruned_outputs: Sequence[str],
+    resamples: int = DEFAULT_RESAMPLES,
+    seed: int = DEFAULT_SEED,
+) -> list[Comparison]:
+    """As `compare`, of answers to rows, in their metrics; of ranked rows, queries are drawn."""
+    dense, pruned = rows.judged(dense_outputs), rows.judged(pruned_outputs)
+    return _compare(metrics_of(rows), dense, pruned, rows.references, resamples, seed)
+
+
+def _compare(
+    metrics: Sequence[str],
+    dense_outputs: Sequence[str],
+    pruned_outputs: Sequence[str],
+    references: Sequence[str],
+    resamples: int,
+    seed: int,
+) -> list[Comparison]:
     check_lengths(dense_outputs, references)
     check_lengths(pruned_outputs, references)
     if len(references) < 2:
@@ -75,7 +99,7 @@ def compare(
         raise UsageError(
             f"{resamples} resamples cannot be drawn; ask for at least 1", id="too-few-resamples"
         )
-    pair = Pair.of(TASKS[task].metrics, dense_outputs, pruned_outputs, references)
+    pair = Pair.of(metrics, dense_outputs, pruned_outputs, references)
     draws = pair.bootstrap(resamples, seed)
     return [
         _comparison(metric, pair.points(metric), pruned - dense, pair.discordant(metric))

@@ -29,6 +29,8 @@ READER = "AutoModelForQuestionAnswering"
 TRANSLATOR = "AutoModelForSeq2SeqLM"
 ENCODER = "AutoModel"
 EMBEDDING = "embedding"  # the task of encoders without a head
+REGRESSION = "regression"  # of classifiers with one output
+MULTILABEL = "multilabel"  # of those whose problem_type says so
 # Class of transformers that opens models of an encoder architecture -> what they are usually for.
 ENCODER_TASKS = {
     CLASSIFIER: "classification",

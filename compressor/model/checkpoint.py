@@ -19,10 +19,13 @@ from torch import nn
 
 from compressor.errors import InputError
 from compressor.model.architectures import (
+    CLASSIFIER,
     EMBEDDING,
     ENCODER,
     ENCODER_TASKS,
+    MULTILABEL,
     READER,
+    REGRESSION,
     Architecture,
     architecture,
     architecture_of,
@@ -117,7 +120,8 @@ def open_checkpoint(
 
     Args:
         model: a directory, or a hub id.
-        task: what it is for; None takes what models of its class are usually for.
+        task: what it is for; None takes what models of its class are usually for: regression where
+            a classifier has one output, labels each by itself where its `problem_type` says so.
         auto_class: the class of transformers that opens models for the task; None: the one in
             `ENCODER_TASKS`. It counts where `architectures` in `config.json` names no head.
         verify: check the files of a checkpoint that this tool wrote against its manifest first;
@@ -160,7 +164,7 @@ def open_checkpoint(
         name=model,
         revision=commit,
         dtype=stored_dtype(stored),
-        task=task or entry.task,
+        task=task or _usual_task(entry, config),
         pruning=pruning,
     )
 
@@ -192,6 +196,15 @@ def _entry(directory: Path, config: Any, task: str | None, auto_class: str | Non
     if auto_class is None:
         auto_class = next((x for x, name in ENCODER_TASKS.items() if name == task), None)
     return entry.opened_with(named or auto_class or entry.auto_class)
+
+
+def _usual_task(entry: Architecture, config: Any) -> str:
+    """What a checkpoint is for that nobody says more about."""
+    if entry.auto_class != CLASSIFIER:
+        return entry.task
+    if config.problem_type == "multi_label_classification":
+        return MULTILABEL
+    return REGRESSION if config.num_labels == 1 else entry.task
 
 
 def _read_pruning(directory: Path, config: Any, name: str, dense: bool) -> PruningRecord | None:

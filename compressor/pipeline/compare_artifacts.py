@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from compressor.errors import InputError
-from compressor.evaluation import compare
+from compressor.evaluation import compare_rows
 from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ALWAYS
 from compressor.model.configuration import read_configuration
@@ -76,10 +76,9 @@ def evaluate_artifacts(
         )  # fmt: skip
 
     def compared(name: str, base: str, outputs: Mapping[str, list[str]]) -> list[Comparison]:
-        return compare(
-            rows.task, outputs[base], outputs[name], rows.targets,
-            resamples=settings.resamples, seed=request.seed,
-        )  # fmt: skip
+        return compare_rows(
+            rows, outputs[base], outputs[name], resamples=settings.resamples, seed=request.seed
+        )
 
     measured = measure(rows, {first: []} | {name: [first] for name in others}, answer, compared)
     return [

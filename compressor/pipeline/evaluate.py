@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compressor.evaluation import compare, score_answers
+from compressor.evaluation import compare_rows, score_rows
 from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ALWAYS
 from compressor.export.precision_names import BASE, ON_DEVICE
@@ -60,7 +60,7 @@ def measure(
     outputs = {name: answer(name) for name in bases}
     return {
         name: Measured(
-            score_answers(rows.task, outputs[name], rows.targets, rows.labels),
+            score_rows(rows, outputs[name]),
             {other: compare(name, other, outputs) for other in others},
         )
         for name, others in bases.items()
@@ -144,9 +144,7 @@ def _compare(
     seed: int,
 ) -> list[Comparison]:
     """Paired differences of a model from another in every metric."""
-    return compare(
-        rows.task, outputs[base.name], outputs[model.name], rows.targets, resamples, seed
-    )
+    return compare_rows(rows, outputs[base.name], outputs[model.name], resamples, seed)
 
 
 @stage("throughput")

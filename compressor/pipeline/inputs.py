@@ -112,12 +112,12 @@ class Fitted:
     """The rows that a model is scored, repaired and checked on, encoded.
 
     Args:
-        references: the right answer to every row.
+        rows: as they were read; None where there are none.
         calibrated: whether they were given for that.
     """
 
     examples: Sequence[Example]
-    references: Sequence[str]
+    rows: Rows | None
     calibrated: bool = True
 
 
@@ -170,12 +170,12 @@ def hold_out(data: DataRows, seed: int) -> DataRows:
     """
     assert data.test is not None
     search, test = split_rows(data.test, seed)
-    counts = len(search.sources), len(test.sources)
-    if min(counts) < MINIMUM_ROWS:
+    (searched, what), (held, _) = search.counted, test.counted
+    if min(searched, held) < MINIMUM_ROWS:
         raise InputError(
-            f"{', '.join(data.test.files)}: too few test rows, {sum(counts)}, of which {counts[0]} "
-            f"would be searched on and {counts[1]} held out; --max-drop needs {MINIMUM_ROWS} of "
-            "each, and rows with the same text stay together",
+            f"{', '.join(data.test.files)}: too few test {what}, {searched + held}, of which "
+            f"{searched} would be searched on and {held} held out; --max-drop needs {MINIMUM_ROWS} "
+            "of each, and rows with the same text stay together",
             id="too-few-rows",
         )
     shared = count_shared(test, data.calibration) if data.calibration else 0
@@ -223,7 +223,7 @@ def fit(data: DataRows, checkpoint: Checkpoint, task: Task, progress: Progress) 
         progress.message(
             f"{cut} of {len(examples)} rows are longer than the model allows and were cut"
         )
-    return Fitted(examples, data.fitted.targets, data.calibration is not None)
+    return Fitted(examples, data.fitted, data.calibration is not None)
 
 
 @dataclass(frozen=True)

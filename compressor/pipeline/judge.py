@@ -7,6 +7,7 @@ is a stage of its own, from which a stopped run goes on.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 from compressor.budgets import Choice
 from compressor.budgets.max_drop import within
 from compressor.budgets.path import PathCut
-from compressor.evaluation import compare, lower_bound
+from compressor.evaluation import compare_rows, lower_bound, metrics_of
 from compressor.evaluation.answers import answers
 from compressor.model.sublayers import Scores
 from compressor.pipeline.evaluate import Answering, answer_rows, answer_search_rows
@@ -24,7 +25,7 @@ from compressor.request.plan import ArtifactPlan
 from compressor.results import QualityProbe, ResultModel, Source, Variant
 from compressor.storage.staging import staging
 from compressor.storage.workspace import Workspace
-from compressor.tasks import TASKS, Rows
+from compressor.tasks import Rows
 
 # Builds the artifact of a choice in a directory, as it would be delivered.
 Build = Callable[[ArtifactPlan, Choice, Path], Variant]
@@ -53,7 +54,7 @@ class Judge:
     @property
     def metric(self) -> str:
         """The metric that counts."""
-        return TASKS[self.search.task].main_metric
+        return metrics_of(self.search)[0]
 
     def described(self) -> tuple[Source, int, str]:
         """The rows to search on, how many are held out, and the metric."""
@@ -88,9 +89,7 @@ class Judge:
         error: float,
     ) -> QualityProbe:
         """A candidate's answers beside the dense model's, by a bound of this one-sided error."""
-        comparisons = compare(
-            rows.task, reference, outputs, rows.targets, self.resamples, self.seed
-        )
+        comparisons = compare_rows(rows, reference, outputs, self.resamples, self.seed)
         bound, needed = self._bound(rows, reference, outputs, drop, error)
         return QualityProbe(
             kept=cut.mask.count("heads"),
@@ -108,10 +107,12 @@ class Judge:
         self, rows: Rows, reference: list[str], outputs: list[str], drop: float, error: float
     ) -> tuple[float, int | None]:
         found = lower_bound(
-            self.metric, reference, outputs, rows.targets,
+            self.metric, rows.judged(reference), rows.judged(outputs), rows.references,
             limit=drop, alpha=error, resamples=self.resamples, seed=self.seed,
         )  # fmt: skip
-        return found.value, found.rows
+        counted, _ = rows.counted  # of ranked rows the bound counts queries
+        needed = None if found.rows is None else math.ceil(found.rows * rows.count / counted)
+        return found.value, needed
 
 
 class Candidate(ResultModel):

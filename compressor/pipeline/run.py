@@ -115,6 +115,9 @@ def prepare(plan: RunPlan, dense: Checkpoint, output: Path, progress: Progress) 
     """Open and check all that can be checked before the first long computation."""
     task = TASKS[dense.task]
     data = read(plan.data, dense, task)
+    if data.test is not None:
+        for rule in plan.rules:
+            rule.require_rows(data.test)
     device = pick_device(plan.device, progress)
     require_engines(plan.engines, task, device)
     limits = plan.budget.limits(Mask.full(dense.layers))

@@ -56,12 +56,7 @@ class Scorer:
         mask = mask or Mask.full(layers)
         model = model or self.checkpoint.model
         task = TASKS[self.checkpoint.task]
-        labels = task.label_names(model.config)
-        references = self.fitted.references
-
-        def metric(answers: Sequence[str]) -> tuple[float, str]:
-            return main_metric(task.name, answers, references, labels)
-
+        rows = self.fitted.rows
         assert isinstance(self.method, ScoringMethod)
         scoring = ScoringJob(
             model=model.to(self.device),
@@ -70,7 +65,7 @@ class Scorer:
             batches=task.batches(self.fitted.examples, model) if self.method.needs_rows else [],
             task=task,
             tokenizer=self.checkpoint.tokenizer,
-            metric=metric if references else None,
+            metric=None if rows is None else lambda answers: main_metric(rows, answers),
             seed=self.seed,
             device=self.device,
             progress=lambda done, total: self.progress.update("scoring", done, total),

@@ -66,9 +66,9 @@ def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scor
     check_options([request.data], task, checkpoint.name)
     request.method.check_task(task)
     rows = read(request.data, checkpoint, task).calibration
-    fitted = Fitted([], [])
+    fitted = Fitted([], None)
     if rows is not None:
-        fitted = Fitted(encode(rows, checkpoint, task), rows.targets)
+        fitted = Fitted(encode(rows, checkpoint, task), rows)
     sublayers = [x for x in checkpoint.layers if request.prune in ("both", units_of(x.kind))]
     scorer = Scorer(request.method, checkpoint, sublayers, fitted, request.seed, device, progress)
     return replace(scorer.score(), weights=weights_of(request.model))

@@ -47,11 +47,12 @@ JUDGMENT_WORDS: dict[Judgment, str] = {
 
 @dataclass(frozen=True)
 class MetricStyle:
-    """A metric's usual spelling, unit and number of decimals."""
+    """A metric's usual spelling, unit, number of decimals, and what it is averaged over."""
 
     label: str
     digits: int = 2
     unit: str = ""
+    counted: str = "rows"
 
     @property
     def title(self) -> str:
@@ -94,7 +95,7 @@ def metric_style(metric: str) -> MetricStyle:
     if metric not in METRICS:
         return MetricStyle(metric, digits=3)
     known = METRICS[metric]
-    return MetricStyle(known.label, known.digits, known.unit)
+    return MetricStyle(known.label, known.digits, known.unit, known.counted)
 
 
 def kind_label(kind: str) -> str:

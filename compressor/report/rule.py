@@ -11,7 +11,7 @@ from compressor.errors import InputError
 from compressor.report import numbers
 from compressor.report.schema import Report
 from compressor.results import Outcome, Variant, Verdict
-from compressor.tasks import Task
+from compressor.tasks import Rows, Task
 
 NUMBER = r"[0-9]{1,9}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}"
 Bounds = tuple[float, float] | None
@@ -61,6 +61,9 @@ class Rule(ABC):
 
     def require_task(self, task: Task) -> None:  # noqa: B027 - most rules are for all tasks
         """Raise `UsageError` if models of a task cannot meet the rule."""
+
+    def require_rows(self, rows: Rows) -> None:  # noqa: B027 - most rules are for all rows
+        """Raise `UsageError` if test rows do not measure what the rule is about."""
 
     @abstractmethod
     def check(self, report: Report, variant: Variant) -> tuple[Outcome, bool]:

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from compressor.errors import UsageError, did_you_mean
-from compressor.evaluation import METRICS, rows_to_settle
+from compressor.evaluation import METRICS, metrics_of, rows_to_settle
 from compressor.report import facts, numbers
 from compressor.report.rule import NUMBER, Bounds, Rule, judge, settled_by, two_digits
 from compressor.report.schema import Report
 from compressor.report.speedup_rules import MinFastestSpeedupRule, MinSpeedupRule
 from compressor.results import Outcome, Variant, Verdict
-from compressor.tasks import Task
+from compressor.tasks import Rows, Task
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class MaxDropRule(Rule):
 
     @classmethod
     def parse(cls, value: str) -> Self:
-        found = re.fullmatch(rf"\s*([A-Za-z0-9_]+)\s*=\s*({NUMBER})\s*", value, re.ASCII)
+        found = re.fullmatch(rf"\s*([A-Za-z0-9_@]+)\s*=\s*({NUMBER})\s*", value, re.ASCII)
         if found is None:
             raise UsageError(
                 f"--{cls.option} {value!r} is not METRIC=VALUE with a value of at least 0; "
@@ -60,10 +60,15 @@ class MaxDropRule(Rule):
         return self.metric
 
     def require_task(self, task: Task) -> None:
-        if self.metric not in task.metrics:
+        self._require_one_of((*task.metrics, *task.ranked_metrics), f"a {task.name} metric")
+
+    def require_rows(self, rows: Rows) -> None:
+        self._require_one_of(metrics_of(rows), f"measured on {', '.join(rows.files)}")
+
+    def _require_one_of(self, metrics: tuple[str, ...], what: str) -> None:
+        if self.metric not in metrics:
             raise UsageError(
-                f"--{self.name}: {self.metric} is not a {task.name} metric; use "
-                f"{' or '.join(task.metrics)}",
+                f"--{self.name}: {self.metric} is not {what}; use {' or '.join(metrics)}",
                 id="metric-of-another-task",
             )
 
@@ -81,7 +86,7 @@ class MaxDropRule(Rule):
             f"at most {self.value:.15g} allowed"
         )
         if verdict == "inconclusive":
-            message += settled_by(enough, f"test rows instead of {rows:,}", bounds)
+            message += settled_by(enough, f"test {style.counted} instead of {rows:,}", bounds)
         outcome = self.outcome(
             variant, verdict, message,
             measured=-difference, limit=self.value, interval=drops, enough=enough,

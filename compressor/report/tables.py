@@ -26,9 +26,11 @@ def quality(report: Report) -> ReportTable | None:
     ]
     if not rows:
         return None
+    counted, quality = facts.metric_style(facts.metrics(report)[0]).counted, report.dense.quality
+    of = f", means over {quality.rows:,} {counted}" if quality and counted != "rows" else ""
     return ReportTable(
         key="quality",
-        caption="Quality on the test rows. The interval is the 95% interval of the difference "
+        caption=f"Quality on the test rows{of}. The interval is the 95% interval of the difference "
         "(pruned minus dense) by paired bootstrap; p is two-sided, for accuracy by McNemar's exact "
         "test. A difference is significant if p is below 0.05 and the interval excludes 0.",
         columns=(

@@ -256,6 +256,25 @@ class TagRequest(StreamRequest):
     )
 
 
+class PredictRequest(StreamRequest):
+    """What `compress predict` takes."""
+
+    pairs: bool = option(False, help="Each line is two texts, with one tab between them.")
+    cache: str | None = option(
+        None, help="Directory outside of the artifact where openvino keeps compiled models."
+    )
+
+
+class RerankRequest(StreamRequest):
+    """What `compress rerank` takes."""
+
+    query: str = option(help="What the lines are to be relevant to.")
+    top_k: int | None = option(None, ge=1, le=MOST_TOKENS, help="Only the first N.")
+    cache: str | None = option(
+        None, help="Directory outside of the artifact where openvino keeps compiled models."
+    )
+
+
 def build_recipe(flags: Mapping[str, Any], file: Path | None = None) -> Recipe:
     """Flags over a recipe file over the defaults.
 

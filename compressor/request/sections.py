@@ -58,16 +58,17 @@ class Columns(Section):
     target_column: str | None = option(None, help="Translation: default: the second column.")
     text_column: str | None = option(
         None,
-        help="Classification, embedding: default: text (sentence1), or the first; tokens in JSONL: "
-        "default: tokens.",
+        help="Text, or first text of pairs: default: text (sentence1; reranking: query), or the "
+        "first; tokens in JSONL: default: tokens.",
     )
     text_pair_column: str | None = option(
-        None, help="Second text, for classifying pairs; embedding: default: sentence2."
+        None,
+        help="Second text of pairs: default: none for classification, sentence2 (reranking: text).",
     )
     label_column: str | None = option(
         None,
-        help="Classification: default: label, or the second; embedding: the score; tags of tokens "
-        "in JSONL: default: tags.",
+        help="Label, score or relevance: default: label (score), or the second; tags of tokens in "
+        "JSONL: default: tags.",
     )
     header: bool = option(
         True, help="The first line of a table names its columns. --no-header: they are 1, 2, ..."

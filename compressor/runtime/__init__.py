@@ -12,15 +12,17 @@ require_one_version()  # before files that may be of another version are importe
 
 # ruff: noqa: E402
 from compressor.runtime.batching import collate
-from compressor.runtime.classifier import Classifier
+from compressor.runtime.classifier import Classifier, MultiLabelClassifier
 from compressor.runtime.embedder import Embedder
 from compressor.runtime.entities import Entity
+from compressor.runtime.regressor import Regressor
+from compressor.runtime.reranker import Reranker
 from compressor.runtime.runtime import Runtime
 from compressor.runtime.text import Encoded
 from compressor.runtime.token_classifier import TokenClassifier
 from compressor.runtime.translator import Translator
 
 __all__ = [
-    "Classifier", "Embedder", "Encoded", "Entity", "Runtime", "TokenClassifier", "Translator",
-    "collate",
+    "Classifier", "Embedder", "Encoded", "Entity", "MultiLabelClassifier", "Regressor", "Reranker",
+    "Runtime", "TokenClassifier", "Translator", "collate",
 ]  # fmt: skip

@@ -229,6 +229,33 @@ class TokenClassificationArtifact(ClassificationArtifact):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MultiLabelArtifact(ClassificationArtifact):
+    """A classifier with any number of labels per text."""
+
+    opened_with = "MultiLabelClassifier"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressionArtifact(EncoderArtifact):
+    """A model with one number for each text or pair."""
+
+    opened_with = "Regressor"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RerankingArtifact(EncoderArtifact):
+    """A model of how relevant a text is to a query: one logit, or those of two classes."""
+
+    opened_with = "Reranker"
+
+    classes: int = checked(one_of(1, 2))
+
+    @property
+    def outputs(self) -> int:
+        return self.classes
+
+
+@dataclass(frozen=True, kw_only=True)
 class EmbeddingArtifact(EncoderArtifact):
     """An encoder of texts; its logits are embeddings."""
 
@@ -282,6 +309,9 @@ class TranslationArtifact(Artifact):
 ARTIFACTS: dict[str, type[Artifact]] = {
     "classification": ClassificationArtifact,
     "embedding": EmbeddingArtifact,
+    "regression": RegressionArtifact,
+    "reranking": RerankingArtifact,
+    "multilabel": MultiLabelArtifact,
     "translation": TranslationArtifact,
     "token-classification": TokenClassificationArtifact,
 }

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.runtime.artifact import ClassificationArtifact
+from compressor.runtime.artifact import ClassificationArtifact, MultiLabelArtifact
 from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.processors import log_softmax
 
+Labeled = TypeVar("Labeled", bound=ClassificationArtifact)
 
-class Classifier(EncoderRuntime[ClassificationArtifact]):
-    """An exported classifier; arguments and errors are those of `Runtime`."""
 
-    task = "classification"
+class LabelRuntime(EncoderRuntime[Labeled]):
+    """An exported model of labels; arguments and errors are those of `Runtime`."""
 
     @property
     def labels(self) -> list[str]:
         """Names of the classes in the order of the logits."""
         return self.artifact.labels
+
+    @abstractmethod
+    def _probabilities_of(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """[rows, labels] of logits, which may be overwritten."""
 
     def probabilities(
         self,
@@ -30,19 +36,8 @@ class Classifier(EncoderRuntime[ClassificationArtifact]):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
     ) -> NDArray[np.float32]:
-        """The softmax of `logits`, with the same arguments and errors."""
-        return _softmax(self.logits(texts, pairs, batch_size, batch_tokens))
-
-    def classify(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
-    ) -> list[str]:
-        """The most probable label of each text or pair; arguments and errors of `logits`."""
-        best = self.logits(texts, pairs, batch_size, batch_tokens).argmax(axis=1)
-        return [self.labels[label] for label in best]
+        """Probabilities [rows, labels]; arguments and errors of `logits`."""
+        return self._probabilities_of(self.logits(texts, pairs, batch_size, batch_tokens))
 
     def probabilities_stream(
         self,
@@ -67,6 +62,30 @@ class Classifier(EncoderRuntime[ClassificationArtifact]):
         check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
         return self._stream(rows, self._probabilities, None, chunk_rows, batch_size, batch_tokens)
 
+    def _probabilities(self, batch: Batch) -> Iterable[NDArray[np.float32] | None]:
+        return self._probabilities_of(self.run(batch))
+
+
+class Classifier(LabelRuntime[ClassificationArtifact]):
+    """An exported classifier, whose probabilities are the softmax of its logits."""
+
+    task = "classification"
+
+    def _probabilities_of(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        log_softmax(logits)
+        return np.exp(logits)
+
+    def classify(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> list[str]:
+        """The most probable label of each text or pair; arguments and errors of `logits`."""
+        best = self.logits(texts, pairs, batch_size, batch_tokens).argmax(axis=1)
+        return [self.labels[label] for label in best]
+
     def classify_stream(
         self,
         rows: Iterable[str] | Iterable[tuple[str, str]],
@@ -81,11 +100,24 @@ class Classifier(EncoderRuntime[ClassificationArtifact]):
         )
         return ("" if row is None else self.labels[row.argmax()] for row in probabilities)
 
-    def _probabilities(self, batch: Batch) -> Iterable[NDArray[np.float32] | None]:
-        return _softmax(self.run(batch))
 
+class MultiLabelClassifier(LabelRuntime[MultiLabelArtifact]):
+    """An exported classifier of any number of labels, each with a probability of its own."""
 
-def _softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Probabilities [rows, labels]; overwrites `logits`."""
-    log_softmax(logits)
-    return np.exp(logits)
+    task = "multilabel"
+
+    def _probabilities_of(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        half = np.float32(0.5)
+        found: NDArray[np.float32] = half + half * np.tanh(half * logits)  # the sigmoid
+        return found
+
+    def classify(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> list[list[str]]:
+        """The labels of each text or pair whose probability is over 0.5, in the model's order."""
+        rows = self.logits(texts, pairs, batch_size, batch_tokens) > 0
+        return [[self.labels[label] for label in np.flatnonzero(row)] for row in rows]

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from torch import nn
 
 from compressor.errors import InputError, UsageError
-from compressor.evaluation import compare, main_metric
+from compressor.evaluation import compare_rows, main_metric
 from compressor.importance import ScoringJob
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files, resolve
@@ -193,9 +193,9 @@ def score(
     assert method is not None
 
     def compute() -> dict[str, Any]:
-        fitted = Fitted([], [])
+        fitted = Fitted([], None)
         if rows is not None:
-            fitted = Fitted(encode(rows, checkpoint, job.task), rows.targets)
+            fitted = Fitted(encode(rows, checkpoint, job.task), rows)
         layers, seed = checkpoint.attention, job.request.seed
         scorer = Scorer(method, checkpoint, layers, fitted, seed, job.device, job.progress)
         return scorer.score(Mask.full(layers)).to_json()
@@ -271,10 +271,9 @@ def answer(
 def judge(job: Job[MeasuringStudy], dense: Sequence[str], answers: Sequence[str]) -> Effect:
     """The metric's change from the dense model's answers to the test rows."""
     evaluation, test = job.request.evaluation, job.rows["test"]
-    comparisons = compare(
-        test.task, dense, answers, test.targets,
-        resamples=evaluation.resamples, seed=job.request.seed,
-    )  # fmt: skip
+    comparisons = compare_rows(
+        test, dense, answers, resamples=evaluation.resamples, seed=job.request.seed
+    )
     main = next(one for one in comparisons if one.metric == job.metric)
     return Effect(
         dense=main.dense,
@@ -297,8 +296,7 @@ def dense_answers(
         lambda: answer(job, job.checkpoint, batches),
         list[str],
     )
-    labels = job.task.label_names(job.checkpoint.model.config)
-    value, signature = main_metric(job.task.name, answers, rows.targets, labels)
+    value, signature = main_metric(rows, answers)
     searches = "--num-beams" in job.task.options
     beams = f"|beams:{job.request.evaluation.num_beams or 1}" if searches else ""
     return answers, {"metric": job.metric, "dense": value, "signature": f"{signature}{beams}"}

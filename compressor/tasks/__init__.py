@@ -29,6 +29,9 @@ TASKS: Table[Task] = Table(
         "classification": "compressor.tasks.classification.task:TASK",
         "embedding": "compressor.tasks.embedding.task:TASK",
         "token-classification": "compressor.tasks.token_classification.task:TASK",
+        "regression": "compressor.tasks.regression.task:TASK",
+        "reranking": "compressor.tasks.reranking.task:TASK",
+        "multilabel": "compressor.tasks.multilabel.task:TASK",
     },
     id="task-unknown",
 )

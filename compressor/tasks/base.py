@@ -54,10 +54,10 @@ class Task(ABC):
         name: in reports, in artifacts and on the command line.
         auto_class: the class of transformers that loads its checkpoints.
         metrics: names of its metrics in `compressor.evaluation.METRICS`, the main one first.
+        ranked_metrics: those of ranked rows, where a task has other rows as well.
         columns: the options that name the columns of its data files, as fields of a recipe.
         options: flags of other options that only some tasks have, this one among them.
-        runtime: what runs its artifacts, a subclass of `compressor.runtime.Runtime`, as
-            `module:class`.
+        runtime: the subclass of `compressor.runtime.Runtime` for its artifacts, `module:class`.
         exporter: what writes and checks its graphs, a subclass of `TaskGraphs` in
             `compressor/export/task_graphs.py`, as `module:class`.
         pipeline_tag: what model hubs call the task.
@@ -79,6 +79,7 @@ class Task(ABC):
     name: ClassVar[str]
     auto_class: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]]
+    ranked_metrics: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[tuple[str, ...]]
     options: ClassVar[tuple[str, ...]] = ()
     runtime: ClassVar[str]
@@ -99,6 +100,10 @@ class Task(ABC):
     def main_metric(self) -> str:
         """The metric that budgets, searches and reports go by."""
         return self.metrics[0]
+
+    def metrics_of(self, rows: Rows) -> tuple[str, ...]:
+        """The metrics of answers to some rows, the main one first."""
+        return (rows.ranked and self.ranked_metrics) or self.metrics
 
     @property
     def flags(self) -> list[str]:
@@ -146,11 +151,9 @@ class Task(ABC):
     ) -> Rows:
         """Read and check the rows of a calibration or test file.
 
-        Tables (TSV, CSV) have a header row; their first two columns are read unless others are
-        named: source and target for translation, text and label for classification (columns called
-        `text` or `sentence`, and `label`, are taken first). A header that reads like a sentence is
-        an error, and one of unusual names is told, so that a file without a header does not lose
-        its first row.
+        Tables (TSV, CSV) have a header row. Unless columns are named, those with the task's usual
+        names are read, or the first two. A header that reads like a sentence is an error, and one
+        of unusual names is told, so that a file without a header does not lose its first row.
 
         Args:
             spec: a .tsv, .csv or .jsonl file; for translation also `SOURCE,TARGET`, two plain text
@@ -193,7 +196,7 @@ class Task(ABC):
         return Rows(
             task=self.name, sources=sources, pairs=pairs, targets=targets, files=texts.files,
             sha256=fingerprint(sources, pairs, targets),
-            labels=None if labels is None else list(labels),
+            labels=None if labels is None else list(labels), ranked=texts.ranked,
         )  # fmt: skip
 
     @abstractmethod
@@ -263,8 +266,7 @@ class Task(ABC):
     ) -> list[Batch]:
         """Batches of rows of similar length, longest first: tensors on the CPU.
 
-        Each has `input_ids` and `attention_mask` [batch, source], `labels`, and what else the model
-        takes; see `tensors`.
+        Each has `input_ids` and `attention_mask` [batch, source], and what `tensors` makes.
 
         Args:
             model: tells the padding and which inputs it takes; it is not run.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import warnings
 from collections.abc import Sequence
@@ -97,3 +98,30 @@ def cell_text(table: Table, record: Record, column: str, *, integers: bool = Fal
     if not value.strip():
         raise InputError(f"{where}: {column!r} is empty", id="cell-empty")
     return value
+
+
+def number_text(table: Table, record: Record, column: str) -> str:
+    """The text of a cell that holds a number, in a JSON file also as such.
+
+    Raises:
+        InputError: it holds none, or one that is not finite; with file and line.
+    """
+    value = record.cells.get(column)
+    cell = (
+        repr(value) if isinstance(value, float) else cell_text(table, record, column, integers=True)
+    )
+    try:
+        number = float(cell)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(
+            f"{table.path}:{record.line}: the score {cell[:40]!r} is not a number",
+            id="score-not-number",
+        )
+    return cell
+
+
+def usual_column(table: Table, names: Sequence[str]) -> str | None:
+    """The first of these names that is a column of the table; None if none is."""
+    return next((name for name in names if name in table.columns), None)

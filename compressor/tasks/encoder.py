@@ -16,18 +16,19 @@ from compressor.tasks.batching import (
     model_inputs,
     pad,
 )
-from compressor.tasks.cells import cell_text, first_two_columns, require_columns
+from compressor.tasks.cells import (
+    cell_text,
+    first_two_columns,
+    require_columns,
+    usual_column,
+)
 from compressor.tasks.rows import Rows, RowTexts
-from compressor.tasks.tables import read_table
+from compressor.tasks.tables import Record, Table, read_table
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor, nn
-
-# Columns with these names are taken before the first two.
-_TEXT_COLUMNS = ("text", "sentence")
-_LABEL_COLUMN = "label"
 
 
 class EncoderTask(Task):
@@ -35,13 +36,31 @@ class EncoderTask(Task):
 
     Args:
         answers: what `same_answers` compares, for texts.
+        usual_columns: option -> names of columns that are taken, before the first two, where none
+            is named.
     """
 
     answers: ClassVar[str]
+    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "text_column": ("text", "sentence"),
+        "label_column": ("label",),
+    }
     auto_class = "AutoModelForSequenceClassification"
     columns: ClassVar[tuple[str, ...]] = ("text_column", "text_pair_column", "label_column")
     options: ClassVar[tuple[str, ...]] = ("--source-text",)
     exporter = "compressor.export.encoder:EncoderGraphs"
+
+    def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
+        # transformers leaves `id2label` out of config.json where it is the default, two labels.
+        return (width, width), (width, len(config.get("id2label") or (0, 1)))
+
+    def label_cell(self, table: Table, record: Record, column: str) -> str:
+        """The text of a cell of the label column.
+
+        Raises:
+            InputError: it holds something else; with file and line.
+        """
+        return cell_text(table, record, column, integers=True)
 
     @abstractmethod
     def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
@@ -71,11 +90,12 @@ class EncoderTask(Task):
     ) -> RowTexts:
         table = read_table(spec, header)
         read_label = self.label_reader(labels)
-        usual_text = next((name for name in _TEXT_COLUMNS if name in table.columns), None)
-        usual_label = _LABEL_COLUMN if _LABEL_COLUMN in table.columns else None
-        text = columns.get("text_column", usual_text)
-        label = columns.get("label_column", usual_label)
-        pair = columns.get("text_pair_column")
+
+        def named(option: str) -> str | None:
+            usual = usual_column(table, self.usual_columns.get(option, ()))
+            return columns.get(option, usual)
+
+        text, pair, label = map(named, ("text_column", "text_pair_column", "label_column"))
         if text is None or label is None:
             first, second = first_two_columns(table, "--text-column and --label-column")
             text, label = text or first, label or second
@@ -85,7 +105,7 @@ class EncoderTask(Task):
             sources.append(cell_text(table, record, text))
             if pair is not None:
                 pairs.append(cell_text(table, record, pair))
-            value = cell_text(table, record, label, integers=True)
+            value = self.label_cell(table, record, label)
             targets.append(read_label(value, f"{table.path}:{record.line}"))
         return RowTexts([spec], sources, None if pair is None else pairs, targets)
 
@@ -135,7 +155,8 @@ class EncoderTask(Task):
         """Every row, [batch] bool."""
         import torch
 
-        return torch.ones_like(batch["labels"], dtype=torch.bool)
+        labels = batch["labels"]
+        return torch.ones(len(labels), dtype=torch.bool, device=labels.device)
 
     def token_mask(self, batch: Mapping[str, Tensor], kind: Kind) -> Tensor:
         """As in `Task`; there are only an encoder's sublayers."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+
+from compressor.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -18,12 +21,15 @@ class RowTexts:
         sources: sentences to translate, or texts to classify.
         pairs: second texts of a classification task with pairs, else None.
         targets: reference translations, or label names as the checkpoint spells them.
+        ranked: whether the rows are queries (`sources`) with texts (`pairs`) that answers rank, and
+            how relevant these are (`targets`): 0 for not at all.
     """
 
     files: list[str]
     sources: list[str]
     pairs: list[str] | None
     targets: list[str]
+    ranked: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,11 +50,50 @@ class Rows:
     files: list[str]
     sha256: str
     labels: list[str] | None = None
+    ranked: bool = False
 
     @property
     def count(self) -> int:
         """Number of rows."""
         return len(self.sources)
+
+    @property
+    def references(self) -> list[str]:
+        """What metrics compare answers with: the targets; of ranked rows a ranking per query."""
+        return self.judged(self.targets)
+
+    def judged(self, answers: Sequence[str]) -> list[str]:
+        """What metrics judge: the answers to all rows; of ranked rows a ranking for each query.
+
+        A ranking is a JSON list: how relevant the texts of a query are, in the order of the
+        answers, which are numbers, the highest first. Of texts with the same answer the less
+        relevant ones come first, so that a model that tells nothing apart gains nothing. Queries
+        without a relevant text, which no order is right or wrong for, are left out.
+
+        Raises:
+            InputError: an answer to a ranked row is not a number.
+        """
+        if not self.ranked:
+            return list(answers)
+        texts: dict[str, list[tuple[float, int]]] = {}
+        for query, answer, target in zip(self.sources, answers, self.targets, strict=True):
+            score = float(answer)
+            if not math.isfinite(score):
+                raise InputError(
+                    f"the answer {answer} to a row is not a number; measure another model",
+                    id="score-not-number",
+                )
+            texts.setdefault(query, []).append((-score, int(target)))
+        return [
+            json.dumps([relevance for _, relevance in sorted(found)])
+            for found in texts.values()
+            if any(relevance for _, relevance in found)
+        ]
+
+    @property
+    def counted(self) -> tuple[int, str]:
+        """How many answers quality is averaged over, and what they are: `rows` or `queries`."""
+        return (len(self.references), "queries") if self.ranked else (self.count, "rows")
 
 
 def fingerprint(sources: list[str], pairs: list[str] | None, targets: list[str]) -> str:
@@ -65,7 +110,10 @@ def fingerprint(sources: list[str], pairs: list[str] | None, targets: list[str])
 
 
 def count_shared(test: Rows, calibration: Rows) -> int:
-    """Number of test rows whose text (of pairs: both texts) is a calibration row's as well."""
+    """Number of test rows whose text is a calibration row's as well.
+
+    Of pairs these are both texts, and of ranked rows it is the query.
+    """
     calibration_texts = set(_texts(calibration))
     return sum(text in calibration_texts for text in _texts(test))
 
@@ -73,8 +121,8 @@ def count_shared(test: Rows, calibration: Rows) -> int:
 def split_rows(rows: Rows, seed: int) -> tuple[Rows, Rows]:
     """About half of the rows each, drawn by the text; both parts keep the order of the file.
 
-    Rows with the same text (of pairs: both texts) go to the same part, so that neither part knows
-    what the other asks.
+    Rows with the same text (of pairs: both texts; of ranked rows: the query) go to the same part,
+    so that neither part knows what the other asks.
 
     Args:
         seed: of the draw; the same rows and seed give the same parts.
@@ -106,4 +154,5 @@ def _part(rows: Rows, numbers: list[int]) -> Rows:
 
 
 def _texts(rows: Rows) -> list[tuple[str, str]]:
-    return list(zip(rows.sources, rows.pairs or [""] * len(rows.sources), strict=True))
+    seconds = [""] * rows.count if rows.pairs is None or rows.ranked else rows.pairs
+    return list(zip(rows.sources, seconds, strict=True))

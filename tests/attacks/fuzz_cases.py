@@ -304,6 +304,8 @@ def options(draw: Draw, material: Path) -> Case:
         "classify": [made, str(material / "texts.txt")],
         "tag": [made, str(material / "texts.txt")],
         "embed": [made, str(material / "texts.txt"), "-o", f"{out}.npy"],
+        "predict": [made, str(material / "texts.txt")],
+        "rerank": [made, str(material / "texts.txt"), "--query", "w3"],
         "translate": [str(material / "marian-run"), str(material / "texts.txt")],
     }  # fmt: skip
     given = usual[name] + words if chance(draw, 50) else words + usual[name]

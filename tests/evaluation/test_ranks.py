@@ -1,10 +1,10 @@
-"""Spearman's rank correlation and its bootstrap, against SciPy."""
+"""Spearman's and Pearson's correlation and their bootstrap, against SciPy."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import pearsonr, spearmanr
 
 from compressor.errors import InputError
 from compressor.evaluation import compare, score_answers
@@ -22,8 +22,8 @@ def columns(rows: int = 60) -> list[list[str]]:
     ]  # fmt: skip
 
 
-def by_scipy(answers, right) -> float:
-    return 100 * spearmanr(np.array(answers, float), np.array(right, float)).statistic
+def by_scipy(answers, right, correlation=spearmanr) -> float:
+    return 100 * correlation(np.array(answers, float), np.array(right, float)).statistic
 
 
 def test_the_correlation_is_scipys():
@@ -37,19 +37,28 @@ def test_the_correlation_is_scipys():
 
 def test_every_draw_is_scipys():
     dense, pruned, right = columns()
-    (found,) = compare("embedding", dense, pruned, right, resamples=40, seed=3)
+    compared = compare("regression", dense, pruned, right, resamples=40, seed=3)
     drawn = np.random.default_rng(3).integers(60, size=(40, 60))
     a, b, c = (np.array(x, float) for x in (dense, pruned, right))
-    differences = np.array([by_scipy(b[i], c[i]) - by_scipy(a[i], c[i]) for i in drawn])
-    assert found.difference == pytest.approx(by_scipy(b, c) - by_scipy(a, c))
-    assert found.interval == pytest.approx(np.quantile(differences, [0.025, 0.975]))
-    extreme = np.abs(differences - found.difference) >= abs(found.difference)
-    assert found.p_value == pytest.approx((1 + extreme.sum()) / 41)
+    for found, by in zip(compared, (spearmanr, pearsonr), strict=True):
+        change = by_scipy(b, c, by) - by_scipy(a, c, by)
+        differences = np.array([by_scipy(b[i], c[i], by) - by_scipy(a[i], c[i], by) for i in drawn])
+        assert found.difference == pytest.approx(change)
+        assert found.interval == pytest.approx(np.quantile(differences, [0.025, 0.975]))
+        extreme = np.abs(differences - found.difference) >= abs(found.difference)
+        assert found.p_value == pytest.approx((1 + extreme.sum()) / 41)
 
 
 def test_equal_numbers_have_no_correlation():
-    found = score_answers("embedding", ["0.5"] * 4, ["1", "2", "3", "4"], None)
-    assert found.metrics["spearman"] == 0
+    found = score_answers("regression", ["0.1"] * 4, ["1", "2", "3", "4"], None)
+    assert found.metrics == {"spearman": 0, "pearson": 0}
+
+
+def test_numbers_that_are_large_beside_their_spread_keep_their_correlation():
+    answers, _, right = columns()
+    far = [repr(1e7 + float(x)) for x in answers]
+    found = score_answers("regression", far, right, None)
+    assert found.metrics["pearson"] == pytest.approx(by_scipy(answers, right, pearsonr))
 
 
 @pytest.mark.parametrize("column", [0, 1])

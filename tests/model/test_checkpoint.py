@@ -179,7 +179,7 @@ def test_a_model_that_does_not_choose_one_of_several_labels_is_an_error(change, 
         model.classifier = torch.nn.Linear(32, 1)
         model.save_pretrained(tmp_path)
     _configure(tmp_path, **change)
-    checkpoint = open_checkpoint(str(tmp_path))
+    checkpoint = open_checkpoint(str(tmp_path), task="classification")
     with raises(InputError, "classifier-unsupported"):
         require_task(checkpoint)
 

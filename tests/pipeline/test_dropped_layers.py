@@ -60,7 +60,7 @@ def test_scores_without_a_layer_are_those_of_a_model_that_never_had_it(name, cla
         sublayers = [x for x in checkpoint.layers if method.scores_neurons or x.is_attention]
         found = read(rows, checkpoint, task).calibration
         assert found is not None
-        fitted = Fitted(encode(found, checkpoint, task), found.targets)
+        fitted = Fitted(encode(found, checkpoint, task), found)
         scorer = Scorer(method, checkpoint, sublayers, fitted, 0, "cpu", SILENT)
         return dict(scorer.score(mask).values)
 

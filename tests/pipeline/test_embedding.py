@@ -12,6 +12,7 @@ from scipy.stats import spearmanr
 
 import compressor
 from compressor.errors import InputError, UsageError
+from compressor.evaluation import score_rows
 from compressor.model.checkpoint import open_checkpoint
 from compressor.report.schema import load_report
 from compressor.runtime import Embedder
@@ -20,6 +21,7 @@ from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
+from tests.helpers.score_models import write_queries
 from tests.helpers.sentence_encoders import save_encoder, write_pairs, write_texts
 
 TEXTS = [*toy.sentences(20, seed=5), "w3", "w4 w5"]
@@ -98,6 +100,18 @@ def test_the_report_has_the_correlation_of_cosines(made, capsys):
     dense = made / "out" / ".compress" / "dense"
     invoke("evaluate", dense, made / "out", "--test", made / "pairs.tsv", "--json")
     assert "spearman" in capsys.readouterr().out
+    # Queries are ranked by the cosines of their texts.
+    write_queries(made / "queries.tsv", 8)
+    rows = TASKS["embedding"].read_rows(made / "queries.tsv")
+    found = [repr(float(x)) for x in embedder.similarities(rows.sources, rows.pairs)]
+    expected = score_rows(rows, found).metrics["ndcg@10"]
+    given = (made / "out", "--test", made / "queries.tsv", "--precision", "fp32")
+    invoke("evaluate", *given, "--json")
+    (shown,) = json.loads(capsys.readouterr().out)["artifacts"]
+    assert shown["quality"]["metrics"]["ndcg@10"] == pytest.approx(expected, abs=1e-6)
+    assert shown["quality"]["rows"] == 7
+    invoke("evaluate", *given)
+    assert "(7 queries)" in capsys.readouterr().out
     # Texts alone are enough to time on.
     invoke(
         "bench", dense, made / "out", "--test", made / "texts.txt", "-b", "2",
@@ -170,6 +184,9 @@ def test_what_needs_answers_is_refused_before_anything_is_computed(tmp_path):
         invoke(*given, "--calibration", texts, "--test", texts)
     with raises(UsageError, "option-without-use"):
         invoke(*given, *rows, "--num-beams", "2")
+    with raises(UsageError, "metric-of-another-task") as caught:
+        invoke(*given, *rows, "--max-metric-drop", "ndcg@10=1")
+    assert "ndcg@10 is not measured on" in str(caught.value)
     with raises(UsageError, "study-for-other-tasks"):
         invoke("study", "heads", "-m", model, "--test", pairs, "-o", tmp_path / "study")
     with raises(UsageError, "method-for-other-tasks"):

@@ -17,6 +17,7 @@ from compressor.model.sublayers import Mask
 from compressor.tasks import TASKS
 from tests.helpers.errors import raises
 from tests.helpers.rows import write
+from tests.helpers.score_models import write_queries
 from tests.helpers.sentence_encoders import save_encoder, write_pairs, write_texts
 
 task = TASKS["embedding"]
@@ -62,7 +63,24 @@ def test_texts_without_labels(name: str, content: str, tmp_path):
     assert name in str(caught.value)
 
 
+def test_queries_with_texts_to_find(tmp_path):
+    path = write_queries(tmp_path / "a.tsv", 6)
+    rows = task.read_rows(path)
+    assert rows.ranked
+    assert rows.counted == (5, "queries")  # one has no relevant text
+    assert task.metrics_of(rows) == ("ndcg@10", "mrr@10", "map")
+    # The columns of other rows that options name are not those of queries.
+    pairs = task.read_rows(path, text_column="text", text_pair_column="query", label_column="label")
+    assert not pairs.ranked
+    assert task.metrics_of(pairs) == ("spearman",)
+    one = write(tmp_path / "b.tsv", "query\ttext\tlabel\nq\ta\t1\nq\tb\t0\nr\tb\t0\n")
+    with raises(InputError, "too-few-queries"):
+        task.require_answers(task.read_rows(one))
+
+
 BAD = {
+    "no relevance": ("a.tsv", "query\ttext\tlabel\na\tb\tyes\n", "relevance-not-whole",
+                     ":2: the relevance 'yes'"),
     "empty text": ("a.tsv", "sentence1\tsentence2\tscore\na\t \t1\n", "cell-empty", ":2: 'sen"),
     "no number": ("a.tsv", "sentence1\tsentence2\tscore\na\tb\t1\na\tb\tx\n", "score-not-number",
                   ":3: the score 'x'"),

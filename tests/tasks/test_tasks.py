@@ -374,7 +374,7 @@ def test_token_mask_of_a_classifier() -> None:
 def test_a_mistyped_task_is_answered_with_the_known_ones_and_a_suggestion() -> None:
     with raises(UsageError, "task-unknown") as caught:
         TASKS["Translaton"]
-    assert "translation, classification, embedding" in str(caught.value)
+    assert "choose from translation, classification, embedding, " in str(caught.value)
     assert "did you mean 'translation'?" in str(caught.value)
 
 

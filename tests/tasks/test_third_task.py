@@ -20,8 +20,8 @@ from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
 from tests.helpers.tiny import tiny_model, word_tokenizer
-from tests.tasks import regression_task
-from tests.tasks.regression_task.runtime import Regressor
+from tests.tasks import rating_task
+from tests.tasks.rating_task.runtime import Rater
 
 
 @pytest.fixture(autouse=True)
@@ -29,11 +29,11 @@ def registered(monkeypatch):
     """The task is known to the tests of this file alone."""
     for table in (TASKS, METRICS):
         monkeypatch.setattr(table, "_rows", dict(table._rows))
-    monkeypatch.setitem(ARTIFACTS, "regression", ARTIFACTS["regression"])
-    regression_task.register()
+    monkeypatch.setitem(ARTIFACTS, "rating", ARTIFACTS["rating"])
+    rating_task.register()
 
 
-def regressor(directory: Path) -> Path:
+def rater(directory: Path) -> Path:
     model: Any = tiny_model("bert")
     model.config.num_labels, model.config.problem_type = 1, "regression"
     model = type(model)(model.config).eval()
@@ -51,27 +51,27 @@ def rows(path: Path, seed: int) -> Path:
 
 @pytest.mark.slow
 def test_run_gate_verify_bench_and_report(tmp_path, capsys):
-    model, out = regressor(tmp_path / "model"), tmp_path / "out"
+    model, out = rater(tmp_path / "model"), tmp_path / "out"
     calibration, test = rows(tmp_path / "calibration.tsv", 0), rows(tmp_path / "test.tsv", 1)
     invoke(
-        "run", "-m", model, "--task", "regression", "--calibration", calibration, "--test", test,
+        "run", "-m", model, "--task", "rating", "--calibration", calibration, "--test", test,
         "--label-column", "score", "--keep", "0.5", "--precision", "fp32,int8", "-o", out,
         "-b", "2", "--bench-seconds", "0.05", "--resamples", "100", "--device", "cpu",
         "--recover", "reconstruct", "--max-metric-drop", "rank_correlation=2"
     )  # fmt: skip
     report = load_report(out / "report.json")
     variant = next(x for x in report.variants if x.precision == "fp32")
-    assert report.task == "regression"
+    assert report.task == "rating"
     assert {check.name for check in variant.checks} >= {"ONNX equals PyTorch"}
     assert [outcome.met for outcome in report.gate] == [True]
     # What is measured is what the artifact answers, by SciPy.
     table = [line.split("\t") for line in test.read_text(encoding="utf-8").splitlines()[1:]]
     texts, right = [row[0] for row in table], [float(row[1]) for row in table]
-    answers = Regressor(out, precision="fp32").numbers(texts)
+    answers = Rater(out, precision="fp32").numbers(texts)
     expected = spearmanr(answers, right).statistic
     assert variant.quality.metrics["rank_correlation"] == pytest.approx(expected, abs=1e-9)
     card = (out / "README.md").read_text(encoding="utf-8")
-    assert "from tests.tasks.regression_task.runtime import Regressor" in card
+    assert "from tests.tasks.rating_task.runtime import Rater" in card
     assert "tokens are source tokens" in (out / "report.md").read_text(encoding="utf-8")
 
     capsys.readouterr()
@@ -91,18 +91,18 @@ def test_run_gate_verify_bench_and_report(tmp_path, capsys):
 
 
 def test_what_other_tasks_have_is_refused(tmp_path):
-    model, data = regressor(tmp_path / "model"), rows(tmp_path / "rows.tsv", 0)
+    model, data = rater(tmp_path / "model"), rows(tmp_path / "rows.tsv", 0)
     given = ("-m", model, "--test", data, "--keep", "0.5", "-o", tmp_path / "out")
     given += ("--calibration", data, "--device", "cpu")
     for option in (("--num-beams", "2"), ("--source-column", "text"), ("--target-length", "3")):
         with raises(UsageError, "option-without-use"):
-            invoke("run", *given, "--task", "regression", *option)
+            invoke("run", *given, "--task", "rating", *option)
     with raises(InputError, "classifier-unsupported"):
-        invoke("run", *given)
+        invoke("run", *given, "--task", "classification")
     with raises(UsageError, "task-of-another-model"):
         invoke("run", *given, "--task", "translation")
     with raises(UsageError, "task-unknown"):
-        invoke("run", *given, "--task", "regresion")
+        invoke("run", *given, "--task", "ratin")
 
 
 def test_draws_of_its_metric_are_scipys():
@@ -111,9 +111,9 @@ def test_draws_of_its_metric_are_scipys():
     dense, pruned = right + rng.normal(0, 2, 40), right + rng.normal(0, 3, 40)
     texts = [[str(value) for value in column] for column in (dense, pruned, right)]
 
-    quality = score_answers("regression", texts[0], texts[2], None)
+    quality = score_answers("rating", texts[0], texts[2], None)
     assert quality.metrics["rank_correlation"] == pytest.approx(spearmanr(dense, right).statistic)
-    (found,) = compare("regression", *texts, resamples=50, seed=3)
+    (found,) = compare("rating", *texts, resamples=50, seed=3)
 
     drawn = np.random.default_rng(3).integers(40, size=(50, 40))
     differences = [

@@ -15,7 +15,7 @@ class Labels:
     """The checkpoint's label names, in the order of its class ids.
 
     Raises:
-        InputError: fewer than two labels (a regression model), or one name for two classes.
+        InputError: fewer than two labels, or one name for two classes.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -23,7 +23,7 @@ class Labels:
         if len(self.names) < 2:
             raise InputError(
                 f"the checkpoint has {len(self.names)} label; a classifier with two or more is "
-                "needed, regression is not supported",
+                "needed",
                 id="too-few-labels",
             )
         repeated = [name for name in self.names if self.names.count(name) > 1]

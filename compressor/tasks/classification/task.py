@@ -33,22 +33,23 @@ class Classification(EncoderTask):
 
     def require(self, config: Any, where: Path) -> None:
         """Check that the model chooses one of several classes."""
-        multi_label = "multi_label_classification"
-        if config.num_labels < 2 or config.problem_type in (multi_label, "regression"):
-            kind = "several labels" if config.problem_type == multi_label else "a number"
-            raise InputError(
-                f"{where} answers with {kind} per text (problem_type {config.problem_type}, "
-                f"{config.num_labels} labels), and only classifiers with one of several labels are "
-                "supported; give one of those",
-                id="classifier-unsupported",
-            )
+        if config.num_labels < 2:
+            kind, advice = "a number", "use --task regression or --task reranking"
+        elif config.problem_type == "multi_label_classification":
+            kind, advice = "several labels", "use --task multilabel"
+        elif config.problem_type == "regression":
+            kind, advice = "several numbers", "give a model with one"
+        else:
+            return
+        raise InputError(
+            f"{where} answers with {kind} per text (problem_type {config.problem_type}, "
+            f"{config.num_labels} labels), and classification is into one of several labels; "
+            f"{advice}",
+            id="classifier-unsupported",
+        )
 
     def label_names(self, config: Any) -> list[str]:
         return [str(config.id2label[index]) for index in range(config.num_labels)]
-
-    def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
-        # transformers leaves `id2label` out of config.json where it is the default, two labels.
-        return (width, width), (width, len(config.get("id2label") or (0, 1)))
 
     def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
         """Names of classes; cells as they stand where no labels are known."""

@@ -1,15 +1,15 @@
-"""Rows for embeddings: texts to calibrate on, and pairs of texts with a score to measure on."""
+"""Rows for embeddings: texts to calibrate on; pairs with a score, or queries, to measure on."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
 from compressor.errors import InputError
-from compressor.tasks.cells import cell_text, require_columns
+from compressor.tasks import ranked
+from compressor.tasks.cells import cell_text, number_text, require_columns, usual_column
 from compressor.tasks.rows import RowTexts
-from compressor.tasks.tables import Record, Table, read_lines, read_table
+from compressor.tasks.tables import Table, read_lines, read_table
 
 LINES = ".txt"
 # Columns with these names are taken where none are named.
@@ -22,20 +22,23 @@ def read(spec: str, columns: Mapping[str, str], header: bool) -> RowTexts:
     """Pairs with scores of a table that has the columns, else the texts of one column, or lines.
 
     One set of options names the columns of all files, and only test files need pairs: a table
-    without the columns of the second text and of the score holds texts.
+    without the columns of the second text and of the score holds texts. One with the columns query,
+    text and label, none of which an option names, holds queries with texts to find.
 
     Args:
         columns: option -> name of the column, where one was given.
 
     Raises:
-        InputError: a column is missing, a cell is empty, or a score is no number.
+        InputError: a column is missing, a cell is empty, or a score or relevance is no number.
     """
     if Path(spec).suffix.lower() == LINES:
         return _lines(spec)
     table = read_table(spec, header)
-    first = columns.get("text_column") or _usual(table, _TEXT) or table.columns[0]
-    pair = columns.get("text_pair_column") or _usual(table, _PAIR)
-    score = columns.get("label_column") or _usual(table, _SCORE)
+    if {*ranked.COLUMNS.values()} <= {*table.columns} - {*columns.values()}:
+        return _queries(table)
+    first = columns.get("text_column") or usual_column(table, _TEXT) or table.columns[0]
+    pair = columns.get("text_pair_column") or usual_column(table, _PAIR)
+    score = columns.get("label_column") or usual_column(table, _SCORE)
     if pair is None or score is None or not {pair, score} <= {*table.columns}:
         require_columns(table, [first])
         texts = [cell_text(table, record, first) for record in table.records]
@@ -45,12 +48,19 @@ def read(spec: str, columns: Mapping[str, str], header: bool) -> RowTexts:
         [spec],
         [cell_text(table, record, first) for record in table.records],
         [cell_text(table, record, pair) for record in table.records],
-        [_score(table, record, score) for record in table.records],
+        [number_text(table, record, score) for record in table.records],
     )
 
 
-def _usual(table: Table, names: tuple[str, ...]) -> str | None:
-    return next((name for name in names if name in table.columns), None)
+def _queries(table: Table) -> RowTexts:
+    query, text, label = ranked.COLUMNS.values()
+    return RowTexts(
+        [table.path],
+        [cell_text(table, record, query) for record in table.records],
+        [cell_text(table, record, text) for record in table.records],
+        [ranked.relevance_text(table, record, label) for record in table.records],
+        ranked=True,
+    )
 
 
 def _lines(path: str) -> RowTexts:
@@ -59,20 +69,3 @@ def _lines(path: str) -> RowTexts:
         if not line.strip():
             raise InputError(f"{path}:{number}: the line is empty; remove it", id="line-empty")
     return RowTexts([path], lines, None, [""] * len(lines))
-
-
-def _score(table: Table, record: Record, column: str) -> str:
-    value = record.cells.get(column)
-    cell = (
-        repr(value) if isinstance(value, float) else cell_text(table, record, column, integers=True)
-    )
-    try:
-        number = float(cell)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise InputError(
-            f"{table.path}:{record.line}: the score {cell[:40]!r} is not a number",
-            id="score-not-number",
-        )
-    return cell

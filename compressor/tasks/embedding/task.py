@@ -21,6 +21,7 @@ from compressor.errors import InputError, UsageError
 from compressor.tasks.batching import Example
 from compressor.tasks.embedding import rows as embedding_rows
 from compressor.tasks.encoder import EncoderTask
+from compressor.tasks.ranked import METRICS, require_queries
 from compressor.tasks.rows import Rows, RowTexts
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Embedding(EncoderTask):
     name = "embedding"
     auto_class = "AutoModel"
     metrics = ("spearman",)
+    ranked_metrics = METRICS
     exporter = "compressor.export.embedding:EmbeddingGraphs"
     runtime = "compressor.runtime:Embedder"
     pipeline_tag = "sentence-similarity"
@@ -61,17 +63,19 @@ class Embedding(EncoderTask):
         labels: Sequence[str] | None = None,
         header: bool = True,
     ) -> RowTexts:
-        """Texts, or pairs of texts with a score, see `compressor.tasks.embedding.rows`."""
+        """Texts, pairs with a score or queries, see `compressor.tasks.embedding.rows`."""
         return embedding_rows.read(spec, columns, header)
 
     def require_answers(self, rows: Rows) -> None:
         if rows.pairs is None:
             raise InputError(
-                f"{', '.join(rows.files)}: quality is measured on pairs of texts with a score; "
-                "give a table with the columns sentence1, sentence2 and score, or name them with "
-                f"{self.column_options}",
+                f"{', '.join(rows.files)}: quality is measured on pairs of texts with a score, or "
+                "on queries; give a table with the columns sentence1, sentence2 and score, or name "
+                f"them with {self.column_options}, or one with the columns query, text and label",
                 id="pairs-missing",
             )
+        if rows.ranked:
+            require_queries(rows)
 
     def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
         raise AssertionError("`read_texts` reads scores")
@@ -128,9 +132,14 @@ class Embedding(EncoderTask):
         pairs: Sequence[str] | None = None,
         num_beams: int | None = None,
     ) -> list[str]:
-        """The cosine of the embeddings of each pair."""
+        """The cosine of the embeddings of each pair; a text that occurs again is read once."""
+        from compressor.runtime.embedder import cosines
+
         assert pairs is not None  # see `require_answers`
-        return [repr(float(value)) for value in runtime.similarities(sources, pairs)]
+        numbers = {text: i for i, text in enumerate(dict.fromkeys([*sources, *pairs]))}
+        vectors = runtime.embed(list(numbers))
+        first, second = (vectors[[numbers[text] for text in texts]] for texts in (sources, pairs))
+        return [repr(float(value)) for value in cosines(first, second)]
 
 
 TASK = Embedding()

@@ -1,4 +1,4 @@
-"""Runs an exported regressor with numpy, onnxruntime and tokenizers."""
+"""Runs an exported rater with numpy, onnxruntime and tokenizers."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from compressor.runtime.encoder import EncoderRuntime
 
 
 @dataclass(frozen=True, kw_only=True)
-class RegressionArtifact(EncoderArtifact):
-    opened_with = "Regressor"
+class RatingArtifact(EncoderArtifact):
+    opened_with = "Rater"
 
 
-class Regressor(EncoderRuntime[RegressionArtifact]):
-    task = "regression"
+class Rater(EncoderRuntime[RatingArtifact]):
+    task = "rating"
 
     @classmethod
     def register(cls) -> None:
-        ARTIFACTS[cls.task] = RegressionArtifact
+        ARTIFACTS[cls.task] = RatingArtifact
 
     def numbers(self, texts: Sequence[str]) -> list[float]:
         return [float(value) for value in self.logits(texts)[:, 0]]
 
 
-Regressor.register()  # the process whose memory is measured imports nothing but this
+Rater.register()  # the process whose memory is measured imports nothing but this

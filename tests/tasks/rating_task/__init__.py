@@ -2,11 +2,11 @@
 
 from compressor.evaluation import METRICS
 from compressor.tasks import TASKS
-from tests.tasks.regression_task.runtime import Regressor
+from tests.tasks.rating_task.runtime import Rater
 
 
 def register() -> None:
     """Make the task known; what it consists of is imported when it is used."""
-    TASKS.register("regression", f"{__name__}.task:TASK")
+    TASKS.register("rating", f"{__name__}.task:TASK")
     METRICS.register("rank_correlation", f"{__name__}.metric:Spearman")
-    Regressor.register()
+    Rater.register()

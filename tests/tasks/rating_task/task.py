@@ -1,4 +1,4 @@
-"""What the program asks of a task, for regression on one text column."""
+"""What the program asks of a task, for ratings of one text column."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from compressor.tasks.encoder import EncoderTask
 from compressor.tasks.rows import Rows
 
 
-class Regression(EncoderTask):
+class Rating(EncoderTask):
     """A number for each text; the loss is half the squared error."""
 
-    name = "regression"
+    name = "rating"
     metrics = ("rank_correlation",)
     columns = ("text_column", "label_column")
-    runtime = "tests.tasks.regression_task.runtime:Regressor"
+    runtime = "tests.tasks.rating_task.runtime:Rater"
     pipeline_tag = "text-classification"  # the hub has no tag of its own
     usage = 'print(model.numbers(["First text.", "Second one."]))'
     answers = "numbers"
@@ -65,4 +65,4 @@ class Regression(EncoderTask):
         return [str(number) for number in runtime.numbers(sources)]
 
 
-TASK = Regression()
+TASK = Rating()

@@ -1,0 +1,55 @@
+"""Numbers for texts, or pairs of texts, by an exported model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compressor.runtime.artifact import RegressionArtifact
+from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits
+from compressor.runtime.encoder import EncoderRuntime
+
+
+class Regressor(EncoderRuntime[RegressionArtifact]):
+    """An exported model with one output; arguments and errors are those of `Runtime`."""
+
+    task = "regression"
+
+    def predict(
+        self,
+        texts: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> NDArray[np.float32]:
+        """The number of each text or pair, [rows]; arguments and errors of `logits`."""
+        return self.logits(texts, pairs, batch_size, batch_tokens)[:, 0]
+
+    def predict_stream(
+        self,
+        rows: Iterable[str] | Iterable[tuple[str, str]],
+        *,
+        chunk_rows: int = CHUNK_ROWS,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> Iterator[float | None]:
+        """The number of each row of a stream of any length, in their order.
+
+        A row of white space alone gives None. One warning at the end counts the rows that were cut.
+
+        Args:
+            rows: texts, or (text, pair) tuples; read a chunk at a time.
+            chunk_rows: rows that are read ahead and sorted by length; all that is held at a time.
+            batch_size, batch_tokens: as in `logits`.
+
+        Raises:
+            UsageError: a number below 1.
+        """
+        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
+        return self._stream(rows, self._numbers, None, chunk_rows, batch_size, batch_tokens)
+
+    def _numbers(self, batch: Batch) -> Iterable[float | None]:
+        numbers: list[float] = self.run(batch)[:, 0].tolist()
+        return numbers

@@ -1,0 +1,81 @@
+"""Ranking texts by how relevant they are to a query, with an exported model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compressor.runtime.artifact import RerankingArtifact
+from compressor.runtime.batching import check_limits
+from compressor.runtime.encoder import EncoderRuntime
+
+
+class Ranked(NamedTuple):
+    """A text in a ranking: its number in the list, from 0, and its score."""
+
+    number: int
+    score: float
+
+
+class Reranker(EncoderRuntime[RerankingArtifact]):
+    """An exported model that reads query and text as a pair; arguments are those of `Runtime`."""
+
+    task = "reranking"
+
+    def scores(
+        self,
+        queries: Sequence[str],
+        texts: Sequence[str],
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> NDArray[np.float32]:
+        """How relevant each text is to the query beside it, [rows]: the logit of "relevant".
+
+        Args:
+            queries: one for each text; rows of similar length share a batch.
+            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
+
+        Raises:
+            UsageError: a number below 1, or not as many queries as texts.
+        """
+        return relevance(self.logits(queries, texts, batch_size, batch_tokens))
+
+    def rank(
+        self,
+        query: str,
+        texts: Sequence[str],
+        top_k: int | None = None,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> list[Ranked]:
+        """The texts, the most relevant one first; of equal ones the first comes first.
+
+        Args:
+            top_k: only so many.
+            batch_size, batch_tokens: as in `scores`.
+
+        Raises:
+            UsageError: a number below 1.
+        """
+        check_limits(top_k=top_k)
+        found = self.scores([query] * len(texts), texts, batch_size, batch_tokens)
+        order = np.argsort(-found, kind="stable")[:top_k]
+        return [Ranked(int(number), float(found[number])) for number in order]
+
+
+def relevance(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Of [rows, 1 or 2] logits the one of "relevant", [rows]; of two classes that is the second."""
+    if logits.shape[1] == 1:
+        return logits[:, 0]
+    difference: NDArray[np.float32] = logits[:, 1] - logits[:, 0]
+    return difference
+
+
+def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The probability of "relevant" in each row of logits, [rows]."""
+    half = np.float32(0.5)
+    found: NDArray[np.float32] = half + half * np.tanh(half * relevance(logits))
+    return found

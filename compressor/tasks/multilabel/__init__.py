@@ -1,0 +1,1 @@
+"""Classification of texts, or pairs of texts, with any number of labels."""

@@ -1,0 +1,144 @@
+"""Classification of texts, or pairs of texts, with any number of labels, each by itself.
+
+A label is given where its probability, the sigmoid of its logit, is over 0.5. Targets and answers
+are labels in the model's order with tabs between them; in a cell of a table they stand with `|`
+between them, and in JSON they are a list. No label at all is an answer, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compressor.errors import InputError
+from compressor.tasks.cells import cell_text
+from compressor.tasks.classification.labels import Labels
+from compressor.tasks.encoder import EncoderTask
+from compressor.tasks.rows import Rows
+from compressor.tasks.tables import Record, Table
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+
+    from compressor.runtime import MultiLabelClassifier
+
+IN_CELLS, BETWEEN = "|", "\t"
+
+
+class MultiLabel(EncoderTask):
+    """Classification of texts, or pairs of texts, with any number of labels."""
+
+    name = "multilabel"
+    metrics = ("micro_f1", "macro_f1")
+    runtime = "compressor.runtime:MultiLabelClassifier"
+    pipeline_tag = "text-classification"
+    usage = 'print(model.classify(["First text.", "Second one."]))'
+    answers = "sets of labels"
+    learning_rate = 5e-5
+    hidden_weight = 1.0
+
+    def require(self, config: Any, where: Path) -> None:
+        """Check that the model has several labels, whose names cells can hold."""
+        if config.num_labels < 2 or config.problem_type in (
+            "regression",
+            "single_label_classification",
+        ):
+            raise InputError(
+                f"{where} has {config.num_labels} labels (problem_type {config.problem_type}), and "
+                "is no classifier with several labels per text; leave --task out",
+                id="not-multilabel",
+            )
+        for name in self.label_names(config):
+            if IN_CELLS in name or BETWEEN in name:
+                raise InputError(
+                    f"the label {name!r} in id2label of {where} has the sign that stands between "
+                    "labels; rename it",
+                    id="label-name-unusable",
+                )
+
+    def label_names(self, config: Any) -> list[str]:
+        return [str(config.id2label[index]) for index in range(config.num_labels)]
+
+    def label_cell(self, table: Table, record: Record, column: str) -> str:
+        """The labels of a cell, with `|` between them; it may be empty."""
+        value = record.cells.get(column)
+        if value == "":
+            return ""
+        if not isinstance(value, list):
+            return cell_text(table, record, column, integers=True)
+        parts = [Record(record.line, {column: part}) for part in value]
+        return IN_CELLS.join(cell_text(table, part, column, integers=True) for part in parts)
+
+    def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
+        """Names of classes in the model's order; as they stand where no labels are known."""
+        if labels is None:
+            return lambda cell, _: cell.replace(IN_CELLS, BETWEEN)
+        known = Labels(labels)
+
+        def read(cell: str, where: str) -> str:
+            parts = [part.strip() for part in cell.split(IN_CELLS)] if cell else []
+            named = {known.name_of(part, where) for part in parts}
+            return BETWEEN.join(name for name in known.names if name in named)
+
+        return read
+
+    def label_values(self, rows: Rows) -> Any:
+        """For each row, 1 or 0 for each label, in the order that the rows were read with."""
+        if rows.labels is None:
+            raise InputError(
+                f"the labels of {', '.join(rows.files)} were read without the checkpoint's label "
+                "names",
+                id="label-names-missing",
+            )
+        given = [set(target.split(BETWEEN)) for target in rows.targets]
+        return [tuple(float(name in names) for name in rows.labels) for names in given]
+
+    def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Binary cross-entropy in nats, summed over the labels and the rows of the batch."""
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
+        logits = self.logits(model, batch).float()
+        return binary_cross_entropy_with_logits(logits, batch["labels"], reduction="sum")
+
+    def predictions(self, logits: Tensor) -> Tensor:
+        """The logits, float32."""
+        return logits.float()
+
+    def divergence(self, found: Tensor, wanted: Tensor) -> Tensor:
+        """KL(dense || model) of each label's probability in nats, summed over labels and rows."""
+        from torch.nn.functional import logsigmoid
+
+        given = wanted.sigmoid() * (logsigmoid(wanted) - logsigmoid(found))
+        left_out = (-wanted).sigmoid() * (logsigmoid(-wanted) - logsigmoid(-found))
+        return (given + left_out).sum()
+
+    def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
+        """Names of the labels with a probability over 0.5."""
+        names = self.label_names(model.config)
+        rows = (logits > 0).tolist()
+        return [
+            BETWEEN.join(name for name, given in zip(names, row, strict=True) if given)
+            for row in rows
+        ]
+
+    def same_answers(
+        self, actual: NDArray[np.float32], expected: NDArray[np.float32]
+    ) -> list[bool]:
+        same: list[bool] = ((actual > 0) == (expected > 0)).all(axis=1).tolist()
+        return same
+
+    def answer(
+        self,
+        runtime: MultiLabelClassifier,
+        sources: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        num_beams: int | None = None,
+    ) -> list[str]:
+        """Names of the labels with a probability over 0.5; there is nothing to search."""
+        return [BETWEEN.join(labels) for labels in runtime.classify(sources, pairs)]
+
+
+TASK = MultiLabel()

@@ -1,0 +1,93 @@
+"""Reranking: a model reads a query and a text as one pair, and says how relevant the text is.
+
+It has one output, the logit of "relevant", or two classes of which the second is "relevant"; the
+score is then the difference of their logits, which is the logit of the second's probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compressor.errors import InputError
+from compressor.tasks.ranked import COLUMNS, METRICS, relevance_text, require_queries
+from compressor.tasks.rows import Rows, RowTexts
+from compressor.tasks.scores import ScoreTask
+from compressor.tasks.tables import Record, Table
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+
+_SAME = 0.05  # of a probability: texts whose relevance differs by less count as the same
+
+
+class Reranking(ScoreTask):
+    """How relevant a text is to the query that it is read with."""
+
+    name = "reranking"
+    exporter = "compressor.export.reranking:RerankingGraphs"
+    metrics = METRICS
+    runtime = "compressor.runtime:Reranker"
+    pipeline_tag = "text-ranking"
+    usage = 'print(model.rank("Which one?", ["First text.", "Second one."]))'
+    answers = f"probabilities (within {_SAME})"
+
+    def require(self, config: Any, where: Path) -> None:
+        """Check that the model has one output, or two classes."""
+        several = config.problem_type == "multi_label_classification"
+        if config.num_labels not in (1, 2) or several:
+            raise InputError(
+                f"{where} has {config.num_labels} outputs (problem_type {config.problem_type}), "
+                "and reranking needs one, or two classes of which the second is relevant; leave "
+                "--task out, or give another model",
+                id="not-a-reranker",
+            )
+
+    def scores(self, logits: Any) -> Any:
+        from compressor.runtime.reranker import relevance
+
+        return relevance(logits)
+
+    def read_texts(
+        self,
+        spec: str,
+        columns: Mapping[str, str],
+        labels: Sequence[str] | None = None,
+        header: bool = True,
+    ) -> RowTexts:
+        texts = super().read_texts(spec, COLUMNS | dict(columns), labels, header)
+        return replace(texts, ranked=True)
+
+    def label_cell(self, table: Table, record: Record, column: str) -> str:
+        return relevance_text(table, record, column)
+
+    def label_values(self, rows: Rows) -> list[float]:
+        """1 of relevant texts, whatever their grade, and 0 of others."""
+        return [float(target != "0") for target in rows.targets]
+
+    def require_answers(self, rows: Rows) -> None:
+        require_queries(rows)
+
+    def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Binary cross-entropy of the score in nats, summed over the rows of the batch."""
+        from torch.nn.functional import binary_cross_entropy_with_logits
+
+        scores = self.scores(self.logits(model, batch)).float()
+        labels = batch["labels"].to(scores)
+        return binary_cross_entropy_with_logits(scores, labels, reduction="sum")
+
+    def same_answers(
+        self, actual: NDArray[np.float32], expected: NDArray[np.float32]
+    ) -> list[bool]:
+        from compressor.runtime.reranker import probabilities
+
+        far = abs(probabilities(actual) - probabilities(expected))
+        same: list[bool] = (far <= _SAME).tolist()
+        return same
+
+
+TASK = Reranking()

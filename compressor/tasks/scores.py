@@ -1,0 +1,54 @@
+"""What tasks share whose models give each row one number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from compressor.tasks.encoder import EncoderTask
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from compressor.runtime.encoder import EncoderRuntime
+
+
+class ScoreTask(EncoderTask):
+    """One number for each text or pair; distillation matches the dense model's numbers."""
+
+    pipeline_tag = "text-classification"  # as hubs call models with one output
+    learning_rate = 5e-5
+    hidden_weight = 1.0
+
+    def scores(self, logits: Any) -> Any:
+        """The number of each row, [rows, outputs] -> [rows]; of a tensor or of an array."""
+        return logits[:, 0]
+
+    def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
+        """Cells as they stand; `label_cell` checks them."""
+        return lambda cell, _: cell
+
+    def blank_answer(self, labels: Sequence[str] | None) -> str:
+        return "0"
+
+    def predictions(self, logits: Tensor) -> Tensor:
+        """The numbers, [rows, 1] float32."""
+        numbers: Tensor = self.scores(logits).float()
+        return numbers[:, None]
+
+    def divergence(self, found: Tensor, wanted: Tensor) -> Tensor:
+        """Half the squared difference, summed over rows."""
+        return (found - wanted).square().sum() / 2
+
+    def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
+        return [repr(x) for x in self.scores(logits).tolist()]
+
+    def answer(
+        self,
+        runtime: EncoderRuntime[Any],
+        sources: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        num_beams: int | None = None,
+    ) -> list[str]:
+        """The numbers; there is nothing to search."""
+        return [repr(x) for x in self.scores(runtime.logits(sources, pairs)).tolist()]

@@ -1,0 +1,172 @@
+"""Regression and reranking: their rows, their losses, what distillation matches, which is which."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from compressor.errors import CompressWarning, InputError, UsageError
+from compressor.importance import METHODS, ScoringJob, score_units
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.sublayers import Mask
+from compressor.tasks import TASKS, count_shared, require_task, split_rows
+from tests.helpers.errors import raises
+from tests.helpers.rows import write
+from tests.helpers.score_models import save_scorer, write_queries, write_scores
+
+regression, reranking = TASKS["regression"], TASKS["reranking"]
+
+
+@pytest.fixture(scope="module")
+def scorers(tmp_path_factory):
+    """Outputs -> a checkpoint with so many."""
+    root = tmp_path_factory.mktemp("scorers")
+    return {n: open_checkpoint(str(save_scorer(root / str(n), n))) for n in (1, 2)}
+
+
+def batch_of(task, checkpoint, path: Path):
+    rows = task.read_rows(path)
+    examples = task.encode(rows, checkpoint.tokenizer, checkpoint.max_source_tokens)
+    (batch,) = task.batches(examples, checkpoint.model, batch_tokens=None)
+    return rows, batch
+
+
+def test_numbers_of_texts_and_of_pairs(tmp_path):
+    table = "id\tsentence1\tsentence2\tscore\n1\ta b\tc\t3.5\n2\td\te f\t-1e-3\n"
+    rows = regression.read_rows(write(tmp_path / "a.tsv", table))
+    assert (rows.sources, rows.pairs, rows.targets) == (
+        ["a b", "d"],
+        ["c", "e f"],
+        ["3.5", "-1e-3"],
+    )
+    lines = [{"text": "a b", "label": 3.5}, {"text": "d", "label": 2}]
+    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, lines)))
+    rows = regression.read_rows(path)
+    assert (rows.sources, rows.pairs, rows.targets) == (["a b", "d"], None, ["3.5", "2"])
+    assert not rows.ranked
+
+
+def test_queries_with_texts(tmp_path):
+    table = "label\tquestion\ttext\n0\tq\ta\n2\tq\tb\n0\tr\tc\n1\ts\td\n"
+    path = write(tmp_path / "a.tsv", table)
+    rows = reranking.read_rows(path, text_column="question")
+    assert (rows.sources, rows.pairs) == (["q", "q", "r", "s"], ["a", "b", "c", "d"])
+    assert rows.targets == ["0", "2", "0", "1"]
+    assert rows.ranked
+    assert rows.counted == (2, "queries")
+    with pytest.warns(CompressWarning, match="1 of 3 queries have no relevant text"):
+        reranking.require_answers(rows)
+    with raises(InputError, "column-missing"):
+        reranking.read_rows(path)
+    one = reranking.read_rows(path, text_column="question", limit=3)
+    with raises(InputError, "too-few-queries"):
+        reranking.require_answers(one)
+
+
+def test_a_query_is_on_one_side_of_a_split(tmp_path):
+    rows = reranking.read_rows(write_queries(tmp_path / "a.tsv", 12))
+    for seed in range(3):
+        first, second = split_rows(rows, seed)
+        assert set(first.sources) & set(second.sources) == set()
+        assert sorted(first.targets + second.targets) == sorted(rows.targets)
+        assert {first.ranked, second.ranked} == {True}
+    # Another text of a known query is not new to the model.
+    lines = (tmp_path / "a.tsv").read_text(encoding="utf-8").splitlines()
+    query = lines[1].split("\t")[0]
+    other = reranking.read_rows(
+        write(tmp_path / "b.tsv", f"{lines[0]}\n{query}\tw3 w4 w5 w6\t1\nw9\tw3\t0\n")
+    )
+    assert count_shared(other, rows) == 1
+
+
+BAD = {
+    "no number": ("regression", "text\tscore\na\t1\nb\tx\n", "score-not-number", ":3:"),
+    "infinite": ("regression", "text\tscore\na\t1e999\n", "score-not-number", ":2:"),
+    "no score": ("regression", "text\tscore\na\t\n", "cell-empty", ":2:"),
+    "empty pair": ("regression", "sentence1\tsentence2\tscore\na\t \t1\n", "cell-empty", ":2:"),
+    "half relevant": ("reranking", "query\ttext\tlabel\na\tb\t1\na\tb\t0.5\n",
+                      "relevance-not-whole", ":3:"),
+    "negative": ("reranking", "query\ttext\tlabel\na\tb\t-1\n", "relevance-not-whole", ":2:"),
+    "empty query": ("reranking", "query\ttext\tlabel\n\tb\t1\n", "cell-empty", ":2:"),
+    "no text": ("reranking", "query\tlabel\na\t1\n", "column-missing", " has no column 'text'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_rows_name_file_and_line(case: str, tmp_path):
+    task, content, error, place = BAD[case]
+    path = write(tmp_path / "a.tsv", content)
+    with raises(InputError, error) as caught:
+        TASKS[task].read_rows(path)
+    assert f"{path}{place}" in str(caught.value)
+
+
+@torch.no_grad()
+def test_the_loss_of_regression_is_half_the_squared_error(scorers, tmp_path):
+    rows, batch = batch_of(regression, scorers[1], write_scores(tmp_path / "a.tsv"))
+    found = scorers[1].model(**batch.inputs()).logits[:, 0].numpy()
+    right = np.array([float(rows.targets[row]) for row in batch.rows])
+    loss = float(regression.loss(scorers[1].model, batch))
+    assert loss == pytest.approx(((found - right) ** 2).sum() / 2, rel=1e-5)
+    answers = regression.predict(scorers[1].model, batch, scorers[1].tokenizer)
+    np.testing.assert_allclose([float(x) for x in answers], found, rtol=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_the_loss_of_reranking_is_binary_cross_entropy(outputs: int, scorers, tmp_path):
+    """By NumPy; with two classes the softmax's second is the probability."""
+    rows, batch = batch_of(reranking, scorers[outputs], write_queries(tmp_path / "a.tsv"))
+    logits = scorers[outputs].model(**batch.inputs()).logits.double().numpy()
+    if outputs == 1:
+        relevant = 1 / (1 + np.exp(-logits[:, 0]))
+    else:
+        relevant = (np.exp(logits) / np.exp(logits).sum(1, keepdims=True))[:, 1]
+    labels = np.array([rows.targets[row] != "0" for row in batch.rows])
+    wanted = -np.log(np.where(labels, relevant, 1 - relevant)).sum()
+    assert float(reranking.loss(scorers[outputs].model, batch)) == pytest.approx(wanted, rel=1e-5)
+    answers = reranking.predict(scorers[outputs].model, batch, scorers[outputs].tokenizer)
+    scores = np.log(relevant / (1 - relevant))
+    np.testing.assert_allclose([float(x) for x in answers], scores, rtol=1e-4, atol=1e-5)
+
+
+def test_distillation_matches_the_numbers():
+    first, second = torch.tensor([[1.0, 3.0], [0.5, 0.0]]), torch.tensor([[0.0, 1.0], [2.0, 4.0]])
+    ranked = [reranking.predictions(x) for x in (first, second)]  # 2 and -0.5; 1 and 2
+    assert float(reranking.divergence(*ranked)) == pytest.approx((1 + 2.5**2) / 2)
+    numbers = [regression.predictions(x[:, :1]) for x in (first, second)]
+    assert float(regression.divergence(*numbers)) == pytest.approx((1 + 1.5**2) / 2)
+
+
+@pytest.mark.parametrize("name", ["second-order", "taylor", "ablation", "relevance"])
+def test_methods_score_the_units_of_a_reranker(name: str, scorers, tmp_path):
+    checkpoint = scorers[1]
+    _, batch = batch_of(reranking, checkpoint, write_queries(tmp_path / "a.tsv", 4))
+    job = ScoringJob(
+        checkpoint.model, checkpoint.attention, Mask.full(checkpoint.attention), [batch],
+        reranking, checkpoint.tokenizer,
+    )  # fmt: skip
+    scores = score_units(METHODS[name](), job)
+    assert {n: len(v) for n, v in scores.values.items()} == {x.name: 4 for x in job.layers}
+    assert any(value != 0 for values in scores.values.values() for value in values)
+
+
+def test_which_task_a_checkpoint_is_for(scorers):
+    def opened(outputs: int, task: str | None):
+        return open_checkpoint(str(scorers[outputs].directory), task=task)
+
+    assert scorers[1].task == "regression"
+    assert scorers[2].task == "classification"
+    for outputs, task in ((1, "reranking"), (2, "reranking"), (2, "classification")):
+        assert require_task(opened(outputs, task)).name == task
+    with raises(InputError, "classifier-unsupported") as caught:
+        require_task(opened(1, "classification"))
+    assert "--task regression or --task reranking" in str(caught.value)
+    with raises(InputError, "not-a-regressor"):
+        require_task(opened(2, "regression"))
+    with raises(UsageError, "task-of-another-model"):
+        require_task(opened(1, "translation"))
