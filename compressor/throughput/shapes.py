@@ -18,6 +18,8 @@ class ModelShape:
 
     Heads and feed-forward widths are given for each layer, in layer order. `head` lists the
     (inputs, outputs) of the linear layers that turn the first token's hidden state into logits.
+    `parts` counts the projections up of an encoder's feed-forward part: 2 with a gate.
+    `position_products` counts the products with positions that attention scores have.
     """
 
     width: int
@@ -30,6 +32,8 @@ class ModelShape:
     decoder_ffn: tuple[int, ...] = ()
     vocabulary: int = 0
     head: tuple[tuple[int, int], ...] = ()
+    parts: int = 1
+    position_products: int = 0
 
     @property
     def decodes(self) -> bool:
@@ -71,6 +75,8 @@ def shape_of(
             encoder_heads=encoder_heads,
             encoder_ffn=encoder_ffn,
             head=task.head(config, width),
+            parts=next((x.parts for x in entry.sublayers if x.kind == "encoder_ffn"), 1),
+            position_products=entry.position_products(config),
         )
     decoder_heads, neurons = _heads(counts, "decoder_self"), _size(config, decoder.neurons)
     return ModelShape(

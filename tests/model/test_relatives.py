@@ -48,17 +48,25 @@ TEXTS = ["w5 w7 w9", "w40", "  w8   w8 w31 w4 w4 w4 w17 w20 ", "w99 w3"]
 def opened(name: str, directory: Path, encoder: bool = False) -> Checkpoint:
     """A tiny classifier of the architecture, or its encoder alone."""
     model = tiny_model(name)
+    if encoder and name == "deberta-v2":  # the other kind: projections of positions of its own
+        model.config.share_att_key, model.config.conv_kernel_size = False, 0
+        model = transformers.DebertaV2Model(model.config)
+        for weight in model.parameters():
+            weight.data.normal_(0, 0.3)
     (model.base_model if encoder else model).save_pretrained(directory)
     piece_tokenizer().save_pretrained(directory)
     return open_checkpoint(str(directory), task="embedding" if encoder else None)
 
 
-def exported(checkpoint: Checkpoint, model: torch.nn.Module, mask: Mask, out: Path) -> None:
-    """Write graphs in float32 and int8, which are checked on ragged batches of random tokens."""
+def exported(
+    checkpoint: Checkpoint, model: torch.nn.Module, mask: Mask, out: Path, int8: bool = False
+) -> None:
+    """Write graphs, which are checked on ragged batches of random tokens."""
     batches = synthetic_probe(checkpoint, TASKS[checkpoint.task]).batches
     export_model(Network(checkpoint, model, mask), batches, TEXTS, out)
-    inputs = [batch.inputs() for batch in batches]
-    require_within(add_precision(model, inputs, out, "int8"), "int8")
+    if int8:
+        inputs = [batch.inputs() for batch in batches]
+        require_within(add_precision(model, inputs, out, "int8"), "int8")
 
 
 def answers(model: torch.nn.Module) -> np.ndarray:
@@ -85,7 +93,7 @@ def test_a_classifier_is_cut_saved_and_exported(name: str, tmp_path):
     remote = transformers.AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "pruned", trust_remote_code=True
     )
-    exported(again, again.model, again.mask, tmp_path / "out")
+    exported(again, again.model, again.mask, tmp_path / "out", int8=True)
     with torch.no_grad():
         before = dense.model(**batch).logits
         for layer in dense.layers:
@@ -155,7 +163,9 @@ def test_repairs_come_closer_to_the_dense_model(name: str):
 def test_layers_are_dropped(name: str, tmp_path):
     dense, task = opened(name, tmp_path / "dense"), TASKS["classification"]
     batch = labelled_batch(dense.model)
-    found = layers_to_drop(dense.model, dense.layers, [batch], task, {"encoder": 1})
+    found = layers_to_drop(dense.model, dense.layers, [batch], task, {"encoder": 2})
+    # Others cannot do without the first one.
+    assert name == "mpnet" or "encoder.0" not in found
     mask = uneven_mask(dense.layers).without_layers(found)
     with skipped(dense.model, dense.layers, mask):
         assert torch.isfinite(task.logits(dense.model, batch)).all()
@@ -167,4 +177,4 @@ def test_layers_are_dropped(name: str, tmp_path):
     again = open_checkpoint(str(tmp_path / "out"))
     inputs = ragged_batch(dense.model)
     assert torch.equal(again.model(**inputs).logits, made.model(**inputs).logits)
-    assert len(again.layers) == 4
+    assert len(again.layers) == 2
