@@ -229,7 +229,8 @@ class DebertaAttention(EncoderSelfAttention):
         return nn.Parameter(heads.contiguous(), requires_grad=False)
 
     def scale(self, model: nn.Module) -> float:
-        kinds = model.config.pos_att_type or ()  # type: ignore[union-attr,operator]
+        config: Any = model.config
+        kinds = config.pos_att_type or ()
         terms = 1 + sum(kind in kinds for kind in ("c2p", "p2c"))
         return float((self.head_dim * terms) ** -0.5)
 
