@@ -414,6 +414,12 @@ ARCHITECTURES: dict[str, Architecture] = {
     "deberta-v2": DEBERTA,
 }
 
+# Why not, where it is more than that nobody has added it.
+_REASONS = {
+    "albert": ", since all of its layers share one set of weights, so that a unit cannot leave one "
+    "layer alone",
+}
+
 
 def architecture(model_type: str, where: str = "the checkpoint") -> Architecture:
     """The entry for `config.model_type`.
@@ -423,8 +429,10 @@ def architecture(model_type: str, where: str = "the checkpoint") -> Architecture
     """
     if model_type not in ARCHITECTURES:
         supported = ", ".join(sorted(ARCHITECTURES))
+        reason = _REASONS.get(model_type, "")
         raise InputError(
-            f"architecture {model_type!r} of {where} is not supported; supported are {supported}",
+            f"architecture {model_type!r} of {where} is not supported{reason}; supported are "
+            f"{supported}",
             id="architecture-unsupported",
         )
     return ARCHITECTURES[model_type]

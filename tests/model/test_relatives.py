@@ -10,6 +10,7 @@ import torch
 import transformers
 
 import compressor
+from compressor.errors import InputError
 from compressor.export import export_model
 from compressor.export.precisions import add_precision, require_within
 from compressor.export.task_graphs import Network
@@ -18,6 +19,7 @@ from compressor.importance.attention import visit_attention
 from compressor.importance.depth import layers_to_drop
 from compressor.model.architectures import ARCHITECTURES
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.configuration import read_configuration
 from compressor.model.depth import skipped, without_skipped
 from compressor.model.restore_shape import restore_shape
 from compressor.model.saving import save_checkpoint
@@ -25,8 +27,11 @@ from compressor.model.sublayers import Mask
 from compressor.model.surgery import gated, mask_gates, prune, relative_difference, verify_surgery
 from compressor.pipeline.inputs import synthetic_probe
 from compressor.runtime import Classifier, Embedder
+from compressor.storage.files import write_json
+from compressor.storage.input_files import read_json
 from compressor.tasks import TASKS
 from tests.helpers.batches import labelled_batch
+from tests.helpers.errors import raises
 from tests.helpers.learning import MAKERS, learned_by, learning
 from tests.helpers.reconstruction import difference
 from tests.helpers.stages import job, repair, score, scoring
@@ -178,3 +183,24 @@ def test_layers_are_dropped(name: str, tmp_path):
     inputs = ragged_batch(dense.model)
     assert torch.equal(again.model(**inputs).logits, made.model(**inputs).logits)
     assert len(again.layers) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("mpnet", {"pad_token_id": 0}, "counts positions from token 1"),
+        ("deberta-v2", {"type_vocab_size": 2}, "without token types"),
+        (
+            "modernbert",
+            {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0}}},
+            "are scaled",
+        ),
+    ],
+)
+def test_variants_that_would_be_wrong_are_refused(name: str, changes, reason: str, tmp_path):
+    tiny_model(name).config.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    write_json(path, read_json(path) | changes)
+    with raises(InputError, "architecture-variant-unsupported") as caught:
+        read_configuration(tmp_path, trust_remote_code=False)
+    assert reason in str(caught.value)
