@@ -105,6 +105,29 @@ def _window_mask(config: Any, inputs_embeds: Tensor, attention_mask: Tensor) -> 
     return additive_mask(attention_mask) + far.to(torch.float32) * MASKED
 
 
+class RotaryTable:
+    """Stands in for the forward of `ModernBertRotaryEmbedding`, with all angles worked out before.
+
+    In float16 the product of a position and a frequency would be off by a large part of a turn.
+    """
+
+    def __init__(self, rotary: Any, tokens: int) -> None:
+        places = torch.arange(tokens)[None]
+        angles = {kind: rotary(torch.zeros(1), places, kind) for kind in rotary.layer_types}
+        # The two halves of what is rotated have the same angles.
+        self.halves = {
+            kind: tuple(x[0].chunk(2, dim=-1)[0].contiguous() for x in found)
+            for kind, found in angles.items()
+        }
+
+    def __call__(
+        self, hidden_states: Tensor, position_ids: Tensor, layer_type: str
+    ) -> tuple[Tensor, ...]:
+        """Cosines and sines, [1, tokens, head_dim] each."""
+        halves = (x[: hidden_states.shape[1]][None] for x in self.halves[layer_type])
+        return tuple(torch.cat((half, half), dim=-1) for half in halves)
+
+
 class ModernBertAttention(EncoderSelfAttention):
     """Rotates queries and keys by their positions; sees all keys, or those in a window."""
 
@@ -123,11 +146,13 @@ class ModernBertAttention(EncoderSelfAttention):
     @contextmanager
     def shared(cls, model: nn.Module) -> Iterator[None]:
         modeling = import_module("transformers.models.modernbert.modeling_modernbert")
-        with replaced(
-            modeling,
-            create_bidirectional_mask=_full_mask,
-            create_bidirectional_sliding_window_mask=_window_mask,
-        ):
+        rotary, tokens = base_of(model).rotary_emb, architecture_of(model).positions(model.config)
+        masks = {
+            "create_bidirectional_mask": _full_mask,
+            "create_bidirectional_sliding_window_mask": _window_mask,
+        }
+        table = RotaryTable(rotary, tokens)
+        with replaced(modeling, **masks), replaced(rotary, forward=table):
             yield
 
     def forward(  # type: ignore[override]
@@ -222,10 +247,12 @@ class DebertaAttention(EncoderSelfAttention):
                 self.position_query = self._projected(model, path, table, self.scale(model))
 
     def _projected(self, model: nn.Module, path: str, table: Tensor, scale: float) -> nn.Parameter:
-        """Positions [positions, width] -> [heads, positions, head_dim]"""
+        """Positions [positions, width] -> [1, heads, head_dim, positions]"""
         with torch.no_grad():
             found: Tensor = model.get_submodule(path)(table) * scale
-        heads = found.unflatten(-1, (self.heads, self.head_dim)).transpose(0, 1)
+        # Of four dimensions, as queries have: with three, onnxruntime 1.31 crashes where it fuses
+        # a transposition into the product, in float16 on a CPU.
+        heads = found.T.unflatten(0, (1, self.heads, self.head_dim))
         return nn.Parameter(heads.contiguous(), requires_grad=False)
 
     def scale(self, model: nn.Module) -> float:
@@ -256,9 +283,9 @@ class DebertaAttention(EncoderSelfAttention):
         query, key, value = self.split(hidden_states)
         scores = query @ key.transpose(-1, -2) + attention_mask
         if self.position_key is not None and relative_pos is not None:
-            positions = self.position_key[:, relative_pos[0]]  # [heads, 2 x tokens, head_dim]
-            scores = scores + by_key(query @ positions.transpose(-1, -2))
+            positions = self.position_key[..., relative_pos[0]]
+            scores = scores + by_key(query @ positions)
         if self.position_query is not None and relative_pos is not None:
-            positions = self.position_query[:, relative_pos[1]]
-            scores = scores + by_key(key @ positions.transpose(-1, -2)).transpose(-1, -2)
+            positions = self.position_query[..., relative_pos[1]]
+            scores = scores + by_key(key @ positions).transpose(-1, -2)
         return self.merge(torch.softmax(scores, dim=-1) @ value), None

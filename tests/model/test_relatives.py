@@ -64,14 +64,14 @@ def opened(name: str, directory: Path, encoder: bool = False) -> Checkpoint:
 
 
 def exported(
-    checkpoint: Checkpoint, model: torch.nn.Module, mask: Mask, out: Path, int8: bool = False
+    checkpoint: Checkpoint, model: torch.nn.Module, mask: Mask, out: Path, *precisions: str
 ) -> None:
     """Write graphs, which are checked on ragged batches of random tokens."""
     batches = synthetic_probe(checkpoint, TASKS[checkpoint.task]).batches
     export_model(Network(checkpoint, model, mask), batches, TEXTS, out)
-    if int8:
-        inputs = [batch.inputs() for batch in batches]
-        require_within(add_precision(model, inputs, out, "int8"), "int8")
+    inputs = [batch.inputs() for batch in batches]
+    for precision in precisions:
+        require_within(add_precision(model, inputs, out, precision), precision)
 
 
 def answers(model: torch.nn.Module) -> np.ndarray:
@@ -98,7 +98,7 @@ def test_a_classifier_is_cut_saved_and_exported(name: str, tmp_path):
     remote = transformers.AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "pruned", trust_remote_code=True
     )
-    exported(again, again.model, again.mask, tmp_path / "out", int8=True)
+    exported(again, again.model, again.mask, tmp_path / "out", "int8", "fp16")
     with torch.no_grad():
         before = dense.model(**batch).logits
         for layer in dense.layers:
