@@ -40,7 +40,6 @@ from tests.helpers.reconstruction import difference
 from tests.helpers.stages import job, repair, score, scoring
 from tests.helpers.tiny import (
     RELATIVES,
-    empty_first_mask,
     facts,
     piece_tokenizer,
     ragged_batch,
@@ -50,6 +49,10 @@ from tests.helpers.tiny import (
 
 # Whose entry in the table is their own.
 OWN = [name for name in RELATIVES if ARCHITECTURES[name] is not ARCHITECTURES["roberta"]]
+# As classifiers, in these precisions too; CamemBERT's entry is XLM-RoBERTa's.
+EXPORTED = {
+    "xlm-roberta": ("int8",), "modernbert": ("int8",), "deberta-v2": ("int8", "fp16"),
+}  # fmt: skip
 TEXTS = ["w5 w7 w9", "w40", "  w8   w8 w31 w4 w4 w4 w17 w20 ", "w99 w3"]
 
 
@@ -101,7 +104,6 @@ def test_a_classifier_is_cut_saved_and_exported(name: str, tmp_path):
     remote = transformers.AutoModelForSequenceClassification.from_pretrained(
         tmp_path / "pruned", trust_remote_code=True
     )
-    exported(again, again.model, again.mask, tmp_path / "out", "int8", "fp16")
     with torch.no_grad():
         before = dense.model(**batch).logits
         for layer in dense.layers:
@@ -112,20 +114,24 @@ def test_a_classifier_is_cut_saved_and_exported(name: str, tmp_path):
         for model in (pruned, again.model, remote):
             torch.testing.assert_close(model(**batch).logits, expected, rtol=1e-4, atol=1e-4)
     assert relative_difference(before, expected) > 0.05
-    runtime = Classifier(tmp_path / "out", precision="fp32")
-    np.testing.assert_allclose(runtime.logits(TEXTS), answers(dense.model), atol=1e-4)
+    if name in EXPORTED:
+        exported(again, again.model, again.mask, tmp_path / "out", *EXPORTED[name])
+        runtime = Classifier(tmp_path / "out", precision="fp32")
+        np.testing.assert_allclose(runtime.logits(TEXTS), answers(dense.model), atol=1e-4)
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_an_encoder_alone_makes_embeddings(name: str, tmp_path):
     dense = opened(name, tmp_path / "dense", encoder=True)
-    mask = empty_first_mask(dense.layers)
+    mask = uneven_mask(dense.layers)
     pruned = prune(dense.model, dense.layers, mask)
     verify_surgery(dense.model, pruned, dense.layers, mask, [ragged_batch(pruned)])
     save_checkpoint(dense, pruned, facts(dense.layers, mask), tmp_path / "out")
-    exported(dense, pruned, mask, tmp_path / "out")
     expected = answers(compressor.load(tmp_path / "out"))
-    np.testing.assert_allclose(Embedder(tmp_path / "out").embed(TEXTS), expected, atol=1e-4)
+    np.testing.assert_allclose(answers(pruned), expected, atol=1e-6)
+    if name != "modernbert":  # whose graphs are those of the classifier
+        exported(dense, pruned, mask, tmp_path / "out", *(["int8"] if name == "mpnet" else []))
+        np.testing.assert_allclose(Embedder(tmp_path / "out").embed(TEXTS), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", OWN)
