@@ -42,6 +42,7 @@ PAGES = {
         "speed": "speed-1-threads-summary.md",
         "operators": "operators.md",
         "step": "step.md",
+        "source-text": "source-text.md",
     },
 }
 MOST_LOST = 1.0  # points, of what the README's table shows

@@ -263,6 +263,8 @@ ENCODER_FORMS: Table[type[EncoderSelfAttention]] = Table(
     {
         "products": EncoderSelfAttention,
         "bias": "compressor.export.encoder_attention:MPNetAttention",
+        "rotated": "compressor.export.encoder_attention:ModernBertAttention",
+        "disentangled": "compressor.export.encoder_attention:DebertaAttention",
     },
 )
 

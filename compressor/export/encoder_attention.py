@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from compressor.export.attention import EncoderSelfAttention, attend
+from compressor.export.attention import MASKED, EncoderSelfAttention, additive_mask, attend
 from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Sublayer
 
@@ -90,3 +91,201 @@ class MPNetAttention(EncoderSelfAttention):
         query, key, value = self.split(hidden_states)
         own = position_bias if self.kept is None else position_bias[:, self.kept]
         return self.merge(attend(query, key, value, own + attention_mask)), None
+
+
+def _full_mask(config: Any, inputs_embeds: Tensor, attention_mask: Tensor) -> Tensor:
+    """Stands in for transformers' `create_bidirectional_mask`: [batch, 1, 1, keys]."""
+    return additive_mask(attention_mask)
+
+
+def _window_mask(config: Any, inputs_embeds: Tensor, attention_mask: Tensor) -> Tensor:
+    """Stands in for its `create_bidirectional_sliding_window_mask`: [batch, 1, queries, keys]."""
+    places = torch.arange(inputs_embeds.shape[1])
+    far = (places[None] - places[:, None]).abs() > config.sliding_window
+    return additive_mask(attention_mask) + far.to(torch.float32) * MASKED
+
+
+class RotaryTable:
+    """Stands in for the forward of `ModernBertRotaryEmbedding`, with all angles worked out before.
+
+    In float16 the product of a position and a frequency would be off by a large part of a turn.
+    """
+
+    def __init__(self, rotary: Any, tokens: int) -> None:
+        places = torch.arange(tokens)[None]
+        angles = {kind: rotary(torch.zeros(1), places, kind) for kind in rotary.layer_types}
+        # The two halves of what is rotated have the same angles.
+        self.halves = {
+            kind: tuple(x[0].chunk(2, dim=-1)[0].contiguous() for x in found)
+            for kind, found in angles.items()
+        }
+
+    def __call__(
+        self, hidden_states: Tensor, position_ids: Tensor, layer_type: str
+    ) -> tuple[Tensor, ...]:
+        """Cosines and sines, [1, tokens, head_dim] each."""
+        halves = (x[: hidden_states.shape[1]][None] for x in self.halves[layer_type])
+        return tuple(torch.cat((half, half), dim=-1) for half in halves)
+
+
+class ModernBertAttention(EncoderSelfAttention):
+    """Rotates queries and keys by their positions; sees all keys, or those in a window."""
+
+    additive = False
+
+    def stacked(self, model: nn.Module, layer: Sublayer) -> nn.Linear:
+        old: Any = model.get_submodule(layer.inputs["query_key_value"])
+        made = nn.Linear(old.in_features, old.out_features, old.bias is not None, device="meta")
+        for name, parameter in old.named_parameters():
+            query, *others = parameter.detach().chunk(3)
+            weight = torch.cat((query * self.scale(model), *others))
+            setattr(made, name, nn.Parameter(weight))
+        return made
+
+    @classmethod
+    @contextmanager
+    def shared(cls, model: nn.Module) -> Iterator[None]:
+        modeling = import_module("transformers.models.modernbert.modeling_modernbert")
+        rotary, tokens = base_of(model).rotary_emb, architecture_of(model).positions(model.config)
+        masks = {
+            "create_bidirectional_mask": _full_mask,
+            "create_bidirectional_sliding_window_mask": _window_mask,
+        }
+        table = RotaryTable(rotary, tokens)
+        with replaced(modeling, **masks), replaced(rotary, forward=table):
+            yield
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden_states: Tensor,
+        position_embeddings: tuple[Tensor, Tensor],
+        attention_mask: Tensor,
+        **_: object,
+    ) -> tuple[Tensor, None]:
+        query, key, value = self.split(hidden_states)
+        cos, sin = (x.unsqueeze(1) for x in position_embeddings)  # [1, 1, tokens, head_dim]
+        query, key = (x * cos + _rotate_half(x) * sin for x in (query, key))
+        return self.merge(attend(query, key, value, attention_mask)), None
+
+
+def _rotate_half(values: Tensor) -> Tensor:
+    first, second = values.chunk(2, dim=-1)
+    return torch.cat((-second, first), dim=-1)
+
+
+class DistanceRows:
+    """Stands in for `DebertaV2Encoder.get_rel_pos`.
+
+    Rows of the table of positions, for distances of a query to a key from tokens - 1 down to
+    -tokens, and from -(tokens - 1) up to tokens.
+    """
+
+    def __init__(self, encoder: Any, tokens: int) -> None:
+        from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+        size, most = encoder.position_buckets, encoder.max_relative_positions
+        span = size if size > 0 else most
+
+        def rows(distances: Tensor) -> Tensor:
+            found = distances
+            if size > 0 and most > 0:
+                found = make_log_bucket_position(distances, size, most)
+            return (found.long() + span).clamp(0, 2 * span - 1)
+
+        self.rows = ByDistance(rows, tokens)
+
+    def __call__(
+        self, hidden_states: Tensor, query_states: None = None, relative_pos: None = None
+    ) -> Tensor:
+        """[batch, tokens, width] -> [2, 2 x tokens]"""
+        tokens = hidden_states.shape[1]
+        up = torch.arange(2 * tokens) - (tokens - 1)
+        return self.rows(torch.stack((-up, up)))
+
+
+def by_key(products: Tensor) -> Tensor:
+    """For each query, of its products with all distances those with the distances of its keys.
+
+    Args:
+        products: [batch, heads, tokens, 2 x tokens], distances so that the one of query i and key
+            j is in column j - i + tokens - 1.
+
+    Returns:
+        [batch, heads, tokens, tokens]
+    """
+    batch, heads, tokens, _ = products.shape
+    # In one row after the other, the wanted ones of a query start 2 x tokens - 1 behind the last's.
+    flat = products.reshape(batch, heads, 2 * tokens * tokens)
+    rows = flat[..., tokens - 1 : 2 * tokens * tokens - 1]
+    return rows.reshape(batch, heads, tokens, 2 * tokens - 1)[..., :tokens]
+
+
+class DebertaAttention(EncoderSelfAttention):
+    """Adds products of queries with the positions of keys, and of keys with those of queries.
+
+    The projected positions are the same for all texts, so they are weights of the graph.
+    """
+
+    additive = False
+
+    def __init__(
+        self, model: nn.Module, layer: Sublayer, kept: Sequence[int], output: nn.Module | None
+    ) -> None:
+        super().__init__(model, layer, kept, output)
+        encoder = base_of(model).encoder
+        block: Any = model.get_submodule(layer.block)
+        kinds = block.pos_att_type if block.relative_attention else ()
+        self.position_key = self.position_query = None
+        if kinds:
+            with torch.no_grad():
+                table = encoder.get_rel_embedding()[: 2 * block.pos_ebd_size]
+            if "c2p" in kinds:
+                path = layer.inputs.get("position_key", layer.inputs["key"])
+                self.position_key = self._projected(model, path, table, 1.0)
+            if "p2c" in kinds:
+                path = layer.inputs.get("position_query", layer.inputs["query"])
+                self.position_query = self._projected(model, path, table, self.scale(model))
+
+    def _projected(self, model: nn.Module, path: str, table: Tensor, scale: float) -> nn.Parameter:
+        """Positions [positions, width] -> [1, heads, head_dim, positions]"""
+        with torch.no_grad():
+            found: Tensor = model.get_submodule(path)(table) * scale
+        # Of four dimensions, as queries have: with three, onnxruntime 1.31 crashes where it fuses
+        # a transposition into the product, in float16 on a CPU.
+        heads = found.T.unflatten(0, (1, self.heads, self.head_dim))
+        return nn.Parameter(heads.contiguous(), requires_grad=False)
+
+    def scale(self, model: nn.Module) -> float:
+        config: Any = model.config
+        kinds = config.pos_att_type or ()
+        terms = 1 + sum(kind in kinds for kind in ("c2p", "p2c"))
+        return float((self.head_dim * terms) ** -0.5)
+
+    @classmethod
+    @contextmanager
+    def shared(cls, model: nn.Module) -> Iterator[None]:
+        encoder, tokens = base_of(model).encoder, architecture_of(model).positions(model.config)
+        others: dict[str, Any] = {"get_attention_mask": additive_mask}
+        if encoder.relative_attention:
+            others["get_rel_pos"] = DistanceRows(encoder, tokens)
+        with replaced(encoder, **others):
+            yield
+
+    def forward(  # type: ignore[override]
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor,
+        output_attentions: bool = False,
+        *,
+        relative_pos: Tensor | None = None,
+        **_: object,
+    ) -> tuple[Tensor, None]:
+        query, key, value = self.split(hidden_states)
+        scores = query @ key.transpose(-1, -2) + attention_mask
+        if self.position_key is not None and relative_pos is not None:
+            positions = self.position_key[..., relative_pos[0]]
+            scores = scores + by_key(query @ positions)
+        if self.position_query is not None and relative_pos is not None:
+            positions = self.position_query[..., relative_pos[1]]
+            scores = scores + by_key(key @ positions).transpose(-1, -2)
+        return self.merge(torch.softmax(scores, dim=-1) @ value), None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from compressor.model.architectures import architecture_of
 from compressor.model.depth import skipped
 from compressor.model.modes import evaluating
 from compressor.model.sublayers import Mask, Sublayer
@@ -40,8 +41,10 @@ def layers_to_drop(
     """
     mask, found = Mask.full(sublayers), dict[str, float]()
     left = dict(numbers)
+    stay = {"encoder.0"} if architecture_of(model).first_stays(model.config) else set()
     while any(left.values()):
-        names = [x for x in mask.layers() if x not in mask.dropped and left.get(_stack(x), 0)]
+        gone = mask.dropped | stay
+        names = [x for x in mask.layers() if x not in gone and left.get(_stack(x), 0)]
         masks = [mask.without_layers([name]) for name in names]
         sums = _divergences(model.to(device), sublayers, batches, task, masks, device)
         progress(len(found) + 1, sum(numbers.values()))

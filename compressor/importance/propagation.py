@@ -95,15 +95,23 @@ def linearized(model: nn.Module) -> Iterator[None]:
         entry[0] if isinstance(entry, tuple) else entry for entry in ACT2CLS.values()
     )
     handles = []
+    sublayers = find_sublayers(model)
+    gated_parts = [x.block.rpartition(".")[0] for x in sublayers if x.parts == 2]
+    gates = {module for path in gated_parts for module in model.get_submodule(path).modules()}
     for module in model.modules():
         if isinstance(module, nn.LayerNorm):
             handles.append(module.register_forward_hook(_fixed_norm))
         elif isinstance(module, kinds):
-            handles.append(module.register_forward_hook(_activate))
+            # What multiplies values is a constant factor, as attention probabilities are.
+            handle = _detach if module in gates else _activate
+            handles.append(module.register_forward_hook(handle))
     # Of all attention, also where neurons alone are scored.
-    for layer in filter(lambda x: x.is_attention, find_sublayers(model)):
-        for path in (layer.inputs["query"], layer.inputs["key"]):
-            handles.append(model.get_submodule(path).register_forward_hook(_detach))
+    for layer in filter(lambda x: x.is_attention, sublayers):
+        for role in ("query", "key", "query_key_value"):
+            if role in layer.inputs:
+                projection = model.get_submodule(layer.inputs[role])
+                handle = _detach if layer.parts == 1 else _detach_all_but_values
+                handles.append(projection.register_forward_hook(handle))
     with hooks(handles), _LinearTanh():
         yield
 
@@ -129,6 +137,11 @@ def _pass_through(x: Tensor, y: Tensor) -> Tensor:
 
 def _detach(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     return output.detach()
+
+
+def _detach_all_but_values(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    query, key, value = output.chunk(3, dim=-1)
+    return torch.cat((query.detach(), key.detach(), value), dim=-1)
 
 
 class _LinearTanh(TorchFunctionMode):

@@ -12,7 +12,7 @@ have it. Which rows of an input projection belong to a unit is `modeling_pruned.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -51,12 +51,16 @@ class SublayerPaths:
             into heads.
         inputs: role -> path of each projection whose rows belong to units.
         output: the projection whose columns belong to units.
-        unit_count: attribute of the block that holds the number of units; None if each column of
-            the output projection is a unit of its own.
+        unit_count: attribute of the block that holds the number of units; None if it has none.
+        unit_width: attribute of the block that holds the columns of a unit, where none holds their
+            number; without either, each column of the output projection is a unit of its own.
         width: attribute of the block that holds units x unit width, if it has one.
         stand_in: what replaces the block when no unit is left, as in `modeling_pruned.STAND_INS`.
         shared_bias: position among the block's arguments of a bias that is computed once for all
             layers, [batch, heads of the dense model, queries, keys]: a block takes its own heads.
+        parts: how many projections each of the inputs holds, one after the other: 3 where query,
+            key and value are one, 2 where a feed-forward part has its gate behind what it gates.
+        optional: further inputs, which some configurations have.
     """
 
     kind: Kind
@@ -68,6 +72,9 @@ class SublayerPaths:
     width: str | None = None
     stand_in: str = "attention"
     shared_bias: int | None = None
+    unit_width: str | None = None
+    parts: int = 1
+    optional: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,13 @@ class Architecture:
         layers_return: what a Transformer layer returns: a `tensor`, or a `tuple` that begins with
             it.
         scores: how an encoder's attention scores are made: of `products` of queries and keys alone,
-            or with a `bias` that its layers share.
+            with a `bias` that its layers share, of `rotated` queries and keys (RoPE), or with
+            products with positions, too (`disentangled`).
+        position_products: from a configuration, how many products with positions there are.
+        first_stays: from a configuration, whether the first layer cannot be left out, since it is
+            another than the ones behind it.
+        of_layers: names in the configuration of lists with an entry for every layer.
+        least_types: the fewest token types that it can have.
     """
 
     task: str
@@ -141,7 +154,11 @@ class Architecture:
     spare: str | None = None
     refuse: Callable[[Any], str | None] = lambda config: None
     layers_return: Literal["tensor", "tuple"] = "tensor"
-    scores: Literal["products", "bias"] = "products"
+    scores: Literal["products", "bias", "rotated", "disentangled"] = "products"
+    position_products: Callable[[Mapping[str, Any]], int] = lambda config: 0
+    first_stays: Callable[[Any], bool] = lambda config: False
+    of_layers: tuple[str, ...] = ()
+    least_types: int = 1
 
     def opened_with(self, auto_class: str) -> Architecture:
         """The entry of the same encoder with another head, or without one.
@@ -165,7 +182,8 @@ class Architecture:
     def full_paths(self, paths: SublayerPaths) -> dict[str, Any]:
         """`paths` from the model's root on, as `kept_units` in a pruned `config.json` has them."""
         layer = f"{self.base}.{paths.layer}" if self.base else paths.layer
-        return asdict(paths) | {"layer": layer, "inputs": list(paths.inputs.values())}
+        inputs, optional = (list(x.values()) for x in (paths.inputs, paths.optional))
+        return asdict(paths) | {"layer": layer, "inputs": inputs, "optional": optional}
 
     def positions(self, config: Any) -> int:
         """The most tokens that the model has positions for.
@@ -278,6 +296,87 @@ MPNET = replace(
     scores="bias",
 )
 
+
+def _refuse_modernbert(config: Any) -> str | None:
+    kinds = {kind: x["rope_type"] for kind, x in config.rope_parameters.items() if x is not None}
+    if set(kinds.values()) == {"default"}:
+        return None
+    return f"its rotary positions are scaled ({kinds})"
+
+
+MODERNBERT = Architecture(
+    task="classification",
+    auto_class=CLASSIFIER,
+    base="model",
+    sublayers=(
+        SublayerPaths(
+            kind="encoder_self",
+            layer="layers.{i}",
+            block="attn",
+            inputs={"query_key_value": "attn.Wqkv"},
+            output="attn.Wo",
+            unit_count=None,
+            unit_width="head_dim",
+            parts=3,
+        ),
+        replace(_feed_forward("encoder_ffn", "layers.{i}", "mlp.Wi", "mlp.Wo"), parts=2),
+    ),
+    head=Head("head.dense", "gelu", "classifier"),
+    unused=(r"^decoder\.", r"^head\.(dense|norm)\."),
+    refuse=_refuse_modernbert,
+    scores="rotated",
+    first_stays=lambda config: True,  # the normalization before its attention is left out
+    of_layers=("layer_types",),
+)
+
+
+def _refuse_deberta(config: Any) -> str | None:
+    if not config.type_vocab_size:
+        return None
+    return f"type_vocab_size is {config.type_vocab_size}, and graphs are made without token types"
+
+
+def _deberta_products(config: Mapping[str, Any]) -> int:
+    kinds = config.get("pos_att_type") or ()
+    return sum(kind in kinds for kind in ("c2p", "p2c")) if config.get("relative_attention") else 0
+
+
+DEBERTA = replace(
+    BERT,
+    base="deberta",
+    sublayers=(
+        SublayerPaths(
+            kind="encoder_self",
+            layer="encoder.layer.{i}.attention",
+            block="self",
+            inputs={
+                "query": "self.query_proj",
+                "key": "self.key_proj",
+                "value": "self.value_proj",
+            },
+            optional={
+                "position_key": "self.pos_key_proj",
+                "position_query": "self.pos_query_proj",
+            },
+            output="output.dense",
+            unit_count="num_attention_heads",
+            width="all_head_size",
+        ),
+        BERT.sublayers[1],
+    ),
+    embedding="embedding_size",
+    inputs=("input_ids", "attention_mask"),
+    head=Head("pooler.dense", "gelu", "classifier"),
+    unused=(r"^(lm_predictions|mask_predictions|cls)\.", r"position_embeddings"),
+    refuse=_refuse_deberta,
+    layers_return="tuple",
+    scores="disentangled",
+    position_products=_deberta_products,
+    # A convolution of the embeddings is added behind it.
+    first_stays=lambda config: getattr(config, "conv_kernel_size", 0) > 0,
+    least_types=0,
+)
+
 DISTILBERT = Architecture(
     task="classification",
     auto_class=CLASSIFIER,
@@ -332,6 +431,14 @@ ARCHITECTURES: dict[str, Architecture] = {
     "xlm-roberta": ROBERTA,
     "camembert": ROBERTA,
     "mpnet": MPNET,
+    "modernbert": MODERNBERT,
+    "deberta-v2": DEBERTA,
+}
+
+# Why not, where it is more than that nobody has added it.
+_REASONS = {
+    "albert": ", since all of its layers share one set of weights, so that a unit cannot leave one "
+    "layer alone",
 }
 
 
@@ -343,8 +450,10 @@ def architecture(model_type: str, where: str = "the checkpoint") -> Architecture
     """
     if model_type not in ARCHITECTURES:
         supported = ", ".join(sorted(ARCHITECTURES))
+        reason = _REASONS.get(model_type, "")
         raise InputError(
-            f"architecture {model_type!r} of {where} is not supported; supported are {supported}",
+            f"architecture {model_type!r} of {where} is not supported{reason}; supported are "
+            f"{supported}",
             id="architecture-unsupported",
         )
     return ARCHITECTURES[model_type]
@@ -392,6 +501,8 @@ def find_sublayers(model: nn.Module) -> list[Sublayer]:
             if f"{full['layer']}.{paths.output}".format(i=index) not in modules:
                 continue  # a layer that is skipped (`compressor.model.depth`)
             placed = find_sublayer(model, full, index)
+            roles = {path: role for role, path in {**paths.inputs, **paths.optional}.items()}
+            start = full["layer"].format(i=index) + "."
             sublayers.append(
                 Sublayer(
                     kind=paths.kind,
@@ -399,8 +510,9 @@ def find_sublayers(model: nn.Module) -> list[Sublayer]:
                     units=placed.units,
                     unit_width=placed.unit_width,
                     block=placed.block,
-                    inputs=dict(zip(paths.inputs, placed.inputs, strict=True)),
+                    inputs={roles[path.removeprefix(start)]: path for path in placed.inputs},
                     output=placed.output,
+                    parts=paths.parts,
                 )
             )
     if not sublayers:

@@ -20,7 +20,7 @@ def size_bounds(entry: Architecture) -> dict[str, tuple[int, int]]:
         **dict.fromkeys(("vocab_size", "decoder_vocab_size"), (1, VOCABULARY)),
         **dict.fromkeys(("num_labels", "_num_labels"), (1, LABELS)),
         "max_position_embeddings": (1, POSITIONS),
-        "type_vocab_size": (1, TYPES),
+        "type_vocab_size": (entry.least_types, TYPES),
     }
     # transformers takes BERT's names for those of every architecture.
     for stack in (Stack(), *entry.stacks):

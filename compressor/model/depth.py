@@ -26,12 +26,15 @@ class SkippedLayer(nn.Module):
     """Holds the place of a Transformer layer that is skipped.
 
     Args:
+        layer: the layer.
         returns: a `tensor`, or a `tuple`, as the architecture's layers do.
     """
 
-    def __init__(self, returns: str) -> None:
+    def __init__(self, layer: nn.Module, returns: str) -> None:
         super().__init__()
         self.returns = returns
+        # ModernBERT's model reads it, to choose the mask that it hands over.
+        self.attention_type = getattr(layer, "attention_type", None)
 
     def forward(self, hidden_states: Tensor, *args: object, **kwargs: object) -> Any:
         """[batch, tokens, width] as it came."""
@@ -41,7 +44,8 @@ class SkippedLayer(nn.Module):
 def skip_layers(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> None:
     """Replace the layers that `mask` drops, in place."""
     for path in dict.fromkeys(x.layer_path for x in sublayers if x.layer in mask.dropped):
-        model.set_submodule(path, SkippedLayer(architecture_of(model).layers_return))
+        returns = architecture_of(model).layers_return
+        model.set_submodule(path, SkippedLayer(model.get_submodule(path), returns))
 
 
 @contextmanager
@@ -84,7 +88,7 @@ def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Che
         made.set_submodule(path, nn.ModuleList(layers))
         for number, layer in enumerate(layers):
             _renumber(layer, number)
-    left, config = mask.of_layers_left(), cast(Any, made.config)
+    left, config, gone = mask.of_layers_left(), cast(Any, made.config), mask.dropped
     counts = {"encoder": 0, "decoder": 0}
     for name in left.layers():
         counts[name.partition(".")[0]] += 1
@@ -92,6 +96,9 @@ def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Che
     for stack, sizes in (("encoder", entry.encoder), ("decoder", entry.decoder)):
         if sizes is not None:
             setattr(config, sizes.layers, counts[stack])
+    for name in entry.of_layers:
+        of_left = [x for i, x in enumerate(getattr(config, name)) if f"encoder.{i}" not in gone]
+        setattr(config, name, of_left)
     sublayers = [x for x in checkpoint.layers if x.name in left.keep]
     return replace(checkpoint, model=made, layers=sublayers, mask=left)
 

@@ -45,6 +45,7 @@ class PlacedSublayer:
         stand_in: what replaces the block when no unit is left, as in `STAND_INS`.
         shared_bias: position among the block's arguments of a bias for every head of the dense
             model, which is computed once for all layers; None if there is none.
+        parts: how many projections each of the inputs holds, one after the other.
     """
 
     kind: str
@@ -57,7 +58,8 @@ class PlacedSublayer:
     unit_count: str | None
     width: str | None
     stand_in: str
-    shared_bias: int | None
+    shared_bias: int | None = None
+    parts: int = 1
 
 
 class OutputBias(nn.Module):
@@ -127,10 +129,11 @@ def keep_units(model: nn.Module, sublayer: PlacedSublayer, units: Sequence[int])
     if not units:
         return _empty(model, sublayer)
     positions = unit_columns(units, sublayer.unit_width)
+    rows = unit_rows(units, sublayer.unit_width, sublayer.units, sublayer.parts)
     for path in sublayer.inputs:
         old = _linear(model, path)
-        bias = None if old.bias is None else old.bias[positions]
-        _replace(model, path, _linear_from(old.weight[positions], bias))
+        bias = None if old.bias is None else old.bias[rows]
+        _replace(model, path, _linear_from(old.weight[rows], bias))
     old = _linear(model, sublayer.output)
     _replace(model, sublayer.output, _linear_from(old.weight[:, positions], old.bias))
     block = model.get_submodule(sublayer.block)
@@ -145,12 +148,22 @@ def keep_units(model: nn.Module, sublayer: PlacedSublayer, units: Sequence[int])
 
 
 def unit_columns(units: Sequence[int], unit_width: int) -> Tensor:
-    """Positions of some units in the output projection's input, [units x unit_width].
-
-    They are also the positions of the units' rows in the projections that feed it.
-    """
+    """Positions of some units in the output projection's input, [units x unit_width]."""
     starts = torch.tensor(list(units), dtype=torch.long, device="cpu")[:, None] * unit_width
     return (starts + torch.arange(unit_width, device="cpu")).flatten()  # [units, 1] + [unit_width]
+
+
+def unit_rows(units: Sequence[int], unit_width: int, total: int, parts: int) -> Tensor:
+    """Positions of some units' rows in a projection that feeds the output's, in each of its parts.
+
+    Args:
+        total: units of the dense model.
+
+    Returns:
+        [parts x units x unit_width]
+    """
+    first = unit_columns(units, unit_width)
+    return torch.cat([part * total * unit_width + first for part in range(parts)])
 
 
 def _empty(model: nn.Module, sublayer: PlacedSublayer) -> None:
@@ -191,11 +204,18 @@ def find_sublayer(model: nn.Module, paths: Mapping[str, Any], index: int) -> Pla
     root = paths["layer"].format(i=index)
     block, output = f"{root}.{paths['block']}", f"{root}.{paths['output']}"
     columns, count = _linear(model, output).in_features, paths["unit_count"]
-    units = columns if count is None else int(getattr(model.get_submodule(block), count))
+    width = paths.get("unit_width")
+    if width is not None:
+        units = columns // int(getattr(model.get_submodule(block), width))
+    else:
+        units = columns if count is None else int(getattr(model.get_submodule(block), count))
     inputs = tuple(f"{root}.{path}" for path in paths["inputs"])
+    modules = {f"{root}.{path}" for path, _ in model.get_submodule(root).named_modules()}
+    inputs += tuple(x for x in (f"{root}.{p}" for p in paths.get("optional", ())) if x in modules)
     return PlacedSublayer(
         paths["kind"], index, units, columns // units, block, inputs, output,
         paths["unit_count"], paths["width"], paths["stand_in"], paths.get("shared_bias"),
+        paths.get("parts", 1),
     )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from compressor.model.modeling_pruned import unit_columns
+from compressor.model.modeling_pruned import unit_columns, unit_rows
 from compressor.model.sublayers import Mask, Sublayer
 
 
@@ -35,10 +35,11 @@ def restore_shape(
     for sublayer in sublayers:
         kept = mask.kept(sublayer.name)
         positions = unit_columns(kept, sublayer.unit_width)
+        rows = unit_rows(kept, sublayer.unit_width, sublayer.units, sublayer.parts)
         for path in sublayer.inputs.values():
             for key in (f"{path}.weight", f"{path}.bias"):
                 if key in small:
-                    weights[key] = _copy_into(large[key], 0, positions, small[key])
+                    weights[key] = _copy_into(large[key], 0, rows, small[key])
         key = f"{sublayer.output}.weight"
         if key in small:
             weights[key] = _copy_into(large[key], 1, positions, small[key])

@@ -46,6 +46,7 @@ class Sublayer:
         inputs: role (`query`, `key`, `value`; `up`) -> path of a projection whose rows belong to
             units.
         output: path of the projection whose columns belong to units.
+        parts: how many projections each of the inputs holds, one after the other.
 
     Paths are dotted module paths from the model's root.
     """
@@ -57,6 +58,7 @@ class Sublayer:
     block: str
     inputs: Mapping[str, str] = field(hash=False)
     output: str
+    parts: int = 1
 
     @property
     def name(self) -> str:

@@ -146,11 +146,13 @@ class _Counter:
         """Residual addition and layer normalization in one pass: two inputs, one output."""
         self.add(name, macs=0, values=3 * rows * width)
 
-    def feed_forward(self, name: str, rows: float, width: int, inner: int) -> None:
-        """The projection up to `inner` values, the activation, and the projection back."""
+    def feed_forward(self, name: str, rows: float, width: int, inner: int, parts: int = 1) -> None:
+        """The projections up to `inner` values each, the activation, and the projection back."""
         if inner:
-            self.linear(f"{name}.up", rows, width, inner, nodes=2)
+            self.linear(f"{name}.up", rows, width, parts * inner, nodes=2)
             self.add(f"{name}.activation", macs=0, values=2 * rows * inner)
+            if parts > 1:
+                self.add(f"{name}.gate", macs=0, values=(parts + 1) * rows * inner)
             self.linear(f"{name}.down", rows, inner, width)
         self.normalize(f"{name}.norm", rows, width)
 
@@ -204,10 +206,13 @@ def _count_encoder(count: _Counter, shape: ModelShape, batch: float, source: flo
             count.linear(f"{name}.qkv", rows, width, 3 * inner, nodes=2)
             count.copy(f"{name}.split", 3 * rows * inner, nodes=7)
             count.attend(name, batch, heads, dim, source, source, masked=True)
+            for _ in range(shape.position_products):  # with every distance of two tokens
+                scores = batch * heads * source * 2 * source
+                count.add(f"{name}.positions", scores * dim, rows * inner + 3 * scores, nodes=4)
             count.copy(f"{name}.merge", rows * inner, nodes=2)
             count.linear(f"{name}.output", rows, inner, width)
         count.normalize(f"{name}.norm", rows, width)
-        count.feed_forward(f"encoder_ffn.{number}", rows, width, ffn)
+        count.feed_forward(f"encoder_ffn.{number}", rows, width, ffn, shape.parts)
     crossing = 2 * dim * sum(shape.cross_heads)
     if crossing:
         layers = sum(heads > 0 for heads in shape.cross_heads)

@@ -18,7 +18,9 @@ class ModelShape:
 
     Heads and feed-forward widths are given for each layer, in layer order. `head` lists the
     (inputs, outputs) of the linear layers that turn hidden states into logits: the first token's,
-    or with `head_on_tokens` those of all tokens.
+    or with `head_on_tokens` those of all tokens. `parts` counts the projections up of an encoder's
+    feed-forward part: 2 with a gate. `position_products` counts the products with positions that
+    attention scores have.
     """
 
     width: int
@@ -32,6 +34,8 @@ class ModelShape:
     vocabulary: int = 0
     head: tuple[tuple[int, int], ...] = ()
     head_on_tokens: bool = False
+    parts: int = 1
+    position_products: int = 0
 
     @property
     def decodes(self) -> bool:
@@ -74,6 +78,8 @@ def shape_of(
             encoder_ffn=encoder_ffn,
             head=task.head(config, width),
             head_on_tokens=task.head_on_tokens,
+            parts=next((x.parts for x in entry.sublayers if x.kind == "encoder_ffn"), 1),
+            position_products=entry.position_products(config),
         )
     decoder_heads, neurons = _heads(counts, "decoder_self"), _size(config, decoder.neurons)
     return ModelShape(

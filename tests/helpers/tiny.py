@@ -86,6 +86,32 @@ RELATIVES: dict[str, Callable[[], nn.Module]] = {
     "mpnet": lambda: t.MPNetForSequenceClassification(
         t.MPNetConfig(**_ENCODER | {"pad_token_id": 1})
     ),
+    "modernbert": lambda: t.ModernBertForSequenceClassification(
+        t.ModernBertConfig(
+            **_ENCODER | {"pad_token_id": 1},
+            local_attention=4,
+            global_attn_every_n_layers=2,
+            classifier_pooling="mean",
+            bos_token_id=0,
+            cls_token_id=0,
+            eos_token_id=2,
+            sep_token_id=2,
+        )
+    ),
+    "deberta-v2": lambda: t.DebertaV2ForSequenceClassification(
+        t.DebertaV2Config(
+            **_ENCODER | {"pad_token_id": 1, "type_vocab_size": 0},
+            relative_attention=True,
+            position_buckets=4,
+            max_relative_positions=-1,
+            pos_att_type=["p2c", "c2p"],
+            norm_rel_ebd="layer_norm",
+            share_att_key=True,
+            position_biased_input=False,
+            conv_kernel_size=3,
+            pooler_hidden_size=32,
+        )
+    ),
 }
 # One of each structure, for what does not depend on names and positions: scores, learned masks.
 STRUCTURES = ("marian", "bert", "distilbert")

@@ -128,6 +128,9 @@ def test_unsupported_architectures_are_listed():
     with raises(InputError, "architecture-unsupported") as caught:
         architecture("t5")
     assert all(name in str(caught.value) for name in ("'t5'", *ARCHITECTURES))
+    with raises(InputError, "architecture-unsupported") as caught:
+        architecture("albert")
+    assert "share one set of weights" in str(caught.value)
 
 
 def test_gates_scale_one_head_alone():

@@ -14,6 +14,8 @@ from transformers import (
     BartForConditionalGeneration,
     BertConfig,
     BertForSequenceClassification,
+    DebertaV2Config,
+    DebertaV2ForSequenceClassification,
     DistilBertConfig,
     DistilBertForSequenceClassification,
     ElectraConfig,
@@ -22,6 +24,10 @@ from transformers import (
     MarianMTModel,
     MBartConfig,
     MBartForConditionalGeneration,
+    ModernBertConfig,
+    ModernBertForSequenceClassification,
+    MPNetConfig,
+    MPNetForSequenceClassification,
     RobertaConfig,
     RobertaForSequenceClassification,
 )
@@ -79,6 +85,8 @@ MACHINE = Machine(stored_rate=1e9, value_rate=5e8, bandwidth=1e9, launch=1e-6)
 
 def classifiers() -> list[tuple[type, object]]:
     electra = ElectraConfig(**BERT_SIZES, embedding_size=16)
+    special = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
+    modernbert = ModernBertConfig(**BERT_SIZES, **dict.fromkeys(special, 1))
     distilbert = DistilBertConfig(
         vocab_size=50, dim=24, hidden_dim=40, n_layers=2, n_heads=3, num_labels=5,
         max_position_embeddings=32, attn_implementation="eager",
@@ -88,6 +96,8 @@ def classifiers() -> list[tuple[type, object]]:
         (RobertaForSequenceClassification, RobertaConfig(**BERT_SIZES)),
         (ElectraForSequenceClassification, electra),
         (DistilBertForSequenceClassification, distilbert),
+        (MPNetForSequenceClassification, MPNetConfig(**BERT_SIZES)),
+        (ModernBertForSequenceClassification, modernbert),
     ]
 
 
@@ -149,6 +159,21 @@ def test_classifier_macs_equal_torchs(kind, config, prune: bool) -> None:
     ours = total_macs(operations(shape, WorkSize(batch=3, source=7)))
 
     assert ours == counted_macs(lambda: model(input_ids=torch.full((3, 7), 5)))
+
+
+def test_products_with_positions_are_counted() -> None:
+    """With as many positions as distances of seven tokens, and their projections, which our graphs
+    hold as weights: two of 14 positions in each of two layers."""
+    config = DebertaV2Config(
+        **BERT_SIZES, relative_attention=True, position_buckets=7, pos_att_type=["c2p", "p2c"],
+        share_att_key=True, pooler_hidden_size=24,
+    )  # fmt: skip
+    model = DebertaV2ForSequenceClassification(config).eval().requires_grad_(False)
+    counts = Mask.full(find_sublayers(model)).counts()
+    shape = shape_of(CLASSIFICATION, config.to_dict(), counts)
+    ours = total_macs(operations(shape, WorkSize(batch=3, source=7)))
+    counted = counted_macs(lambda: model(input_ids=torch.full((3, 7), 5)))
+    assert ours == counted - 2 * 2 * 14 * 24 * 24
 
 
 @pytest.mark.parametrize("prune", [False, True])
