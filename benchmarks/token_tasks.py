@@ -3,7 +3,7 @@
     python -m benchmarks.token_tasks --model MODEL --calibration ROWS --test ROWS --output OUT
     python -m benchmarks.token_tasks ... --macs 0.5,0.25 --minutes 1
 
-MODEL is what `benchmarks.finetune_heads` makes, ROWS are files of its task. Without --minutes only the
+MODEL is what `benchmarks.finetune_heads` makes, ROWS are files of its task. Without --minutes only
 output projections are solved again; with it each cut is distilled so long on the calibration rows.
 The same command resumes a stopped run. The numbers go to benchmarks/results/TASK.json, the table
 beside it.

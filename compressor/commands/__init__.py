@@ -34,6 +34,7 @@ COMMANDS = (
     "classify",
     "embed",
     "tag",
+    "answer",
     "doctor",
 )
 RESUMABLE = ("run", "demo", "study")

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compressor.commands import options as o
-from compressor.commands.lines import Artifact, Files, LinesOutput, json_line, stream
-from compressor.errors import InputError, UsageError
+from compressor.commands.lines import Artifact, Files, LinesOutput, json_line, stream, text_pairs
+from compressor.errors import UsageError
 from compressor.request.recipe import ClassifyRequest
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def classify(
                 "at most that",
                 id="top-k-too-large",
             )
-        rows = _columns(lines) if request.pairs else lines
+        rows = text_pairs(lines, "--pairs wants two texts") if request.pairs else lines
         wanted = None if request.probabilities else request.top_k or 1
         for row in model.probabilities_stream(rows, **batching):
             yield [] if row is None else _ranked(model.labels, row.tolist(), wanted)
@@ -54,18 +54,6 @@ def classify(
         return "\t".join(f"{label}\t{probability:.6f}" for label, probability in ranked)
 
     return stream(Classifier, request, directory, files, output, answer, form, request.cache)
-
-
-def _columns(lines: Lines) -> Iterator[tuple[str, str]]:
-    for line in lines:
-        texts = line.split("\t") if line.strip() else ["", ""]
-        if len(texts) != 2:
-            raise InputError(
-                f"{lines.place}: {len(texts)} columns, but --pairs wants two texts with one tab "
-                "between them",
-                id="cell-count-differs",
-            )
-        yield texts[0], texts[1]
 
 
 def _ranked(

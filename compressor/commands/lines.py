@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from compressor.commands.console import console
+from compressor.errors import InputError
 from compressor.request.recipe import ServeRequest, StreamRequest
 
 if TYPE_CHECKING:
+    from compressor.pipeline.stream_lines import Lines
     from compressor.runtime import Runtime
 
 Artifact = Annotated[
@@ -89,6 +91,25 @@ def opened(
         verify=request.verify,
         cache=cache,
     )
+
+
+def text_pairs(lines: Lines, wanted: str) -> Iterator[tuple[str, str]]:
+    """The two texts of each line, with a tab between them.
+
+    Args:
+        wanted: what a line has to be, for the message.
+
+    Raises:
+        InputError: a line has fewer or more.
+    """
+    for line in lines:
+        texts = line.split("\t") if line.strip() else ["", ""]
+        if len(texts) != 2:
+            raise InputError(
+                f"{lines.place}: {len(texts)} columns, but {wanted} with one tab between them",
+                id="cell-count-differs",
+            )
+        yield texts[0], texts[1]
 
 
 def json_line(number: int, **data: Any) -> str:

@@ -24,6 +24,8 @@ METRICS: Table[type[Metric]] = Table(
         "entity_precision": "compressor.evaluation.tags:EntityPrecision",
         "entity_recall": "compressor.evaluation.tags:EntityRecall",
         "token_accuracy": "compressor.evaluation.tags:TokenAccuracy",
+        "answer_f1": "compressor.evaluation.spans:AnswerF1",
+        "exact_match": "compressor.evaluation.spans:ExactMatch",
     },
     id="metric-unknown",
 )

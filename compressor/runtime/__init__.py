@@ -15,12 +15,13 @@ from compressor.runtime.batching import collate
 from compressor.runtime.classifier import Classifier
 from compressor.runtime.embedder import Embedder
 from compressor.runtime.entities import Entity
+from compressor.runtime.question_answerer import Answer, QuestionAnswerer
 from compressor.runtime.runtime import Runtime
 from compressor.runtime.text import Encoded
 from compressor.runtime.token_classifier import TokenClassifier
 from compressor.runtime.translator import Translator
 
 __all__ = [
-    "Classifier", "Embedder", "Encoded", "Entity", "Runtime", "TokenClassifier", "Translator",
-    "collate",
+    "Answer", "Classifier", "Embedder", "Encoded", "Entity", "QuestionAnswerer", "Runtime",
+    "TokenClassifier", "Translator", "collate",
 ]  # fmt: skip

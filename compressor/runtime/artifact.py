@@ -229,6 +229,18 @@ class TokenClassificationArtifact(ClassificationArtifact):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QuestionAnsweringArtifact(EncoderArtifact):
+    """A model for questions; each token has logits of starting and of ending the answer."""
+
+    opened_with = "QuestionAnswerer"
+    every_token = True
+
+    @property
+    def outputs(self) -> int:
+        return 2
+
+
+@dataclass(frozen=True, kw_only=True)
 class EmbeddingArtifact(EncoderArtifact):
     """An encoder of texts; its logits are embeddings."""
 
@@ -284,6 +296,7 @@ ARTIFACTS: dict[str, type[Artifact]] = {
     "embedding": EmbeddingArtifact,
     "translation": TranslationArtifact,
     "token-classification": TokenClassificationArtifact,
+    "question-answering": QuestionAnsweringArtifact,
 }
 
 

@@ -29,6 +29,7 @@ TASKS: Table[Task] = Table(
         "classification": "compressor.tasks.classification.task:TASK",
         "embedding": "compressor.tasks.embedding.task:TASK",
         "token-classification": "compressor.tasks.token_classification.task:TASK",
+        "question-answering": "compressor.tasks.question_answering.task:TASK",
     },
     id="task-unknown",
 )

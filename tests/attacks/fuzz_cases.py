@@ -303,6 +303,7 @@ def options(draw: Draw, material: Path) -> Case:
         "verify": [made],
         "classify": [made, str(material / "texts.txt")],
         "tag": [made, str(material / "texts.txt")],
+        "answer": [made, str(material / "texts.txt")],
         "embed": [made, str(material / "texts.txt"), "-o", f"{out}.npy"],
         "translate": [str(material / "marian-run"), str(material / "texts.txt")],
     }  # fmt: skip

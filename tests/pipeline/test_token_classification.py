@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tokenizers
 import torch
 import transformers
 from seqeval.metrics import f1_score
@@ -23,7 +22,7 @@ from compressor.runtime import TokenClassifier
 from compressor.tasks import TASKS
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
-from tests.helpers.heads import TAGS, piece_words, save_tagger, write_tagged
+from tests.helpers.heads import TAGS, byte_tokenizer, piece_words, save_tagger, write_tagged
 
 rng = random.Random(5)
 SENTENCES = [piece_words(rng) for _ in range(20)]
@@ -82,20 +81,9 @@ def test_entities_are_those_of_transformers(options: dict[str, str], close: floa
 
 def test_words_without_marks_end_at_spaces(made, tmp_path):
     """With a byte-level tokenizer, as RoBERTa has; against the pipeline of transformers."""
-    letters = [*"abcdefghij,.-'", "Ġ"]
-    vocab = {x: i for i, x in enumerate(["<pad>", "<unk>", "<s>", "</s>", *letters, "ab", "Ġab"])}
-    backend = tokenizers.Tokenizer(
-        tokenizers.models.BPE(vocab, [("a", "b"), ("Ġ", "ab")], unk_token="<unk>")
-    )
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.post_processor = tokenizers.processors.TemplateProcessing(
-        "<s> $A </s>", None, [("<s>", 2), ("</s>", 3)]
-    )
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", unk_token="<unk>", model_max_length=32
-    )
+    tokenizer = byte_tokenizer()
     shutil.copytree(made / "out", tmp_path / "out")
-    backend.save(str(tmp_path / "out" / "onnx" / "tokenizer.json"))
+    tokenizer.backend_tokenizer.save(str(tmp_path / "out" / "onnx" / "tokenizer.json"))
     pipeline: Any = transformers.pipeline(
         "token-classification", model=compressor.load(made / "out"), tokenizer=tokenizer,
         aggregation_strategy="first",
