@@ -126,12 +126,11 @@ class QuestionAnswering(EncoderTask):
         """
         import torch
 
-        from compressor.model.architectures import architecture_of
         from compressor.runtime.windows import WINDOW
 
         logits = super().logits(model, batch).float()  # [batch, tokens, 2]
         tokens = logits.shape[1]
-        width = max(tokens, min(WINDOW, architecture_of(model).positions(model.config)))
+        width = max(tokens, WINDOW)
         real = batch["attention_mask"].bool()[:, None]  # [batch, 1, tokens]
         masked = logits.transpose(1, 2).masked_fill(~real, _NEVER)
         return torch.nn.functional.pad(masked, (0, width - tokens), value=_NEVER)
