@@ -114,9 +114,13 @@ def split(
         stride: tokens of the context that two windows share; at most half of what a window holds.
 
     Raises:
-        ValueError: the tokenizer makes no pairs.
+        ValueError: the tokenizer makes no pairs, or there is no room in a window.
     """
     layout, most = _Layout.of(tokenizer), min(most, WINDOW)
+    if most < layout.tokens + 2:
+        raise ValueError(
+            f"{layout.tokens} special tokens leave no room in windows of {most} tokens"
+        )
     distinct = list(dict.fromkeys(contexts))
     encoded = dict(
         zip(distinct, tokenizer.encode_batch(distinct, add_special_tokens=False), strict=True)
@@ -131,9 +135,9 @@ def split(
 def _windows(
     layout: _Layout, question: Encoding, context: Encoding, most: int, stride: int
 ) -> list[Window]:
-    limit = max(1, min(MOST_QUESTION, (most - layout.tokens) // 2))
+    limit = min(MOST_QUESTION, (most - layout.tokens) // 2)
     asked = question.ids[:limit]
-    room = max(1, most - layout.tokens - len(asked))
+    room = most - layout.tokens - len(asked)
     before, between, behind = layout.ids
     types = [*layout.types[0], *[layout.question] * len(asked), *layout.types[1]]
     ids, offsets, words = context.ids, context.offsets, context.word_ids

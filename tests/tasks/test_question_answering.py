@@ -167,6 +167,11 @@ def test_a_long_question_is_cut_and_leaves_room():
     assert window.tokens_of(0, 99) is None
 
 
+def test_a_tokenizer_that_leaves_no_room_is_refused(data):
+    with raises(InputError, "tokenizer-without-pairs"):
+        task.encode(data, piece_tokenizer(), 4)
+
+
 @pytest.mark.parametrize("name", ["second-order", "ablation", "relevance", "confidence"])
 def test_methods_score_heads(name: str, reader, data):
     examples = task.encode(data, reader.tokenizer, reader.max_source_tokens)

@@ -90,7 +90,14 @@ class QuestionAnswering(EncoderTask):
         copy.no_truncation()
         copy.no_padding()
         assert rows.pairs is not None
-        windows = split(copy, rows.sources, rows.pairs, max_source_tokens)
+        try:
+            windows = split(copy, rows.sources, rows.pairs, max_source_tokens)
+        except ValueError as error:
+            raise InputError(
+                f"the checkpoint's tokenizer cannot join questions and contexts: {error}; give "
+                "another checkpoint",
+                id="tokenizer-without-pairs",
+            ) from error
         examples: list[Example] = []
         for parts, gold in zip(windows, self.label_values(rows), strict=True):
             for part in parts:
