@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 
@@ -21,6 +22,7 @@ from compressor.tasks import TASKS
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
 from tests.helpers.heads import piece_words, questions, save_reader, write_questions
+from tests.helpers.tiny import ragged_batch
 
 rng = random.Random(5)
 ASKED = [" ".join(piece_words(rng, 2)) for _ in range(12)]
@@ -175,5 +177,18 @@ def test_what_needs_rows_in_one_pass_is_refused(made, tmp_path):
             "study", "heads", "-m", made / "model", "--test", made / "test.json",
             "-o", tmp_path / "study",
         )  # fmt: skip
-    with raises(InputError, "layout-not-for-task"):
-        invoke("export", "-m", made / "model", "-o", tmp_path / "c", "--layout", "optimum")
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_optimums_layout_has_starts_and_ends(made, tmp_path):
+    invoke("export", "-m", made / "out", "-o", tmp_path / "o", "--layout", "optimum")
+    opened = open_checkpoint(str(made / "out"))
+    batch = ragged_batch(opened.model) | {"token_type_ids": torch.zeros(3, 9, dtype=torch.long)}
+    expected = opened.model(**batch)
+    session = onnxruntime.InferenceSession(tmp_path / "o" / "model.onnx")
+    found = session.run(
+        ["start_logits", "end_logits"], {name: value.numpy() for name, value in batch.items()}
+    )
+    np.testing.assert_allclose(found[0], expected.start_logits, atol=1e-5)
+    np.testing.assert_allclose(found[1], expected.end_logits, atol=1e-5)
