@@ -3,7 +3,7 @@
     python -m benchmarks.token_tasks --model MODEL --calibration ROWS --test ROWS --output OUT
     python -m benchmarks.token_tasks ... --macs 0.5,0.25 --minutes 1
 
-MODEL is what `benchmarks.finetune_heads` makes, ROWS are files of its task. Without --minutes only the
+MODEL is what `benchmarks.finetune_heads` makes, ROWS are files of its task. Without --minutes only
 output projections are solved again; with it each cut is distilled so long on the calibration rows.
 The same command resumes a stopped run. The numbers go to benchmarks/results/TASK.json, the table
 beside it.
@@ -32,6 +32,7 @@ def measure(args: argparse.Namespace) -> tuple[str, list[dict[str, Any]]]:
     recipe = make_recipe(
         model=str(args.model),
         calibration=str(args.calibration),
+        calibration_rows=args.rows,
         test=str(args.test),
         macs=args.macs,
         precision=["fp32,int8"],
@@ -73,6 +74,7 @@ def main() -> None:
     for name in ("model", "calibration", "test", "output"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--macs", default="0.75,0.5,0.4,0.25")
+    parser.add_argument("--rows", type=int, help="calibrate on the first N")
     parser.add_argument("--minutes", type=float, help="of distillation, each cut")
     args = parser.parse_args()
     task, rows = measure(args)

@@ -36,6 +36,7 @@ COMMANDS = (
     "tag",
     "predict",
     "rerank",
+    "answer",
     "doctor",
 )
 RESUMABLE = ("run", "demo", "study")

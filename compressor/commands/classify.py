@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compressor.commands import options as o
-from compressor.commands.lines import Artifact, Files, LinesOutput, json_line, pairs_of, stream
+from compressor.commands.lines import Artifact, Files, LinesOutput, json_line, stream, text_pairs
 from compressor.errors import UsageError
 from compressor.request.recipe import ClassifyRequest
 
@@ -42,7 +42,7 @@ def classify(
                 "at most that",
                 id="top-k-too-large",
             )
-        rows = pairs_of(lines) if request.pairs else lines
+        rows = text_pairs(lines, "--pairs wants two texts") if request.pairs else lines
         wanted = None if request.probabilities or over_half else request.top_k or 1
         for row in model.probabilities_stream(rows, **batching):
             found = [] if row is None else _ranked(model.labels, row.tolist(), wanted)

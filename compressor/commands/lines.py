@@ -93,18 +93,20 @@ def opened(
     )
 
 
-def pairs_of(lines: Lines) -> Iterator[tuple[str, str]]:
-    """The two texts of each line of `--pairs`; an empty line is two empty texts.
+def text_pairs(lines: Lines, wanted: str) -> Iterator[tuple[str, str]]:
+    """The two texts of each line, with a tab between them.
+
+    Args:
+        wanted: what a line has to be, for the message.
 
     Raises:
-        InputError: a line has not one tab.
+        InputError: a line has fewer or more.
     """
     for line in lines:
         texts = line.split("\t") if line.strip() else ["", ""]
         if len(texts) != 2:
             raise InputError(
-                f"{lines.place}: {len(texts)} columns, but --pairs wants two texts with one tab "
-                "between them",
+                f"{lines.place}: {len(texts)} columns, but {wanted} with one tab between them",
                 id="cell-count-differs",
             )
         yield texts[0], texts[1]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from compressor.commands import options as o
-from compressor.commands.lines import Artifact, Files, LinesOutput, json_line, pairs_of, stream
+from compressor.commands.lines import Artifact, Files, LinesOutput, json_line, stream, text_pairs
 from compressor.request.recipe import PredictRequest
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ def predict(
     from compressor.runtime import Regressor
 
     def answer(model: Regressor, lines: Lines, **batching: Any) -> Iterator[float | None]:
-        return model.predict_stream(pairs_of(lines) if request.pairs else lines, **batching)
+        rows = text_pairs(lines, "--pairs wants two texts") if request.pairs else lines
+        return model.predict_stream(rows, **batching)
 
     def form(number: int, found: float | None) -> str:
         if request.jsonl:

@@ -28,9 +28,10 @@ def answers(
     task = TASKS[rows.task]
     runtime = task.open(directory, device=device, precision=precision, engine=engine)
     texts: list[str] = []
+    settings = task.answer_settings(rows)
     for start in range(0, len(rows.sources), _CHUNK_ROWS):
         part = slice(start, start + _CHUNK_ROWS)
         pairs = None if rows.pairs is None else rows.pairs[part]
-        texts += task.answer(runtime, rows.sources[part], pairs, num_beams)
+        texts += task.answer(runtime, rows.sources[part], pairs, num_beams, **settings)
         progress.update("rows", len(texts), len(rows.sources))
     return texts

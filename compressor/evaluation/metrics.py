@@ -29,6 +29,8 @@ METRICS: Table[type[Metric]] = Table(
         "ndcg@10": "compressor.evaluation.rankings:Ndcg",
         "mrr@10": "compressor.evaluation.rankings:ReciprocalRank",
         "map": "compressor.evaluation.rankings:AveragePrecision",
+        "answer_f1": "compressor.evaluation.spans:AnswerF1",
+        "exact_match": "compressor.evaluation.spans:ExactMatch",
     },
     id="metric-unknown",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -38,21 +38,36 @@ class EncoderGraph(nn.Module):
 
 
 class EncoderGraphs(TaskGraphs):
-    """One graph, `model`."""
+    """One graph, `model`.
+
+    Args:
+        optimum_outputs: what the loaders of Hugging Face optimum call its outputs.
+    """
 
     task: EncoderTask
+    optimum_outputs: ClassVar[tuple[str, ...]] = ("logits",)
 
     def write(
         self, network: Network, directory: Path, skip: Collection[str] = ()
     ) -> dict[str, str]:
+        self.write_graph(network, directory, EncoderGraph(network.model.eval()), ["logits"])
+        return {"model": MODEL}
+
+    def write_graph(
+        self, network: Network, directory: Path, graph: nn.Module, outputs: Sequence[str]
+    ) -> None:
+        """Write one graph of a network's inputs.
+
+        Args:
+            graph: takes them in their order.
+            outputs: names of what it returns.
+        """
         directory.mkdir(parents=True, exist_ok=True)
         names = list(network.checkpoint.entry.inputs)
         example = tuple(torch.ones(2, 5, dtype=torch.long) for _ in names)
         shapes = {name: {0: BATCH, 1: SOURCE} for name in names}
-        graph = EncoderGraph(network.model.eval())
         with graph_attention(network.model, network.checkpoint.layers, network.mask):
-            graphs.export_graph(graph, example, names, ["logits"], shapes, directory / MODEL)
-        return {"model": MODEL}
+            graphs.export_graph(graph, example, names, list(outputs), shapes, directory / MODEL)
 
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
         labels = self.task.label_names(network.model.config)
@@ -94,6 +109,9 @@ class EncoderGraphs(TaskGraphs):
         differences = []
         for batch in batches:
             feeds = {value.name: batch[value.name].numpy() for value in session.get_inputs()}
-            (logits,) = session.run(["logits"], feeds)
-            differences.append(relative_difference(logits, model(**batch).logits.numpy()))
+            expected = model(**batch)
+            for name, found in zip(
+                self.optimum_outputs, session.run(self.optimum_outputs, feeds), strict=True
+            ):
+                differences.append(relative_difference(found, expected[name].numpy()))
         return [logit_check(differences)]

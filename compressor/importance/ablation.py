@@ -18,7 +18,7 @@ from compressor.options.declare import option
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from compressor.tasks import Batch
+    from compressor.tasks import Batch, Task
 
 
 class Ablation(ScoringMethod):
@@ -30,6 +30,15 @@ class Ablation(ScoringMethod):
     ablate: Literal["loss", "metric"] = option(
         "loss", help="ablation: measure the loss or the metric (BLEU or accuracy)."
     )
+
+    def check_task(self, task: Task) -> None:
+        super().check_task(task)
+        if self.ablate == "metric" and not task.one_example_per_row:
+            raise UsageError(
+                f"--ablate metric needs an answer to each row from one pass, and rows for "
+                f"{task.name} are read in parts; use --ablate loss",
+                id="method-for-other-tasks",
+            )
 
     def score(self, scoring: ScoringJob) -> RawScores:
         """How much the loss grows, or the metric falls, when a unit is gated to zero.

@@ -104,7 +104,7 @@ class Head:
 class Architecture:
     """What the project must know about one `config.model_type`.
 
-    The entry of an encoder in the table is that of its classifiers of texts; `opened_with` makes
+    The entry of an encoder in the table is that of its classifiers of texts; `for_class` makes
     those of its other models.
 
     Args:
@@ -160,7 +160,7 @@ class Architecture:
     of_layers: tuple[str, ...] = ()
     least_types: int = 1
 
-    def opened_with(self, auto_class: str) -> Architecture:
+    def for_class(self, auto_class: str) -> Architecture:
         """The entry of the same encoder with another head, or without one.
 
         Args:
@@ -172,7 +172,7 @@ class Architecture:
         entry = replace(self, task=task, auto_class=auto_class, head=None)
         if auto_class == ENCODER:
             return replace(entry, base="", spare=r"^pooler\.")
-        return replace(entry, unused=(*self.unused, rf"^{self.base}\.pooler\."))
+        return replace(entry, unused=(*self.unused, rf"^({self.base}\.)?pooler\."))
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
@@ -463,8 +463,8 @@ def architecture_of(model: Any) -> Architecture:
     """The entry for a model of transformers."""
     entry = architecture(model.config.model_type)
     if not hasattr(model, entry.base):
-        return entry.opened_with(ENCODER)
-    return entry.opened_with(class_with_head(type(model).__name__) or entry.auto_class)
+        return entry.for_class(ENCODER)
+    return entry.for_class(class_with_head(type(model).__name__) or entry.auto_class)
 
 
 def class_with_head(name: str) -> str | None:

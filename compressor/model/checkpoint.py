@@ -190,12 +190,12 @@ def _entry(directory: Path, config: Any, task: str | None, auto_class: str | Non
     """
     entry = architecture(config.model_type)
     if task is None and (directory / MODULES).exists():
-        return entry.opened_with(ENCODER)
+        return entry.for_class(ENCODER)
     names = config.architectures if isinstance(config.architectures, list) else []
     named = next(filter(None, (class_with_head(str(name)) for name in names)), None)
     if auto_class is None:
         auto_class = next((x for x, name in ENCODER_TASKS.items() if name == task), None)
-    return entry.opened_with(named or auto_class or entry.auto_class)
+    return entry.for_class(named or auto_class or entry.auto_class)
 
 
 def _usual_task(entry: Architecture, config: Any) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from compressor.errors import UsageError
 from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.depth import left_of
@@ -108,6 +109,12 @@ def open_text(
     text = extra_text(recovery)
     if text is None:
         return None
+    if not task.one_example_per_row:
+        raise UsageError(
+            f"--distill-text {text.path}: a line would need the parts of its own that rows for "
+            f"{task.name} have; leave it out, and give more --calibration rows",
+            id="text-for-other-tasks",
+        )
     return Text(
         lines=TextLines(
             text.path, pairs=task.joins_pairs and rows is not None and bool(rows.pairs)

@@ -275,6 +275,24 @@ class RerankRequest(StreamRequest):
     )
 
 
+class AnswerRequest(StreamRequest):
+    """What `compress answer` takes."""
+
+    null_answers: bool = option(
+        False, help="There may be no answer: for models that have learned that (SQuAD 2.0)."
+    )
+    stride: int = option(
+        128,
+        ge=1,
+        le=MOST_TOKENS,
+        help="Tokens of the text that two windows share where it is too long for one; at most half "
+        "of a window.",
+    )
+    cache: str | None = option(
+        None, help="Directory outside of the artifact where openvino keeps compiled models."
+    )
+
+
 def build_recipe(flags: Mapping[str, Any], file: Path | None = None) -> Recipe:
     """Flags over a recipe file over the defaults.
 

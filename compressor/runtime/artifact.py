@@ -256,6 +256,18 @@ class RerankingArtifact(EncoderArtifact):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QuestionAnsweringArtifact(EncoderArtifact):
+    """A model for questions; each token has logits of starting and of ending the answer."""
+
+    opened_with = "QuestionAnswerer"
+    every_token = True
+
+    @property
+    def outputs(self) -> int:
+        return 2
+
+
+@dataclass(frozen=True, kw_only=True)
 class EmbeddingArtifact(EncoderArtifact):
     """An encoder of texts; its logits are embeddings."""
 
@@ -314,6 +326,7 @@ ARTIFACTS: dict[str, type[Artifact]] = {
     "multilabel": MultiLabelArtifact,
     "translation": TranslationArtifact,
     "token-classification": TokenClassificationArtifact,
+    "question-answering": QuestionAnsweringArtifact,
 }
 
 

@@ -30,7 +30,8 @@ class Runtime(ABC, Generic[Described]):
     Threads may share one. Each call computes by itself; with several threads give `threads=1`.
 
     A subclass names its `task`, the `kind` of model that engines know it as, and the padded tokens
-    of a batch by device where nothing else is asked for (`batch_tokens`).
+    of a batch by device where nothing else is asked for (`batch_tokens`). One that reads long texts
+    in parts does not let the tokenizer cut them (`cuts_texts`).
 
     Args:
         directory: what `compress run` or `compress export` wrote, with `onnx/` in it.
@@ -59,6 +60,7 @@ class Runtime(ABC, Generic[Described]):
     task: ClassVar[str]
     kind: ClassVar[str]
     batch_tokens: ClassVar[Mapping[str, int]]
+    cuts_texts: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -91,7 +93,8 @@ class Runtime(ABC, Generic[Described]):
         self._device = device
         self._graphs = self._directory / GRAPH_DIRECTORY
         tokenizer = self._graphs / artifact.tokenizer
-        self._tokenizer = TextTokenizer(tokenizer, artifact.max_source_tokens)
+        most = artifact.max_source_tokens if self.cuts_texts else None
+        self._tokenizer = TextTokenizer(tokenizer, most)
         kept = None if cache is None else _outside(Path(cache), self._directory, library)
         self._engine = library(
             Setup(self._directory, artifact, self.precision, device, threads, workers, kept)
@@ -183,7 +186,11 @@ class Runtime(ABC, Generic[Described]):
             read, cut, ready = read + len(chunk), cut + more, iter(found)
             for row in columns:
                 yield next(ready) if any(text.strip() for text in row) else blank
-        self._tokenizer.warn_of_cut(cut, read)
+        self._warn_of_cut(cut, read)
+
+    def _warn_of_cut(self, cut: int, texts: int) -> None:
+        """Warn that so many of the texts were cut, unless it is none."""
+        self._tokenizer.warn_of_cut(cut, texts, 4)
 
 
 def _outside(cache: Path, directory: Path, engine: type[Engine]) -> Path:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.runtime.sentencepiece_normalizer import SentencePieceNormalizer
+from compressor.runtime.windows import Window, split
 from compressor.storage.input_files import MIB, Panic, panics_raised, read_text
 
 if TYPE_CHECKING:
@@ -127,6 +128,20 @@ class TextTokenizer:
     def rows(self, encodings: Iterable[Encoding]) -> list[Encoded]:
         """The token ids of encodings."""
         return [Encoded(self._known(e.ids), e.type_ids, bool(e.overflowing)) for e in encodings]
+
+    def windows(
+        self, questions: Sequence[str], contexts: Sequence[str], most: int, stride: int
+    ) -> list[list[Window]]:
+        """The windows of each question; arguments are those of `compressor.runtime.windows.split`.
+
+        Raises:
+            InputError: the file makes no pairs, or is damaged.
+        """
+        try:
+            with panics_raised():
+                return split(self._tokenizer, questions, contexts, most, stride)
+        except (Panic, ValueError) as error:
+            raise _invalid(self._path, error) from error
 
     def warn_of_cut(self, cut: int, texts: int, stacklevel: int = 3) -> None:
         """Warn that `cut` of so many texts had to be cut, unless it is none.

@@ -102,6 +102,12 @@ def prepare(request: StudyRequest, output: Path, progress: Progress) -> Job[Stud
             "has no right answers to a text; compare its artifacts with `compress evaluate`",
             id="study-for-other-tasks",
         )
+    if not task.one_example_per_row:
+        raise UsageError(
+            f"studies look at rows that are read in one pass, and long ones for {task.name} are "
+            "read in parts; compare artifacts with `compress evaluate`",
+            id="study-for-other-tasks",
+        )
     check_options([request.data], task, checkpoint.name)
     if isinstance(request.data, CalibrationData):
         require_rows(request.scoring, [], request.data)

@@ -32,6 +32,7 @@ TASKS: Table[Task] = Table(
         "regression": "compressor.tasks.regression.task:TASK",
         "reranking": "compressor.tasks.reranking.task:TASK",
         "multilabel": "compressor.tasks.multilabel.task:TASK",
+        "question-answering": "compressor.tasks.question_answering.task:TASK",
     },
     id="task-unknown",
 )

@@ -179,9 +179,9 @@ class Task(ABC):
         given = {name: column for name, column in columns.items() if column is not None}
         for name, column in given.items():
             if name not in self.columns:
+                own = f"name columns with {self.column_options}" if self.columns else "leave it out"
                 raise UsageError(
-                    f"{flag_of(name)} {column} makes no sense for the task {self.name}; "
-                    f"its columns are named with {self.column_options}",
+                    f"{flag_of(name)} {column} makes no sense for the task {self.name}; {own}",
                     id="option-of-another-task",
                 )
         texts = self.read_texts(str(spec), given, labels, header)
@@ -367,6 +367,10 @@ class Task(ABC):
         """Open an artifact; options are those of `Runtime`, whose files are not checked."""
         runtime: Runtime = opened(self.runtime)(directory, verify=False, **options)
         return runtime
+
+    def answer_settings(self, rows: Rows) -> Mapping[str, Any]:
+        """Further arguments of `answer`, the same for all of some rows."""
+        return {}
 
     @abstractmethod
     def answer(

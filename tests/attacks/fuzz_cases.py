@@ -303,6 +303,7 @@ def options(draw: Draw, material: Path) -> Case:
         "verify": [made],
         "classify": [made, str(material / "texts.txt")],
         "tag": [made, str(material / "texts.txt")],
+        "answer": [made, str(material / "texts.txt")],
         "embed": [made, str(material / "texts.txt"), "-o", f"{out}.npy"],
         "predict": [made, str(material / "texts.txt")],
         "rerank": [made, str(material / "texts.txt"), "--query", "w3"],

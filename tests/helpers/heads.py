@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,21 @@ def piece_tokenizer() -> transformers.PreTrainedTokenizerFast:
     )  # fmt: skip
 
 
+def byte_tokenizer() -> transformers.PreTrainedTokenizerFast:
+    """RoBERTa's kind of tokenizer: bytes, of which `ab` and ` ab` are one token each."""
+    letters = [*"abcdefghij,.-'", "Ġ"]
+    vocab = {x: i for i, x in enumerate(["<pad>", "<unk>", "<s>", "</s>", *letters, "ab", "Ġab"])}
+    backend = Tokenizer(models.BPE(vocab, [("a", "b"), ("Ġ", "ab")], unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.post_processor = processors.RobertaProcessing(
+        ("</s>", 3), ("<s>", 2), trim_offsets=True, add_prefix_space=False
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="<pad>", unk_token="<unk>", sep_token="</s>",
+        model_max_length=32,
+    )  # fmt: skip
+
+
 def piece_words(rng: random.Random, most: int = 9) -> list[str]:
     """Words that this tokenizer splits."""
     lengths = [rng.choice([1, 2, 3, 5]) for _ in range(rng.randint(1, most))]
@@ -88,4 +104,39 @@ def write_tagged(path: Path, rows: int = 24, seed: int = 0) -> Path:
         "".join(f"{word}\t{rng.choice(TAGS)}\n" for word in piece_words(rng)) for _ in range(rows)
     ]
     path.write_text("\n".join(sentences), encoding="utf-8")
+    return path
+
+
+def save_reader(directory: Path, name: str = "bert", **config: Any) -> Path:
+    """A model for questions of words of pieces, which reads 32 tokens at a time."""
+    tiny_head(name, "question-answering", **config).save_pretrained(directory)
+    piece_tokenizer().save_pretrained(directory)
+    return directory
+
+
+def questions(count: int, seed: int = 0, impossible: float = 0.0) -> list[dict[str, Any]]:
+    """SQuAD's paragraphs, a question each; many contexts need several windows.
+
+    Args:
+        impossible: share of questions without an answer.
+    """
+    rng = random.Random(seed)
+    made = []
+    for _ in range(count):
+        words = [word for _ in range(rng.randint(1, 6)) for word in piece_words(rng)]
+        first = rng.randrange(len(words))
+        text = " ".join(words[first : first + rng.randint(1, 3)])
+        start = sum(len(word) + 1 for word in words[:first])
+        question: dict[str, Any] = {"question": " ".join(piece_words(rng, 2))}
+        if rng.random() < impossible:
+            question |= {"answers": [], "is_impossible": True}
+        else:
+            question["answers"] = [{"text": text, "answer_start": start}]
+        made.append({"context": " ".join(words), "qas": [question]})
+    return made
+
+
+def write_questions(path: Path, paragraphs: list[dict[str, Any]]) -> Path:
+    """A file of questions as SQuAD has them."""
+    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}), encoding="utf-8")
     return path

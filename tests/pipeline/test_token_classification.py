@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tokenizers
 import torch
 import transformers
 from seqeval.metrics import f1_score
@@ -19,11 +18,11 @@ import compressor
 from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.report.schema import load_report
-from compressor.runtime import TokenClassifier
+from compressor.runtime import Classifier, TokenClassifier
 from compressor.tasks import TASKS
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
-from tests.helpers.heads import TAGS, piece_words, save_tagger, write_tagged
+from tests.helpers.heads import TAGS, byte_tokenizer, piece_words, save_tagger, write_tagged
 
 rng = random.Random(5)
 SENTENCES = [piece_words(rng) for _ in range(20)]
@@ -82,20 +81,9 @@ def test_entities_are_those_of_transformers(options: dict[str, str], close: floa
 
 def test_words_without_marks_end_at_spaces(made, tmp_path):
     """With a byte-level tokenizer, as RoBERTa has; against the pipeline of transformers."""
-    letters = [*"abcdefghij,.-'", "Ġ"]
-    vocab = {x: i for i, x in enumerate(["<pad>", "<unk>", "<s>", "</s>", *letters, "ab", "Ġab"])}
-    backend = tokenizers.Tokenizer(
-        tokenizers.models.BPE(vocab, [("a", "b"), ("Ġ", "ab")], unk_token="<unk>")
-    )
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.post_processor = tokenizers.processors.TemplateProcessing(
-        "<s> $A </s>", None, [("<s>", 2), ("</s>", 3)]
-    )
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=backend, pad_token="<pad>", unk_token="<unk>", model_max_length=32
-    )
+    tokenizer = byte_tokenizer()
     shutil.copytree(made / "out", tmp_path / "out")
-    backend.save(str(tmp_path / "out" / "onnx" / "tokenizer.json"))
+    tokenizer.backend_tokenizer.save(str(tmp_path / "out" / "onnx" / "tokenizer.json"))
     pipeline: Any = transformers.pipeline(
         "token-classification", model=compressor.load(made / "out"), tokenizer=tokenizer,
         aggregation_strategy="first",
@@ -183,3 +171,13 @@ def test_tag_writes_a_line_for_each_line(made, tmp_path, capsys):
             "run", "-m", made / "model", "--calibration", made / "rows.conll", "--keep", "0.5",
             "--test", made / "test.conll", "-o", tmp_path / "o", "--source-column", "x",
         )  # fmt: skip
+
+
+def test_graphs_of_another_task_are_refused(made, tmp_path):
+    """A tagger's description says classification: a token's logits are no row's."""
+    shutil.copytree(made / "out", tmp_path / "out")
+    path = tmp_path / "out" / "onnx" / "graphs.json"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace('"token-classification"', '"classification"'), encoding="utf-8")
+    with raises(InputError, "graphs-disagree"):
+        Classifier(tmp_path / "out", verify=False)

@@ -14,7 +14,7 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.tasks import TASKS, require_task
 from tests.helpers.errors import raises
-from tests.helpers.heads import TAGS, save_tagger, write_tagged
+from tests.helpers.heads import TAGS, save_head, save_tagger, write_tagged
 from tests.helpers.rows import write
 
 task = TASKS["token-classification"]
@@ -102,7 +102,8 @@ def test_the_loss_is_that_of_transformers_on_first_tokens(tagger, tmp_path):
 
 def test_words_beyond_the_positions_have_no_label(tagger, tmp_path):
     lines = "".join(f"{word} B-loc\n" for word in ["abcdefghij"] * 5)
-    _, (example,), (batch,) = encoded(tagger, write(tmp_path / "a.conll", lines))
+    with pytest.warns(UserWarning, match="words beyond the 32 tokens .*: 1$"):
+        _, (example,), (batch,) = encoded(tagger, write(tmp_path / "a.conll", lines))
     assert example.truncated
     assert len(example.source) == 32
     assert task.loss_terms(batch) == 4  # tokens 1, 9, 17 and 25 start words of 8 tokens
@@ -139,8 +140,6 @@ def test_methods_score_heads(name: str, tagger, tmp_path):
 
 def test_labels_of_several_words_are_refused(tmp_path):
     names = {"id2label": {0: "O", 1: "B per"}, "label2id": {"O": 0, "B per": 1}}
-    from tests.helpers.heads import save_head
-
     opened = open_checkpoint(str(save_head(tmp_path, "bert", "token-classification", **names)))
     with raises(InputError, "label-not-a-word"):
         require_task(opened)

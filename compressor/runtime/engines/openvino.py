@@ -121,7 +121,8 @@ class _Encoder:
 def _values(ports: Any) -> list[Value]:
     return [
         Value(
-            port.get_any_name(),
+            # A tensor that an Identity renames has both names here.
+            "logits" if "logits" in port.get_names() else port.get_any_name(),
             [d.get_length() if d.is_static else None for d in port.get_partial_shape()],
             _TYPES.get(port.get_element_type().get_type_name(), str(port.get_element_type())),
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compressor.errors import InputError
+from compressor.errors import CompressWarning, InputError
 from compressor.tasks.batching import IGNORED, Example, encode_texts
 from compressor.tasks.classification.labels import Labels
 from compressor.tasks.encoder import EncoderTask
@@ -99,7 +100,7 @@ class TokenClassification(EncoderTask):
         encoded, cut = encode_texts(
             tokenizer, max_source_tokens, types=True, offsets=True, text=rows.sources
         )
-        examples = []
+        examples, lost = [], 0
         for row, labels in enumerate(self.label_values(rows)):
             words = word_spans(rows.sources[row])
             target = [(IGNORED, IGNORED)] * len(encoded["input_ids"][row])
@@ -109,6 +110,7 @@ class TokenClassification(EncoderTask):
             ):
                 if token is not None:
                     target[token] = (label, word)
+            lost += found.count(None) if labels and cut[row] else 0
             examples.append(
                 Example(
                     row=row,
@@ -117,6 +119,13 @@ class TokenClassification(EncoderTask):
                     types=tuple(encoded["token_type_ids"][row]),
                     truncated=cut[row],
                 )
+            )
+        if lost:
+            warnings.warn(
+                f"{', '.join(rows.files)}: words beyond the {max_source_tokens} tokens that the "
+                f"model reads have no label: {lost}",
+                CompressWarning,
+                stacklevel=2,
             )
         return examples
 

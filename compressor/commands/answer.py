@@ -1,0 +1,41 @@
+"""`compress answer`: questions and texts in, answers out; needs neither torch nor transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from compressor.commands import options as o
+from compressor.commands.lines import Artifact, Files, LinesOutput, json_line, stream, text_pairs
+from compressor.request.recipe import AnswerRequest
+
+if TYPE_CHECKING:
+    from compressor.pipeline.stream_lines import Lines
+    from compressor.runtime import Answer, QuestionAnswerer
+
+
+@o.command(AnswerRequest, json=False)
+def answer(
+    request: AnswerRequest,
+    directory: Artifact,
+    files: Files = None,
+    output: LinesOutput = None,
+) -> int:
+    """Answer questions by a part of a text; each line is a question, a tab, and the text."""
+    from compressor.runtime import QuestionAnswerer
+
+    def find(model: QuestionAnswerer, lines: Lines, **batching: Any) -> Iterator[Answer]:
+        return model.answer_stream(
+            text_pairs(lines, "each line is a question and a text"),
+            null_answers=request.null_answers,
+            stride=request.stride,
+            **batching,
+        )
+
+    def form(number: int, found: Answer) -> str:
+        if not request.jsonl:
+            return found.text
+        place = {"start": found.start, "end": found.end}
+        return json_line(number, answer=found.text, score=round(found.score, 6), **place)
+
+    return stream(QuestionAnswerer, request, directory, files, output, find, form, request.cache)

@@ -1,0 +1,180 @@
+"""Answering questions by a part of a text, with an exported model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compressor.errors import UsageError
+from compressor.runtime.artifact import QuestionAnsweringArtifact
+from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits
+from compressor.runtime.encoder import EncoderRuntime
+from compressor.runtime.text import Encoded
+from compressor.runtime.windows import MOST_QUESTION, STRIDE, Window, best_span
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The part of a context that answers a question.
+
+    Args:
+        text: empty for no answer.
+        score: from 0 to 1, see `compressor.runtime.windows.best_span`.
+        start, end: of its characters in the context, the last one not included; 0 for no answer.
+    """
+
+    text: str
+    score: float
+    start: int
+    end: int
+
+
+Counted = tuple[list[Answer], int]
+
+
+class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
+    """An exported model for questions; arguments and errors are those of `Runtime`.
+
+    A context that is too long is read in windows that overlap; the best answer of all counts.
+    """
+
+    task = "question-answering"
+    cuts_texts = False
+
+    def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
+        """Token ids of all windows of questions and their contexts, question by question."""
+        return [
+            Encoded(window.ids, window.types, window.cut)
+            for windows in self._windows(texts, pairs or [""] * len(texts), STRIDE)
+            for window in windows
+        ]
+
+    def answer(
+        self, question: str, context: str, *, null_answers: bool = False, stride: int = STRIDE
+    ) -> Answer:
+        """The answer to one question; arguments and errors of `answers`."""
+        return self.answers([question], [context], null_answers=null_answers, stride=stride)[0]
+
+    def answers(
+        self,
+        questions: Sequence[str],
+        contexts: Sequence[str],
+        *,
+        null_answers: bool = False,
+        stride: int = STRIDE,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> list[Answer]:
+        """The answer to each question, in their order.
+
+        Args:
+            questions: of more than 64 tokens the rest is left out, with a warning.
+            contexts: of each question.
+            null_answers: whether there may be no answer, for models that have learned that (SQuAD
+                2.0): it is taken where its score, the least of all windows, is above the best.
+            stride: tokens of the context that two windows share; at most half of a window.
+            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`; rows are windows.
+
+        Raises:
+            UsageError: a number below 1, or not as many contexts as questions.
+        """
+        found, cut = self._answers(
+            questions, contexts, null_answers, stride, batch_size, batch_tokens
+        )
+        self._warn_of_cut(cut, len(questions))
+        return found
+
+    def answer_stream(
+        self,
+        rows: Iterable[tuple[str, str]],
+        *,
+        null_answers: bool = False,
+        stride: int = STRIDE,
+        chunk_rows: int = CHUNK_ROWS,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+    ) -> Iterator[Answer]:
+        """The answer to each row of a stream of any length, in their order.
+
+        A row of white space alone has none. One warning at the end counts the questions that were
+        cut.
+
+        Args:
+            rows: (question, context) tuples; read a chunk at a time.
+            chunk_rows: rows that are read ahead and sorted by length; all that is held at a time.
+            null_answers, stride, batch_size, batch_tokens: as in `answers`.
+
+        Raises:
+            UsageError: a number below 1.
+        """
+        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
+
+        def answers(questions: Sequence[str], contexts: Sequence[str]) -> Counted:
+            return self._answers(
+                questions, contexts, null_answers, stride, batch_size, batch_tokens
+            )
+
+        return self._chunks(rows, answers, Answer("", 0.0, 0, 0), chunk_rows)
+
+    def _windows(
+        self, questions: Sequence[str], contexts: Sequence[str], stride: int
+    ) -> list[list[Window]]:
+        check_limits(stride=stride)
+        if len(questions) != len(contexts):
+            raise UsageError(
+                f"there are {len(questions)} questions but {len(contexts)} contexts; give one for "
+                "each question",
+                id="pairs-do-not-match-texts",
+            )
+        most = self.artifact.max_source_tokens
+        return self._tokenizer.windows(questions, contexts, most, stride)
+
+    def _answers(
+        self,
+        questions: Sequence[str],
+        contexts: Sequence[str],
+        null_answers: bool,
+        stride: int,
+        batch_size: int | None,
+        batch_tokens: int | None,
+    ) -> Counted:
+        """Answers, and how many questions were cut."""
+        windows = self._windows(questions, contexts, stride)
+        rows = [Encoded(x.ids, x.types) for group in windows for x in group]
+        logits = iter(self._answer(rows, self._logits, batch_size, batch_tokens))
+        found = [
+            _best(context, group, [next(logits) for _ in group], null_answers)
+            for context, group in zip(contexts, windows, strict=True)
+        ]
+        return found, sum(group[0].cut for group in windows)
+
+    def _logits(self, batch: Batch) -> Iterable[NDArray[np.float32]]:
+        return self.run(batch)
+
+    def _warn_of_cut(self, cut: int, texts: int) -> None:
+        if cut:
+            warnings.warn(
+                f"{cut} of {texts} questions were cut to at most {MOST_QUESTION} tokens; ask "
+                "shorter ones",
+                stacklevel=3,
+            )
+
+
+def _best(
+    context: str,
+    windows: Sequence[Window],
+    logits: Sequence[NDArray[np.float32]],
+    null_answers: bool,
+) -> Answer:
+    spans = [best_span(x[: len(w.ids)], w) for x, w in zip(logits, windows, strict=True)]
+    none = min(span[3] for span in spans)
+    number = max(range(len(spans)), key=lambda x: spans[x][0])
+    score, first, last, _ = spans[number]
+    if score < 0 or (null_answers and none > score):
+        return Answer("", max(none, 0.0), 0, 0)
+    start, end = windows[number].characters(first, last)
+    return Answer(context[start:end], score, start, end)

@@ -1,0 +1,181 @@
+"""Questions with their contexts in windows that the model can read, and the best spans in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
+
+Span = tuple[int, int]  # of characters, the last one not included
+
+# The usual sizes for SQuAD, in tokens: of a window, of what two windows share, of a question, and
+# of an answer.
+WINDOW, STRIDE, MOST_QUESTION, MOST_ANSWER = 384, 128, 64, 30
+
+
+@dataclass(frozen=True)
+class Window:
+    """A question and a part of its context.
+
+    Args:
+        ids, types: of all tokens.
+        first: number of the context's first token; its tokens follow one another.
+        offsets: characters in the context of each of its tokens.
+        words: number of the word of each of them, None where the tokenizer knows none.
+        cut: whether the question lost tokens.
+    """
+
+    ids: list[int]
+    types: list[int]
+    first: int
+    offsets: list[Span]
+    words: list[int | None]
+    cut: bool
+
+    def tokens_of(self, start: int, end: int) -> tuple[int, int] | None:
+        """First and last token of some characters; None where the window does not hold them all.
+
+        Args:
+            start, end: characters of the context, the last one not included.
+        """
+        inside = [
+            number
+            for number, (first, last) in enumerate(self.offsets)
+            if first < end and last > start and first < last
+        ]
+        if not inside or self.offsets[inside[0]][0] > start or self.offsets[inside[-1]][1] < end:
+            return None
+        return self.first + inside[0], self.first + inside[-1]
+
+    def characters(self, start: int, end: int) -> Span:
+        """Characters of the words from one token to another."""
+        first, last = start - self.first, end - self.first
+        word = self.words[first]
+        while first and word is not None and self.words[first - 1] == word:
+            first -= 1
+        word = self.words[last]
+        while last + 1 < len(self.words) and word is not None and self.words[last + 1] == word:
+            last += 1
+        return self.offsets[first][0], self.offsets[last][1]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The special tokens before a question, between it and its context, and behind that.
+
+    Args:
+        ids: of the three parts.
+        types: of the three parts, of the question's tokens, and of the context's.
+    """
+
+    ids: tuple[list[int], list[int], list[int]]
+    types: tuple[list[int], list[int], list[int]]
+    question: int
+    context: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> _Layout:
+        pair = tokenizer.encode("a", "a")
+        parts = list(pair.sequence_ids)
+        if 0 not in parts or 1 not in parts:
+            raise ValueError("it does not encode pairs of texts")
+        last = len(parts) - parts[::-1].index(0)  # behind the question
+        first, end = parts.index(1), len(parts) - parts[::-1].index(1)
+        places = (slice(parts.index(0)), slice(last, first), slice(end, None))
+        ids, types = ([numbers[x] for x in places] for numbers in (pair.ids, pair.type_ids))
+        return cls(
+            (ids[0], ids[1], ids[2]), (types[0], types[1], types[2]),
+            pair.type_ids[parts.index(0)], pair.type_ids[first],
+        )  # fmt: skip
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.ids))
+
+
+def split(
+    tokenizer: Tokenizer,
+    questions: Sequence[str],
+    contexts: Sequence[str],
+    most: int,
+    stride: int = STRIDE,
+) -> list[list[Window]]:
+    """The windows of each question: as many as its context needs, at least one.
+
+    Args:
+        tokenizer: without truncation and padding.
+        most: tokens that the model can read; a window has `WINDOW` at most.
+        stride: tokens of the context that two windows share; at most half of what a window holds.
+
+    Raises:
+        ValueError: the tokenizer makes no pairs, or there is no room in a window.
+    """
+    layout, most = _Layout.of(tokenizer), min(most, WINDOW)
+    if most < layout.tokens + 2:
+        raise ValueError(
+            f"{layout.tokens} special tokens leave no room in windows of {most} tokens"
+        )
+    distinct = list(dict.fromkeys(contexts))
+    encoded = dict(
+        zip(distinct, tokenizer.encode_batch(distinct, add_special_tokens=False), strict=True)
+    )
+    asked = tokenizer.encode_batch(list(questions), add_special_tokens=False)
+    return [
+        _windows(layout, question, encoded[context], most, stride)
+        for question, context in zip(asked, contexts, strict=True)
+    ]
+
+
+def _windows(
+    layout: _Layout, question: Encoding, context: Encoding, most: int, stride: int
+) -> list[Window]:
+    limit = min(MOST_QUESTION, (most - layout.tokens) // 2)
+    asked = question.ids[:limit]
+    room = most - layout.tokens - len(asked)
+    before, between, behind = layout.ids
+    types = [*layout.types[0], *[layout.question] * len(asked), *layout.types[1]]
+    ids, offsets, words = context.ids, context.offsets, context.word_ids
+    found = []
+    for start in range(0, max(1, len(ids)), room - min(stride, room // 2)):
+        part = slice(start, start + room)
+        tokens = ids[part]
+        found.append(
+            Window(
+                [*before, *asked, *between, *tokens, *behind],
+                [*types, *[layout.context] * len(tokens), *layout.types[2]],
+                len(types), offsets[part], words[part], len(question.ids) > limit,
+            )
+        )  # fmt: skip
+        if start + room >= len(ids):
+            break
+    return found
+
+
+def best_span(logits: NDArray[np.float32], window: Window) -> tuple[float, int, int, float]:
+    """Score, first and last token of a window's best answer, and the score of having none.
+
+    The score is the product of two probabilities: of the first and of the last token among those of
+    the context and the window's first token, which stands for no answer.
+
+    Args:
+        logits: [tokens, 2], of starting and of ending there.
+    """
+    count = len(window.offsets)
+    context = slice(window.first, window.first + count)
+    allowed = np.concatenate([logits[:1], logits[context]]).astype(np.float64)  # [1 + context, 2]
+    allowed -= allowed.max(axis=0)
+    chances = np.exp(allowed) / np.exp(allowed).sum(axis=0)
+    none = float(chances[0].prod())
+    best, first, last = -1.0, 0, 0
+    for length in range(min(MOST_ANSWER, count)):
+        products = chances[1 : count + 1 - length, 0] * chances[1 + length :, 1]
+        place = int(products.argmax())
+        if products[place] > best:
+            best, first, last = float(products[place]), place, place + length
+    return best, window.first + first, window.first + last, none

@@ -1,0 +1,1 @@
+"""Answering questions by a part of a text."""

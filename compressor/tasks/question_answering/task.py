@@ -1,0 +1,196 @@
+"""Answering questions by a part of a text, the context, which may be read in several windows.
+
+What batches hold are windows (`compressor.runtime.windows`): a context that is longer than one
+makes several. The label of a window without the whole answer is its first token, as it is where
+there is no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from compressor.errors import InputError, UsageError
+from compressor.tasks.batching import Example
+from compressor.tasks.encoder import EncoderTask
+from compressor.tasks.question_answering import rows as question_rows
+from compressor.tasks.rows import Rows, RowTexts
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor, nn
+
+    from compressor.runtime import QuestionAnswerer
+
+_NEVER = -1e4  # the logit of padding
+
+
+class QuestionAnswering(EncoderTask):
+    """The start and the end of an answer; a row's target are the right ones, see `rows`."""
+
+    name = "question-answering"
+    auto_class = "AutoModelForQuestionAnswering"
+    metrics = ("answer_f1", "exact_match")
+    columns = ()
+    exporter = "compressor.export.answers:AnswerGraphs"
+    runtime = "compressor.runtime:QuestionAnswerer"
+    pipeline_tag = "question-answering"
+    usage = 'print(model.answer("Who came?", "Yesterday Ada came.").text)'
+    answers = "starts and ends"
+    head_on_tokens = True
+    one_example_per_row = False
+    learning_rate = 5e-5
+    hidden_weight = 1.0
+
+    def require(self, config: Any, where: Path) -> None:
+        """Check that each token has two logits."""
+        if config.num_labels != 2:
+            raise InputError(
+                f"{where / 'config.json'} has {config.num_labels} labels, and a model for "
+                "questions has 2, a start and an end; get the checkpoint again",
+                id="config-malformed",
+            )
+
+    def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
+        return ((width, 2),)
+
+    def read_texts(
+        self,
+        spec: str,
+        columns: Mapping[str, str],
+        labels: Sequence[str] | None = None,
+        header: bool = True,
+    ) -> RowTexts:
+        """Questions of SQuAD's JSON, see `compressor.tasks.question_answering.rows`."""
+        return question_rows.read(spec, columns, header)
+
+    def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
+        raise AssertionError("`read_texts` reads answers")
+
+    def label_values(self, rows: Rows) -> Sequence[tuple[str, int] | None]:
+        """The first right answer of each row, and where it starts; None where there is none."""
+        gold = [question_rows.answers_of(target) for target in rows.targets]
+        return [answers[0] if answers else None for answers in gold]
+
+    def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
+        """As in `Task`, an example for each window, numbered from 0; cut are long questions."""
+        from tokenizers import Tokenizer
+
+        from compressor.runtime.windows import split
+
+        if not tokenizer.is_fast:
+            raise InputError(
+                f"tokenizer class {type(tokenizer).__name__} does not tell the characters of its "
+                "tokens; give a checkpoint with tokenizer.json",
+                id="tokenizer-class-unsupported",
+            )
+        copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        copy.no_truncation()
+        copy.no_padding()
+        assert rows.pairs is not None
+        try:
+            windows = split(copy, rows.sources, rows.pairs, max_source_tokens)
+        except ValueError as error:
+            raise InputError(
+                f"the checkpoint's tokenizer cannot join questions and contexts: {error}; give "
+                "another checkpoint",
+                id="tokenizer-without-pairs",
+            ) from error
+        examples: list[Example] = []
+        for parts, gold in zip(windows, self.label_values(rows), strict=True):
+            for part in parts:
+                place = None if gold is None else part.tokens_of(gold[1], gold[1] + len(gold[0]))
+                examples.append(
+                    Example(
+                        row=len(examples),
+                        source=tuple(part.ids),
+                        target=place or (0, 0),
+                        types=tuple(part.types),
+                        truncated=part.cut,
+                    )
+                )
+        return examples
+
+    def synthetic_example(self, row: int, sentence: Callable[[int], tuple[int, ...]]) -> Example:
+        return Example(row, sentence(2 + row % 9), (0, 1))
+
+    def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
+        return Example(row, source, (0, 0))
+
+    def label_tensor(self, examples: Sequence[Example]) -> Tensor:
+        """[batch, 2]: the tokens where the answer starts and ends."""
+        import torch
+
+        return torch.tensor([example.target for example in examples])
+
+    def logits(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Of each token to be the start, and the end: [batch, 2, window].
+
+        They are as many in every batch, those of padding far below all others, so that rows of
+        different batches can be put together.
+        """
+        import torch
+
+        from compressor.runtime.windows import WINDOW
+
+        logits = super().logits(model, batch).float()  # [batch, tokens, 2]
+        tokens = logits.shape[1]
+        width = max(tokens, WINDOW)
+        real = batch["attention_mask"].bool()[:, None]  # [batch, 1, tokens]
+        masked = logits.transpose(1, 2).masked_fill(~real, _NEVER)
+        return torch.nn.functional.pad(masked, (0, width - tokens), value=_NEVER)
+
+    def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Cross-entropy of the starts and of the ends in nats, summed over the batch."""
+        from torch.nn.functional import cross_entropy
+
+        logits = self.logits(model, batch).flatten(0, 1)  # [batch x 2, window]
+        return cross_entropy(logits, batch["labels"].flatten(), reduction="sum")
+
+    def loss_terms(self, batch: Mapping[str, Tensor]) -> int:
+        """Two for each window."""
+        return batch["labels"].numel()
+
+    def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
+        raise UsageError(
+            "an answer is chosen from all windows of its context; give the artifact to `compress "
+            "evaluate`",
+            id="task-without-answers",
+        )
+
+    def read_logits(
+        self, logits: NDArray[np.float32], attention_mask: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Of the starts and of the ends, [rows x 2, tokens]."""
+        import numpy as np
+
+        real = np.where(attention_mask[..., None] > 0, logits, -np.inf)
+        return real.transpose(0, 2, 1).reshape(-1, real.shape[1])
+
+    def same_answers(
+        self, actual: NDArray[np.float32], expected: NDArray[np.float32]
+    ) -> list[bool]:
+        same: list[bool] = (actual.argmax(-1) == expected.argmax(-1)).tolist()
+        return same
+
+    def answer_settings(self, rows: Rows) -> Mapping[str, Any]:
+        """There may be no answer where that is right for one of the rows, as in SQuAD 2.0."""
+        return {"null_answers": not all(map(question_rows.answers_of, rows.targets))}
+
+    def answer(
+        self,
+        runtime: QuestionAnswerer,
+        sources: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        num_beams: int | None = None,
+        null_answers: bool = False,
+    ) -> list[str]:
+        """The answers' texts, empty where there is none; there is nothing to search."""
+        assert pairs is not None  # `read_texts` gives contexts
+        found = runtime.answers(sources, pairs, null_answers=null_answers)
+        return [answer.text for answer in found]
+
+
+TASK = QuestionAnswering()

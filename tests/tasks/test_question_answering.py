@@ -1,0 +1,203 @@
+"""Question answering: its rows, its windows, which tokens are the answer, the loss."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from compressor.errors import InputError, UsageError
+from compressor.importance import METHODS, ScoringJob, score_units
+from compressor.importance.depth import layers_to_drop
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.sublayers import Mask
+from compressor.runtime.windows import split
+from compressor.tasks import TASKS, require_task
+from tests.helpers.errors import raises
+from tests.helpers.heads import (
+    byte_tokenizer,
+    piece_tokenizer,
+    questions,
+    save_head,
+    save_reader,
+    write_questions,
+)
+from tests.helpers.rows import write
+
+task = TASKS["question-answering"]
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory):
+    return open_checkpoint(str(save_reader(tmp_path_factory.mktemp("reader") / "m")))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Questions, a fifth of them without an answer, as rows."""
+    path = write_questions(tmp_path_factory.mktemp("data") / "a.json", questions(12, 0, 0.2))
+    return task.read_rows(path)
+
+
+def by_transformers(tokenizer: Any, rows: Any, number: int) -> Any:
+    """The windows of a row, made by transformers."""
+    specials = tokenizer.num_special_tokens_to_add(pair=True)
+    asked = len(tokenizer(rows.sources[number], add_special_tokens=False)["input_ids"])
+    room = 32 - specials - asked
+    return tokenizer(
+        rows.sources[number], rows.pairs[number], truncation="only_second", max_length=32,
+        stride=room // 2, return_overflowing_tokens=True, return_offsets_mapping=True,
+        return_token_type_ids=True,
+    )  # fmt: skip
+
+
+def test_rows_of_both_versions(tmp_path):
+    paragraph = {
+        "context": "Ada came.",
+        "qas": [
+            {"question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}] * 2},
+            {"question": "When?", "is_impossible": True, "answers": [], "plausible_answers": [1]},
+        ],
+    }
+    rows = task.read_rows(write_questions(tmp_path / "a.json", [paragraph]))
+    assert (rows.sources, rows.pairs) == (["Who?", "When?"], ["Ada came."] * 2)
+    assert list(map(json.loads, rows.targets)) == [[["Ada", 0]] * 2, []]
+    assert task.answer_settings(rows) == {"null_answers": True}
+    with raises(UsageError, "columns-of-json"):
+        task.read_rows(tmp_path / "a.json", header=False)
+    with raises(UsageError, "option-of-another-task"):
+        task.read_rows(tmp_path / "a.json", text_column="x")
+
+
+def question(**changes: Any) -> str:
+    asked = {"question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]} | changes
+    return json.dumps({"data": [{"paragraphs": [{"context": "Ada came.", "qas": [asked]}]}]})
+
+
+PLACE = ": data[0].paragraphs[0].qas[0]"
+BAD = {
+    "no json": ('{"data": [\n{]}', "json-malformed", ":2:"),
+    "a list": ("[]", "questions-malformed", ": data is missing"),
+    "no paragraphs": ('{"data": [{}]}', "questions-malformed", ": data[0].paragraphs"),
+    "no context": ('{"data": [{"paragraphs": [{"qas": [{}]}]}]}', "questions-malformed",
+                   ": data[0].paragraphs[0].context"),
+    "no question": (question(question=None), "questions-malformed", f"{PLACE}.question"),
+    "empty question": (question(question=" "), "cell-empty", f"{PLACE}.question"),
+    "no answers": (question(answers=None), "questions-malformed", f"{PLACE}.answers"),
+    "none": (question(answers=[]), "answer-missing", PLACE),
+    "elsewhere": (question(answers=[{"text": "Ada", "answer_start": 1}]), "answer-not-in-context",
+                  f"{PLACE}.answers[0]"),
+    "before": (question(answers=[{"text": "e.", "answer_start": -2}]), "answer-not-in-context",
+               f"{PLACE}.answers[0]"),
+    "true": (question(answers=[{"text": "Ada", "answer_start": True}]), "questions-malformed",
+             f"{PLACE}.answers[0].answer_start"),
+    "nothing": ('{"data": []}', "too-few-rows", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_rows_name_their_place(case: str, tmp_path):
+    content, error, place = BAD[case]
+    path = write(tmp_path / "a.json", content)
+    with raises(InputError, error) as caught:
+        task.read_rows(path)
+    assert f"{path}{place}" in str(caught.value)
+
+
+def test_tables_are_no_questions(tmp_path):
+    with raises(InputError, "format-unknown"):
+        task.read_rows(write(tmp_path / "a.tsv", "question\tanswer\n"))
+
+
+@pytest.mark.parametrize("kind", [piece_tokenizer, byte_tokenizer])
+def test_windows_are_those_of_transformers(kind: Any, data):
+    """So is the part of the context that each token stands for."""
+    tokenizer = kind()
+    made = split(kind().backend_tokenizer, data.sources, data.pairs, 32)
+    assert max(map(len, made)) > 3
+    for number, windows in enumerate(made):
+        expected = by_transformers(tokenizer, data, number)
+        assert [x.ids for x in windows] == expected["input_ids"]
+        assert [x.types for x in windows] == expected["token_type_ids"]
+        for part, window in enumerate(windows):
+            places = zip(expected["offset_mapping"][part], expected.sequence_ids(part), strict=True)
+            assert window.offsets == [place for place, text in places if text == 1]
+
+
+@torch.no_grad()
+def test_the_loss_is_that_of_transformers(reader, data):
+    """On windows and answers that transformers finds; each window alone, not padded."""
+    examples = task.encode(data, reader.tokenizer, reader.max_source_tokens)
+    expected, labels = 0.0, []
+    for number, target in enumerate(data.targets):
+        inputs = by_transformers(reader.tokenizer, data, number)
+        for part, ids in enumerate(inputs["input_ids"]):
+            label = (0, 0)
+            if answers := json.loads(target):
+                text, start = answers[0]
+                first = inputs.char_to_token(part, start, 1)
+                last = inputs.char_to_token(part, start + len(text) - 1, 1)
+                if first is not None and last is not None:
+                    label = (first, last)
+            labels.append(label)
+            found = reader.model(
+                input_ids=torch.tensor([ids]),
+                token_type_ids=torch.tensor([inputs["token_type_ids"][part]]),
+                start_positions=torch.tensor([label[0]]), end_positions=torch.tensor([label[1]]),
+            )  # fmt: skip
+            expected += 2 * float(found.loss)
+    assert [x.target for x in examples] == labels
+    assert [x.row for x in examples] == list(range(len(labels)))
+    assert 0 < labels.count((0, 0)) < len(labels)
+    batches = task.batches(examples, reader.model, batch_size=5)
+    assert sum(float(task.loss(reader.model, x)) for x in batches) == pytest.approx(expected, 1e-5)
+    assert sum(map(task.loss_terms, batches)) == 2 * len(labels)
+
+
+def test_a_long_question_is_cut_and_leaves_room():
+    """Half of a window at most, so that its context is read."""
+    tokenizer = piece_tokenizer().backend_tokenizer
+    ((window, *_),) = split(tokenizer, ["abcdefghij" * 5], ["ab abcdefgh"], 32)
+    assert window.cut
+    assert window.first == 1 + (32 - 3) // 2 + 1
+    assert len(window.ids) <= 32
+    assert window.tokens_of(0, 2) == (window.first, window.first)
+    assert window.tokens_of(0, 99) is None
+
+
+def test_a_tokenizer_that_leaves_no_room_is_refused(data):
+    with raises(InputError, "tokenizer-without-pairs"):
+        task.encode(data, piece_tokenizer(), 4)
+
+
+@pytest.mark.parametrize("name", ["second-order", "ablation", "relevance", "confidence"])
+def test_methods_score_heads(name: str, reader, data):
+    examples = task.encode(data, reader.tokenizer, reader.max_source_tokens)
+    batches = task.batches(examples, reader.model)
+    heads = [x for x in reader.layers if x.is_attention]
+    job = ScoringJob(reader.model, heads, Mask.full(heads), batches, task, reader.tokenizer)
+    scores = score_units(METHODS[name](), job)
+    assert {layer: len(values) for layer, values in scores.values.items()} == {
+        x.name: x.units for x in heads
+    }
+    assert any(value for values in scores.values.values() for value in values)
+    with raises(UsageError, "method-for-other-tasks"):
+        score_units(METHODS["ablation"](ablate="metric"), job)
+
+
+def test_the_layer_that_goes_first_changes_answers_least(reader, data):
+    """The divergence is finite: padding has no part in it."""
+    examples = task.encode(data, reader.tokenizer, reader.max_source_tokens)
+    batches = task.batches(examples, reader.model, batch_size=3)
+    ((_, divergence),) = layers_to_drop(
+        reader.model, reader.layers, batches, task, {"encoder": 1}
+    ).items()
+    assert 0 < divergence < 10
+
+
+def test_a_model_with_other_outputs_is_refused(tmp_path):
+    opened = open_checkpoint(str(save_head(tmp_path, "bert", "question-answering", num_labels=3)))
+    with raises(InputError, "config-malformed"):
+        require_task(opened)
