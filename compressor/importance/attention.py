@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from compressor import parallel
 from compressor.importance import ScoringJob
 from compressor.model.modes import hooks, returned
 from compressor.model.sublayers import Kind, Sublayer
@@ -29,7 +30,7 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
     """Run all batches forward and call `visit` once per layer and batch.
 
     Returns:
-        The number of batches: that many forward passes were made.
+        The number of batches on all ranks: that many forward passes were made.
     """
     model, total = scoring.model, len(scoring.batches)
     paths = [layer.inputs[role] for layer in scoring.layers for role in ("query", "key")]
@@ -47,7 +48,7 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
         ):
             scoring.task.logits(model, batch)
         scoring.progress(done, total)
-    return total
+    return parallel.total(total)
 
 
 def _attend(
