@@ -186,6 +186,7 @@ def _tell(message: str, status: int, id: str) -> None:
     if launch.speaks_first():
         console.silent = False
         console.error(f"rank {launch.rank()}: {message}" if launch.rank() else message, status, id)
+        launch.wait_for_others()
 
 
 def _fail(message: str, status: int, error: BaseException | None, id: str) -> int:

@@ -214,6 +214,23 @@ def speaks_first() -> bool:
         return True
 
 
+def wait_for_others() -> None:
+    """Leave the others some seconds to see that this process has spoken, where it has the store.
+
+    torchrun's and accelerate's launchers keep it themselves.
+    """
+    kept_here = rank() == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    with suppress(RuntimeError):
+        for _ in range(50):
+            if (
+                not kept_here
+                or _watch.store is None
+                or _watch.store.add(_key("told"), 0) == processes()
+            ):
+                return
+            time.sleep(0.1)
+
+
 def _require_numbers() -> None:
     """Check what the launcher says, as far as `init_process_group` would wait or fail oddly."""
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
