@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 MOST_CHARACTERS = 4_000  # of a message
 
@@ -29,6 +31,10 @@ class CompressError(Exception):
             message = f"{message[: MOST_CHARACTERS // 2]} … {message[-MOST_CHARACTERS // 2 :]}"
         super().__init__(message)
         self.id = id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled with its id, to be raised in other processes too."""
+        return partial(type(self), id=self.id), self.args
 
 
 class CompressWarning(UserWarning):

@@ -12,6 +12,7 @@ from tests.structure import LIMITS, Package, room_of
 ORDER = (
     ("errors",),
     ("progress", "options"),
+    ("parallel",),
     ("storage",),
     ("results",),
     ("model",),

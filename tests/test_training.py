@@ -58,11 +58,11 @@ class Regression(Problem):
     def tensors(self) -> dict[str, Tensor]:
         return {"weight": self.weight}
 
-    def loss(self, batch, progress):
+    def loss(self, batch, progress, whole):
         self.seen.append(list(batch.rows))
         self.progress.append(progress)
         noise = self.noise * torch.randn(len(batch["x"]))
-        return (batch["x"] @ (self.weight - WANTED) + noise).pow(2).mean()
+        return (batch["x"] @ (self.weight - WANTED) + noise).pow(2).sum() / len(whole["x"])
 
     def validate(self, progress):
         if self.validations is not None:
@@ -214,9 +214,9 @@ def test_the_rate_rises_then_falls(monkeypatch):
             self.second = second
             return [*super().groups(), {"params": [second], "lr": 0.4, "decay": False}]
 
-        def loss(self, batch, progress):
+        def loss(self, batch, progress, whole):
             rates.append([group["lr"] for group in optimizers[0].param_groups])
-            return super().loss(batch, progress) + 0 * self.second.sum()
+            return super().loss(batch, progress, whole) + 0 * self.second.sum()
 
     optimizers = []
     make = torch.optim.AdamW
@@ -284,8 +284,8 @@ def test_a_training_of_something_else_is_an_error(tmp_path: Path):
 
 def test_a_loss_that_is_not_finite_ends_it():
     class Broken(Regression):
-        def loss(self, batch, progress):
-            return super().loss(batch, progress) * float("nan")
+        def loss(self, batch, progress, whole):
+            return super().loss(batch, progress, whole) * float("nan")
 
     with raises(InputError, "loss-not-finite"):
         train(Broken(), DATA, Schedule(1))

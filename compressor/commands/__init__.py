@@ -13,6 +13,7 @@ import typer
 from compressor.commands.console import console, leave_stdout
 from compressor.commands.memory import is_out_of_memory, memory_message
 from compressor.errors import CompressError, EnvironmentProblem, InputError, UsageError
+from compressor.parallel import launch
 from compressor.storage.disk import disk_problem
 from compressor.storage.version import __version__
 
@@ -39,6 +40,7 @@ COMMANDS = (
     "answer",
     "doctor",
 )
+SHARED = ("run",)  # commands that several processes can run together
 RESUMABLE = ("run", "demo", "study")
 BUG = 70
 INTERRUPTED = 130
@@ -87,8 +89,11 @@ def invoke(arguments: Sequence[str]) -> int:
     problem = _environment_problem()
     if problem:
         return _fail(problem, EnvironmentProblem.exit_code, None, "environment-unusable")
+    console.silent = launch.rank() > 0
+    launch.on_lost(lambda error: _tell(error.args[0], error.exit_code, error.id))
     began = time.perf_counter()
     try:
+        _require_one_process(arguments)
         status = application(arguments)(list(arguments), standalone_mode=False)
         if status == INTERRUPTED:  # Typer's own answer to Ctrl-C
             raise KeyboardInterrupt
@@ -169,12 +174,31 @@ def _bug(error: Exception) -> int:
     return _fail(message, BUG, error, "bug")
 
 
+def _require_one_process(arguments: Sequence[str]) -> None:
+    """Raise `UsageError` if a launcher started several processes of a command that takes one."""
+    name = next(iter(arguments), "")
+    if launch.processes() > 1 and name in COMMANDS and name not in SHARED:
+        raise UsageError(
+            f"`compress {name}` runs in one process, and the launcher started "
+            f"{launch.processes()} (WORLD_SIZE); call it without the launcher",
+            id="command-for-one-process",
+        )
+
+
+def _tell(message: str, status: int, id: str) -> None:
+    """Say why the command ends; of several processes one says it."""
+    if launch.speaks_first():
+        console.silent = False
+        console.error(f"rank {launch.rank()}: {message}" if launch.rank() else message, status, id)
+        launch.wait_for_others()
+
+
 def _fail(message: str, status: int, error: BaseException | None, id: str) -> int:
     if error is not None and os.environ.get("COMPRESS_DEBUG") == "1":
         import traceback
 
         traceback.print_exception(error)
-    console.error(message, status, id)
+    _tell(message, status, id)
     return status
 
 

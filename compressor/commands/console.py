@@ -27,6 +27,7 @@ class Console:
         quiet: no messages and no progress, only the result and errors.
         verbose: also details.
         as_json: the result is one JSON object on stdout.
+        silent: nothing at all is written: one of several processes of a run tells for all.
         unwritten: why the result could not be written, where somebody may have wanted it.
         doing: what was said last to be under way, from a message that ends with an ellipsis.
     """
@@ -34,6 +35,7 @@ class Console:
     quiet: bool = False
     verbose: bool = False
     as_json: bool = False
+    silent: bool = False
     unwritten: str = ""
     doing: str = ""
     _line: ProgressLine | None = field(default=None, repr=False)
@@ -57,7 +59,7 @@ class Console:
         Args:
             total: where it will end; None if nobody knows.
         """
-        if self.quiet:
+        if self.quiet or self.silent:
             return
         if _is_terminal(sys.stderr):
             if self._line is None:
@@ -98,7 +100,7 @@ class Console:
 
     def _answer(self, text: str) -> None:
         """Write to stdout. That nobody reads it changes neither the work nor the exit status."""
-        if sys.stdout is None:  # the process was started without it
+        if self.silent or sys.stdout is None:  # the process was started without it
             return
         try:
             print(text, flush=True)
@@ -113,6 +115,8 @@ class Console:
                 self.unwritten = f"cannot write the result to standard output: {error.strerror}"
 
     def _print(self, text: str) -> None:
+        if self.silent:
+            return
         self._clear_line()
         _write(text + "\n")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.commands import options as o
 from compressor.commands.console import console
+from compressor.parallel import launch
 from compressor.request.recipe import Recipe, build_recipe
 
 if TYPE_CHECKING:
@@ -17,7 +18,20 @@ if TYPE_CHECKING:
 @o.command(Recipe)
 def run(output: o.Output, flags: dict[str, Any], config: o.Config = None) -> int:
     """Score heads and neurons, remove some, export to ONNX, check, evaluate, time, and report."""
-    return execute(build_recipe(flags, config), output)
+    recipe = _as_launched(build_recipe(flags, config))
+    launch.start(recipe.device)
+    launch.require_same_versions()
+    status = execute(recipe, output)
+    launch.finish()
+    return status
+
+
+def _as_launched(recipe: Recipe) -> Recipe:
+    """The recipe with what a launcher's configuration says, where the recipe leaves it open."""
+    precision = launch.training_precision()
+    recovery = [step.with_precision(precision) for step in recipe.recovery]
+    device = "cpu" if recipe.device == "auto" and launch.wants_cpu() else recipe.device
+    return recipe.model_copy(update={"recovery": recovery, "device": device})
 
 
 def execute(recipe: Recipe, output: Path) -> int:

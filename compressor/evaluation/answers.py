@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from compressor import parallel
+from compressor.parallel.launch import counted
 from compressor.progress import Progress
 from compressor.tasks import TASKS, Rows
 
@@ -21,17 +23,24 @@ def answers(
 ) -> list[str]:
     """The answers to all rows in their order; files are not checked for damage.
 
+    Several ranks take chunks of rows in turn, which are answered as in one process.
+
     Args:
         precision: of the artifact's graphs; None takes its default.
         engine: that computes.
     """
     task = TASKS[rows.task]
     runtime = task.open(directory, device=device, precision=precision, engine=engine)
-    texts: list[str] = []
     settings = task.answer_settings(rows)
-    for start in range(0, len(rows.sources), _CHUNK_ROWS):
+    found: dict[int, list[str]] = {}
+    done, report = 0, counted(lambda done, total: progress.update("rows", done, total))
+    starts = parallel.dealt(range(0, len(rows.sources), _CHUNK_ROWS))
+    total = sum(min(_CHUNK_ROWS, len(rows.sources) - start) for start in starts)
+    for start in starts:
         part = slice(start, start + _CHUNK_ROWS)
         pairs = None if rows.pairs is None else rows.pairs[part]
-        texts += task.answer(runtime, rows.sources[part], pairs, num_beams, **settings)
-        progress.update("rows", len(texts), len(rows.sources))
-    return texts
+        found[start] = task.answer(runtime, rows.sources[part], pairs, num_beams, **settings)
+        report(done := done + len(found[start]), total)
+    for others in parallel.gather(found):
+        found |= others
+    return [text for start in sorted(found) for text in found[start]]

@@ -146,7 +146,8 @@ class ScoringJob:
     Args:
         layers: the sublayers whose units are scored.
         mask: units already removed; they are gated to zero and score zero.
-        batches: calibration batches of `task` (see `compressor.tasks`).
+        batches: calibration batches of `task` (see `compressor.tasks`); of several ranks
+            (`compressor.parallel`) each has those of its rows.
         tokenizer: the checkpoint's, where tokens are read or written as text.
         metric: the task's main metric of answers to all rows, in the order of the rows: its value
             (0-100) and its signature. None where right answers are not known.

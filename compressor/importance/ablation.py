@@ -52,6 +52,7 @@ class Ablation(ScoringMethod):
         """
         import torch
 
+        from compressor import parallel
         from compressor.importance.ablation_runs import blocks_of, count_runs
 
         with torch.no_grad():
@@ -61,7 +62,7 @@ class Ablation(ScoringMethod):
                 share = values[layer.name][block[0]] / len(block)
                 for unit in block:
                     values[layer.name][unit] = share
-        passes = count_runs(scoring, scoring.layers)
+        passes = parallel.total(count_runs(scoring, scoring.layers))
         return RawScores(values, signature, forward_passes=passes)
 
 
@@ -69,9 +70,10 @@ def _by_loss(scoring: ScoringJob) -> tuple[dict[str, list[float]], str]:
     """Values of each unit, or of the first one of its block, and their signature."""
     import torch
 
+    from compressor import parallel
     from compressor.importance.ablation_runs import silenced
 
-    increases = {layer.name: torch.zeros(layer.units) for layer in scoring.layers}
+    increases = {layer.name: torch.zeros(layer.units).double() for layer in scoring.layers}
     terms, whole = 0, torch.tensor(0.0)
 
     def loss(batch: Batch) -> Tensor:
@@ -83,6 +85,8 @@ def _by_loss(scoring: ScoringJob) -> tuple[dict[str, list[float]], str]:
             terms += scoring.task.loss_terms(batch)
         else:
             increases[unit[0]][unit[1]] += (value - whole).cpu()
+    parallel.add_up(*increases.values())
+    terms = parallel.total(terms)
     values = {name: (increase / terms).tolist() for name, increase in increases.items()}
     return values, "loss_increase:mean"
 

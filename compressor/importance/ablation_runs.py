@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import torch
 
+from compressor import parallel
 from compressor.importance import ScoringJob
 from compressor.model.modes import fixed_outputs, returned
 from compressor.model.sublayers import Sublayer
@@ -73,6 +74,9 @@ def answers_without_units(
 
     for batch, unit, texts in silenced(scoring, layers, encoder, predict):
         answers.setdefault(unit, {}).update(zip(batch.rows, texts, strict=True))
+    for others in parallel.gather(answers):
+        for key, rows in others.items():
+            answers.setdefault(key, {}).update(rows)
     ordered = {unit: [rows[row] for row in sorted(rows)] for unit, rows in answers.items()}
     whole = ordered.pop(None)
     return whole, {unit: texts for unit, texts in ordered.items() if unit is not None}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from compressor import parallel
 from compressor.importance import ScoringJob
 from compressor.model.architectures import architecture_of
 from compressor.model.modes import hooks, returned
@@ -32,7 +33,7 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
     """Run all batches forward and call `visit` once per layer and batch.
 
     Returns:
-        The number of batches: that many forward passes were made.
+        The number of batches on all ranks: that many forward passes were made.
     """
     model, total = scoring.model, len(scoring.batches)
     if architecture_of(model).scores != "products":
@@ -52,7 +53,7 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
         ):
             scoring.task.logits(model, batch)
         scoring.progress(done, total)
-    return total
+    return parallel.total(total)
 
 
 def _visit_softmax(scoring: ScoringJob, visit: Visit) -> int:

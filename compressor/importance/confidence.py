@@ -39,6 +39,7 @@ class Confidence(NormalizedMethod):
         """
         import torch
 
+        from compressor import parallel
         from compressor.importance.attention import visit_attention
 
         sums = {x.name: torch.zeros(x.units, dtype=torch.float64) for x in scoring.layers}
@@ -56,6 +57,8 @@ class Confidence(NormalizedMethod):
             counts[layer.name] += int(counted.sum())
 
         passes = visit_attention(scoring, add)
+        parallel.add_up(*sums.values())
+        counts = {name: parallel.total(count) for name, count in counts.items()}
         for name, count in counts.items():
             if count == 0:
                 raise InputError(

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from compressor import parallel
 from compressor.model.architectures import architecture_of
 from compressor.model.depth import skipped
 from compressor.model.modes import evaluating
@@ -35,7 +36,7 @@ def layers_to_drop(
 
     Args:
         model: dense.
-        batches: on the CPU.
+        batches: of this rank, on the CPU.
         numbers: stack (`encoder`, `decoder`) -> how many of its layers go.
         progress: called with (layers found, layers in all).
     """
@@ -71,7 +72,7 @@ def _divergences(
 ) -> Tensor:
     """Mean divergence of the model that skips the layers of each mask, [masks], float64."""
     sums = torch.zeros(len(masks), dtype=torch.float64)
-    terms = sum(task.loss_terms(batch) for batch in batches)
+    terms = parallel.total(sum(task.loss_terms(batch) for batch in batches))
     with evaluating(model):
         for held in batches:
             batch = held.to(device)
@@ -80,6 +81,7 @@ def _divergences(
                 with skipped(model, sublayers, mask):
                     found = _predictions(model, batch, task)
                 sums[number] += float(task.divergence(found, wanted))
+    parallel.add_up(sums)
     return sums / terms
 
 

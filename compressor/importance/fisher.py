@@ -24,6 +24,7 @@ class Fisher(NormalizedMethod):
 
     def score(self, scoring: ScoringJob) -> RawScores:
         """Mean over examples of (dL/d xi_h)^2, L being a whole example's log-likelihood."""
+        from compressor import parallel
         from compressor.importance.gradients import visit_gradients, zeros
 
         sums = zeros(scoring)
@@ -33,6 +34,7 @@ class Fisher(NormalizedMethod):
             sums[layer.name] += products.sum(1).square().sum(0).double()
 
         passes = visit_gradients(scoring, add)
-        examples = sum(len(batch.rows) for batch in scoring.batches)
+        parallel.add_up(*sums.values())
+        examples = parallel.total(sum(len(batch.rows) for batch in scoring.batches))
         values = {name: (total / examples).tolist() for name, total in sums.items()}
         return RawScores(values, "per:example", forward_passes=passes, backward_passes=passes)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from compressor import parallel
 from compressor.importance import ScoringJob
 from compressor.model.modes import evaluating, frozen, hooks
 from compressor.model.sublayers import Sublayer
@@ -29,7 +30,8 @@ def visit_gradients(scoring: ScoringJob, visit: Visit) -> int:
     depend on the rows it is batched with.
 
     Returns:
-        The number of batches: that many forward and that many backward passes were made.
+        The number of batches on all ranks: that many forward and that many backward passes were
+        made.
     """
     model, total = scoring.model, len(scoring.batches)
     kinds = {layer.kind for layer in scoring.layers}
@@ -46,7 +48,7 @@ def visit_gradients(scoring: ScoringJob, visit: Visit) -> int:
             with watching, torch.enable_grad():
                 scoring.task.loss(model, batch).backward()
             scoring.progress(done, total)
-    return total
+    return parallel.total(total)
 
 
 def zeros(scoring: ScoringJob) -> dict[str, Tensor]:

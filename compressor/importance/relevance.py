@@ -46,6 +46,7 @@ class Relevance(TokenwiseMethod):
         what a unit contributes to some positions and takes from others then cancels. A classifier
         has one position, so there both are the same.
         """
+        from compressor import parallel
         from compressor.importance.gradients import zeros
         from compressor.importance.propagation import add_batch, linearized
         from compressor.model.modes import frozen
@@ -64,5 +65,7 @@ class Relevance(TokenwiseMethod):
                 counted += positions
                 backward += passes
                 scoring.progress(done, total)
+        parallel.add_up(*shares.values())
+        counted, total, backward = map(parallel.total, (counted, total, backward))
         values = {name: (share / counted).tolist() for name, share in shares.items()}
         return RawScores(values, f"per:{self.per}", total, backward)

@@ -49,12 +49,13 @@ class SecondOrder(ScoringMethod):
 
     def score(self, scoring: ScoringJob) -> RawScores:
         """The error that each unit adds in its sublayer's removal order; removed units score 0."""
+        from compressor import parallel
         from compressor.importance.removal_order import DAMPING
         from compressor.importance.statistics import collect_statistics
 
         statistics, passes = collect_statistics(scoring)
         values = {}
-        for layer in scoring.layers:
+        for layer in parallel.dealt(scoring.layers):
             scores = [0.0] * layer.units
             highest = 0.0
             # Statistics are large, and not needed any more after this.
@@ -62,6 +63,8 @@ class SecondOrder(ScoringMethod):
                 highest = max(growth, highest * _STEP, math.nextafter(highest, math.inf))
                 scores[unit] = highest
             values[layer.name] = scores
+        for others in parallel.gather(values):
+            values |= others
         signature = f"damping:{DAMPING:g}|weighted:gradients"
         return RawScores(values, signature, forward_passes=passes, backward_passes=passes)
 

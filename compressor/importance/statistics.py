@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from compressor import parallel
 from compressor.errors import InputError
 from compressor.importance import ScoringJob
 from compressor.importance.gradients import visit_gradients
@@ -70,6 +71,21 @@ class Moments:
             self._add_shift(weight, shift)
             self._cross += more._cross + weight * shift.outer(other_shift)
             self._spread += more._spread + weight * other_shift.pow(2).sum()
+
+    def add_up_ranks(self) -> None:
+        """Take in what all ranks have seen; sums are added up in double precision."""
+        if parallel.size() == 1:
+            return
+        rows = parallel.total(self.rows)
+        means = [self.rows / rows * mean for mean in (self.mean, self.other_mean)]
+        parallel.add_up(*means)
+        shift, other_shift = self.mean - means[0], self.other_mean - means[1]
+        scatter = self._scatter.double().addr_(shift, shift, alpha=self.rows)
+        self._cross += self.rows * shift.outer(other_shift)
+        self._spread += self.rows * other_shift.pow(2).sum()
+        parallel.add_up(scatter, self._cross, self._spread)
+        self._scatter.copy_(scatter)
+        (self.mean, self.other_mean), self.rows = means, rows
 
     def _take(self, rows: int, mean: Tensor, other_mean: Tensor) -> tuple[float, Tensor, Tensor]:
         """Move the means; returns the weight of the shifts' products, and both shifts."""
@@ -153,7 +169,7 @@ def collect_statistics(scoring: ScoringJob) -> tuple[dict[str, LayerStatistics],
     Raises:
         InputError: a layer's inputs or gradients are not finite.
     """
-    rows = sum(len(next(iter(batch.values()))) for batch in scoring.batches)
+    rows = parallel.total(sum(len(next(iter(batch.values()))) for batch in scoring.batches))
     inputs: dict[str, Moments] = {}
     outputs: dict[str, Tensor] = {}
     arrived: dict[str, Tensor] = {}  # gradients at the outputs, a moment before those at the inputs
@@ -176,6 +192,8 @@ def collect_statistics(scoring: ScoringJob) -> tuple[dict[str, LayerStatistics],
     for layer in scoring.layers:
         biased = scoring.model.get_submodule(layer.output).bias is not None
         moments = inputs.pop(layer.name)
+        moments.add_up_ranks()
+        parallel.add_up(outputs[layer.name])
         covariance = moments.covariance(centered=biased)
         sensitivity = outputs[layer.name] / rows
         require_finite(layer.name, covariance, sensitivity)

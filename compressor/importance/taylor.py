@@ -23,6 +23,7 @@ class Taylor(TokenwiseMethod):
 
     def score(self, scoring: ScoringJob) -> RawScores:
         """Mean |a_h . dL/da_h| over real tokens, or over examples of its sum over tokens."""
+        from compressor import parallel
         from compressor.importance.gradients import visit_gradients, zeros
 
         sums = zeros(scoring)
@@ -38,5 +39,6 @@ class Taylor(TokenwiseMethod):
                 counts[layer.name] += real.sum()
 
         passes = visit_gradients(scoring, add)
+        parallel.add_up(*sums.values(), *counts.values())
         values = {name: (total / counts[name]).tolist() for name, total in sums.items()}
         return RawScores(values, f"per:{self.per}", forward_passes=passes, backward_passes=passes)

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from compressor import parallel
 from compressor.learned_masks.relaxation import UnitGroup
 
 WARMUP = 0.5  # share of the training over which the target falls to the wanted count
@@ -60,11 +61,11 @@ class Lagrangian:
         self._gradient = part if self._gradient is None else self._gradient + part
 
     def take_step(self) -> None:
-        """All parts of a batch were observed."""
-        if self._gradient is None:
-            return
+        """All parts of a batch were observed, on all ranks."""
         sums = torch.zeros_like(self.sensitivity)
-        sums.index_add_(0, self._pool_of, self._gradient.abs().to(sums))
+        gradient = sums.new_zeros(len(self._pool_of)) if self._gradient is None else self._gradient
+        parallel.add_up(gradient)
+        sums.index_add_(0, self._pool_of, gradient.abs().to(sums))
         now = sums / self._sizes.clamp_min(1)
         memory = (self.sensitivity > 0) * _MEMORY  # nothing to remember in the first step
         self.sensitivity.mul_(memory).add_((1 - memory) * now)

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from compressor import parallel
 from compressor.budgets.units import NEURONS
 from compressor.learned_masks.base import Gates, distance_from_hard
 from compressor.learned_masks.method import Learned, LearnedMask, LearningJob
@@ -45,7 +46,8 @@ def run(method: LearnedMask, gates: Gates, job: LearningJob) -> Learned:
         )
 
     with _model(method, job) as model:
-        gated = GatedModel(model, gates.layout, method, job, job.task.batches(held, job.model))
+        batches = job.task.batches(parallel.shard(held), job.model)
+        gated = GatedModel(model, gates.layout, method, job, batches)
         trained = fit(LearnGates(gated, gates), gate_epochs, job.state)
         hard_loss, hardened = _harden(gated, gates, trained, gate_epochs)
         mask, fitted = gates.mask(), None
@@ -105,7 +107,7 @@ def _harden(
         relaxed = gates.without_noise(done)
     mask, (largest, mean) = gates.mask(), distance_from_hard(relaxed)
     soft, hard = gated.held_out_loss(relaxed), gated.held_out_loss(gates.layout.flat(mask))
-    rows = sum(len(batch.rows) for batch in gated.held)
+    rows = parallel.total(sum(len(batch.rows) for batch in gated.held))
     texts = [
         f"gates {mean:.3f} from open or closed on average, {largest:.3f} at most",
         f"loss on {rows} held-out rows {soft:.4f} with soft gates, {hard:.4f} with the final mask",

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from compressor import parallel
 from compressor.importance import TrainedWeights
 from compressor.learned_masks.base import Gates, distance_from_hard
 from compressor.learned_masks.layout import Layout
@@ -82,8 +83,8 @@ class GatedModel(Problem):
         for name, tensor in self.tensors().items():
             tensor.copy_(before[name])
 
-    def loss(self, batch: Batch, progress: float) -> Tensor:
-        return self.loss_with(batch, self.gates)
+    def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
+        return self.loss_with(batch, self.gates, whole)
 
     def validate(self, progress: float) -> float:
         return self.held_out_loss(self.gates)
@@ -91,12 +92,12 @@ class GatedModel(Problem):
     def status(self) -> str:
         return "weights on the final mask"
 
-    def loss_with(self, batch: Batch, gates: Tensor) -> Tensor:
-        """Mean loss of a batch; with dropout if weights are trained, as in fine-tuning."""
+    def loss_with(self, batch: Batch, gates: Tensor, whole: Batch | None = None) -> Tensor:
+        """Loss as in `Problem`; with dropout if weights are trained, as in fine-tuning."""
         self.model.train(bool(self.parameters))
         with gated(self.model, self.layout.gated, self.layout.split(gates)):
-            loss: Tensor = self.task.loss(self.model, batch) / self.task.loss_terms(batch)
-        return loss
+            loss: Tensor = self.task.loss(self.model, batch)
+        return loss / self.task.loss_terms(batch if whole is None else whole)
 
     @torch.no_grad()
     def held_out_loss(self, gates: Tensor) -> float:
@@ -108,7 +109,7 @@ class GatedModel(Problem):
                 moved = batch.to(self.device)
                 total += float(self.task.loss(self.model, moved))
                 terms += self.task.loss_terms(batch)
-        return total / terms
+        return parallel.total(total) / parallel.total(terms)
 
 
 class LearnGates(Problem):
@@ -124,10 +125,13 @@ class LearnGates(Problem):
     def tensors(self) -> dict[str, Tensor]:
         return self.gates.tensors() | self.gated_model.tensors()
 
-    def loss(self, batch: Batch, progress: float) -> Tensor:
-        loss = self.gated_model.loss_with(batch, self.gates.draw(progress))
+    def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
+        loss = self.gated_model.loss_with(batch, self.gates.draw(progress), whole)
         penalty = self.gates.penalty(progress)
-        return loss if penalty is None else loss + penalty
+        if penalty is None:
+            return loss
+        terms = self.gated_model.task.loss_terms
+        return loss + penalty * (1.0 if whole is None else terms(batch) / terms(whole))
 
     def take_step(self) -> None:
         self.gates.take_step()

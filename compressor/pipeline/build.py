@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compressor import parallel
 from compressor.budgets import Choice
 from compressor.budgets.path import UnitCosts
 from compressor.errors import VerificationError
@@ -73,15 +74,18 @@ def save_pruned(
     checkpoint = repair.checkpoint
     pruned = prune(source, checkpoint.layers, choice.mask)
     cut = without_skipped(checkpoint, pruned, choice.mask).model
-    check = verify_surgery(source, cut, checkpoint.layers, choice.mask, probe.inputs)
+    check = parallel.on_main(
+        lambda: verify_surgery(source, cut, checkpoint.layers, choice.mask, probe.inputs)
+    )
     repaired = repair.run(pruned, name)
     trim_memory()
     small = without_skipped(checkpoint, repaired.model, choice.mask)
     round_to(small.model, checkpoint.dtype)
     record = pruning_facts(checkpoint, choice.mask, choice.scores, budget, repair.seed)
     record |= {"selection": choice.text, "recovery": repaired.text or "none"}
-    save_checkpoint(checkpoint, small.model, record, directory)
-    return Pruned(small, [check, verify_reload(small.model, directory)], repaired.text)
+    parallel.on_main(lambda: save_checkpoint(checkpoint, small.model, record, directory))
+    reloaded = parallel.on_main(lambda: verify_reload(small.model, directory))
+    return Pruned(small, [check, reloaded], repaired.text)
 
 
 @dataclass(frozen=True)
@@ -110,13 +114,25 @@ class Builder:
         pruned = save_pruned(self.repair, source, choice, budget, probe, directory, plan.name)
         small = pruned.checkpoint
         network = Network(small, small.model, small.mask, tokens)
-        exported = export_model(network, probe.batches, probe.texts, directory, self.engines)
-        stored = (directory / "model.safetensors").stat().st_size
+        exported = parallel.on_main(
+            lambda: export_model(network, probe.batches, probe.texts, directory, self.engines)
+        )
         share = self.costs.share(mask, None if tokens is None else len(tokens))
-        built = describe(
-            plan.name, small.model, mask, share, budget, directory, stored,
-            [*pruned.checks, *exported], choice.text, pruned.recovery or "none",
-        )  # fmt: skip
+        facts = choice.text, pruned.recovery or "none"
+        checks = [*pruned.checks, *exported]
+        built = parallel.on_main(
+            lambda: describe(
+                plan.name,
+                small.model,
+                mask,
+                share,
+                budget,
+                directory,
+                (directory / "model.safetensors").stat().st_size,
+                checks,
+                *facts,
+            )
+        )
         release(small.model)
         return _with_scores(built, choice.scores)
 

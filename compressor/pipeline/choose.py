@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from safetensors.torch import load_file, save_file
 
+from compressor import parallel
 from compressor.budgets import Choice, Limits
 from compressor.budgets.base import Cut
 from compressor.budgets.path import PathCut, UnitCosts
@@ -82,7 +83,8 @@ class RunTrials:
             scores = latest_scores(scores, latest, mask)
             mask = cut(latest, mask)
         if model is not dense:
-            _save_weights(model, weights_file(self.workspace, "choice", plan=self.plan))
+            path = weights_file(self.workspace, "choice", plan=self.plan)
+            parallel.on_main(lambda: _save_weights(model, path))
         steps = self.plan.budget.scorings
         return Choice(mask, scores, f"{steps} steps, repaired after each" if repairs else "")
 
@@ -153,7 +155,8 @@ def _learn(
         ),
     )
     if learned.model is not checkpoint.model:
-        _save_weights(learned.model, weights_file(workspace, "choice", plan=plan))
+        path = weights_file(workspace, "choice", plan=plan)
+        parallel.on_main(lambda: _save_weights(learned.model, path))
     mask = Mask({**trials.limits.full.keep, **learned.mask.keep})
     return Choice(mask, learned.scores, learned.text)
 
@@ -175,7 +178,7 @@ def drop_layers(
     found = layers_to_drop(
         checkpoint.model,
         checkpoint.layers,
-        task.batches(fitted.examples, checkpoint.model),
+        task.batches(parallel.shard(fitted.examples), checkpoint.model),
         task,
         numbers,
         device,

@@ -23,7 +23,6 @@ from compressor.pipeline.inputs import source_of
 from compressor.pipeline.stages import stage
 from compressor.request.plan import ArtifactPlan
 from compressor.results import QualityProbe, ResultModel, Source, Variant
-from compressor.storage.staging import staging
 from compressor.storage.workspace import Workspace
 from compressor.tasks import Rows
 
@@ -139,7 +138,7 @@ def _candidate(
     """Build a smaller model as it would be delivered, let it answer the rows, compare it."""
     device, beams = judge.answering.device, judge.answering.num_beams
     name = f"candidate-{cut.position}"
-    with staging(workspace.state) as staged:
+    with workspace.staging() as staged:
         directory = staged / "artifact"
         candidate = ArtifactPlan(f"{plan.name}-{name}", plan.budget, directory, plan.action)
         judge.build(candidate, Choice(cut.mask, scores), directory)

@@ -12,12 +12,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from compressor import parallel
 from compressor.budgets import Limits
+from compressor.errors import InputError
 from compressor.export.engine_names import ALWAYS
 from compressor.export.precision_names import BASE, precisions_to_export
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files
 from compressor.model.sublayers import Mask, units_of
+from compressor.parallel import launch
 from compressor.pipeline.build import (
     Builder,
     build,
@@ -86,7 +89,7 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
         report = report.model_copy(update={"gate": outcomes})
         recipes = {output: plan.to_yaml()}
         recipes |= {own.directory: plan.to_yaml(own.budget) for own in inputs.artifacts}
-        publish(workspace, report, recipes, precisions, output)
+        parallel.on_main(lambda: publish(workspace, report, recipes, precisions, output))
     return report
 
 
@@ -128,6 +131,7 @@ def prepare(plan: RunPlan, dense: Checkpoint, output: Path, progress: Progress) 
     checkpoint = with_tokens_of(plan.source_text, dense, progress)
     own = encoded(data, checkpoint, task, progress)
     require_rows_to_train(plan.recovery, len(own.fitted.examples), learns=plan.method.learns)
+    require_rows_for_ranks(len(own.fitted.examples))
     text = open_text(plan.recovery, data.fitted, task, checkpoint)
     repair = Repair(
         plan.recovery, checkpoint, own.fitted.examples, plan.seed, device, progress,
@@ -149,7 +153,23 @@ def open_run(plan: RunPlan, inputs: Inputs, output: Path, progress: Progress) ->
     """Take an empty output directory, or go on with one that holds the same run."""
     files = checkpoint_files(inputs.dense.checkpoint.directory)
     identity = plan.identity(inputs.device, files, inputs.data.sha256())
+    launch.require_same(
+        identity,
+        "give all ranks the same options, model and data",
+        InputError,
+        "ranks-differ-in-inputs",
+    )
     return open_workspace(output, identity, progress)
+
+
+def require_rows_for_ranks(rows: int) -> None:
+    """Raise `InputError` if a rank would have no row."""
+    if rows < parallel.size():
+        raise InputError(
+            f"{rows} calibration rows are too few for {parallel.size()} processes, which take a "
+            "share each; give more rows, or start fewer processes",
+            id="fewer-rows-than-ranks",
+        )
 
 
 def _compress(
@@ -158,7 +178,7 @@ def _compress(
     """The journey; the gate's outcomes are not in the report yet."""
     own, data, device, seed = inputs.encoded, inputs.data, inputs.device, plan.seed
     checkpoint, fitted, probe = own.checkpoint, own.fitted, own.probe
-    require_own_outputs(workspace, output, inputs.artifacts)
+    parallel.on_main(lambda: require_own_outputs(workspace, output, inputs.artifacts))
     started = start(workspace, command)
     tokens = target_tokens(workspace, checkpoint, plan.target_text)
     costs = unit_costs(checkpoint, TASKS[checkpoint.task], fitted.examples)

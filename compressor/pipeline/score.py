@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from compressor import parallel
 from compressor.evaluation import main_metric
 from compressor.importance import ScoringJob, ScoringMethod, UnitMethod, score_units
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.depth import skipped
 from compressor.model.sublayers import Mask, Scores, Sublayer, units_of
+from compressor.parallel.launch import counted
 from compressor.pipeline.inputs import Fitted
 from compressor.pipeline.stages import stage
 from compressor.progress import Progress
@@ -62,17 +64,19 @@ class Scorer:
             model=model.to(self.device),
             layers=[x for x in self.sublayers if x.layer not in mask.dropped],
             mask=mask,
-            batches=task.batches(self.fitted.examples, model) if self.method.needs_rows else [],
+            batches=task.batches(parallel.shard(self.fitted.examples), model)
+            if self.method.needs_rows
+            else [],
             task=task,
             tokenizer=self.checkpoint.tokenizer,
             metric=None if rows is None else lambda answers: main_metric(rows, answers),
             seed=self.seed,
             device=self.device,
-            progress=lambda done, total: self.progress.update("scoring", done, total),
+            progress=counted(lambda done, total: self.progress.update("scoring", done, total)),
         )
         try:
             with skipped(model, layers, mask):
-                return score_units(self.method, scoring)
+                return parallel.agree(score_units(self.method, scoring))
         finally:
             model.to("cpu")
 

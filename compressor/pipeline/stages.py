@@ -18,6 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter
 
+from compressor import parallel
 from compressor.model.memory import trim_memory
 from compressor.results import Variant
 from compressor.storage.hashes import sha256_of
@@ -43,6 +44,8 @@ class Stage:
             result.
         scratch: files with states of trainings in the state directory, several times the model
             each, which are removed when the stage is finished.
+        shared: of several ranks (`compressor.parallel`) all take part in it; otherwise rank 0
+            computes it alone. All get the result of rank 0.
     """
 
     title: str
@@ -51,6 +54,7 @@ class Stage:
     writes: str = ""
     weights: str = ""
     scratch: tuple[str, ...] = ()
+    shared: bool = False
 
 
 _PLAN = ("plan", "plan.name")
@@ -66,9 +70,10 @@ STAGES: dict[str, Stage] = {
         "translating {text.lines.path.name} with the dense model",
         weights="translations.txt",
         scratch=("translations-*.partial",),
+        shared=True,
     ),
-    "layers": Stage("finding the layers to drop"),
-    "scores": Stage("scoring {scorer}", needs=("layers",)),
+    "layers": Stage("finding the layers to drop", shared=True),
+    "scores": Stage("scoring {scorer}", needs=("layers",), shared=True),
     "costs": Stage("timing sublayers of {kind} with {counts} units", keys=(("kind", "kind"),)),
     "timed-choice": Stage(
         "timing a choice of {mask} (try {number})",
@@ -80,6 +85,7 @@ STAGES: dict[str, Stage] = {
         keys=(_PLAN, ("position", "cut.position")),
         needs=("scores", "target-text", "distill-text"),
         scratch=("repair-{plan.name}-candidate-*.safetensors",),
+        shared=True,
     ),
     "choice": Stage(
         "{plan.action}",
@@ -87,6 +93,7 @@ STAGES: dict[str, Stage] = {
         needs=("scores", "costs", "timed-choice", "candidate", "distill-text"),
         weights="weights-{plan.name}.safetensors",
         scratch=("gates-{plan.name}*.safetensors", "repair-{plan.name}-step-*.safetensors"),
+        shared=True,
     ),
     "build": Stage(
         "removing units ({choice.mask} kept){builder.repair}, exporting, checking",
@@ -94,6 +101,7 @@ STAGES: dict[str, Stage] = {
         needs=("choice", "target-text", "distill-text"),
         writes="plan.directory",
         scratch=("repair-{plan.name}-*.safetensors",),
+        shared=True,
     ),
     "precision": Stage(
         "exporting {model.name} in {precision}, checking",
@@ -105,11 +113,13 @@ STAGES: dict[str, Stage] = {
         "evaluating {model.name} on {rows.count} rows",
         keys=_MODEL,
         needs=("dense", "build", "precision"),
+        shared=True,
     ),
     "search-answers": Stage(
         "evaluating {model.name} on {rows.count} rows to search on",
         keys=_MODEL,
         needs=("dense",),
+        shared=True,
     ),
     "comparison": Stage(
         "comparing {model.name} with {base.name} ({resamples} resamples)",
@@ -144,30 +154,45 @@ def stage(
             label = "-".join([name, *map(str, keys.values())])
             title = row.title.format(**arguments)
             encode, decode = _forms(function)
-            found = workspace.read(label, decode, title)
+            found = parallel.on_main(lambda: workspace.read(label, decode, title))
             if found is None:
-                _drop_dependents(workspace, name, keys)
-                began = workspace.begin(label, title)
+                began = parallel.on_main(lambda: _begin(workspace, name, keys, label, title))
                 weights = _kept_weights(workspace, row, arguments)
-                if weights is not None:
+                if weights is not None and parallel.is_main():
                     weights.unlink(missing_ok=True)
-                workspace.made()  # by a stage that failed
-                found = function(workspace, *args, **kwargs)
-                record = StageRecord(name, keys, encode(found), _written(workspace, weights))
+                if row.shared:
+                    made = parallel.agree(function(workspace, *args, **kwargs))
+                else:
+                    made = parallel.on_main(lambda: function(workspace, *args, **kwargs))
+                parallel.on_main(
+                    lambda: workspace.finish(
+                        label, StageRecord(name, keys, encode(made), _written(workspace, weights)),
+                        began,
+                    )
+                )  # fmt: skip
                 trim_memory()
-                workspace.finish(label, record, began)
+                found = made
             elif row.writes and isinstance(found, Variant):
                 # The output directory may have been moved since.
                 directory = Path(attrgetter(row.writes)(_Names(arguments))).as_posix()
                 found = found.model_copy(update={"directory": directory})
-            for pattern in row.scratch:
-                for path in workspace.state.glob(pattern.format(**arguments)):
-                    path.unlink(missing_ok=True)
+            if parallel.is_main():
+                for pattern in row.scratch:
+                    for path in workspace.state.glob(pattern.format(**arguments)):
+                        path.unlink(missing_ok=True)
             return found
 
         return run
 
     return decorate
+
+
+def _begin(workspace: Workspace, name: str, keys: dict[str, Any], label: str, title: str) -> float:
+    """Remove what depends on an earlier result of a stage; returns when the stage began."""
+    _drop_dependents(workspace, name, keys)
+    began = workspace.begin(label, title)
+    workspace.made()  # by a stage that failed
+    return began
 
 
 def weights_file(workspace: Workspace, name: str, **arguments: Any) -> Path:

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from compressor.errors import UsageError
 from compressor.options.declare import Section
@@ -21,6 +21,7 @@ from compressor.training.job import TrainingJob
 if TYPE_CHECKING:
     from torch import nn
 
+    from compressor.training.precision import Precision
     from compressor.training.text import Text
 
 
@@ -55,6 +56,10 @@ class RecoveryMethod(Section):
     def extra_text(self) -> ExtraText | None:
         """More text to train on, if any is wanted."""
         return None
+
+    def with_precision(self, precision: Precision | None) -> Self:
+        """The same with a precision to train in, where it trains and none was given."""
+        return self
 
     @abstractmethod
     def recover(self, job: RecoveryJob) -> Recovered:

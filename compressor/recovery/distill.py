@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from compressor.options.bounds import MOST_BEAMS, Count
 from compressor.options.declare import option
 from compressor.recovery import ExtraText, Recovered, RecoveryJob, RecoveryMethod
 from compressor.training.job import PATIENCE, rate_option
+
+if TYPE_CHECKING:
+    from compressor.training.precision import Precision
 
 
 class Distill(RecoveryMethod):
@@ -65,6 +68,11 @@ class Distill(RecoveryMethod):
     @property
     def extra_text(self) -> ExtraText | None:
         return None if self.text is None else ExtraText(Path(self.text), self.beams)
+
+    def with_precision(self, precision: Precision | None) -> Distill:
+        if precision is None or "precision" in self.model_fields_set:
+            return self
+        return self.model_copy(update={"precision": precision})
 
     def recover(self, job: RecoveryJob) -> Recovered:
         from compressor.recovery.distillation import distill

@@ -36,6 +36,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from compressor import parallel
 from compressor.recovery import Recovered, RecoveryJob
 from compressor.recovery.hidden_states import (
     difference,
@@ -64,7 +65,7 @@ def distill(
     """
     learn, held = hold_out(job.examples, job.seed)
     student = copy.deepcopy(job.pruned)
-    batches = job.task.batches(held, job.dense)
+    batches = job.task.batches(parallel.shard(held), job.dense)
     problem = Distillation(job, student, batches, rate, hidden, precision)
     before = problem.validate(0.0)
     trained = train(
@@ -89,7 +90,8 @@ class Distillation(Problem):
 
     Args:
         student: in evaluation mode; its weights change.
-        held: batches to validate on; the variance of hidden states is taken from them, too.
+        held: batches of this rank to validate on; the variance of hidden states is taken from
+            them, too.
         hidden: weight of the difference in hidden states.
         precision: of products in training.
     """
@@ -120,32 +122,33 @@ class Distillation(Problem):
     def tensors(self) -> dict[str, Tensor]:
         return dict(self._parameters)
 
-    def loss(self, batch: Batch, progress: float) -> Tensor:
-        task = self.job.task
+    def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
+        task, whole = self.job.task, batch if whole is None else whole
         with products_in(self.precision, self.job.device):
             wanted, streams = self.teacher.answers(batch)
             with observed(self.student, self.blocks) as found:
                 logits = task.logits(self.student, batch)
         predictions = task.predictions(logits[task.term_mask(batch)])
-        loss = task.divergence(predictions, wanted) / task.loss_terms(batch)
+        loss = task.divergence(predictions, wanted) / task.loss_terms(whole)
         if not self.blocks:
             return loss
         states = states_of(found, self.blocks, task, batch)
-        return loss + self.hidden * difference(states, streams, self.variances)
+        tokens = [int(task.token_mask(whole, block.kind).sum()) for block in self.blocks]
+        return loss + self.hidden * difference(states, streams, self.variances, tokens)
 
     @torch.no_grad()
     def validate(self, progress: float) -> float:
-        task, sums = self.job.task, []
+        task, divergence = self.job.task, 0.0
         for batch in self.held:
             moved = batch.to(self.job.device)
             found = task.predictions(task.logits(self.student, moved)[task.term_mask(moved)])
-            sums.append(task.divergence(found, self.teacher.answers(moved)[0]))
-        terms = sum(task.loss_terms(batch) for batch in self.held)
-        return float(torch.stack(sums).sum()) / terms
+            divergence += float(task.divergence(found, self.teacher.answers(moved)[0]))
+        terms = parallel.total(sum(task.loss_terms(batch) for batch in self.held))
+        return parallel.total(divergence) / terms
 
     def _teacher_batches(self) -> Iterator[Batch]:
         """The calibration rows for the teacher to read, with progress."""
-        batches = self.job.task.batches(self.job.examples, self.job.dense)
+        batches = self.job.task.batches(parallel.shard(self.job.examples), self.job.dense)
         for done, batch in enumerate(batches):
             self.job.progress(done, len(batches))
             yield batch

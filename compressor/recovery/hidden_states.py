@@ -14,8 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from compressor import parallel
 from compressor.model.modes import returned
 from compressor.model.sublayers import Sublayer, by_layer
 from compressor.tasks import Task
@@ -55,21 +57,30 @@ def variances(batches: Iterable[Sequence[Tensor]]) -> list[float]:
     constant stream counts as 1.
 
     Args:
-        batches: the hidden states of each batch: [tokens, width] for each block.
+        batches: the hidden states of each batch of this rank: [tokens, width] for each block.
     """
-    sums: list[Any] = []
+    sums: list[Tensor] = []  # of each block, [width + 2] float64: sums, mean square, tokens
     for states in batches:
-        sums = sums or [(0, 0.0, 0)] * len(states)
-        for number, found in enumerate(states):
-            values, (total, square, tokens) = found.double(), sums[number]
-            square += float(values.square().sum(0).mean())
-            sums[number] = (total + values.sum(0), square, tokens + len(values))
-    spread = [square / n - float((total / n).square().mean()) for total, square, n in sums]
+        found = [x.double() for x in states]
+        rows = [
+            torch.cat([x.sum(0), x.square().sum(0).mean()[None], x.new_tensor([len(x)])])
+            for x in found
+        ]
+        sums = [a + b for a, b in zip(sums, rows, strict=True)] if sums else rows
+    ranks = [x for x in parallel.gather([x.cpu() for x in sums]) if x]  # some may have no rows
+    spread = []
+    for block in zip(*ranks, strict=True):
+        *total, square, tokens = torch.stack(block).sum(0).unbind()
+        mean = torch.stack(total) / tokens
+        spread.append(float(square / tokens - mean.square().mean()))
     return [variance if variance > 0 else 1.0 for variance in spread]
 
 
 def difference(
-    states: Sequence[Tensor], wanted: Sequence[Tensor], variances: Sequence[float]
+    states: Sequence[Tensor],
+    wanted: Sequence[Tensor],
+    variances: Sequence[float],
+    tokens: Sequence[int] | None = None,
 ) -> Tensor:
     """Mean squared difference of hidden states in units of their variance, mean over blocks.
 
@@ -79,9 +90,11 @@ def difference(
         states: of the pruned model, [tokens, width] for each block.
         wanted: the dense model's, of the same shapes.
         variances: see the function.
+        tokens: of each block, that the mean is over, where these are only some of them.
     """
+    tokens = tokens or [len(found) for found in states]
     parts = [
-        (found.float() - target.float()).square().mean() / variance
-        for found, target, variance in zip(states, wanted, variances, strict=True)
+        (found.float() - target.float()).square().mean(-1).sum() / (count * variance)
+        for found, target, variance, count in zip(states, wanted, variances, tokens, strict=True)
     ]
     return sum(parts[1:], start=parts[0]) / len(parts)

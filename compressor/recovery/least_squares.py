@@ -27,12 +27,14 @@ either way.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from compressor import parallel
 from compressor.importance.statistics import Moments, damped, require_finite
 from compressor.model.sublayers import Sublayer, by_layer
 from compressor.recovery import Recovered, RecoveryJob
@@ -62,6 +64,9 @@ class _Residual:
 def reconstruct(job: RecoveryJob) -> Recovered:
     """Re-solve the projections of a copy; a repair that does not help is dropped."""
     made: list[Batch] = job.task.batches(job.examples, job.dense)
+    held = held_out_rows(made)
+    if parallel.size() > 1:
+        made = job.task.batches(parallel.shard(job.examples), job.dense)
     batches = [batch.to(job.device) for batch in made]
     paths = [sublayer.output for sublayer in job.layers]
     model = _copy_with_own(job.pruned, paths)
@@ -71,13 +76,21 @@ def reconstruct(job: RecoveryJob) -> Recovered:
     for block, sublayers in by_layer(job.layers).items():
         for sublayer in sublayers:
             damping = DAMPING if sublayer.is_attention else FEED_FORWARD_DAMPING
-            fit, held = _gather(dense, pruned, sublayer)
+            moments = _gather(dense, pruned, sublayer, held)
             module = model.get_submodule(sublayer.output)
-            repairs.append(_repair(sublayer, module, fit, held, damping))
+            solve = partial(_repair, sublayer, module, *moments, damping)
+            repairs.append(parallel.on_main(torch.no_grad()(solve)))
+            parallel.equalize(module.parameters())
             job.progress(len(repairs), len(paths))
         dense.finish(block)
         pruned.finish(block)
     return Recovered(model, _describe(repairs, len(job.examples)))
+
+
+def held_out_rows(batches: Iterable[Batch]) -> set[int]:
+    """Every `HELD_OUT`-th row in the order of the batches, which is by length."""
+    rows = [row for batch in batches for row in batch.rows]
+    return set(rows[HELD_OUT // 2 :: HELD_OUT])
 
 
 def _copy_with_own(model: nn.Module, paths: Iterable[str]) -> nn.Module:
@@ -89,15 +102,14 @@ def _copy_with_own(model: nn.Module, paths: Iterable[str]) -> nn.Module:
 
 
 def _gather(
-    dense: LayerwiseForward, pruned: LayerwiseForward, sublayer: Sublayer
+    dense: LayerwiseForward, pruned: LayerwiseForward, sublayer: Sublayer, held: Set[int]
 ) -> tuple[Moments, Moments]:
     """Moments of an output projection's inputs and of what is missing after it, over real tokens.
 
     Returns:
-        Of the rows to fit on, and of every `HELD_OUT`-th, to see whether that helps.
+        Of the rows to fit on, and of those held out, to see whether that helps.
     """
     seen: list[Moments] = []
-    rows = 0
     module = pruned.model.get_submodule(sublayer.output)
     for number, batch in enumerate(pruned.batches):
         _, wanted = dense.observe(sublayer, number)
@@ -105,14 +117,13 @@ def _gather(
         real = pruned.task.token_mask(batch, sublayer.kind)
         # A sublayer without units has nothing but its bias, whatever its stand-in is handed.
         width = module.in_features if isinstance(module, nn.Linear) else 0
-        held = torch.arange(rows, rows + len(real), device=real.device) % HELD_OUT == HELD_OUT // 2
-        rows += len(real)
+        out = torch.tensor([row in held for row in batch.rows], device=real.device)
         if not seen:
             seen = [Moments(width, wanted.shape[-1], device=real.device) for _ in range(2)]
-        for moments, chosen in zip(
-            seen, (real & ~held[:, None], real & held[:, None]), strict=True
-        ):
+        for moments, chosen in zip(seen, (real & ~out[:, None], real & out[:, None]), strict=True):
             moments.add(inputs[chosen][:, :width], wanted[chosen] - found[chosen])
+    for moments in seen:
+        moments.add_up_ranks()
     return seen[0], seen[1]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from compressor import parallel
 from compressor.model.architectures import architecture_of
 from compressor.model.modes import received
 from compressor.model.sublayers import Sublayer
@@ -30,7 +31,12 @@ class Lesson:
 
     @property
     def bytes(self) -> int:
+        """How much memory it takes."""
         return sum(x.numel() * x.element_size() for x in (self.read, *self.hidden))
+
+    def to(self, device: torch.device | str) -> Lesson:
+        """The same on another device."""
+        return Lesson(self.read.to(device), tuple(x.to(device) for x in self.hidden))
 
 
 class Teacher:
@@ -44,7 +50,8 @@ class Teacher:
     Args:
         dense: in evaluation mode, on the device where batches will be; not changed.
         task: its task (see `compressor.tasks`).
-        batches: the rows that will come, as few or as many in a batch as is efficient.
+        batches: the rows that will come, as few or as many in a batch as is efficient; of several
+            ranks each computes its own, and gets what the others keep.
         blocks: whose hidden states are asked for.
     """
 
@@ -60,11 +67,17 @@ class Teacher:
         self.projection: nn.Module | None = dense.get_output_embeddings()  # type: ignore[operator]
         self.kept: dict[int, Lesson] = {}  # by row
         weights = list(dense.parameters())
-        self.memory_left = sum(p.numel() * p.element_size() for p in weights)
+        device = weights[0].device
+        memory = sum(p.numel() * p.element_size() for p in weights)
+        self.memory_left = memory // parallel.size()
         for batch in batches:
             if not self.memory_left:
                 break
-            self._remember(batch.to(weights[0].device))
+            self._remember(batch.to(device))
+        if parallel.size() > 1:
+            own = {row: lesson.to("cpu") for row, lesson in self.kept.items()}
+            for lessons in parallel.gather(own):
+                self.kept |= {row: lesson.to(device) for row, lesson in lessons.items()}
 
     @torch.no_grad()
     def answers(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:

@@ -2,7 +2,8 @@
 
 Translating a large text takes hours, so it can be stopped and goes on: translations are appended in
 chunks, and what a stop left of an unfinished chunk is dropped. Every chunk is translated by itself,
-so a file that was made in several goes equals one that was made in one.
+so a file that was made in several goes, or by several ranks, which take chunks in turn, equals one
+that was made in one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
+from compressor import parallel
 from compressor.training.text import TextLines
 
 CHUNK_ROWS = 512  # lines that are sorted by length together, and lost at most by a stop
@@ -39,19 +41,23 @@ def translate_lines(
     """
     digest = hashlib.sha256(key.encode("utf-8")).hexdigest()[:16]
     partial = output.with_name(f"{output.stem}-{digest}.partial")
-    partial.parent.mkdir(parents=True, exist_ok=True)
-    done = _drop_unfinished(partial)
-    with partial.open("ab") as file:
-        rest = lines.after(done)
-        while chunk := list(islice(rest, CHUNK_ROWS)):
-            progress(done, lines.rows)
-            texts = translate(chunk)
-            file.write("".join(f"{_one_line(text)}\n" for text in texts).encode("utf-8"))
-            file.flush()
-            os.fsync(file.fileno())
-            done += len(chunk)
+    done = parallel.on_main(lambda: _drop_unfinished(partial))
+    rest = lines.after(done)
+    while any(chunks := [list(islice(rest, CHUNK_ROWS)) for _ in range(parallel.size())]):
+        progress(done, lines.rows)
+        mine = chunks[parallel.rank()]
+        texts = [text for part in parallel.gather(translate(mine) if mine else []) for text in part]
+        parallel.on_main(lambda texts=texts: _append(partial, texts))  # type: ignore[misc]
+        done += len(texts)
     progress(done, lines.rows)
-    os.replace(partial, output)
+    parallel.on_main(lambda: os.replace(partial, output))
+
+
+def _append(partial: Path, texts: Sequence[str]) -> None:
+    with partial.open("ab") as file:
+        file.write("".join(f"{_one_line(text)}\n" for text in texts).encode("utf-8"))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _one_line(text: str) -> str:
@@ -59,9 +65,9 @@ def _one_line(text: str) -> str:
 
 
 def _drop_unfinished(partial: Path) -> int:
-    """Cut the file after its last whole chunk; how many lines are left."""
-    if not partial.exists():
-        return 0
+    """Cut the file after its last whole chunk, or make it; how many lines are left."""
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    partial.touch()
     rows = offset = whole = kept = 0
     with partial.open("rb") as file:
         for line in file:

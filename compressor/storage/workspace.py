@@ -8,7 +8,8 @@ again, after a message. The manifest takes the hashes from the records, so a fil
 since does not get a new one.
 
 Stages write into a directory in `OUT/.compress`, whose files are moved when they are complete. One
-process at a time works in a workspace; a lock says which.
+process at a time works in a workspace; a lock says which. Of several ranks of a run
+(`compressor.parallel`) rank 0 has the lock, writes and reads records; the others only read files.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from pydantic import TypeAdapter
 
-from compressor.errors import InputError, UsageError
+from compressor import parallel
+from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.progress import Progress
 from compressor.storage.files import write_json
 from compressor.storage.hashes import sha256_below, sha256_of
@@ -77,7 +79,7 @@ class Workspace:
         self.doing = "reading inputs"  # the stage that was begun last, in words
         self._announced: set[str] = set()
         self._made: dict[str, str] = {}
-        self._lock = lock_output(self.state / _LOCK, output or root)
+        self._lock = lock_output(self.state / _LOCK, output or root) if parallel.is_main() else None
 
     def __enter__(self) -> Self:
         return self
@@ -87,7 +89,8 @@ class Workspace:
 
     def close(self) -> None:
         """Let other processes open it."""
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
 
     def discard_unused(self, output: Path) -> None:
         """Close it and, if no stage was finished, remove it with the parents that only it needed.
@@ -105,15 +108,29 @@ class Workspace:
             directory.rmdir()
 
     @contextmanager
+    def staging(self) -> Iterator[Path]:
+        """An empty directory, removed when the block ends; of several ranks that of rank 0.
+
+        The others wait at the end, until all need it no longer.
+        """
+        with staging(self.state) if parallel.is_main() else nullcontext(self.state) as staged:
+            yield parallel.agree(staged)
+            parallel.gather(None)
+
+    @contextmanager
     def making(self, directory: Path) -> Iterator[Path]:
         """An empty directory, whose files go to `directory` when the block ends without an error.
 
-        Until then nothing of what is made stands under its final name.
+        Until then nothing of what is made stands under its final name. Of several ranks all get
+        the directory of rank 0.
         """
-        with staging(self.state) as staged:
+        with self.staging() as staged:
             yield staged
-            hashes = sha256_below(staged)
-            move_files(staged, directory, hashes, last=GRAPHS_FILE)
+            parallel.on_main(lambda: self._take(staged, directory))
+
+    def _take(self, staged: Path, directory: Path) -> None:
+        hashes = sha256_below(staged)
+        move_files(staged, directory, hashes, last=GRAPHS_FILE)
         for name, digest in hashes.items():
             path = directory / name
             if path.name == GRAPHS_FILE:
@@ -238,19 +255,32 @@ def open_workspace(
     Raises:
         InputError: the directory holds something that is not ours, or another process works there.
         UsageError: it holds a run with other options or other inputs.
+        EnvironmentProblem: a rank does not see the directory.
     """
+    parallel.on_main(lambda: _require_own(root))
+    workspace = Workspace(root, progress, output)
+    try:
+        parallel.on_main(lambda: _take_up(workspace, json.loads(json.dumps(identity))))
+        seen = parallel.gather((workspace.state / _RUN).exists())
+        if not all(seen):
+            raise EnvironmentProblem(
+                f"rank {seen.index(False)} does not see {root}, where rank 0 writes; give an "
+                "--output on a file system that all machines share",
+                id="output-not-shared",
+            )
+    except BaseException:
+        workspace.close()
+        raise
+    return workspace
+
+
+def _require_own(root: Path) -> None:
+    """Raise `InputError` for a directory that holds something else than a run."""
     is_new = not (root / STATE / _RUN).exists()
     if is_new and root.exists() and any(path.name != STATE for path in root.iterdir()):
         raise InputError(
             f"{root} is not empty and holds no run; choose another --output", id="output-not-empty"
         )
-    workspace = Workspace(root, progress, output)
-    try:
-        _take_up(workspace, json.loads(json.dumps(identity)))
-    except BaseException:
-        workspace.close()
-        raise
-    return workspace
 
 
 def _take_up(workspace: Workspace, wanted: Mapping[str, Any]) -> None:

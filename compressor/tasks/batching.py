@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from compressor import parallel
 from compressor.errors import InputError
 
 if TYPE_CHECKING:
@@ -125,15 +126,21 @@ def most_tokens(model: nn.Module) -> int:
     return max(1, min(BATCH_TOKENS, _MOST_LOGITS // int(config.vocab_size)))
 
 
+def lines_of_rank(batch: Batch) -> Batch:
+    """The lines of a batch that this rank works on (`compressor.parallel`); there may be none."""
+    lines = slice(parallel.rank(), None, parallel.size())
+    return Batch({name: tensor[lines] for name, tensor in batch.items()}, batch.rows[lines])
+
+
 def within_tokens(batch: Batch, most: int) -> list[Batch]:
-    """The rows of a batch in parts of at most `most` padded tokens (or one row).
+    """The rows of a batch in parts of at most `most` padded tokens (or one row); none of none.
 
     A step then needs the memory of one part: with long rows and a large vocabulary the logits of a
     whole batch, and their gradients, would take gigabytes.
     """
     widest = max(tensor.shape[1] for tensor in batch.values() if tensor.dim() > 1)
     size = max(1, most // widest)
-    if size >= len(batch.rows):
+    if size >= len(batch.rows) > 0:
         return [batch]
     return [
         Batch({n: t[i : i + size] for n, t in batch.items()}, batch.rows[i : i + size])

@@ -3,7 +3,8 @@
 Shuffled batches of similar length, AdamW, warm-up and linear decay, validation after every epoch,
 early stopping, and a file from which an interrupted training is resumed. All randomness of a step
 follows from the seed and the step's number, so a resumed training equals an uninterrupted one (on
-the CPU; a GPU adds up some gradients in no fixed order).
+the CPU; a GPU adds up some gradients in no fixed order). Of several ranks each takes its lines of
+every batch, and gradients are added up, so that the steps are those of one process.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from compressor import parallel
 from compressor.errors import InputError
 from compressor.tasks import Batch
-from compressor.tasks.batching import most_tokens, within_tokens
+from compressor.tasks.batching import lines_of_rank, most_tokens, within_tokens
 from compressor.training.data import Batches, TrainingRows
 from compressor.training.state import Trained, UnusableState, read_state, shapes, write_state
 
@@ -47,18 +49,27 @@ class Problem(ABC):
         """All tensors that training changes, by name; they are saved, and restored in place."""
 
     @abstractmethod
-    def loss(self, batch: Batch, progress: float) -> Tensor:
-        """Mean loss of one batch; `progress` is the share of all steps that are done."""
+    def loss(self, batch: Batch, progress: float, whole: Batch | None = None) -> Tensor:
+        """Mean loss of one batch, or what its rows add to that of a larger one.
+
+        Args:
+            progress: the share of all steps that are done.
+            whole: the larger batch; the losses of its parts add up to its own.
+        """
 
     @abstractmethod
     def validate(self, progress: float) -> float | None:
         """How good the parameters are, lower being better; None while that cannot be told yet.
 
+        Several ranks share the rows, and each gets the value for all of them.
         Such an epoch is not kept as the best one, and does not count for early stopping.
         """
 
     def take_step(self) -> None:
-        """Called after the gradients of a batch are computed, before the parameters change."""
+        """Called after the gradients of a batch are computed, before the parameters change.
+
+        Those of parameters are added up over ranks.
+        """
         return
 
     def status(self) -> str:
@@ -169,11 +180,9 @@ class _Run:
             group["lr"] = rate * self._factor(done, group["decay"])
         self.optimizer.zero_grad()
         loss = 0.0
-        terms = self.data.task.loss_terms(batch)
-        for part in within_tokens(batch, self.most_tokens):
+        for part in within_tokens(lines_of_rank(batch), self.most_tokens):
             torch.manual_seed((self.seed << 32) + steps)  # the same gates are drawn for each part
-            share = self.data.task.loss_terms(part) / terms
-            partial = self.problem.loss(part.to(self.data.device), done) * share
+            partial = self.problem.loss(part.to(self.data.device), done, batch)
             loss += float(partial.detach())
             if not math.isfinite(loss):
                 raise InputError(
@@ -182,6 +191,8 @@ class _Run:
                     id="loss-not-finite",
                 )
             partial.backward()
+        parallel.add_up_gradients(p for g in self.optimizer.param_groups for p in g["params"])
+        loss = parallel.total(loss)
         self.problem.take_step()
         for group in self.optimizer.param_groups:
             nn.utils.clip_grad_norm_(group["params"], group.get("clip", _LARGEST_GRADIENT))
@@ -195,6 +206,8 @@ class _Run:
     def _count(self, start: float, **changes: Any) -> None:
         """Note the time since `start`, and what else has changed."""
         seconds = self.trained.seconds + time.monotonic() - start
+        if self.schedule.seconds is not None:
+            seconds = parallel.agree(seconds)  # learning rates follow it
         self.trained = replace(self.trained, seconds=seconds, **changes)
 
     def _factor(self, done: float, decay: bool) -> float:
@@ -207,7 +220,8 @@ class _Run:
     def end_epoch(self, loss: float) -> None:
         """Validate, keep the parameters if they are the best so far, and save."""
         start, last = time.monotonic(), self.done >= 1
-        value = self.problem.validate(self.done)
+        parallel.equalize(self.problem.tensors().values())  # processors may round differently
+        value = parallel.agree(self.problem.validate(self.done))
         self._count(start)
         trained, epoch = self.trained, -(-self.trained.steps // self.per_epoch)
         if value is not None and (trained.best is None or value < trained.best):
@@ -242,7 +256,7 @@ class _Run:
 
     def save(self) -> None:
         """Write the state at once: readers see the whole file or none."""
-        if self.state is None:
+        if self.state is None or not parallel.is_main():
             return
         start = time.monotonic()
         moments = self.optimizer.state_dict()["state"]
@@ -253,6 +267,9 @@ class _Run:
         self._saved = time.monotonic()
         self._saving = self._saved - start
 
+    def _read(self) -> tuple[Trained, dict[str | int, dict[str, Tensor]]] | None:
+        return None if self.state is None or not self.state.exists() else read_state(self.state)
+
     @torch.no_grad()
     def resume(self) -> None:
         """Go on from the file, if there is one.
@@ -261,9 +278,10 @@ class _Run:
             InputError: its tensors are those of another training.
             UnusableState: it cannot be read; nothing has changed.
         """
-        if self.state is None or not self.state.exists():
+        found = parallel.on_main(self._read)
+        if found is None:
             return
-        trained, saved = read_state(self.state)
+        trained, saved = found
         tensors, now = self.problem.tensors(), saved.pop("now", {})
         if shapes(now) != shapes(tensors):
             raise InputError(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -29,22 +31,69 @@ def compress(*arguments: object, cwd: Path | None = None) -> subprocess.Complete
         return subprocess.run(
             command, capture_output=True, text=True, cwd=cwd, timeout=600, env=environment
         )
+    return _at_once([words], [environment], cwd)[0]
+
+
+def ranks(
+    size: int,
+    *arguments: object,
+    module: str = "tests.helpers.kept_command",
+    own: Mapping[int, Mapping[str, str]] | None = None,
+    cwd: Path | None = None,
+) -> list[subprocess.CompletedProcess[str]]:
+    """How a module ends in each of several processes, as a launcher starts them; on Linux alone.
+
+    Args:
+        arguments: of `compress`, or of another module.
+        own: rank -> environment variables that it alone has, or has otherwise.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    }  # fmt: skip
+    environments = [
+        shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} | dict((own or {}).get(rank, {}))
+        for rank in range(size)
+    ]
+    return _at_once([list(map(str, arguments))] * size, environments, cwd, module)
+
+
+def _at_once(
+    lines: list[list[str]],
+    environments: list[dict[str, str]],
+    cwd: Path | None,
+    module: str = "tests.helpers.kept_command",
+) -> list[subprocess.CompletedProcess[str]]:
+    """Run command lines at the same time in forks of a prepared process."""
     with tempfile.TemporaryDirectory() as folder:
-        out, err = Path(folder, "stdout"), Path(folder, "stderr")
-        out.touch()
-        err.touch()
-        job = {
-            "arguments": words, "cwd": str(cwd or Path.cwd()), "environment": environment,
-            "stdout": str(out), "stderr": str(err),
-        }  # fmt: skip
-        process = _prepared(places)
+        jobs = [
+            {
+                "arguments": words, "cwd": str(cwd or Path.cwd()), "environment": environment,
+                "stdout": f"{folder}/{number}.out", "stderr": f"{folder}/{number}.err",
+                "module": module,
+            }
+            for number, (words, environment) in enumerate(zip(lines, environments, strict=True))
+        ]  # fmt: skip
+        for job in jobs:
+            Path(job["stdout"]).touch()
+            Path(job["stderr"]).touch()
+        process = _prepared(environments[0]["PYTHONPATH"])
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps(job) + "\n")
+        process.stdin.write(json.dumps(jobs) + "\n")
         process.stdin.flush()
-        status = int(process.stdout.readline())
-        texts = out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8")
-    return subprocess.CompletedProcess(words, status, *texts)
+        statuses = json.loads(process.stdout.readline())
+        return [
+            subprocess.CompletedProcess(
+                job["arguments"], status,
+                Path(job["stdout"]).read_text("utf-8"), Path(job["stderr"]).read_text("utf-8"),
+            )
+            for job, status in zip(jobs, statuses, strict=True)
+        ]  # fmt: skip
 
 
 @cache

@@ -1,7 +1,8 @@
 """A process that has imported what a command imports, and forks one process per command line.
 
 Importing PyTorch and transformers takes five seconds, more than most commands on toy models. Read
-lines of JSON from stdin, each a job; print the exit status of each.
+lines of JSON from stdin, each a list of jobs that run at the same time; print the exit statuses. A
+job that was stopped by a signal is killed when the others have ended.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ IMPORTED = (
     "transformers.models.bert.modeling_bert",
     "transformers.models.marian.modeling_marian",
 )
-MODULE = "tests.helpers.kept_command"
 SECONDS = 600
 
 
@@ -36,20 +36,38 @@ def become(job: dict[str, Any]) -> None:
         opened = os.open(path, os.O_WRONLY if number else os.O_RDONLY)
         os.dup2(opened, number)
         os.close(opened)
-    sys.argv = [MODULE, *job["arguments"]]
-    runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+    sys.argv = [job["module"], *job["arguments"]]
+    runpy.run_module(job["module"], run_name="__main__", alter_sys=True)
+
+
+def wait(children: list[int]) -> list[int]:
+    """The exit statuses of some processes, negative for a signal."""
+    ended: dict[int, int] = {}
+    stopped: set[int] = set()
+    while len(ended) < len(children):
+        child, status = os.waitpid(-1, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            stopped.add(child)
+        else:
+            ended[child] = os.waitstatus_to_exitcode(status)
+        if ended.keys() | stopped == set(children):
+            for left in stopped - ended.keys():
+                os.kill(left, signal.SIGKILL)
+    return [ended[child] for child in children]
 
 
 def main() -> None:
-    """Fork a process per job until stdin ends."""
+    """Fork processes until stdin ends."""
     for module in IMPORTED:
         import_module(module)
     while line := sys.stdin.readline():
-        if (child := os.fork()) == 0:
-            become(json.loads(line))
-            return
-        _, status = os.waitpid(child, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        children = []
+        for job in json.loads(line):
+            children.append(os.fork())
+            if children[-1] == 0:
+                become(job)
+                return
+        print(json.dumps(wait(children)), flush=True)
 
 
 if __name__ == "__main__":
