@@ -100,9 +100,12 @@ class EncoderSelfAttention(_Attention):
 
     @classmethod
     @contextmanager
-    def shared(cls, model: nn.Module) -> Iterator[None]:
-        """Inside this context the model computes what all its layers share as they want it."""
-        yield
+    def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
+        """Inside this context the model computes what all its layers share as they want it.
+
+        The tensors are those that it is computed from beside the model's weights.
+        """
+        yield ()
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **_: object
@@ -272,10 +275,11 @@ ENCODER_FORMS: Table[type[EncoderSelfAttention]] = Table(
 @contextmanager
 def graph_attention(
     model: nn.Module, layers: Sequence[Sublayer], mask: Mask, forms: Forms = FORMS
-) -> Iterator[None]:
+) -> Iterator[Sequence[Tensor]]:
     """Inside this context the model's attention blocks are replaced by those of `forms`.
 
-    Blocks without heads stay `NoHeads`, and sublayers that are no attention stay as they are.
+    Blocks without heads stay `NoHeads`, and sublayers that are no attention stay as they are. The
+    tensors are those that graphs may hold beside the parameters of the model and of the blocks.
     """
     originals, made = {}, list[_Attention]()
     encoder = encoder_form(model)
@@ -292,8 +296,8 @@ def graph_attention(
         made.append(form(model, layer, mask.kept(layer.name), output))
         _set(model, layer.block, made[-1].eval())
     try:
-        with encoder.shared(model):
-            yield
+        with encoder.shared(model) as tables:
+            yield tables
     finally:
         for path, block in originals.items():
             _set(model, path, block)

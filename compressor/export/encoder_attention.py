@@ -80,10 +80,10 @@ class MPNetAttention(EncoderSelfAttention):
 
     @classmethod
     @contextmanager
-    def shared(cls, model: nn.Module) -> Iterator[None]:
+    def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
         encoder, tokens = base_of(model).encoder, architecture_of(model).positions(model.config)
         with replaced(encoder, compute_position_bias=MPNetBias(encoder, tokens)):
-            yield
+            yield ()
 
     def forward(  # type: ignore[override]
         self, hidden_states: Tensor, attention_mask: Tensor, position_bias: Tensor, **_: object
@@ -144,7 +144,7 @@ class ModernBertAttention(EncoderSelfAttention):
 
     @classmethod
     @contextmanager
-    def shared(cls, model: nn.Module) -> Iterator[None]:
+    def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
         modeling = import_module("transformers.models.modernbert.modeling_modernbert")
         rotary, tokens = base_of(model).rotary_emb, architecture_of(model).positions(model.config)
         masks = {
@@ -153,7 +153,7 @@ class ModernBertAttention(EncoderSelfAttention):
         }
         table = RotaryTable(rotary, tokens)
         with replaced(modeling, **masks), replaced(rotary, forward=table):
-            yield
+            yield [half for halves in table.halves.values() for half in halves]
 
     def forward(  # type: ignore[override]
         self,
@@ -263,13 +263,13 @@ class DebertaAttention(EncoderSelfAttention):
 
     @classmethod
     @contextmanager
-    def shared(cls, model: nn.Module) -> Iterator[None]:
+    def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
         encoder, tokens = base_of(model).encoder, architecture_of(model).positions(model.config)
         others: dict[str, Any] = {"get_attention_mask": additive_mask}
         if encoder.relative_attention:
             others["get_rel_pos"] = DistanceRows(encoder, tokens)
         with replaced(encoder, **others):
-            yield
+            yield ()
 
     def forward(  # type: ignore[override]
         self,

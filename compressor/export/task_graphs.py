@@ -99,9 +99,9 @@ class TaskGraphs(ABC):
         """All weights that its float32 graphs can hold, as they are there or transposed."""
         own = [*network.model.parameters(), *network.model.buffers()]
         yield from own
-        with graph_attention(network.model, network.checkpoint.layers, network.mask):
+        with graph_attention(network.model, network.checkpoint.layers, network.mask) as tables:
             made = {*network.model.parameters()}.difference(own)
-            yield from [tensor.clone() for tensor in made]  # which are freed at the end
+            yield from [tensor.clone() for tensor in (*made, *tables)]  # freed at the end
 
     @abstractmethod
     def write(

@@ -16,10 +16,17 @@ from compressor.throughput.limits import Limit, WorkSize, limit_of
 from compressor.throughput.machine import Machine, measure_machine
 from compressor.throughput.measure import measure
 from compressor.throughput.memory import measure_memory
-from compressor.throughput.plan import Subject, check_request, plan_workloads, precisions_of
+from compressor.throughput.plan import (
+    Subject,
+    check_request,
+    in_tokens_of,
+    own_batches,
+    plan_workloads,
+    precisions_of,
+)
 from compressor.throughput.shapes import shape_of
 from compressor.throughput.statistics import against_dense, summarize
-from compressor.throughput.workloads import Lengths, Workload
+from compressor.throughput.workloads import Batch, Lengths, Workload
 
 if TYPE_CHECKING:
     from compressor.runtime import Runtime
@@ -84,6 +91,10 @@ def benchmark(
         opened(subjects[0]), rows, batch_sizes, lengths, target_length, seed
     )
     runtimes = {subject.name: opened(subject) for subject in subjects}
+    own = own_batches(
+        subjects, runtimes, workloads,
+        lambda runtime: in_tokens_of(runtime, rows, batch_sizes, lengths, seed),
+    )  # fmt: skip
     unnamed = [subject for subject in subjects if (subject.precision or precision) is None]
     precisions = precisions_of(runtimes, unnamed)
     limits: dict[Key, Limit] = {}
@@ -94,8 +105,11 @@ def benchmark(
     if memory:
         if progress:
             progress("measuring peak memory in fresh processes")
-        peaks = _peaks(task, subjects, workloads, precisions, timed.options, options)
-    runs = {name: partial(runtime.compute, **timed.options) for name, runtime in runtimes.items()}
+        peaks = _peaks(task, subjects, workloads, precisions, timed.options, options, own)
+    runs: dict[str, Callable[[Batch], object]] = {
+        name: partial(runtime.compute, **timed.options) for name, runtime in runtimes.items()
+    }
+    runs |= {name: _in_own_tokens(runs[name], batches) for name, batches in own.items()}
     samples = measure(runs, workloads, min_seconds=seconds, progress=progress)
     reference = subjects[0].name
     timings = summarize(
@@ -132,23 +146,32 @@ def _peaks(
     precisions: Mapping[str, str],
     timed: Mapping[str, Any],
     options: Mapping[str, Any],
+    own: Mapping[str, Mapping[int, Batch]],
 ) -> dict[Key, float | None]:
     """Peak memory in MiB of a fresh process for each model and workload.
 
     Args:
         timed: options of `Runtime.compute`.
         options: device and threads.
+        own: batches of models with a tokenizer of their own, see `own_batches`.
     """
     peaks = {}
     for subject in subjects:
         for load in workloads:
             largest = max(load.batches, key=lambda batch: batch["input_ids"].size)
+            largest = own.get(subject.name, {}).get(id(largest), largest)
             use = measure_memory(
                 subject.directory, task.runtime, [largest], timed,
                 precision=precisions[subject.name], engine=subject.engine, **options,
             )  # fmt: skip
             peaks[subject.name, load.batch_size] = use.peak_mib(options["device"])
     return peaks
+
+
+def _in_own_tokens(
+    run: Callable[[Batch], object], batches: Mapping[int, Batch]
+) -> Callable[[Batch], object]:
+    return lambda batch: run(batches[id(batch)])
 
 
 def _describe(lengths: Lengths) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compressor.errors import EnvironmentProblem, UsageError
+from compressor.runtime.artifact import GRAPH_DIRECTORY
 from compressor.tasks import TASKS, Task, Timed
-from compressor.throughput.workloads import Lengths, Workload, make_workloads
+from compressor.throughput.workloads import Batch, Lengths, Workload, make_workloads
 
 if TYPE_CHECKING:
     from compressor.runtime import Runtime
@@ -57,12 +58,7 @@ def plan_workloads(
     target_length: int | None,
     seed: int,
 ) -> tuple[list[Workload], Timed]:
-    """The workloads in the reference's tokens, and how all models run them.
-
-    All artifacts of a model share the tokenizer.
-    """
-    from compressor.runtime import collate
-
+    """The workloads in the reference's tokens, and how all models run them."""
     artifact = reference.artifact
     if lengths != "data" and lengths > artifact.max_source_tokens:
         raise UsageError(
@@ -70,16 +66,54 @@ def plan_workloads(
             "model can read; ask for fewer",
             id="length-too-large",
         )
-    workloads = make_workloads(
-        reference.encode(rows.sources, rows.pairs),
+    workloads = in_tokens_of(reference, rows, batch_sizes, lengths, seed)
+    largest = max(workloads, key=lambda workload: workload.batch_size)
+    timed = TASKS[rows.task].timed(reference, largest.batches, target_length)
+    return [replace(load, target_tokens=timed.target_tokens) for load in workloads], timed
+
+
+def in_tokens_of(
+    runtime: Runtime, rows: Rows, batch_sizes: Sequence[int], lengths: Lengths, seed: int
+) -> list[Workload]:
+    """The workloads as a model's own tokenizer makes them: the same rows for every model."""
+    from compressor.runtime import collate
+
+    artifact = runtime.artifact
+    return make_workloads(
+        runtime.encode(rows.sources, rows.pairs),
         batch_sizes,
         lambda chosen: collate(chosen, artifact.pad_token_id, artifact.inputs),
         lengths=lengths,
         seed=seed,
     )
-    largest = max(workloads, key=lambda workload: workload.batch_size)
-    timed = TASKS[rows.task].timed(reference, largest.batches, target_length)
-    return [replace(load, target_tokens=timed.target_tokens) for load in workloads], timed
+
+
+def own_batches(
+    subjects: Sequence[Subject],
+    runtimes: Mapping[str, Runtime],
+    workloads: Sequence[Workload],
+    make: Callable[[Runtime], list[Workload]],
+) -> dict[str, dict[int, Batch]]:
+    """Of models with another tokenizer than the first one's: `id` of a batch -> it in their tokens.
+
+    Args:
+        workloads: in the first model's tokens.
+        make: makes the workloads in a model's own tokens.
+    """
+    texts = {x.name: _tokenizer(x, runtimes[x.name]) for x in subjects}
+    found = {}
+    for name in (x.name for x in subjects if texts[x.name] != texts[subjects[0].name]):
+        pairs = zip(workloads, make(runtimes[name]), strict=True)
+        found[name] = {
+            id(batch): own
+            for load, other in pairs
+            for batch, own in zip(load.batches, other.batches, strict=True)
+        }
+    return found
+
+
+def _tokenizer(subject: Subject, runtime: Runtime) -> bytes:
+    return (subject.directory / GRAPH_DIRECTORY / runtime.artifact.tokenizer).read_bytes()
 
 
 def precisions_of(runtimes: Mapping[str, Runtime], unnamed: Sequence[Subject]) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,6 +24,9 @@ from compressor.pipeline.single_steps import export_checkpoint
 from compressor.report.schema import load_report
 from compressor.request.recipe import ExportRequest
 from compressor.runtime import Classifier
+from compressor.tasks import TASKS
+from compressor.throughput import bench
+from compressor.throughput.plan import Subject
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
@@ -148,9 +152,25 @@ def test_a_run_delivers_fewer_rows_and_compares_with_all(tmp_path, capsys):
     np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
     capsys.readouterr()
     invoke("verify", out)
+    # Each is timed, on the same rows, in its own tokens; others would be out of range.
+    subjects = [Subject("dense", out / ".compress/dense", {}), Subject("cut", out, {})]
+    rows = TASKS["classification"].read_rows(tmp_path / "test.tsv")
+    with mock.patch.object(bench, "measure", side_effect=runs_once) as measured:
+        bench.benchmark(subjects, rows=rows, batch_sizes=[2], memory=False)
+    assert measured.called
     with raises(UsageError, "output-of-another-run"):
         written(text, COVERED[:3])
         run(recipe(**_flags(model, tmp_path, text), keep=["heads=0.5,neurons=0.5"]), out)
+
+
+def runs_once(subjects, workloads, **_):
+    """Stands in for the timing: what every model does with every batch, and made-up seconds."""
+    for load in workloads:
+        for batch in load.batches:
+            for compute in subjects.values():
+                compute(batch)
+    (load,) = workloads
+    return {(name, 2): [0.1] * 5 * len(load.batches) for name in subjects}
 
 
 def _flags(model: Path, folder: Path, text: Path) -> dict:
