@@ -39,7 +39,10 @@ PAGES = {
     "docs/precision.md": {"int8-scales": "int8-scales.md"},
     "docs/embedding.md": {"embedding": "embedding.md"},
     "docs/tokens.md": {"token-classification": "token-classification.md"},
-    "docs/scores.md": {"scores-reranking": "scores-reranking.md"},
+    "docs/scores.md": {
+        "scores-reranking": "scores-reranking.md",
+        "scores-regression": "scores-regression.md",
+    },
     "docs/speed.md": {
         "speed": "speed-1-threads-summary.md",
         "operators": "operators.md",
