@@ -71,6 +71,7 @@ def _always(checkpoint: Checkpoint) -> set[int]:
     config: Any = checkpoint.model.config
     ids = {*checkpoint.tokenizer.all_special_ids, *checkpoint.tokenizer.added_tokens_decoder}
     ids |= {value for value in _token_settings(config).values() if type(value) is int}
+    ids &= set(checkpoint.tokenizer.get_vocab().values())  # configurations name others by default
     if checkpoint.entry.positions_after_padding:
         ids |= {*range(config.pad_token_id + 1)}  # its number counts: it must stay the same
     return ids
@@ -126,5 +127,5 @@ def _cut_model(model: Any, kept: list[int]) -> nn.Module:
     made.config.vocab_size = len(kept)
     for name, value in _token_settings(made.config).items():
         ids = [numbers[i] for i in value if i in numbers] if isinstance(value, list) else None
-        setattr(made.config, name, numbers[value] if ids is None else ids)
+        setattr(made.config, name, numbers.get(value) if ids is None else ids)
     return made
