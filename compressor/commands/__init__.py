@@ -96,7 +96,7 @@ def invoke(arguments: Sequence[str]) -> int:
         _require_one_process(arguments)
         status = application(arguments)(list(arguments), standalone_mode=False)
         if status == INTERRUPTED:  # Typer's own answer to Ctrl-C
-            raise KeyboardInterrupt
+            raise launch.EndedByLauncher if launch.is_ended() else KeyboardInterrupt
         console.detail(f"took {time.perf_counter() - began:.1f} s")
         status = status if isinstance(status, int) else 0
         if console.unwritten:
@@ -111,10 +111,13 @@ def invoke(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         message = f"{error.format_message()} (see --help)"
         return _fail(message, UsageError.exit_code, error, "command-line-invalid")
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort) as stop:
         resumes = bool(arguments) and arguments[0] in RESUMABLE
         how = "goes on from what is saved" if resumes else "starts again"
-        return _fail(f"interrupted; the same command {how}", INTERRUPTED, None, "interrupted")
+        what = "interrupted"
+        if isinstance(stop, launch.EndedByLauncher):
+            what += " by the launcher, which ends all processes when one ends"
+        return _fail(f"{what}; the same command {how}", INTERRUPTED, None, "interrupted")
     except (BrokenPipeError, SystemExit) as error:
         # The reader of stdout went away (`| head`); nothing is left to tell it. Within a command
         # Typer catches that and calls sys.exit(1).

@@ -203,10 +203,9 @@ def _communicating() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = str(error).splitlines()[0]
         raise EnvironmentProblem(
-            f"another process of the run ended or does not answer ({reason}); see its output, and "
-            "give the same command to go on from what is saved",
+            "another process of the run ended or does not answer; see its output, and give the "
+            "same command to go on from what is saved",
             id="rank-lost",
         ) from error
 

@@ -219,16 +219,19 @@ def wait_for_others() -> None:
 
     torchrun's and accelerate's launchers keep it themselves.
     """
-    kept_here = rank() == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    store = None if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else _watch.store
+    if store is None or rank() > 0:
+        return
     with suppress(RuntimeError):
-        for _ in range(50):
-            if (
-                not kept_here
-                or _watch.store is None
-                or _watch.store.add(_key("told"), 0) == processes()
-            ):
+        for _ in range(20):
+            if store.add(_key("told"), 0) == processes():
                 return
             time.sleep(0.1)
+
+
+def is_ended() -> bool:
+    """Whether the launcher asked this process to end."""
+    return _watch.is_ended
 
 
 def _require_numbers() -> None:
@@ -291,7 +294,12 @@ def _key(name: str) -> str:
 
 def _interrupt(number: int, frame: Any) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise KeyboardInterrupt
+    _watch.is_ended = True
+    raise EndedByLauncher
+
+
+class EndedByLauncher(KeyboardInterrupt):
+    """The launcher ends this process, as it does with all when one of them ends."""
 
 
 class Watch:
@@ -305,6 +313,7 @@ class Watch:
         self.report: Callable[[EnvironmentProblem], None] = lambda error: None
         self.counts: dict[int, tuple[int, int, int]] = {}  # rank -> pass, done, total
         self.passes = 0
+        self.is_ended = False  # by the launcher
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
