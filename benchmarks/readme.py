@@ -38,7 +38,10 @@ PAGES = {
     },
     "docs/precision.md": {"int8-scales": "int8-scales.md"},
     "docs/embedding.md": {"embedding": "embedding.md"},
-    "docs/tokens.md": {"token-classification": "token-classification.md"},
+    "docs/tokens.md": {
+        "token-classification": "token-classification.md",
+        "question-answering": "question-answering.md",
+    },
     "docs/scores.md": {
         "scores-reranking": "scores-reranking.md",
         "scores-regression": "scores-regression.md",
