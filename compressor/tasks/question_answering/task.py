@@ -153,6 +153,12 @@ class QuestionAnswering(EncoderTask):
         """Two for each window."""
         return batch["labels"].numel()
 
+    def term_mask(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Start and end of every window, [batch, 2] bool."""
+        import torch
+
+        return torch.ones_like(batch["labels"], dtype=torch.bool)
+
     def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
         raise UsageError(
             "an answer is chosen from all windows of its context; give the artifact to `compress "
