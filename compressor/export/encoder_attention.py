@@ -220,6 +220,15 @@ def by_key(products: Tensor) -> Tensor:
     return rows.reshape(batch, heads, tokens, 2 * tokens - 1)[..., :tokens]
 
 
+def _columns(positions: Tensor) -> Tensor:
+    """[positions, heads, head_dim] -> [1, heads, head_dim, positions]
+
+    Of four dimensions, as queries have: with three, onnxruntime 1.31 crashes where it fuses a
+    transposition into the product, in float16 on a CPU.
+    """
+    return positions.permute(1, 2, 0)[None]
+
+
 class DebertaAttention(EncoderSelfAttention):
     """Adds products of queries with the positions of keys, and of keys with those of queries.
 
@@ -247,12 +256,10 @@ class DebertaAttention(EncoderSelfAttention):
                 self.position_query = self._projected(model, path, table, self.scale(model))
 
     def _projected(self, model: nn.Module, path: str, table: Tensor, scale: float) -> nn.Parameter:
-        """Positions [positions, width] -> [1, heads, head_dim, positions]"""
+        """Positions [positions, width] -> [positions, heads, head_dim]"""
         with torch.no_grad():
             found: Tensor = model.get_submodule(path)(table) * scale
-        # Of four dimensions, as queries have: with three, onnxruntime 1.31 crashes where it fuses
-        # a transposition into the product, in float16 on a CPU.
-        heads = found.T.unflatten(0, (1, self.heads, self.head_dim))
+        heads = found.unflatten(-1, (self.heads, self.head_dim))
         return nn.Parameter(heads.contiguous(), requires_grad=False)
 
     def scale(self, model: nn.Module) -> float:
@@ -283,9 +290,8 @@ class DebertaAttention(EncoderSelfAttention):
         query, key, value = self.split(hidden_states)
         scores = query @ key.transpose(-1, -2) + attention_mask
         if self.position_key is not None and relative_pos is not None:
-            positions = self.position_key[..., relative_pos[0]]
-            scores = scores + by_key(query @ positions)
+            scores = scores + by_key(query @ _columns(self.position_key[relative_pos[0]]))
         if self.position_query is not None and relative_pos is not None:
-            positions = self.position_query[..., relative_pos[1]]
-            scores = scores + by_key(key @ positions).transpose(-1, -2)
+            products = by_key(key @ _columns(self.position_query[relative_pos[1]]))
+            scores = scores + products.transpose(-1, -2)
         return self.merge(torch.softmax(scores, dim=-1) @ value), None

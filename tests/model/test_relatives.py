@@ -14,6 +14,7 @@ import compressor
 from compressor.errors import InputError
 from compressor.export import export_model
 from compressor.export.precisions import add_precision, require_within
+from compressor.export.same_facts import require_same_facts
 from compressor.export.task_graphs import Network
 from compressor.importance import METHODS
 from compressor.importance.attention import visit_attention
@@ -30,6 +31,7 @@ from compressor.model.sublayers import Mask
 from compressor.model.surgery import gated, mask_gates, prune, relative_difference, verify_surgery
 from compressor.pipeline.inputs import synthetic_probe
 from compressor.runtime import Classifier, Embedder
+from compressor.runtime.artifact import read_artifact
 from compressor.storage.files import write_json
 from compressor.storage.input_files import read_json
 from compressor.tasks import TASKS
@@ -74,7 +76,10 @@ def exported(
 ) -> None:
     """Write graphs, which are checked on ragged batches of random tokens."""
     batches = synthetic_probe(checkpoint, TASKS[checkpoint.task]).batches
-    export_model(Network(checkpoint, model, mask), batches, TEXTS, out)
+    network = Network(checkpoint, model, mask)
+    export_model(network, batches, TEXTS, out)
+    # Every number in the graph is known from the model, as `compress verify` wants it.
+    require_same_facts(TASKS[checkpoint.task].graphs, network, read_artifact(out), out)
     inputs = [batch.inputs() for batch in batches]
     for precision in precisions:
         require_within(add_precision(model, inputs, out, precision), precision)
