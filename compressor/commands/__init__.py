@@ -40,7 +40,8 @@ COMMANDS = (
     "answer",
     "doctor",
 )
-SHARED = ("run",)  # commands that several processes can run together
+# Commands of which several processes at once would do the same work, and write the same files.
+FOR_ONE = ("demo", "score", "study", "prune", "export", "evaluate", "bench")
 RESUMABLE = ("run", "demo", "study")
 BUG = 70
 INTERRUPTED = 130
@@ -180,7 +181,7 @@ def _bug(error: Exception) -> int:
 def _require_one_process(arguments: Sequence[str]) -> None:
     """Raise `UsageError` if a launcher started several processes of a command that takes one."""
     name = next(iter(arguments), "")
-    if launch.processes() > 1 and name in COMMANDS and name not in SHARED:
+    if launch.processes() > 1 and name in FOR_ONE:
         raise UsageError(
             f"`compress {name}` runs in one process, and the launcher started "
             f"{launch.processes()} (WORLD_SIZE); call it without the launcher",

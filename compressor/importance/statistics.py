@@ -77,6 +77,8 @@ class Moments:
         if parallel.size() == 1:
             return
         rows = parallel.total(self.rows)
+        if rows == 0:
+            return
         means = [self.rows / rows * mean for mean in (self.mean, self.other_mean)]
         parallel.add_up(*means)
         shift, other_shift = self.mean - means[0], self.other_mean - means[1]

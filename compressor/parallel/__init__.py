@@ -110,7 +110,13 @@ def add_up(*tensors: Tensor) -> None:
 
 def total(number: Number) -> Number:
     """The sum of a number over all ranks."""
-    return sum(gather(number))
+    if _ranks.size == 1:
+        return number
+    import torch
+
+    found = torch.tensor(number, dtype=torch.float64)
+    add_up(found)
+    return type(number)(found.item())
 
 
 def add_up_gradients(parameters: Iterable[nn.Parameter]) -> None:

@@ -118,21 +118,16 @@ class Builder:
             lambda: export_model(network, probe.batches, probe.texts, directory, self.engines)
         )
         share = self.costs.share(mask, None if tokens is None else len(tokens))
-        facts = choice.text, pruned.recovery or "none"
-        checks = [*pruned.checks, *exported]
-        built = parallel.on_main(
-            lambda: describe(
-                plan.name,
-                small.model,
-                mask,
-                share,
-                budget,
-                directory,
-                (directory / "model.safetensors").stat().st_size,
-                checks,
-                *facts,
-            )
-        )
+        checks, recovery = [*pruned.checks, *exported], pruned.recovery or "none"
+
+        def described() -> Variant:
+            stored = (directory / "model.safetensors").stat().st_size
+            return describe(
+                plan.name, small.model, mask, share, budget, directory, stored, checks,
+                choice.text, recovery,
+            )  # fmt: skip
+
+        built = parallel.on_main(described)
         release(small.model)
         return _with_scores(built, choice.scores)
 

@@ -163,11 +163,11 @@ def open_run(plan: RunPlan, inputs: Inputs, output: Path, progress: Progress) ->
 
 
 def require_rows_for_ranks(rows: int) -> None:
-    """Raise `InputError` if a rank would have no row."""
-    if rows < parallel.size():
+    """Raise `InputError` if a rank would have no row, also when half of the rows are held out."""
+    if rows < 2 * parallel.size():
         raise InputError(
-            f"{rows} calibration rows are too few for {parallel.size()} processes, which take a "
-            "share each; give more rows, or start fewer processes",
+            f"{rows} calibration rows are too few for {parallel.size()} processes, which take two "
+            "each at least; give more rows, or start fewer processes",
             id="fewer-rows-than-ranks",
         )
 

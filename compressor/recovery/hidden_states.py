@@ -61,18 +61,17 @@ def variances(batches: Iterable[Sequence[Tensor]]) -> list[float]:
     """
     sums: list[Tensor] = []  # of each block, [width + 2] float64: sums, mean square, tokens
     for states in batches:
-        found = [x.double() for x in states]
         rows = [
             torch.cat([x.sum(0), x.square().sum(0).mean()[None], x.new_tensor([len(x)])])
-            for x in found
+            for x in (state.double() for state in states)
         ]
         sums = [a + b for a, b in zip(sums, rows, strict=True)] if sums else rows
     ranks = [x for x in parallel.gather([x.cpu() for x in sums]) if x]  # some may have no rows
     spread = []
     for block in zip(*ranks, strict=True):
-        *total, square, tokens = torch.stack(block).sum(0).unbind()
-        mean = torch.stack(total) / tokens
-        spread.append(float(square / tokens - mean.square().mean()))
+        found = torch.stack(block).sum(0)
+        means = found[:-1] / found[-1]
+        spread.append(float(means[-1] - means[:-1].square().mean()))
     return [variance if variance > 0 else 1.0 for variance in spread]
 
 

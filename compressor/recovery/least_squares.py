@@ -79,7 +79,7 @@ def reconstruct(job: RecoveryJob) -> Recovered:
             moments = _gather(dense, pruned, sublayer, held)
             module = model.get_submodule(sublayer.output)
             solve = partial(_repair, sublayer, module, *moments, damping)
-            repairs.append(parallel.on_main(torch.no_grad()(solve)))
+            repairs.append(parallel.on_main(solve))
             parallel.equalize(module.parameters())
             job.progress(len(repairs), len(paths))
         dense.finish(block)
