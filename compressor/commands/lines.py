@@ -87,9 +87,7 @@ def generated(
         )
 
     def form(number: int, text: str) -> str:
-        if request.jsonl:
-            return json_line(number, **{name: text})
-        return text.replace("\r", " ").replace("\n", " ")
+        return json_line(number, **{name: text}) if request.jsonl else text
 
     return stream(runtime, request, directory, files, output, answer, form)
 

@@ -19,6 +19,7 @@ def file(path: Path, *lines: str) -> Path:
     return path
 
 
+@pytest.mark.filterwarnings("error")  # no doubt whether the first line is a header
 def test_columns(tmp_path: Path):
     """`source` and `target` wherever they are, else the first two, else those that are named."""
     usual = file(tmp_path / "a.tsv", "id\ttarget\tsource", "1\tshort\tlong")
