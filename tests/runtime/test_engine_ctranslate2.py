@@ -244,7 +244,7 @@ def test_the_commands_write_verify_and_compare(tmp_path: Path, capsys) -> None:
     ("options", "said"),
     [
         (["--engines", "ctranslate2"], "--engines onnxruntime,ctranslate2"),
-        (["--engines", "onnxruntime,openvino"], "runs no translators"),
+        (["--engines", "onnxruntime,openvino"], "runs no encoder-decoders"),
         (["--engines", "onnxruntime,onnxruntime"], "named twice"),
         (["--engines", "onnxruntime,ctranslate"], "did you mean 'ctranslate2'"),
         (["--engines", "onnxruntime,ctranslate2", "--layout", "ctranslate2"], "--layout"),
