@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from compressor.model.architectures import architecture_of
 from compressor.model.memory import release
 from compressor.model.modeling_pruned import NoHeads
 from compressor.model.sublayers import Mask, Sublayer
@@ -28,18 +30,19 @@ def additive_mask(attention_mask: Tensor) -> Tensor:
     return (attention_mask[:, None, None, :].to(torch.float32) - 1) * -MASKED
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, *added: Tensor | None) -> Tensor:
     """Softmax attention; the query is already scaled.
 
     Args:
         query: [batch, heads, queries, head_dim]; key, value: [batch, heads, keys, head_dim].
+        added: masks and biases, of any shape that scores [batch, heads, queries, keys] can take.
 
     Returns:
         [batch, heads, queries, head_dim]
     """
     scores = query @ key.transpose(-1, -2)
-    if mask is not None:
-        scores = scores + mask
+    for values in added:
+        scores = scores if values is None else scores + values
     return torch.softmax(scores, dim=-1) @ value
 
 
@@ -57,29 +60,72 @@ def _stack(projections: Sequence[nn.Linear], scales: Sequence[float]) -> nn.Line
     return linear
 
 
+class PositionBias(nn.Module):
+    """The bias of relative positions of one attention's heads, looked up by the distance.
+
+    Args:
+        attention: of T5 or UMT5, whose table it is.
+        heads: numbers of the heads, as columns of the table.
+    """
+
+    def __init__(self, attention: Any, heads: Sequence[int]) -> None:
+        super().__init__()
+        # Beyond this distance all are the same.
+        self.most = int(attention.relative_attention_max_distance)
+        made = attention.compute_bias(1, 2 * self.most + 1, past_seen_tokens=self.most)
+        self.table = nn.Parameter(made[0, list(heads), 0].detach().T.clone())  # [distances, heads]
+
+    def forward(self, first: Tensor | int, queries: int, keys: int) -> Tensor:
+        """[heads, queries, keys]
+
+        Args:
+            first: position of the first query.
+        """
+        distance = torch.arange(keys)[None] - (torch.arange(queries)[:, None] + first)
+        numbers = distance.clamp(-self.most, self.most) + self.most  # [queries, keys]
+        return nn.functional.embedding(numbers, self.table).permute(2, 0, 1)
+
+
 class _Attention(nn.Module):
     """Base: the stacked input projection, and the output projection if the block contains it."""
 
     def __init__(
-        self, layer: Sublayer, heads: int, output: nn.Module | None, projection: nn.Linear
+        self,
+        layer: Sublayer,
+        heads: int,
+        output: nn.Module | None,
+        projection: nn.Linear,
+        bias: PositionBias | None = None,
+        passes_bias: bool = False,
     ) -> None:
         super().__init__()
+        self.bias, self.passes_bias = bias, passes_bias
         self.projection = projection
         self.index, self.heads, self.head_dim = layer.index, heads, layer.unit_width
         self.output = output if output is not None else nn.Identity()
 
+    def returned(self, output: Tensor) -> tuple[Tensor | None, ...]:
+        """What the library's attention returns, of which only the output is read."""
+        return (output, None, None) if self.passes_bias else (output, None)
+
 
 class EncoderSelfAttention(_Attention):
     def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor | None = None, **_: object
-    ) -> tuple[Tensor, None]:
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        mask: Tensor | None = None,  # the same, as T5 calls it
+        **_: object,
+    ) -> tuple[Tensor | None, ...]:
         query, key, value = (
             part.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2)
             for part in self.projection(hidden_states).split(self.heads * self.head_dim, dim=-1)
         )  # each [batch, heads, tokens, head_dim]
-        mixed = attend(query, key, value, attention_mask)
+        tokens = hidden_states.shape[1]
+        bias = None if self.bias is None else self.bias(0, tokens, tokens)
+        mixed = attend(query, key, value, bias, attention_mask if mask is None else mask)
         # [batch, heads, tokens, head_dim] -> [batch, tokens, heads x head_dim]
-        return self.output(mixed.transpose(1, 2).flatten(-2)), None
+        return self.returned(self.output(mixed.transpose(1, 2).flatten(-2)))
 
 
 class _StepAttention(_Attention):
@@ -108,15 +154,21 @@ class DecoderSelfAttention(_StepAttention):
         hidden_states: Tensor,
         past_key_values: StepState,
         attention_mask: Tensor | None = None,
+        mask: Tensor | None = None,
         **_: object,
-    ) -> tuple[Tensor, None]:
+    ) -> tuple[Tensor | None, ...]:
         query, key, value = self.split(self.projection(hidden_states), 3)
         if self.index in past_key_values.past:
             past = past_key_values.past[self.index]  # each [batch, heads, past, head_dim]
             key, value = (torch.cat(pair, dim=2) for pair in zip(past, (key, value), strict=True))
         past_key_values.present[self.index] = (key, value)
-        mask = attention_mask if self.masked else None
-        return self.output(self.merge(attend(query, key, value, mask))), None
+        mask = attention_mask if mask is None else mask
+        bias = None
+        if self.bias is not None:
+            position = past_key_values.position
+            bias = self.bias(position, hidden_states.shape[1], key.shape[2])
+        mixed = attend(query, key, value, bias, mask if self.masked else None)
+        return self.returned(self.output(self.merge(mixed)))
 
 
 class CrossAttention(_StepAttention):
@@ -127,11 +179,13 @@ class CrossAttention(_StepAttention):
         hidden_states: Tensor,
         past_key_values: StepState,
         attention_mask: Tensor | None = None,
+        mask: Tensor | None = None,
         **_: object,
-    ) -> tuple[Tensor, None]:
+    ) -> tuple[Tensor | None, ...]:
         (query,) = self.split(self.projection(hidden_states), 1)
         key, value = past_key_values.cross[self.index]
-        return self.output(self.merge(attend(query, key, value, attention_mask))), None
+        mixed = attend(query, key, value, attention_mask if mask is None else mask)
+        return self.returned(self.output(self.merge(mixed)))
 
 
 class CrossKeysValues(nn.Module):
@@ -226,6 +280,8 @@ def graph_attention(
     Blocks without heads stay `NoHeads`, and sublayers that are no attention stay as they are.
     """
     originals, copies = {}, []
+    shares = architecture_of(model).shares_bias
+    biases = {x.name: _bias(model, x, mask, shares) for x in layers}  # of the model's own blocks
     for layer in layers:
         if layer.kind not in forms:
             continue
@@ -236,13 +292,14 @@ def graph_attention(
         output = model.get_submodule(layer.output) if inside else None
         heads = len(mask.kept(layer.name))
         query, key, value = (model.get_submodule(p) for p in layer.inputs.values())
-        scale, form = layer.unit_width**-0.5, forms[layer.kind]
+        scale, form = layer.scale, forms[layer.kind]
         # The encoder graph computes the keys and values of cross-attention.
         projections = [query] if layer.kind == "cross" else [query, key, value]
         stacked = _stack(projections, [scale, 1.0, 1.0][: len(projections)])  # type: ignore[arg-type]
         originals[layer.block] = block
+        made = form(layer, heads, output, stacked, biases[layer.name], shares).eval()
         copies.append(stacked)
-        _set(model, layer.block, form(layer, heads, output, stacked).eval())
+        _set(model, layer.block, made)
     try:
         yield
     finally:
@@ -250,6 +307,15 @@ def graph_attention(
             _set(model, path, block)
         for stacked in copies:
             release(stacked)
+
+
+def _bias(model: nn.Module, layer: Sublayer, mask: Mask, shares: bool) -> PositionBias | None:
+    kept = mask.kept(layer.name)
+    if layer.biased_by is None or not kept:
+        return None
+    # A table of its own has columns for the heads that are left alone.
+    heads = kept if shares else range(len(kept))
+    return PositionBias(model.get_submodule(layer.biased_by), heads)
 
 
 def _set(model: nn.Module, path: str, module: nn.Module) -> None:

@@ -31,6 +31,9 @@ _TRANSLATED = frozenset({
     _aten.split_with_sizes.default, _aten.sub.Tensor, _aten.tanh.default, _aten.transpose.int,
     _aten.type_as.default, _aten.unflatten.int, _aten.unsqueeze.default, _aten.zeros.default,
     _aten._to_copy.default,
+    # Of T5's positions, normalization and activation.
+    _aten.clamp.default, _aten.mean.dim, _aten.permute.default, _aten.pow.Tensor_Scalar,
+    _aten.rsqrt.default, _aten.mul.Scalar, _aten.add.Scalar, _aten.new_zeros.default,
 })  # fmt: skip
 _ASSERTIONS = frozenset({_aten._assert_scalar.default, _aten._assert_tensor_metadata.default})
 _CONVERSIONS = frozenset({_aten.to.dtype, _aten.to.dtype_layout})

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from compressor.importance import ScoringJob
 from compressor.model.modes import hooks, returned
@@ -40,7 +40,7 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
             returned(model, paths) as projected,
             hooks(
                 model.get_submodule(x.output).register_forward_pre_hook(
-                    partial(_attend, x, projected, batch, visit)
+                    partial(_attend, model, x, projected, batch, visit)
                 )
                 for x in scoring.layers
             ),
@@ -51,20 +51,30 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
 
 
 def _attend(
-    layer: Sublayer, projected: dict[str, Tensor], batch: Batch, visit: Visit, *_: Any
+    model: nn.Module,
+    layer: Sublayer,
+    projected: dict[str, Tensor],
+    batch: Batch,
+    visit: Visit,
+    *_: Any,
 ) -> None:
     query, key = projected.pop(layer.inputs["query"]), projected.pop(layer.inputs["key"])
     seen = _seen_keys(batch, layer.kind)
-    visit(layer, _probabilities(layer, query, key, seen), seen, batch)
+    attention = None if layer.biased_by is None else model.get_submodule(layer.biased_by)
+    bias = None if attention is None else attention.compute_bias(query.shape[1], key.shape[1])  # type: ignore[operator]
+    visit(layer, _probabilities(layer, query, key, seen, bias), seen, batch)
 
 
-def _probabilities(layer: Sublayer, query: Tensor, key: Tensor, seen: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(head_dim)) over the seen keys, [batch, heads, queries, keys]."""
+def _probabilities(
+    layer: Sublayer, query: Tensor, key: Tensor, seen: Tensor, bias: Tensor | None
+) -> Tensor:
+    """softmax(q k^T x scale + bias) over the seen keys, [batch, heads, queries, keys]."""
     q, k = (
         x.float().unflatten(-1, (layer.units, layer.unit_width)).transpose(1, 2)
         for x in (query, key)
     )
-    scores = q @ k.transpose(-1, -2) * layer.unit_width**-0.5
+    scores = q @ k.transpose(-1, -2) * layer.scale
+    scores = scores if bias is None else scores + bias
     return torch.softmax(scores.masked_fill(~seen, -torch.inf), dim=-1)
 
 

@@ -15,10 +15,12 @@ from torch.overrides import TorchFunctionMode
 
 from compressor.importance import Per, ScoringJob
 from compressor.model.architectures import find_sublayers
-from compressor.model.modes import hooks, received
+from compressor.model.modes import hooks, is_normalization, received
 from compressor.model.surgery import Hook
 from compressor.tasks import Batch
 from compressor.tasks.batching import IGNORED
+
+_FACTORS = ("query", "key", "gate")
 
 
 def add_batch(
@@ -93,20 +95,22 @@ def linearized(model: nn.Module) -> Iterator[None]:
     )
     handles = []
     for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
+        if is_normalization(module):
             handles.append(module.register_forward_hook(_fixed_norm))
         elif isinstance(module, kinds):
             handles.append(module.register_forward_hook(_activate))
-    # Of all attention, also where neurons alone are scored.
-    for layer in filter(lambda x: x.is_attention, find_sublayers(model)):
-        for path in (layer.inputs["query"], layer.inputs["key"]):
+    # Of all sublayers, also where only some kinds are scored.
+    for layer in find_sublayers(model):
+        # A gate multiplies what another projection lets through, as probabilities do values.
+        for path in (layer.inputs[role] for role in _FACTORS if role in layer.inputs):
             handles.append(model.get_submodule(path).register_forward_hook(_detach))
     with hooks(handles), _LinearTanh():
         yield
 
 
 def _fixed_norm(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    assert isinstance(module, nn.LayerNorm)
+    if not isinstance(module, nn.LayerNorm):  # T5's: no mean is subtracted
+        return _pass_through(inputs[0], output)
     centered = inputs[0] - inputs[0].mean(-1, keepdim=True)
     deviation = (centered.detach().square().mean(-1, keepdim=True) + module.eps).sqrt()
     scaled = centered / deviation

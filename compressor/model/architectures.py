@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from compressor.errors import InputError
 from compressor.model.sublayers import Kind, Sublayer
@@ -43,6 +43,10 @@ class SublayerPaths:
         unit_count: attribute of the block that holds the number of units; None if each column of
             the output projection is a unit of its own.
         width: attribute of the block that holds units x unit width, if it has one.
+        position_bias: an attention adds a bias that depends on relative positions to its scores;
+            `own` where each layer has a table of its own, `shared` where the first layer's serves
+            all layers of its stack, None where there is none.
+        scaled: scores are divided by the square root of the unit width.
         stand_in: what replaces the block when no unit is left, as in `modeling_pruned.STAND_INS`.
     """
 
@@ -53,6 +57,8 @@ class SublayerPaths:
     output: str
     unit_count: str | None
     width: str | None = None
+    position_bias: Literal["own", "shared"] | None = None
+    scaled: bool = True
     stand_in: str = "attention"
 
 
@@ -90,13 +96,22 @@ class Architecture:
         sublayers: paths of every kind of sublayer, in the canonical order.
         encoder, decoder: names of their sizes in the configuration; None if there is no decoder.
         width: name in the configuration of the hidden states' size.
+        head_width: name of the heads' width, where it is not the width over the number of heads.
         embedding: name of the embedding tables' width, where they have one of their own.
+        positions: name of the number of positions; None where positions are relative alone.
         positions_after_padding: positions are counted from the one behind the padding token's id.
         computed_positions: positions are computed instead of learned; or the name in the
             configuration of what says so.
         inputs: names of what the encoder reads.
         head: of a classifier.
         logits_bias: name of the buffer that is added to the logits of a decoder, if there is one.
+        feed_forward: `feed_forward_proj` where a configuration does not have it; None where the
+            feed-forward parts are always the same.
+        decoder_not_deeper: the decoder has at most as many layers as the encoder, for which
+            `generate` makes a cache.
+        output_scale: name in the configuration of what says that the last hidden states are
+            divided by the square root of their width; None where they never are.
+        untied: weights that may differ from those that the configuration says they are.
         unused: patterns of weights that checkpoints may hold beside those of the class: heads of
             other tasks, which change nothing that the model says. All others must be used.
         spare: pattern of weights that the class has and nothing reads: checkpoints may lack them.
@@ -109,12 +124,18 @@ class Architecture:
     encoder: Stack = Stack()
     decoder: Stack | None = None
     width: str = "hidden_size"
+    head_width: str | None = None
     embedding: str | None = None
+    positions: str | None = "max_position_embeddings"
     positions_after_padding: bool = False
     computed_positions: bool | str = False
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")
     head: Head | None = None
     logits_bias: str | None = None
+    feed_forward: str | None = None
+    decoder_not_deeper: bool = False
+    output_scale: str | None = None
+    untied: frozenset[str] = frozenset()
     unused: tuple[str, ...] = ()
     spare: str | None = None
 
@@ -135,14 +156,32 @@ class Architecture:
         layer = f"{self.base}.{paths.layer}" if self.base else paths.layer
         return asdict(paths) | {"layer": layer, "inputs": list(paths.inputs.values())}
 
-    def positions(self, config: Any) -> int:
-        """The most tokens that the model has positions for.
+    @property
+    def shares_bias(self) -> bool:
+        """Whether the first layer's bias of relative positions serves the whole stack."""
+        return any(paths.position_bias == "shared" for paths in self.sublayers)
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether its feed-forward parts multiply by a second projection up, the gate."""
+        return any("gate" in paths.inputs for paths in self.sublayers)
+
+    def with_feed_forward(self, setting: str | None) -> Architecture:
+        """The entry for models with this `feed_forward_proj`, such as `gated-gelu`; None: usual."""
+        if not (setting or self.feed_forward or "").startswith("gated"):
+            return self
+        return replace(self, sublayers=tuple(map(_gated, self.sublayers)))
+
+    def most_positions(self, config: Any) -> int | None:
+        """The most tokens that the model has positions for; None where there is no limit.
 
         Args:
             config: of the model.
         """
+        if self.positions is None:
+            return None
         behind = int(config.pad_token_id) + 1 if self.positions_after_padding else 0
-        return int(config.max_position_embeddings) - behind
+        return int(getattr(config, self.positions)) - behind
 
     def computes_positions(self, config: Any) -> bool:
         """Whether the table of positions is computed, so that no checkpoint stores it."""
@@ -162,6 +201,13 @@ def _feed_forward(kind: Kind, layer: str, up: str, down: str, block: str = "") -
     )
 
 
+def _gated(paths: SublayerPaths) -> SublayerPaths:
+    if "up" not in paths.inputs:
+        return paths
+    up = paths.inputs["up"]
+    return replace(paths, inputs={"gate": f"{up}_0", "up": f"{up}_1"})
+
+
 def _bart_attention(kind: Kind, layer: str, block: str) -> SublayerPaths:
     return SublayerPaths(
         kind=kind,
@@ -171,6 +217,35 @@ def _bart_attention(kind: Kind, layer: str, block: str) -> SublayerPaths:
         output=f"{block}.out_proj",
         unit_count="num_heads",
     )
+
+
+def _t5_attention(kind: Kind, layer: str, block: str = "SelfAttention") -> SublayerPaths:
+    return SublayerPaths(
+        kind=kind,
+        layer=layer,
+        block=block,
+        inputs={"query": f"{block}.q", "key": f"{block}.k", "value": f"{block}.v"},
+        output=f"{block}.o",
+        unit_count="n_heads",
+        width="inner_dim",
+        # Cross-attention has no positions, but there too each layer passes zeros on to the next.
+        position_bias="shared",
+        scaled=False,
+        stand_in="shared_bias",
+    )
+
+
+def _t5_feed_forward(kind: Kind, layer: str) -> SublayerPaths:
+    block = "DenseReluDense"
+    return _feed_forward(kind, layer, f"{block}.wi", f"{block}.wo", block=block)
+
+
+def _own_bias(paths: SublayerPaths) -> SublayerPaths:
+    """As in UMT5."""
+    if paths.position_bias is None:
+        return paths
+    bias: Literal["own"] | None = None if paths.kind == "cross" else "own"
+    return replace(paths, position_bias=bias, stand_in="attention")
 
 
 BERT = Architecture(
@@ -260,6 +335,36 @@ BART = Architecture(
     logits_bias="final_logits_bias",
 )
 
+T5 = Architecture(
+    task="translation",
+    auto_class=TRANSLATOR,
+    base="",
+    sublayers=(
+        _t5_attention("encoder_self", "encoder.block.{i}.layer.0"),
+        _t5_attention("decoder_self", "decoder.block.{i}.layer.0"),
+        _t5_attention("cross", "decoder.block.{i}.layer.1", "EncDecAttention"),
+        _t5_feed_forward("encoder_ffn", "encoder.block.{i}.layer.1"),
+        _t5_feed_forward("decoder_ffn", "decoder.block.{i}.layer.2"),
+    ),
+    encoder=Stack("num_layers", "num_heads", "d_ff"),
+    decoder=Stack("num_decoder_layers", "num_heads", "d_ff"),
+    width="d_model",
+    head_width="d_kv",
+    positions=None,
+    feed_forward="relu",
+    decoder_not_deeper=True,
+    output_scale="scale_decoder_outputs",
+    untied=frozenset({"lm_head.weight"}),
+    unused=(r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.",),
+)
+
+UMT5 = replace(
+    T5,
+    sublayers=tuple(map(_own_bias, T5.sublayers)),
+    feed_forward="gated-gelu",
+    output_scale="tie_word_embeddings",
+)
+
 ARCHITECTURES: dict[str, Architecture] = {
     "marian": replace(BART, computed_positions=True),
     "bart": BART,
@@ -268,6 +373,9 @@ ARCHITECTURES: dict[str, Architecture] = {
     "roberta": ROBERTA,
     "distilbert": DISTILBERT,
     "electra": ELECTRA,
+    "t5": T5,
+    "mt5": replace(T5, feed_forward="gated-gelu", output_scale=None),
+    "umt5": UMT5,
 }
 
 
@@ -286,10 +394,35 @@ def architecture(model_type: str, where: str = "the checkpoint") -> Architecture
     return ARCHITECTURES[model_type]
 
 
+def require_depth(entry: Architecture, encoder: int, decoder: int, where: str) -> None:
+    """Check that the library can generate with so many layers of each stack.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if entry.decoder_not_deeper and decoder > encoder:
+        raise InputError(
+            f"{where} has {encoder} layers in the encoder and {decoder} in the decoder, and "
+            "`generate` of transformers makes a cache for as many as the encoder has; keep at "
+            "least as many layers in the encoder",
+            id="decoder-deeper-than-encoder",
+        )
+
+
 def architecture_of(model: Any) -> Architecture:
     """The entry for a model of transformers, with its usual head or an encoder without one."""
-    entry = architecture(model.config.model_type)
+    config = model.config
+    entry = architecture(config.model_type)
+    entry = entry.with_feed_forward(getattr(config, "feed_forward_proj", None))
     return entry if entry.decoder or hasattr(model, entry.base) else entry.alone
+
+
+def _biased_by(paths: SublayerPaths, root: str, index: int) -> str | None:
+    """Path of the attention whose table of relative positions one's bias is from."""
+    if paths.position_bias is None or paths.kind == "cross":
+        return None
+    layer = root.format(i=0 if paths.position_bias == "shared" else index)
+    return f"{layer}.{paths.block}"
 
 
 def find_sublayers(model: nn.Module) -> list[Sublayer]:
@@ -324,6 +457,8 @@ def find_sublayers(model: nn.Module) -> list[Sublayer]:
                     block=placed.block,
                     inputs=dict(zip(paths.inputs, placed.inputs, strict=True)),
                     output=placed.output,
+                    biased_by=_biased_by(paths, full["layer"], index),
+                    scaled=paths.scaled,
                 )
             )
     if not sublayers:

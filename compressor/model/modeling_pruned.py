@@ -13,6 +13,7 @@ units left in each layer. `compress` itself removes units with the functions of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -42,6 +43,8 @@ class PlacedSublayer:
         output: the projection whose columns belong to units.
         unit_count: attribute of the block that holds the number of units; None if it has none.
         width: attribute of the block that holds units x unit width; None if it has none.
+        position_bias: whose table of relative positions an attention uses: `own`, `shared` (the
+            first layer's), or None.
         stand_in: what replaces the block when no unit is left, as in `STAND_INS`.
     """
 
@@ -54,6 +57,7 @@ class PlacedSublayer:
     output: str
     unit_count: str | None
     width: str | None
+    position_bias: str | None
     stand_in: str
 
 
@@ -92,14 +96,94 @@ class NoHeads(nn.Module):
             batch, tokens, _ = hidden_states.shape
             length = hidden_states.new_zeros((batch, 1, tokens, 1))  # one head of width 1
             cache.update(length, length, self.index)
-        # The OutputBias, where it is inside the block; elsewhere it follows and ignores its input.
-        projection = next(self.children(), None)
-        return (hidden_states if projection is None else projection(hidden_states)), None
+        return _output_bias(self, hidden_states), None
+
+
+def _output_bias(block: nn.Module, hidden: Tensor) -> Tensor:
+    """Of the OutputBias, if it is inside the block; else that follows and ignores its input."""
+    inside = (module for module in block.children() if isinstance(module, OutputBias))
+    projection = next(inside, None)
+    return hidden if projection is None else projection(hidden)
+
+
+class NoNeurons(nn.Module):
+    """Replaces the block of a feed-forward part without neurons."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return _output_bias(self, hidden_states)
+
+
+BIAS_TABLE = "relative_attention_bias"  # [distances, heads]
+
+
+class SharedBias(nn.Module):
+    """Makes of T5's attention one whose layers may have different numbers of heads.
+
+    The first layer of a stack makes the bias of relative positions, and each passes it on to the
+    next. What is passed on here is that of all heads of the dense model, whichever are left; in
+    cross-attention, which has no positions, it is None.
+
+    A mixin of the library's class. `kept_heads` are the numbers of the heads that are left.
+    """
+
+    kept_heads: list[int]
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        mask: Tensor | None = None,
+        key_value_states: Tensor | None = None,
+        position_bias: Tensor | None = None,
+        past_key_values: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        whole = None
+        if key_value_states is None:
+            makes = position_bias is None and hasattr(self, BIAS_TABLE)
+            whole = self._make(hidden_states, mask, past_key_values) if makes else position_bias
+        bias = None if whole is None else whole[:, self.kept_heads]
+        attention: Any = super()
+        output, *_, weights = attention.forward(
+            hidden_states, mask, key_value_states, bias, past_key_values=past_key_values, **kwargs
+        )
+        return output, whole, weights
+
+    def _make(self, hidden_states: Tensor, mask: Tensor | None, past_key_values: Any) -> Tensor:
+        """[1, heads of the dense model, queries, keys]"""
+        attention: Any = self
+        seen = 0 if past_key_values is None else past_key_values.get_seq_length(attention.layer_idx)
+        tokens = hidden_states.shape[1]
+        keys = seen + tokens if mask is None else mask.shape[-1]
+        made: Tensor = attention.compute_bias(
+            tokens, keys, device=hidden_states.device, past_seen_tokens=seen
+        )
+        return made
+
+
+@cache
+def _sharing(attention: Any, *more: Any) -> Any:
+    """The class of the library with `SharedBias` and more mixed in."""
+    if issubclass(attention, SharedBias):
+        attention = attention.__bases__[-1]
+    name = "".join(kind.__name__ for kind in (SharedBias, *more, attention))
+    made = type(name, (SharedBias, *more, attention), {"__module__": __name__})
+    globals()[name] = made  # so that models can be pickled
+    return made
+
+
+def without_heads(attention: nn.Module, kind: str, index: int) -> nn.Module:
+    """Replaces an attention of T5 without heads: it still makes the bias and passes it on."""
+    made: Any = copy(attention)
+    made._modules = {n: x for n, x in attention._modules.items() if n == BIAS_TABLE}
+    made.__class__ = _sharing(made.__class__, NoHeads)
+    made.kind, made.index, made.kept_heads = kind, index, []
+    return made
 
 
 STAND_INS = {
-    "attention": lambda sublayer: NoHeads(sublayer.kind, sublayer.index),
-    "feed_forward": lambda sublayer: nn.Identity(),  # the OutputBias that follows ignores its input
+    "attention": lambda sublayer, block: NoHeads(sublayer.kind, sublayer.index),
+    "shared_bias": lambda sublayer, block: without_heads(block, sublayer.kind, sublayer.index),
+    "feed_forward": lambda sublayer, block: NoNeurons(),
 }
 
 
@@ -119,6 +203,14 @@ def keep_units(model: nn.Module, sublayer: PlacedSublayer, units: Sequence[int])
         setattr(block, sublayer.unit_count, len(units))
     if sublayer.width is not None:
         setattr(block, sublayer.width, len(units) * sublayer.unit_width)
+    if sublayer.position_bias == "own":
+        table: Any = block.get_submodule(BIAS_TABLE)
+        table.weight = nn.Parameter(table.weight[:, list(units)].detach().clone())
+        table.embedding_dim = len(units)
+    elif sublayer.position_bias == "shared":
+        attention: Any = block
+        attention.__class__ = _sharing(attention.__class__)
+        attention.kept_heads = list(units)
     return None
 
 
@@ -133,7 +225,8 @@ def unit_columns(units: Sequence[int], unit_width: int) -> Tensor:
 
 def _empty(model: nn.Module, sublayer: PlacedSublayer) -> None:
     bias = OutputBias(_linear(model, sublayer.output))
-    stand_in = STAND_INS[sublayer.stand_in](sublayer)
+    block = model.get_submodule(sublayer.block)
+    stand_in = STAND_INS[sublayer.stand_in](sublayer, block)
     _replace(model, sublayer.block, stand_in)
     if sublayer.output.startswith(sublayer.block + "."):
         stand_in.add_module(sublayer.output.removeprefix(sublayer.block + "."), bias)
@@ -173,7 +266,7 @@ def find_sublayer(model: nn.Module, paths: Mapping[str, Any], index: int) -> Pla
     inputs = tuple(f"{root}.{path}" for path in paths["inputs"])
     return PlacedSublayer(
         paths["kind"], index, units, columns // units, block, inputs, output,
-        *(paths[name] for name in ("unit_count", "width", "stand_in")),
+        *(paths[name] for name in ("unit_count", "width", "position_bias", "stand_in")),
     )  # fmt: skip
 
 
@@ -204,8 +297,8 @@ class _Pruned(transformers.PreTrainedModel):
                         f"{entry['kind']}.{index}; get the checkpoint again"
                     )
                 if kept < sublayer.units:
-                    # Which ones does not matter, since the weights are loaded afterwards.
-                    keep_units(self, sublayer, range(kept))
+                    # Which ones does not matter where all their weights are loaded afterwards.
+                    keep_units(self, sublayer, entry.get("heads", {}).get(str(index), range(kept)))
 
     @classmethod
     def from_pretrained(

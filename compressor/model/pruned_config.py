@@ -47,4 +47,7 @@ def without_code(config: Any) -> None:
 def _kept(entry: Architecture, paths: SublayerPaths, mask: Mask) -> dict[str, Any]:
     counts = {name: n for name, n in mask.counts().items() if kind_of(name) == paths.kind}
     kept = [counts[f"{paths.kind}.{index}"] for index in range(len(counts))]
-    return entry.full_paths(paths) | {"kept": kept}
+    found = entry.full_paths(paths) | {"kept": kept}
+    if paths.position_bias == "shared":  # these columns of the table are theirs
+        found["heads"] = {str(i): mask.kept(f"{paths.kind}.{i}") for i in range(len(counts))}
+    return found

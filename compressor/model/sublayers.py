@@ -46,6 +46,9 @@ class Sublayer:
         inputs: role (`query`, `key`, `value`; `up`) -> path of a projection whose rows belong to
             units.
         output: path of the projection whose columns belong to units.
+        biased_by: path of the attention that makes the bias of relative positions that is added to
+            an attention's scores; None where there is none.
+        scaled: an attention's scores are divided by the square root of the unit width.
 
     Paths are dotted module paths from the model's root.
     """
@@ -57,6 +60,13 @@ class Sublayer:
     block: str
     inputs: Mapping[str, str] = field(hash=False)
     output: str
+    biased_by: str | None = None
+    scaled: bool = True
+
+    @property
+    def scale(self) -> float:
+        """Of an attention's scores."""
+        return float(self.unit_width**-0.5) if self.scaled else 1.0
 
     @property
     def name(self) -> str:

@@ -30,6 +30,7 @@ class ModelShape:
     decoder_ffn: tuple[int, ...] = ()
     vocabulary: int = 0
     head: tuple[tuple[int, int], ...] = ()
+    gated: bool = False  # feed-forward parts have two projections up, whose results are multiplied
 
     @property
     def decodes(self) -> bool:
@@ -57,12 +58,16 @@ def shape_of(
         InputError: unsupported architecture, or a size or head count is missing.
     """
     entry = architecture(str(config.get("model_type", "unknown")))
+    entry = entry.with_feed_forward(config.get("feed_forward_proj"))
     encoder, decoder = entry.encoder, entry.decoder
     width = _size(config, entry.width)
     encoder_heads = _heads(counts, "encoder_self")
     neurons = _size(config, encoder.neurons)
     encoder_ffn = _neurons(counts, "encoder_ffn", len(encoder_heads), neurons)
-    head_dim = width // _size(config, encoder.heads)  # a configuration has the dense model's heads
+    if entry.head_width is None:  # a configuration has the dense model's heads
+        head_dim = width // _size(config, encoder.heads)
+    else:
+        head_dim = _size(config, entry.head_width)
     if decoder is None:
         return ModelShape(
             width=width,
@@ -84,6 +89,7 @@ def shape_of(
         decoder_ffn=_neurons(counts, "decoder_ffn", len(decoder_heads), neurons),
         vocabulary=output_tokens
         or int(config.get("decoder_vocab_size") or _size(config, "vocab_size")),
+        gated=entry.is_gated,
     )
 
 

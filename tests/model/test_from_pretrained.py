@@ -133,7 +133,7 @@ def test_more_units_than_there_were_are_an_error():
     config.kept_units = [
         {"kind": "encoder_self", "layer": "bert.encoder.layer.{i}.attention", "block": "self",
          "inputs": ["self.query"], "output": "output.dense", "unit_count": "num_attention_heads",
-         "width": None, "stand_in": "attention", "kept": [5]}
+         "width": None, "position_bias": None, "stand_in": "attention", "kept": [5]}
     ]  # fmt: skip
     with pytest.raises(ValueError, match=r"5 of 4 units for encoder_self\.0"):
         pruned_class("BertForSequenceClassification")(config)
