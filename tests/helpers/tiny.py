@@ -90,8 +90,8 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
         t.ElectraConfig(**_ENCODER | {"embedding_size": 24})
     ),
 }
-# Where the computations that other tests compare with do not hold: no biases, relative positions.
-# tests/model/test_t5.py goes through everything with each.
+# Where the computations that other tests compare with do not hold (no biases, relative positions),
+# and a relative of BART. tests/model/test_t5.py goes through everything with each.
 RELATIVES: dict[str, Callable[[], nn.Module]] = {
     "t5": lambda: t.T5ForConditionalGeneration(t.T5Config(**_T5)),
     "mt5": lambda: t.MT5ForConditionalGeneration(
@@ -99,6 +99,9 @@ RELATIVES: dict[str, Callable[[], nn.Module]] = {
     ),
     "umt5": lambda: t.UMT5ForConditionalGeneration(
         t.UMT5Config(**_T5, feed_forward_proj="gated-gelu")
+    ),
+    "pegasus": lambda: t.PegasusForConditionalGeneration(
+        t.PegasusConfig(**_TRANSLATOR, decoder_start_token_id=1, scale_embedding=True)
     ),
 }
 TRANSLATORS = tuple(name for name in BUILDERS if architecture(name).decoder)
