@@ -13,7 +13,6 @@ import math
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,8 +163,8 @@ def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) ->
     if tokens is not None:
         tied = original.weight is model.lm_head.weight
         rows = output.weight if tied else nn.Parameter(original.weight.detach()[tokens])
-        part = copy(original)  # which may multiply what it looks up
-        part._parameters = {"weight": rows}
+        part = nn.Embedding(len(tokens), rows.shape[1], device="meta")
+        part.weight = rows
         decoder.embed_tokens = part
     try:
         yield

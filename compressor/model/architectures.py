@@ -551,6 +551,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "t5": T5,
     "mt5": replace(T5, feed_forward="gated-gelu", output_scale=None),
     "umt5": UMT5,
+    "pegasus": replace(BART, computed_positions=True),
 }
 
 # Why not, where it is more than that nobody has added it.

@@ -137,6 +137,9 @@ TRANSLATOR_RELATIVES: dict[str, Callable[[], nn.Module]] = {
     "umt5": lambda: t.UMT5ForConditionalGeneration(
         t.UMT5Config(**_T5, feed_forward_proj="gated-gelu")
     ),
+    "pegasus": lambda: t.PegasusForConditionalGeneration(
+        t.PegasusConfig(**_TRANSLATOR, decoder_start_token_id=1, scale_embedding=True)
+    ),
 }
 RELATIVES = ENCODER_RELATIVES | TRANSLATOR_RELATIVES
 # One of each structure, for what does not depend on names and positions: scores, learned masks.

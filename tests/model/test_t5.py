@@ -1,7 +1,8 @@
 """T5 and its relatives: relative positions, heads as wide as they like, no biases, gates.
 
 Most tests of all architectures compare with computations that these models do not follow. Here one
-of each kind goes through scoring, surgery, saving, and the search in the exported graphs.
+of each kind goes through scoring, surgery, saving, and the search in the exported graphs; and so
+does Pegasus, which differs little from what other tests know.
 """
 
 from __future__ import annotations
@@ -121,6 +122,10 @@ def test_layers_and_units_go_together(name: str, tmp_path):
         expected = dense.model(**batch).logits
     assert torch.equal(fewer.model(**batch).logits, expected)
     assert relative_difference(dense.model(**batch).logits, expected) > 0.05
+
+
+def test_t5_keeps_as_many_layers_in_the_encoder_as_in_the_decoder(tmp_path):
+    dense = opened("t5", tmp_path)
     too_few = Mask.full(dense.layers).without_layers(["encoder.0", "encoder.1"])
     with raises(InputError, "decoder-deeper-than-encoder"):
         without_skipped(dense, prune(dense.model, dense.layers, too_few), too_few)
@@ -157,7 +162,7 @@ def test_attention_weights_are_the_librarys(name: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["t5", "umt5"])
+@pytest.mark.parametrize("name", ["t5", "umt5", "pegasus"])
 def test_exported_graphs_search_as_the_library_does(name: str, tmp_path):
     """FLAN-T5's and UMT5's form; the caches, and tables of positions for the heads left alone."""
     checkpoint = opened(name, tmp_path / "dense", separate=name == "t5")
