@@ -17,12 +17,13 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 from compressor.errors import InputError
-from compressor.model.sublayers import Kind, Sublayer
+from compressor.model.sublayers import Kind, Sublayer, parts_of
 
 if TYPE_CHECKING:
     from torch import nn
 
 
+PositionBias = Literal["every_layer", "first_layer", "stack"]
 CLASSIFIER = "AutoModelForSequenceClassification"
 TOKEN_CLASSIFIER = "AutoModelForTokenClassification"
 READER = "AutoModelForQuestionAnswering"
@@ -49,17 +50,20 @@ class SublayerPaths:
             paths are relative to it.
         block: the module that is replaced when no unit is left; an attention's splits its input
             into heads.
-        inputs: role -> path of each projection whose rows belong to units.
+        inputs: role -> path of each projection whose rows belong to units. Where one holds several,
+            one after the other, their roles are joined by `+`: `query+key+value`. A feed-forward
+            part has a gate where one is a `gate`: what passes the activation and multiplies `up`.
         output: the projection whose columns belong to units.
         unit_count: attribute of the block that holds the number of units; None if it has none.
         unit_width: attribute of the block that holds the columns of a unit, where none holds their
             number; without either, each column of the output projection is a unit of its own.
         width: attribute of the block that holds units x unit width, if it has one.
+        position_bias: where the table of a bias is that is added to an attention's scores by the
+            distance of two tokens: in `every_layer`; in the `first_layer`, and each hands the bias
+            on to the next; or in the `stack`, which gives the bias to all as their argument
+            `position_bias`. None where there is no such bias.
+        scaled: scores are divided by the square root of the unit width.
         stand_in: what replaces the block when no unit is left, as in `modeling_pruned.STAND_INS`.
-        shared_bias: position among the block's arguments of a bias that is computed once for all
-            layers, [batch, heads of the dense model, queries, keys]: a block takes its own heads.
-        parts: how many projections each of the inputs holds, one after the other: 3 where query,
-            key and value are one, 2 where a feed-forward part has its gate behind what it gates.
         optional: further inputs, which some configurations have.
     """
 
@@ -70,11 +74,16 @@ class SublayerPaths:
     output: str
     unit_count: str | None
     width: str | None = None
+    position_bias: PositionBias | None = None
+    scaled: bool = True
     stand_in: str = "attention"
-    shared_bias: int | None = None
     unit_width: str | None = None
-    parts: int = 1
     optional: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> int:
+        """How many projections each of the inputs holds, one after the other."""
+        return len(parts_of(next(iter(self.inputs))))
 
 
 @dataclass(frozen=True)
@@ -114,21 +123,30 @@ class Architecture:
         sublayers: paths of every kind of sublayer, in the canonical order.
         encoder, decoder: names of their sizes in the configuration; None if there is no decoder.
         width: name in the configuration of the hidden states' size.
+        head_width: name of the heads' width, where it is not the width over the number of heads.
         embedding: name of the embedding tables' width, where they have one of their own.
+        positions: name of the number of positions; None where positions are relative alone.
         positions_after_padding: positions are counted from the one behind the padding token's id.
         computed_positions: positions are computed instead of learned; or the name in the
             configuration of what says so.
         inputs: names of what the encoder reads.
         head: of a classifier of texts.
         logits_bias: name of the buffer that is added to the logits of a decoder, if there is one.
+        feed_forward: `feed_forward_proj` where a configuration does not have it; None where the
+            feed-forward parts are always the same.
+        decoder_not_deeper: the decoder has at most as many layers as the encoder, for which
+            `generate` makes a cache.
+        output_scale: name in the configuration of what says that the last hidden states are
+            divided by the square root of their width; None where they never are.
+        untied: weights that may differ from those that the configuration says they are.
         unused: patterns of weights that checkpoints may hold beside those of the class: heads of
             other tasks, which change nothing that the model says. All others must be used.
         spare: pattern of weights that the class has and nothing reads: checkpoints may lack them.
         refuse: from a configuration, why its models cannot be pruned; None if they can.
         layers_return: what a Transformer layer returns: a `tensor`, or a `tuple` that begins with
             it.
-        scores: how an encoder's attention scores are made: of `products` of queries and keys alone,
-            with a `bias` that its layers share, of `rotated` queries and keys (RoPE), or with
+        scores: how an encoder's attention scores are made, to which the `position_bias` of its
+            sublayers is added: of `products` of queries and keys, of `rotated` ones (RoPE), or with
             products with positions, too (`disentangled`).
         position_products: from a configuration, how many products with positions there are.
         first_stays: from a configuration, whether the first layer cannot be left out, since it is
@@ -144,17 +162,23 @@ class Architecture:
     encoder: Stack = Stack()
     decoder: Stack | None = None
     width: str = "hidden_size"
+    head_width: str | None = None
     embedding: str | None = None
+    positions: str | None = "max_position_embeddings"
     positions_after_padding: bool = False
     computed_positions: bool | str = False
     inputs: tuple[str, ...] = ("input_ids", "attention_mask")
     head: Head | None = None
     logits_bias: str | None = None
+    feed_forward: str | None = None
+    decoder_not_deeper: bool = False
+    output_scale: str | None = None
+    untied: frozenset[str] = frozenset()
     unused: tuple[str, ...] = ()
     spare: str | None = None
     refuse: Callable[[Any], str | None] = lambda config: None
     layers_return: Literal["tensor", "tuple"] = "tensor"
-    scores: Literal["products", "bias", "rotated", "disentangled"] = "products"
+    scores: Literal["products", "rotated", "disentangled"] = "products"
     position_products: Callable[[Mapping[str, Any]], int] = lambda config: 0
     first_stays: Callable[[Any], bool] = lambda config: False
     of_layers: tuple[str, ...] = ()
@@ -183,16 +207,40 @@ class Architecture:
         """`paths` from the model's root on, as `kept_units` in a pruned `config.json` has them."""
         layer = f"{self.base}.{paths.layer}" if self.base else paths.layer
         inputs, optional = (list(x.values()) for x in (paths.inputs, paths.optional))
-        return asdict(paths) | {"layer": layer, "inputs": inputs, "optional": optional}
+        changed = {"layer": layer, "inputs": inputs, "optional": optional, "parts": paths.parts}
+        return asdict(paths) | changed
 
-    def positions(self, config: Any) -> int:
-        """The most tokens that the model has positions for.
+    @property
+    def position_bias(self) -> PositionBias | None:
+        """Where its attention has the table of a bias by distances, as in `SublayerPaths`."""
+        return next((x.position_bias for x in self.sublayers if x.position_bias), None)
+
+    @property
+    def plain_scores(self) -> bool:
+        """Whether attention scores are products of queries and keys alone."""
+        return self.scores == "products" and self.position_bias is None
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether its feed-forward parts have a gate, a second projection up."""
+        return any("gate" in parts_of(role) for x in self.sublayers for role in x.inputs)
+
+    def with_feed_forward(self, setting: str | None) -> Architecture:
+        """The entry for models with this `feed_forward_proj`, such as `gated-gelu`; None: usual."""
+        if not (setting or self.feed_forward or "").startswith("gated"):
+            return self
+        return replace(self, sublayers=tuple(map(_gated, self.sublayers)))
+
+    def most_positions(self, config: Any) -> int | None:
+        """The most tokens that the model has positions for; None where there is no limit.
 
         Args:
             config: of the model.
         """
+        if self.positions is None:
+            return None
         behind = int(config.pad_token_id) + 1 if self.positions_after_padding else 0
-        return int(config.max_position_embeddings) - behind
+        return int(getattr(config, self.positions)) - behind
 
     def computes_positions(self, config: Any) -> bool:
         """Whether the table of positions is computed, so that no checkpoint stores it."""
@@ -212,6 +260,13 @@ def _feed_forward(kind: Kind, layer: str, up: str, down: str, block: str = "") -
     )
 
 
+def _gated(paths: SublayerPaths) -> SublayerPaths:
+    if "up" not in paths.inputs:
+        return paths
+    up = paths.inputs["up"]
+    return replace(paths, inputs={"gate": f"{up}_0", "up": f"{up}_1"})
+
+
 def _bart_attention(kind: Kind, layer: str, block: str) -> SublayerPaths:
     return SublayerPaths(
         kind=kind,
@@ -221,6 +276,35 @@ def _bart_attention(kind: Kind, layer: str, block: str) -> SublayerPaths:
         output=f"{block}.out_proj",
         unit_count="num_heads",
     )
+
+
+def _t5_attention(kind: Kind, layer: str, block: str = "SelfAttention") -> SublayerPaths:
+    return SublayerPaths(
+        kind=kind,
+        layer=layer,
+        block=block,
+        inputs={"query": f"{block}.q", "key": f"{block}.k", "value": f"{block}.v"},
+        output=f"{block}.o",
+        unit_count="n_heads",
+        width="inner_dim",
+        # Cross-attention has no positions, but there too each layer passes zeros on to the next.
+        position_bias="first_layer",
+        scaled=False,
+        stand_in="bias_to_hand_on",
+    )
+
+
+def _t5_feed_forward(kind: Kind, layer: str) -> SublayerPaths:
+    block = "DenseReluDense"
+    return _feed_forward(kind, layer, f"{block}.wi", f"{block}.wo", block=block)
+
+
+def _own_bias(paths: SublayerPaths) -> SublayerPaths:
+    """As in UMT5."""
+    if paths.position_bias is None:
+        return paths
+    bias: PositionBias | None = None if paths.kind == "cross" else "every_layer"
+    return replace(paths, position_bias=bias, stand_in="attention")
 
 
 BERT = Architecture(
@@ -286,14 +370,13 @@ MPNET = replace(
             output="attn.o",
             unit_count="num_attention_heads",
             width="all_head_size",
-            shared_bias=2,
+            position_bias="stack",
         ),
         BERT.sublayers[1],
     ),
     unused=(r"^lm_head\.", r"^(mpnet\.)?pooler\.dense\."),
     refuse=_refuse_mpnet,
     layers_return="tuple",
-    scores="bias",
 )
 
 
@@ -313,13 +396,15 @@ MODERNBERT = Architecture(
             kind="encoder_self",
             layer="layers.{i}",
             block="attn",
-            inputs={"query_key_value": "attn.Wqkv"},
+            inputs={"query+key+value": "attn.Wqkv"},
             output="attn.Wo",
             unit_count=None,
             unit_width="head_dim",
-            parts=3,
         ),
-        replace(_feed_forward("encoder_ffn", "layers.{i}", "mlp.Wi", "mlp.Wo"), parts=2),
+        replace(
+            _feed_forward("encoder_ffn", "layers.{i}", "mlp.Wi", "mlp.Wo"),
+            inputs={"gate+up": "mlp.Wi"},
+        ),
     ),
     head=Head("head.dense", "gelu", "classifier"),
     unused=(r"^decoder\.", r"^head\.(dense|norm)\."),
@@ -420,6 +505,36 @@ BART = Architecture(
     logits_bias="final_logits_bias",
 )
 
+T5 = Architecture(
+    task="translation",
+    auto_class=TRANSLATOR,
+    base="",
+    sublayers=(
+        _t5_attention("encoder_self", "encoder.block.{i}.layer.0"),
+        _t5_attention("decoder_self", "decoder.block.{i}.layer.0"),
+        _t5_attention("cross", "decoder.block.{i}.layer.1", "EncDecAttention"),
+        _t5_feed_forward("encoder_ffn", "encoder.block.{i}.layer.1"),
+        _t5_feed_forward("decoder_ffn", "decoder.block.{i}.layer.2"),
+    ),
+    encoder=Stack("num_layers", "num_heads", "d_ff"),
+    decoder=Stack("num_decoder_layers", "num_heads", "d_ff"),
+    width="d_model",
+    head_width="d_kv",
+    positions=None,
+    feed_forward="relu",
+    decoder_not_deeper=True,
+    output_scale="scale_decoder_outputs",
+    untied=frozenset({"lm_head.weight"}),
+    unused=(r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.",),
+)
+
+UMT5 = replace(
+    T5,
+    sublayers=tuple(map(_own_bias, T5.sublayers)),
+    feed_forward="gated-gelu",
+    output_scale="tie_word_embeddings",
+)
+
 ARCHITECTURES: dict[str, Architecture] = {
     "marian": replace(BART, computed_positions=True),
     "bart": BART,
@@ -433,6 +548,10 @@ ARCHITECTURES: dict[str, Architecture] = {
     "mpnet": MPNET,
     "modernbert": MODERNBERT,
     "deberta-v2": DEBERTA,
+    "t5": T5,
+    "mt5": replace(T5, feed_forward="gated-gelu", output_scale=None),
+    "umt5": UMT5,
+    "pegasus": replace(BART, computed_positions=True),
 }
 
 # Why not, where it is more than that nobody has added it.
@@ -459,9 +578,26 @@ def architecture(model_type: str, where: str = "the checkpoint") -> Architecture
     return ARCHITECTURES[model_type]
 
 
+def require_depth(entry: Architecture, encoder: int, decoder: int, where: str) -> None:
+    """Check that the library can generate with so many layers of each stack.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if entry.decoder_not_deeper and decoder > encoder:
+        raise InputError(
+            f"{where} has {encoder} layers in the encoder and {decoder} in the decoder, and "
+            "`generate` of transformers makes a cache for as many as the encoder has; keep at "
+            "least as many layers in the encoder",
+            id="decoder-deeper-than-encoder",
+        )
+
+
 def architecture_of(model: Any) -> Architecture:
     """The entry for a model of transformers."""
-    entry = architecture(model.config.model_type)
+    config = model.config
+    entry = architecture(config.model_type)
+    entry = entry.with_feed_forward(getattr(config, "feed_forward_proj", None))
     if not hasattr(model, entry.base):
         return entry.for_class(ENCODER)
     return entry.for_class(class_with_head(type(model).__name__) or entry.auto_class)
@@ -476,6 +612,14 @@ def class_with_head(name: str) -> str | None:
     """
     endings = {x: x.removeprefix(ENCODER) for x in ENCODER_TASKS if x != ENCODER}
     return next((x for x, ending in endings.items() if name.endswith(ending)), None)
+
+
+def _biased_by(paths: SublayerPaths, root: str, index: int) -> str | None:
+    """Path of the attention whose table of relative positions one's bias is from."""
+    if paths.position_bias in (None, "stack") or paths.kind == "cross":
+        return None
+    layer = root.format(i=0 if paths.position_bias == "first_layer" else index)
+    return f"{layer}.{paths.block}"
 
 
 def find_sublayers(model: nn.Module) -> list[Sublayer]:
@@ -512,7 +656,8 @@ def find_sublayers(model: nn.Module) -> list[Sublayer]:
                     block=placed.block,
                     inputs={roles[path.removeprefix(start)]: path for path in placed.inputs},
                     output=placed.output,
-                    parts=paths.parts,
+                    biased_by=_biased_by(paths, full["layer"], index),
+                    scaled=paths.scaled,
                 )
             )
     if not sublayers:

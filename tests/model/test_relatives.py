@@ -41,7 +41,7 @@ from tests.helpers.learning import MAKERS, learned_by, learning
 from tests.helpers.reconstruction import difference
 from tests.helpers.stages import job, repair, score, scoring
 from tests.helpers.tiny import (
-    RELATIVES,
+    ENCODER_RELATIVES,
     facts,
     piece_tokenizer,
     ragged_batch,
@@ -50,7 +50,7 @@ from tests.helpers.tiny import (
 )
 
 # Whose entry in the table is their own.
-OWN = [name for name in RELATIVES if ARCHITECTURES[name] is not ARCHITECTURES["roberta"]]
+OWN = [name for name in ENCODER_RELATIVES if ARCHITECTURES[name] is not ARCHITECTURES["roberta"]]
 # As classifiers, in these precisions too; CamemBERT's entry is XLM-RoBERTa's.
 EXPORTED = {
     "xlm-roberta": ("int8",), "modernbert": ("int8",), "deberta-v2": ("int8", "fp16"),
@@ -94,7 +94,7 @@ def answers(model: torch.nn.Module) -> np.ndarray:
     return torch.cat(found).numpy()
 
 
-@pytest.mark.parametrize("name", RELATIVES)
+@pytest.mark.parametrize("name", ENCODER_RELATIVES)
 def test_a_classifier_is_cut_saved_and_exported(name: str, tmp_path):
     """Against columns of the output projections that are zeroed by hand."""
     dense = opened(name, tmp_path / "dense")

@@ -36,7 +36,8 @@ MASKS = {"uneven": uneven_mask, "first": empty_first_mask, "nothing": nothing_le
 
 
 def test_every_architecture_of_the_table_has_a_tiny_model():
-    assert [*BUILDERS, *RELATIVES] == sorted(ARCHITECTURES, key=[*BUILDERS, *RELATIVES].index)
+    assert not set(BUILDERS) & set(RELATIVES)
+    assert set(BUILDERS) | set(RELATIVES) == set(ARCHITECTURES)
 
 
 @pytest.mark.parametrize("mask_name", MASKS)
@@ -126,8 +127,8 @@ def test_nan_does_not_pass_verification():
 
 def test_unsupported_architectures_are_listed():
     with raises(InputError, "architecture-unsupported") as caught:
-        architecture("t5")
-    assert all(name in str(caught.value) for name in ("'t5'", *ARCHITECTURES))
+        architecture("gpt2")
+    assert all(name in str(caught.value) for name in ("'gpt2'", *ARCHITECTURES))
     with raises(InputError, "architecture-unsupported") as caught:
         architecture("albert")
     assert "share one set of weights" in str(caught.value)
