@@ -151,6 +151,20 @@ def _block_width(tokens: int) -> int | None:
     return width if width >= NARROW else None
 
 
+class _Part(nn.Embedding):
+    """Rows of an embedding table, [tokens, width]; BART's and its relatives' own ones scale them."""
+
+    def __init__(self, rows: nn.Parameter, scale: float) -> None:
+        super().__init__(*rows.shape, device="meta")
+        self.weight = rows
+        self.scale = float(scale)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[batch, tokens] -> [batch, tokens, width]"""
+        found = super().forward(input)
+        return found if self.scale == 1 else found * self.scale
+
+
 @contextmanager
 def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) -> Iterator[None]:
     """Inside this context the decoder reads indices into `tokens` instead of ids.
@@ -163,9 +177,7 @@ def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) ->
     if tokens is not None:
         tied = original.weight is model.lm_head.weight
         rows = output.weight if tied else nn.Parameter(original.weight.detach()[tokens])
-        part = nn.Embedding(len(tokens), rows.shape[1], device="meta")
-        part.weight = rows
-        decoder.embed_tokens = part
+        decoder.embed_tokens = _Part(rows, getattr(original, "embed_scale", 1.0))
     try:
         yield
     finally:

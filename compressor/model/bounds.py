@@ -6,7 +6,7 @@ them.
 
 from __future__ import annotations
 
-from compressor.model.architectures import Architecture, Stack
+from compressor.model.architecture import Architecture, Stack
 
 LAYERS, HEADS, WIDTH, NEURONS = 1024, 1024, 65_536, 1_048_576
 VOCABULARY, POSITIONS, TYPES, LABELS = 16_777_216, 65_536, 65_536, 65_536

@@ -18,7 +18,7 @@ import transformers
 from torch import nn
 
 from compressor.errors import InputError
-from compressor.model.architectures import (
+from compressor.model.architecture import (
     CLASSIFIER,
     EMBEDDING,
     ENCODER,
@@ -27,6 +27,8 @@ from compressor.model.architectures import (
     READER,
     REGRESSION,
     Architecture,
+)
+from compressor.model.architectures import (
     architecture,
     architecture_of,
     class_with_head,

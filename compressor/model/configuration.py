@@ -14,7 +14,8 @@ from typing import Any
 import transformers
 
 from compressor.errors import InputError
-from compressor.model.architectures import Architecture, architecture, require_depth
+from compressor.model.architecture import Architecture
+from compressor.model.architectures import architecture, require_depth
 from compressor.model.bounds import COMPUTED_POSITIONS, LABELS, size_bounds
 from compressor.storage.input_files import read_json
 

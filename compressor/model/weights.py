@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from compressor.errors import InputError
-from compressor.model.architectures import Architecture, architecture_of
+from compressor.model.architecture import Architecture
+from compressor.model.architectures import architecture_of
 from compressor.model.stored_weights import StoredTensor
 
 # Numbers of positions and types, which earlier versions of transformers stored as well.

@@ -68,7 +68,7 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
         t.BartConfig(**_TRANSLATOR, decoder_start_token_id=2)
     ),
     "mbart": lambda: t.MBartForConditionalGeneration(
-        t.MBartConfig(**_TRANSLATOR, decoder_start_token_id=5)
+        t.MBartConfig(**_TRANSLATOR, decoder_start_token_id=5, scale_embedding=True)
     ),
     "bert": lambda: t.BertForSequenceClassification(t.BertConfig(**_ENCODER)),
     "roberta": lambda: t.RobertaForSequenceClassification(

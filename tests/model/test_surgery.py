@@ -6,11 +6,7 @@ import pytest
 import torch
 
 from compressor.errors import InputError, VerificationError
-from compressor.model.architectures import (
-    ARCHITECTURES,
-    architecture,
-    find_sublayers,
-)
+from compressor.model.architectures import ARCHITECTURES, architecture, find_sublayers
 from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import (
