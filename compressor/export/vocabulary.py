@@ -152,10 +152,10 @@ def _block_width(tokens: int) -> int | None:
 
 
 class _Part(nn.Embedding):
-    """Rows of an embedding table, [tokens, width]; BART's and its relatives' own ones scale them."""
+    """Rows of an embedding table, [tokens, width]; those of BART and its relatives are scaled."""
 
-    def __init__(self, rows: nn.Parameter, scale: float) -> None:
-        super().__init__(*rows.shape, device="meta")
+    def __init__(self, rows: Tensor, scale: float) -> None:
+        super().__init__(rows.shape[0], rows.shape[1], device="meta")
         self.weight = rows
         self.scale = float(scale)
 
