@@ -3,10 +3,11 @@
 An entry is data about a `config.model_type` of transformers; a relative of an architecture is its
 entry with a few fields replaced. To add one, add an entry to `ARCHITECTURES` and a tiny
 configuration to `tests/helpers/tiny.py`: to `BUILDERS`, and every test of scoring, surgery, saving,
-export and generation runs on it, or to `RELATIVES`, for one test of everything.
+export and generation runs on it, or to the relatives there, which a few tests go through as a
+whole.
 
 To add a kind of sublayer, add its name to `Kind` and its `SublayerPaths` to the architectures that
-have it. Which rows of an input projection belong to a unit is `modeling_pruned.unit_columns`.
+have it. Which rows of an input projection belong to a unit is `modeling_pruned.unit_rows`.
 """
 
 from __future__ import annotations
