@@ -162,7 +162,7 @@ def test_attention_weights_are_the_librarys(name: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["t5", "umt5", "pegasus"])
+@pytest.mark.parametrize("name", ["t5", pytest.param("umt5", marks=pytest.mark.attack), "pegasus"])
 def test_exported_graphs_search_as_the_library_does(name: str, tmp_path):
     """FLAN-T5's and UMT5's form; the caches, and tables of positions for the heads left alone."""
     checkpoint = opened(name, tmp_path / "dense", separate=name == "t5")
