@@ -38,6 +38,7 @@ COMMANDS = (
     "predict",
     "rerank",
     "answer",
+    "summarize",
     "doctor",
 )
 # Commands of which several processes at once would do the same work, and write the same files.

@@ -11,11 +11,11 @@ import typer
 
 from compressor.commands.console import console
 from compressor.errors import InputError
-from compressor.request.recipe import ServeRequest, StreamRequest
+from compressor.request.recipe import GenerateRequest, ServeRequest, StreamRequest
 
 if TYPE_CHECKING:
     from compressor.pipeline.stream_lines import Lines
-    from compressor.runtime import Runtime
+    from compressor.runtime import Generator, Runtime
 
 Artifact = Annotated[
     Path,
@@ -65,6 +65,31 @@ def stream(
         request.chunk_lines, console, counts,
     )  # fmt: skip
     return 0
+
+
+def generated(
+    runtime: type[Generator],
+    name: str,
+    request: GenerateRequest,
+    directory: Path,
+    files: list[Path] | None,
+    output: Path | None,
+) -> int:
+    """Write the text that a model generates from each line, on one line.
+
+    Args:
+        name: of that text in the objects of `--jsonl`.
+    """
+
+    def answer(model: Generator, lines: Lines, **batching: Any) -> Iterator[str]:
+        return model.generate_stream(
+            lines, num_beams=request.num_beams, max_new_tokens=request.max_new_tokens, **batching
+        )
+
+    def form(number: int, text: str) -> str:
+        return json_line(number, **{name: text}) if request.jsonl else text
+
+    return stream(runtime, request, directory, files, output, answer, form)
 
 
 def opened(

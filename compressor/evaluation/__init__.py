@@ -3,6 +3,7 @@
 - `answers`: what an exported model answers to rows (`compressor.evaluation.answers`)
 - `score_answers`: all metrics of a task
 - `score_rows`: the same of the answers to rows, in the metrics of these
+- `require_references`: whether rows can be scored at all
 - `main_metric`: the main one of them alone
 - `compare`, `compare_rows`: paired bootstrap of the difference in each of these metrics
 - `lower_bound`: how much worse the smaller model may be, as far as the rows tell
@@ -24,6 +25,7 @@ from compressor.evaluation.metrics import (
     METRICS,
     main_metric,
     metrics_of,
+    require_references,
     score_answers,
     score_rows,
 )
@@ -47,6 +49,7 @@ __all__ = [
     "lower_bound",
     "main_metric",
     "metrics_of",
+    "require_references",
     "rows_to_settle",
     "scaled_rows",
     "score_answers",

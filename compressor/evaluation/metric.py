@@ -65,6 +65,14 @@ class Metric(ABC):
     def require(self, answers: Sequence[str], references: Sequence[str], labels: Labels) -> None:  # noqa: B027 # most need nothing
         """Raise `InputError` for answers or references that cannot be scored."""
 
+    def require_references(self, references: Sequence[str]) -> None:  # noqa: B027 # as above
+        """Raise where nothing can be scored with these references, before answers are made.
+
+        Raises:
+            InputError: the references are the reason.
+            EnvironmentProblem: a package is not installed.
+        """
+
     def score(self, statistics: Array, counts: Array) -> float:
         """The score of all rows.
 

@@ -31,6 +31,9 @@ METRICS: Table[type[Metric]] = Table(
         "map": "compressor.evaluation.rankings:AveragePrecision",
         "answer_f1": "compressor.evaluation.spans:AnswerF1",
         "exact_match": "compressor.evaluation.spans:ExactMatch",
+        "rouge1": "compressor.evaluation.summaries:Rouge1",
+        "rouge2": "compressor.evaluation.summaries:Rouge2",
+        "rougelsum": "compressor.evaluation.summaries:RougeLsum",
     },
     id="metric-unknown",
 )
@@ -56,6 +59,17 @@ def score_answers(
 def metrics_of(rows: Rows) -> tuple[str, ...]:
     """Names of the metrics of answers to some rows, the main one first."""
     return TASKS[rows.task].metrics_of(rows)
+
+
+def require_references(rows: Rows) -> None:
+    """Check that answers to some rows can be scored, before there are any.
+
+    Raises:
+        InputError: a metric cannot be computed with their references.
+        EnvironmentProblem: it needs a package that is not installed.
+    """
+    for name in metrics_of(rows):
+        METRICS[name]().require_references(rows.references)
 
 
 def score_rows(rows: Rows, answers: Sequence[str]) -> Quality:

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 from compressor.errors import InputError
 from compressor.storage.input_files import require_regular
-from compressor.tasks.translation.task import require_target_language
+from compressor.tasks.encoder_decoder import require_target_language
 
 CHUNK = 2000  # lines that are tokenized at once
 Language = Literal["source", "target"]

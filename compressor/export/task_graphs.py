@@ -198,7 +198,7 @@ class TaskGraphs(ABC):
             VerificationError: an answer differs from PyTorch's.
         """
         raise InputError(
-            f"CTranslate2 runs translators, and {network.checkpoint.name} is a model for "
+            f"CTranslate2 runs encoder-decoders, and {network.checkpoint.name} is a model for "
             f"{network.checkpoint.task}; leave --layout out",
             id="layout-not-for-task",
         )

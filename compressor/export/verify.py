@@ -20,7 +20,7 @@ def require_tie(want: list[int], got: list[int], logits: Any, engine: str = "ONN
 
     Args:
         logits: [steps, vocabulary] of PyTorch along `want`.
-        engine: what translated.
+        engine: what answered.
     """
     step = next(
         (i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b),
@@ -31,28 +31,28 @@ def require_tie(want: list[int], got: list[int], logits: Any, engine: str = "ONN
         if abs(gap) <= EXPORT_TOLERANCE * float(logits[step].abs().max()):
             return
     raise VerificationError(
-        f"the {engine} translator differs from PyTorch at token {step + 1} of a calibration "
-        "sentence; please report this with the checkpoint's name",
+        f"the {engine} model differs from PyTorch at token {step + 1} of a calibration row's "
+        "answer; please report this with the checkpoint's name",
         id=f"{engine.lower()}-translation-differs",
     )
 
 
 def translation_check(
-    tokens: int, sentences: int, ties: int, note: str = "", engine: str = "ONNX"
+    tokens: int, rows: int, ties: int, note: str = "", engine: str = "ONNX"
 ) -> Check:
-    """The check that all translations are PyTorch's; `require_tie` has found nothing else.
+    """The check that all answers are PyTorch's; `require_tie` has found nothing else.
 
     Args:
-        tokens, sentences: how many were compared.
-        ties: sentences that differ from a tie on.
+        tokens, rows: how many were compared.
+        ties: rows that differ from a tie on.
         note: what else is worth saying.
-        engine: what translates.
+        engine: what answers.
     """
-    detail = f"{tokens} greedy tokens of {sentences} sentences{note}"
+    detail = f"{tokens} greedy tokens of {rows} rows{note}"
     if ties:
-        detail += f"; {ties} sentences differ from a tie of two logits on"
+        detail += f"; {ties} rows differ from a tie of two logits on"
     return Check(
-        name=f"{engine} translates as PyTorch", largest_difference=0.0, tolerance=0.0, detail=detail
+        name=f"{engine} generates as PyTorch", largest_difference=0.0, tolerance=0.0, detail=detail
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from compressor.errors import InputError
-from compressor.evaluation import compare_rows
+from compressor.evaluation import compare_rows, require_references
 from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ALWAYS
 from compressor.model.configuration import read_configuration
@@ -172,6 +172,7 @@ def _open(
     )
     if isinstance(request, EvaluateRequest):
         task.require_answers(rows)
+        require_references(rows)
     return rows, builds, choose_device(builds, task, request.device)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compressor.errors import EnvironmentProblem, InputError
+from compressor.evaluation import require_references
 from compressor.export.source_text import cut_vocabulary, embedding_rows
 from compressor.export.target_text import SOURCE, count_lines, tokens_of_text
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
@@ -158,6 +159,7 @@ def read(section: CalibrationData, checkpoint: Checkpoint, task: Task) -> DataRo
     test = rows(section.test, section.test_rows)
     if test is not None:
         task.require_answers(test)
+        require_references(test)
     shared = count_shared(test, calibration) if calibration and test else 0
     return DataRows(calibration, test, shared)
 

@@ -170,7 +170,7 @@ def _translate(
         weights_file(workspace, "distill-text"),
         answers,
         key=f"{sha256} {weights} {beams}",
-        progress=lambda done, total: progress.update("lines translated", done, total),
+        progress=lambda done, total: progress.update("lines answered", done, total),
     )
     return Source(files=[path.as_posix()], rows=text.rows, sha256=sha256)
 
@@ -211,7 +211,7 @@ def translated_by_pytorch(
                     text.lines,
                     path,
                     answers,
-                    progress=lambda done, total: progress.update("lines translated", done, total),
+                    progress=lambda done, total: progress.update("lines answered", done, total),
                 )
             finally:
                 model.to("cpu")

@@ -67,7 +67,7 @@ STAGES: dict[str, Stage] = {
     "target-text": Stage("cutting {path.name} into tokens"),
     "dense": Stage("exporting the dense model to compare with", writes="directory"),
     "distill-text": Stage(
-        "translating {text.lines.path.name} with the dense model",
+        "answering {text.lines.path.name} with the dense model",
         weights="translations.txt",
         scratch=("translations-*.partial",),
         shared=True,

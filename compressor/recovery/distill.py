@@ -48,13 +48,13 @@ class Distill(RecoveryMethod):
         ge=0,
         allow_inf_nan=False,
         help="Distillation: weight of the difference in hidden states after every layer; 0 leaves "
-        "it out. Default: 1 for classifiers, 0.1 for sentence encoders, 0 for translators.",
+        "it out. Default: 1 for classifiers, 0.1 for sentence encoders, 0 for encoder-decoders.",
     )
     text: str | None = option(
         None,
         flag="--distill-text",
         help="Distillation: more text to learn from, in the source language, a sentence a line; "
-        "the dense model translates, classifies or embeds it. Of any size.",
+        "the dense model answers or embeds it. Of any size.",
     )
     beams: int = option(
         1,
@@ -62,7 +62,7 @@ class Distill(RecoveryMethod):
         le=MOST_BEAMS,
         flag="--distill-beams",
         needs="text",
-        help="Beam width of the dense model's translations of --distill-text.",
+        help="Beam width of the dense model's answers to --distill-text.",
     )
 
     @property

@@ -180,7 +180,7 @@ class ServeRequest(Section):
         ge=1,
         le=MOST_BATCH_TOKENS,
         help="Rows x longest row of a batch at most, in tokens. Default without -b: 1024 for "
-        "translators and 512 for other models on CPU, 4096 on CUDA.",
+        "encoder-decoders and 512 for other models on CPU, 4096 on CUDA.",
     )
     chunk_lines: int | None = option(
         None,
@@ -221,14 +221,14 @@ class EmbedRequest(ServeRequest):
     )
 
 
-class TranslateRequest(StreamRequest):
-    """What `compress translate` takes."""
+class GenerateRequest(StreamRequest):
+    """What `compress translate` and `compress summarize` take."""
 
     num_beams: int | None = option(
         None, ge=1, le=MOST_BEAMS, help="Beam width; the checkpoint's own by default."
     )
     max_new_tokens: int | None = option(
-        None, ge=1, le=MOST_TOKENS, help="Longest translation; the model's by default."
+        None, ge=1, le=MOST_TOKENS, help="Most tokens of an answer; the model's by default."
     )
 
 

@@ -54,8 +54,12 @@ class ModelSection(Access):
 class Columns(Section):
     """Which columns of a file of rows are read."""
 
-    source_column: str | None = option(None, help="Translation: default: the first column.")
-    target_column: str | None = option(None, help="Translation: default: the second column.")
+    source_column: str | None = option(
+        None, help="Text to translate or to summarize; default: source, or the first column."
+    )
+    target_column: str | None = option(
+        None, help="Reference translation or summary; default: target, or the second column."
+    )
     text_column: str | None = option(
         None,
         help="Text, or first text of pairs: default: text (sentence1; reranking: query), or the "
@@ -117,7 +121,7 @@ class Export(Section):
         [ALWAYS],
         help="Libraries to export for, as in onnxruntime,ctranslate2: what each needs is written, "
         "and its answers are compared with PyTorch's. openvino is for classifiers, ctranslate2 for "
-        "translators.",
+        "encoder-decoders.",
     )
     target_text: str | None = option(
         None,

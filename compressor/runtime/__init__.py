@@ -15,6 +15,7 @@ from compressor.runtime.batching import collate
 from compressor.runtime.classifier import Classifier, MultiLabelClassifier
 from compressor.runtime.embedder import Embedder
 from compressor.runtime.entities import Entity
+from compressor.runtime.generator import Generator
 from compressor.runtime.question_answerer import Answer, QuestionAnswerer
 from compressor.runtime.regressor import Regressor
 from compressor.runtime.reranker import Reranker
@@ -24,7 +25,7 @@ from compressor.runtime.token_classifier import TokenClassifier
 from compressor.runtime.translator import Translator
 
 __all__ = [
-    "Answer", "Classifier", "Embedder", "Encoded", "Entity", "MultiLabelClassifier",
+    "Answer", "Classifier", "Embedder", "Encoded", "Entity", "Generator", "MultiLabelClassifier",
     "QuestionAnswerer", "Regressor", "Reranker", "Runtime", "TokenClassifier", "Translator",
     "collate",
 ]  # fmt: skip

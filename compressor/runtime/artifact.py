@@ -317,6 +317,13 @@ class TranslationArtifact(Artifact):
             raise ValueError(f"token {beyond[0]} is beyond the vocabulary of {self.vocab_size}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SummarizationArtifact(TranslationArtifact):
+    """A model of summaries, which holds what a translator does."""
+
+    opened_with = "Generator"
+
+
 # By task. A task from outside this package adds its own class here.
 ARTIFACTS: dict[str, type[Artifact]] = {
     "classification": ClassificationArtifact,
@@ -327,6 +334,7 @@ ARTIFACTS: dict[str, type[Artifact]] = {
     "translation": TranslationArtifact,
     "token-classification": TokenClassificationArtifact,
     "question-answering": QuestionAnsweringArtifact,
+    "summarization": SummarizationArtifact,
 }
 
 

@@ -34,7 +34,7 @@ class Testing(Section):
     """How a study measures quality."""
 
     num_beams: int | None = option(
-        None, ge=1, le=MOST_BEAMS, help="Beam width of translators; default: 1, greedy."
+        None, ge=1, le=MOST_BEAMS, help="Beam width of encoder-decoders; default: 1, greedy."
     )
     resamples: int = option(RESAMPLES, ge=100, le=MOST_RESAMPLES, help="Bootstrap resamples.")
 

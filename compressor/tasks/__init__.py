@@ -33,6 +33,7 @@ TASKS: Table[Task] = Table(
         "reranking": "compressor.tasks.reranking.task:TASK",
         "multilabel": "compressor.tasks.multilabel.task:TASK",
         "question-answering": "compressor.tasks.question_answering.task:TASK",
+        "summarization": "compressor.tasks.summarization.task:TASK",
     },
     id="task-unknown",
 )

@@ -156,8 +156,8 @@ class Task(ABC):
         of unusual names is told, so that a file without a header does not lose its first row.
 
         Args:
-            spec: a .tsv, .csv or .jsonl file; for translation also `SOURCE,TARGET`, two plain text
-                files with a sentence per line. A path that exists is one file, commas or not.
+            spec: a .tsv, .csv or .jsonl file; of pairs of texts also `SOURCE,TARGET`, two plain
+                text files with a text per line. A path that exists is one file, commas or not.
             labels: the checkpoint's label names by class id; the labels of the file may be these
                 names or class ids. Without it labels are taken as they are.
             minimum: fewer rows are an error.

@@ -17,7 +17,8 @@ _MOST_NAME_WORDS = 4
 # Names that nobody would take for a text; codes of languages among them, as in en, de_DE, eng_Latn.
 _USUAL_NAME = re.compile(
     r"((?i:src|tgt|trg|source|target|texts?|sentence|labels?|class|category|input|output|question|"
-    r"answer|premise|hypothesis|original|translation|reference|ref|id|score)"
+    r"answer|premise|hypothesis|original|translation|reference|ref|id|score|article|document|"
+    r"dialogue|abstract|summary|highlights)"
     r"|[a-z]{2,3}([_-][A-Za-z]{2,4})?|[A-Z]{2})"
     r"([_-]?(text|sentence|lang|column|\d+)|[_-][a-z]{2})?"
 )

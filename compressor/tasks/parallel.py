@@ -21,15 +21,15 @@ def parallel_files(spec: str) -> tuple[str, str] | None:
     for path in pair:
         if Path(path).suffix.lower() in FORMATS:
             raise InputError(
-                f"{path} in {spec} is a table; give one table with both languages, or two plain "
-                "text files with a sentence per line",
+                f"{path} in {spec} is a table; give one table with both columns, or two plain "
+                "text files with a text per line",
                 id="table-as-parallel-file",
             )
     return pair
 
 
 def read_parallel(source_path: str, target_path: str) -> RowTexts:
-    """The lines of two files, line n of one being the translation of line n of the other.
+    """The lines of two files, line n of one belonging to line n of the other.
 
     Raises:
         InputError: other numbers of lines, or an empty one.
@@ -38,7 +38,7 @@ def read_parallel(source_path: str, target_path: str) -> RowTexts:
     if len(sources) != len(targets):
         raise InputError(
             f"{source_path} has {len(sources)} lines, but {target_path} has {len(targets)}; line n "
-            "of one must be the translation of line n of the other",
+            "of one must belong to line n of the other",
             id="parallel-files-differ",
         )
     for path, lines in ((source_path, sources), (target_path, targets)):

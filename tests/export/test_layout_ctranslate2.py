@@ -115,7 +115,7 @@ def test_the_command_stores_the_precision_that_is_asked_for(tmp_path: Path, caps
     out, whole = tmp_path / "int8", tmp_path / "fp32"
     assert invoke([*command, str(whole)]) == 0
     assert invoke([*command, str(out), "--precision", "int8"]) == 0
-    assert "CTranslate2 translates as PyTorch" in capsys.readouterr().out
+    assert "CTranslate2 generates as PyTorch" in capsys.readouterr().out
     sizes = [(path / "model.bin").stat().st_size for path in (out, whole)]
     assert sizes[0] < 0.6 * sizes[1]
     assert ctranslate2.Translator(str(out)).compute_type.startswith("int8")

@@ -49,11 +49,12 @@ from tests.helpers.tiny import (
     uneven_mask,
 )
 
-# Whose entry in the table is their own.
+# CamemBERT's entry is XLM-RoBERTa's.
 EACH = [
-    pytest.param(name, marks=pytest.mark.attack) if name == "camembert" else name  # as XLM-RoBERTa
+    pytest.param(name, marks=pytest.mark.attack) if name == "camembert" else name
     for name in ENCODER_RELATIVES
 ]
+# Whose entry in the table is their own.
 OWN = [name for name in ENCODER_RELATIVES if ARCHITECTURES[name] is not ARCHITECTURES["roberta"]]
 # As classifiers, in these precisions too; CamemBERT's entry is XLM-RoBERTa's.
 EXPORTED = {

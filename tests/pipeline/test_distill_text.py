@@ -57,7 +57,7 @@ class Stopped(Progress):
         self.at = at
 
     def update(self, what: str, done: int, total: int | None) -> None:
-        if what == "lines translated" and done >= self.at:
+        if what == "lines answered" and done >= self.at:
             raise KeyboardInterrupt
 
 
@@ -86,7 +86,7 @@ def test_a_translator_learns_from_its_own_translations(translator, text, tmp_pat
 
     progress = Progress()
     run(made, tmp_path / "stopped", progress=progress)  # everything is there
-    assert any(message.startswith("translating text.txt") for message in progress.messages)
+    assert any(message.startswith("answering text.txt") for message in progress.messages)
     assert all("…" not in message for message in progress.messages)
 
 

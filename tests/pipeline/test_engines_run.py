@@ -59,7 +59,7 @@ def test_every_model_is_measured_in_every_engine(translation):
     assert [v.default for v in (half, same, rounded)] == [True, False, False]
     assert same.quality == half.quality
     assert {c.difference for c in same.base_comparisons} == {0}
-    assert "CTranslate2 translates as PyTorch" in {check.name for check in half.checks}
+    assert "CTranslate2 generates as PyTorch" in {check.name for check in half.checks}
     check_manifest(out)
     for directory in (out, out / ".compress" / "dense"):
         assert Translator(directory, engine="ctranslate2").engine == "ctranslate2"

@@ -40,7 +40,7 @@ def test_a_translator_from_checkpoint_to_artifact(translator, tmp_path):
     assert sum(map(len, variant.kept.values())) == 16  # half of 2 x 4 + 2 x 3 x 4
     assert {c.name for c in variant.checks} >= {
         "pruned equals masked", "reloaded equals saved", "ONNX equals PyTorch",
-        "ONNX translates as PyTorch",
+        "ONNX generates as PyTorch",
     }  # fmt: skip
     assert variant.parameters == sum(p.numel() for p in _stored(out).values())
     assert {row.batch_size for row in report.throughput.rows} == {2, 4}

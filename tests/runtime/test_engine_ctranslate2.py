@@ -203,7 +203,7 @@ def require_failures(artifact: Path, folder: Path, capsys) -> None:
     assert invoke(["verify", str(copy)]) == 4
     write_hashes(copy)
     assert invoke(["verify", str(copy)]) == 5
-    assert "CTranslate2 translator differs" in capsys.readouterr().err
+    assert "CTranslate2 model differs" in capsys.readouterr().err
 
 
 def test_the_commands_write_verify_and_compare(tmp_path: Path, capsys) -> None:
@@ -213,10 +213,10 @@ def test_the_commands_write_verify_and_compare(tmp_path: Path, capsys) -> None:
     texts, rows = tmp_path / "texts.txt", toy.pairs_file(tmp_path / "rows.tsv")
     engines = ["--engines", "onnxruntime,ctranslate2"]
     assert invoke(["export", "-m", str(pruned), "-o", str(pruned), *engines]) == 0
-    assert "CTranslate2 translates as PyTorch" in capsys.readouterr().out
+    assert "CTranslate2 generates as PyTorch" in capsys.readouterr().out
     assert invoke(["verify", str(pruned)]) == 0
     found = capsys.readouterr().out
-    assert "CTranslate2 translates as PyTorch" in found
+    assert "CTranslate2 generates as PyTorch" in found
     assert "not listed" not in found
     require_failures(pruned, tmp_path, capsys)
     texts.write_text("\n".join(toy.sentences(9)), encoding="utf-8")

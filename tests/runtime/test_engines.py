@@ -171,7 +171,9 @@ def test_an_engine_says_its_version(name: str) -> None:
     assert engine_class(name).version() == sys.modules[name].__version__.split("-")[0]
 
 
-@pytest.mark.parametrize(("name", "kind"), [("openvino", "encoder"), ("ctranslate2", "translator")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("openvino", "encoder"), ("ctranslate2", "encoder-decoder")]
+)
 def test_a_package_that_is_missing_or_too_old_is_named(name, kind, monkeypatch, bert) -> None:
     engine = engine_for(name, kind)
     for old in ("2025.1.0-1234-releases", "4.7.9", "5.0.1", "2027.0.0"):

@@ -35,7 +35,7 @@ def engine_class(name: str) -> type[Engine]:
 
 
 def engine_for(name: str, kind: str) -> type[Engine]:
-    """The engine of this name, for a kind of model: `encoder` or `translator`.
+    """The engine of this name, for a kind of model: `encoder` or `encoder-decoder`.
 
     Raises:
         UsageError: there is none of the name, or it runs no such models.

@@ -1,4 +1,4 @@
-"""CTranslate2: translators on the CPU, with its own search, in float32 or in int8."""
+"""CTranslate2: encoder-decoder models on the CPU, with its own search, in float32 or in int8."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _COMPUTED = {BASE: "float32", "int8": "int8"}
 
 
 class CTranslate2(Engine):
-    """The engine for translators, with a search of its own."""
+    """The engine for encoder-decoder models, with a search of its own."""
 
     name = package = "ctranslate2"
     versions = ((4, 8), (5, 0))
-    kinds = ("translator",)
+    kinds = ("encoder-decoder",)
 
     @classmethod
     def default_precision(cls, artifact: Artifact) -> str:
@@ -45,7 +45,7 @@ class CTranslate2(Engine):
         if not (made / _MODEL).exists():
             raise UsageError(
                 f"{directory} has no {CTRANSLATE2_DIRECTORY}/ for the engine ctranslate2; export "
-                "the translator with --engines onnxruntime,ctranslate2, or use another engine",
+                "the model with --engines onnxruntime,ctranslate2, or use another engine",
                 id="engine-not-in-artifact",
             )
         names = [name for name in CTRANSLATE2_FILES if (made / name).exists()]

@@ -50,10 +50,10 @@ class LogitsModel(Protocol):
 
 
 class TokenGenerator(Protocol):
-    """An opened translator with a search of its own."""
+    """An opened encoder-decoder model with a search of its own."""
 
     def generate(self, batch: Arrays, settings: Generation) -> list[list[int]]:
-        """Token ids of the translations of a padded batch.
+        """Token ids of the answers to a padded batch.
 
         Args:
             batch: `input_ids` and `attention_mask`, [rows, source].
@@ -89,7 +89,7 @@ class Engine(ABC):
     Args:
         name: on the command line, in results and in the artifact.
         package: that has to be installed, and the first and the first too new version of it.
-        kinds: of models that it runs: `encoder`, `translator`.
+        kinds: of models that it runs: `encoder`, `encoder-decoder`.
         compiles: whether compiled models can be kept in a directory.
     """
 
@@ -222,7 +222,7 @@ class Engine(ABC):
         raise NotImplementedError
 
     def translator(self) -> TokenGenerator | None:
-        """Open the artifact of a translator; None where the search is that of this package, over
+        """Open an encoder-decoder model; None where the search is that of this package, over
         the artifact's graphs.
 
         Raises:

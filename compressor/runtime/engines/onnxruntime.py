@@ -27,7 +27,7 @@ class OnnxRuntime(Engine):
     """The engine that is always there."""
 
     name = package = "onnxruntime"
-    kinds = ("encoder", "translator")
+    kinds = ("encoder", "encoder-decoder")
 
     @classmethod
     def library(cls) -> Any:

@@ -1,0 +1,103 @@
+"""ROUGE of summaries, computed by the package rouge-score; 0-100, the mean F1 of all rows.
+
+Lin 2004, "ROUGE: A Package for Automatic Evaluation of Summaries": ROUGE-1 and ROUGE-2 count the
+words and pairs of words that summary and reference share, ROUGE-Lsum their longest common
+subsequences, sentence by sentence. Words are stemmed, as papers do. The sentences of ROUGE-Lsum are
+lines: a text on one line is one sentence, and its ROUGE-Lsum is nearly ROUGE-L.
+
+rouge-score reads the letters a to z and digits alone. What it makes of other scripts is nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from compressor.errors import EnvironmentProblem, InputError
+from compressor.evaluation.metric import Array, Labels, SumMetric
+
+_READ = re.compile("[A-Za-z0-9]")
+
+
+class _Rouge(SumMetric):
+    """Statistics [rows, 2]: F1 from 0 to 1, and 1.
+
+    Args:
+        variant: name that rouge-score has for it.
+    """
+
+    variant: ClassVar[str]
+
+    def require_references(self, references: Sequence[str]) -> None:
+        _package()
+        if not any(_READ.search(text) for text in references):
+            raise InputError(
+                "no reference summary has a letter from a to z or a digit, and ROUGE reads nothing "
+                "else; leave the test rows out",
+                id="rouge-reads-nothing",
+            )
+
+    def signature(self, labels: Labels) -> str:
+        return f"f1:mean|stemmer:porter|tokens:a-z0-9|rouge-score:{_package()[1]}"
+
+    def statistics(
+        self, systems: Sequence[Sequence[str]], references: Sequence[str], labels: Labels
+    ) -> list[Array]:
+        scorer = _package()[0].RougeScorer([self.variant], use_stemmer=True)
+        return [
+            np.array(
+                [
+                    (scorer.score(reference, answer)[self.variant].fmeasure, 1.0)
+                    for answer, reference in zip(answers, references, strict=True)
+                ]
+            )
+            for answers in systems
+        ]
+
+    def from_sums(self, sums: Array) -> Array:
+        return 100.0 * sums[:, 0] / sums[:, 1]
+
+
+class Rouge1(_Rouge):
+    """Words in common."""
+
+    name = variant = "rouge1"
+    label = "ROUGE-1"
+
+
+class Rouge2(_Rouge):
+    """Pairs of successive words in common."""
+
+    name = variant = "rouge2"
+    label = "ROUGE-2"
+
+
+class RougeLsum(_Rouge):
+    """Longest common subsequences of the lines."""
+
+    name, variant, label = "rougelsum", "rougeLsum", "ROUGE-Lsum"
+
+    def signature(self, labels: Labels) -> str:
+        return f"sentences:lines|{super().signature(labels)}"
+
+
+def _package() -> tuple[Any, str]:
+    """rouge-score's module with the scorer, and its version.
+
+    Raises:
+        EnvironmentProblem: it is not installed.
+    """
+    from importlib.metadata import version
+
+    try:
+        from rouge_score import rouge_scorer
+    except ImportError as error:
+        raise EnvironmentProblem(
+            "the package rouge-score, which scores summaries, is not installed; install it with "
+            "`pip install 'compress-heads[summarization]'`, or leave the test rows out",
+            id="rouge-score-not-installed",
+        ) from error
+    return rouge_scorer, version("rouge-score")

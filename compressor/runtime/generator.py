@@ -1,0 +1,233 @@
+"""Answering texts with texts, by an exported encoder-decoder model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compressor.errors import UsageError
+from compressor.runtime.artifact import Generation, TranslationArtifact
+from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits
+from compressor.runtime.consistency import require_ids, require_translator
+from compressor.runtime.decoder import (
+    SELECT_CACHES,
+    SELECT_PAST,
+    CachedDecoder,
+    DecoderGraph,
+    run_bound,
+    writes_in_place,
+)
+from compressor.runtime.engines.onnxruntime import OnnxRuntime
+from compressor.runtime.in_place import InPlaceDecoder
+from compressor.runtime.runtime import Runtime
+from compressor.runtime.search import Decoder, beam_search, greedy
+from compressor.runtime.session import run_errors
+from compressor.runtime.vocabulary import AllTokens, OutputTokens, open_output_tokens
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
+
+
+class Generator(Runtime[TranslationArtifact]):
+    """An exported encoder-decoder model; arguments and errors are those of `Runtime`.
+
+    It opens models for summarization; `Translator` is the same for translation. Decodes as
+    `generate` of transformers does with the model's generation settings and `do_sample=False`.
+    """
+
+    task = "summarization"
+    kind = "encoder-decoder"
+    # As in `EncoderRuntime`.
+    batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 1024, "cuda": 4096}
+
+    def _open(self) -> None:
+        artifact = self.artifact
+        require_ids(self._tokenizer, artifact.vocab_size, self._graphs / artifact.tokenizer)
+        self._generator = self._engine.translator()
+        self.tokens: OutputTokens = AllTokens(artifact.vocab_size)
+        if self._generator is None:
+            self._open_graphs()
+        self._generation = self.tokens.settings(artifact.generation)
+
+    def _open_graphs(self) -> None:
+        """Open the graphs that the search of this package runs."""
+        artifact = self.artifact
+        self._encoder, decoder = self._session("encoder"), self._session("decoder")
+        past, cross = any(artifact.decoder_self_heads), any(artifact.cross_heads)
+        copied = not writes_in_place(decoder)
+        roles = {SELECT_PAST: past and copied, SELECT_CACHES: (past or cross) and copied}
+        select = {role: self._session(role) for role, needed in roles.items() if needed}
+        self.tokens = open_output_tokens(self._directory, artifact)
+        scored = len(self.tokens.ids)
+        require_translator(artifact, self._encoder, decoder, select, scored, self._directory)
+        self._decoder = DecoderGraph(decoder, self._device, select)
+
+    def _session(self, role: str) -> InferenceSession:
+        assert isinstance(self._engine, OnnxRuntime)  # others search by themselves
+        return self._engine.session(role)
+
+    @property
+    def end_ids(self) -> list[int]:
+        """Ids of the tokens that end an answer."""
+        return list(self.artifact.generation.eos_token_id)
+
+    def decode(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each row of token ids, special tokens left out."""
+        return self._tokenizer.decode(rows)
+
+    def generate_texts(
+        self,
+        texts: Sequence[str],
+        *,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+        num_beams: int | None = None,
+        max_new_tokens: int | None = None,
+    ) -> list[str]:
+        """The answer to each text; to an empty one, or one of white space, an empty one.
+
+        Args:
+            texts: in any order of lengths; rows of similar length share a batch.
+            batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
+            num_beams: 1 is greedy search; None takes the model's own setting, as below.
+            max_new_tokens: the most tokens of an answer.
+
+        Raises:
+            UsageError: a number below 1.
+        """
+        settings = self._settings(num_beams, max_new_tokens)
+        filled = [text for text in texts if text.strip()]
+        answer = partial(self._texts, settings=settings)
+        answers = iter(self._answer(self.encode(filled), answer, batch_size, batch_tokens))
+        return [next(answers) if text.strip() else "" for text in texts]
+
+    def generate_stream(
+        self,
+        texts: Iterable[str],
+        *,
+        chunk_rows: int = CHUNK_ROWS,
+        batch_size: int | None = None,
+        batch_tokens: int | None = None,
+        num_beams: int | None = None,
+        max_new_tokens: int | None = None,
+    ) -> Iterator[str]:
+        """Answers to a stream of texts of any length, in their order, as of `generate_texts`.
+
+        One warning at the end counts the texts that were cut.
+
+        Args:
+            texts: read a chunk at a time.
+            chunk_rows: texts that are read ahead and sorted by length; all that is held at a time.
+
+        Raises:
+            UsageError: a number below 1.
+        """
+        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
+        settings = self._settings(num_beams, max_new_tokens)
+        answer = partial(self._texts, settings=settings)
+        return self._stream(texts, answer, "", chunk_rows, batch_size, batch_tokens)
+
+    def generate(
+        self,
+        batch: Mapping[str, NDArray[np.int64]],
+        *,
+        num_beams: int | None = None,
+        max_new_tokens: int | None = None,
+        forced_length: int | None = None,
+    ) -> list[list[int]]:
+        """Token ids of the answers to one padded batch.
+
+        Args:
+            batch: `input_ids` and `attention_mask`, [rows, source].
+            num_beams, max_new_tokens: as in `generate_texts`.
+            forced_length: the exact number of tokens for every row, by greedy search that does not
+                stop at end tokens; for timing the same work with every model.
+
+        Returns:
+            Ids without the start token, up to and including the end token where there is one.
+
+        Raises:
+            UsageError: a number below 1, or `forced_length` together with beams or a limit.
+        """
+        settings = self._settings(num_beams, max_new_tokens, forced_length)
+        return self._search(batch, settings)
+
+    def compute(self, batch: Mapping[str, NDArray[np.int64]], **options: Any) -> object:
+        """Generate, with the options of `generate`."""
+        return self.generate(batch, **options)
+
+    def teacher_forced(
+        self, batch: Mapping[str, NDArray[np.int64]], tokens: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Logits of the token after each of the given ones, for comparing with another runtime.
+
+        Args:
+            batch: as in `generate`.
+            tokens: what the decoder reads, [rows, steps], the start token first.
+
+        Returns:
+            [rows, steps, tokens], in the order of `self.tokens.ids`.
+
+        Raises:
+            InputError: the decoder does not score one of the tokens.
+        """
+        decoder = self.start(batch)
+        columns = self.tokens.indices(tokens).T  # [steps, rows]
+        return np.stack([decoder.step(column).scores().copy() for column in columns], axis=1)
+
+    def start(self, batch: Mapping[str, NDArray[np.int64]]) -> Decoder:
+        """Run the encoder on a padded batch; the decoder before its first step.
+
+        Raises:
+            UsageError: the engine shows no single steps.
+        """
+        if self._generator is not None:
+            raise UsageError(
+                f"the engine {self.engine} searches by itself, and shows no single steps; use the "
+                "engine onnxruntime",
+                id="engine-without-steps",
+            )
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        graph = self._decoder
+        cross = {}
+        if graph.cross:  # without cross-attention heads the decoder does not read the source
+            feeds = {"input_ids": graph.value(ids), "attention_mask": graph.value(mask)}
+            cross = run_bound(self._encoder, feeds, dict.fromkeys(graph.cross, self._device))
+        form = InPlaceDecoder if graph.in_place else CachedDecoder
+        return form(graph, len(ids), cross, mask)
+
+    def _texts(self, batch: Batch, settings: Generation) -> list[str]:
+        return self.decode(self._search(batch, settings))
+
+    def _search(
+        self, batch: Mapping[str, NDArray[np.int64]], settings: Generation
+    ) -> list[list[int]]:
+        rows = len(batch["input_ids"])
+        if rows == 0:
+            return []
+        if self._generator is not None:
+            return self._generator.generate(batch, settings)
+        search = greedy if settings.num_beams == 1 else beam_search
+        with run_errors(self._directory):
+            return self.tokens.rows(search(self.start(batch), rows, settings))
+
+    def _settings(
+        self,
+        num_beams: int | None,
+        max_new_tokens: int | None,
+        forced_length: int | None = None,
+    ) -> Generation:
+        settings = self._generation
+        if forced_length is None:
+            return settings.with_options(num_beams, max_new_tokens)
+        if max_new_tokens is not None or num_beams not in (None, 1):
+            raise UsageError(
+                f"forced_length={forced_length} is greedy and sets the length by itself; leave "
+                "num_beams and max_new_tokens out",
+                id="forced-length-with-other-limits",
+            )
+        return settings.with_length(forced_length)

@@ -1,0 +1,228 @@
+"""Texts to texts with an encoder-decoder model: pairs to batches, the loss, and the search."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from compressor.errors import InputError, UsageError
+from compressor.model.sublayers import Kind
+from compressor.tasks.base import Task, Timed
+from compressor.tasks.batching import (
+    IGNORED,
+    Example,
+    encode_texts,
+    model_inputs,
+    pad,
+)
+from compressor.tasks.cells import cell_text, first_two_columns, require_columns
+from compressor.tasks.parallel import parallel_files, read_parallel
+from compressor.tasks.rows import Rows, RowTexts
+from compressor.tasks.tables import read_table
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from compressor.runtime import Generator
+    from compressor.tasks.base import Arrays
+
+_USUAL_COLUMNS = ("source", "target")
+
+
+class EncoderDecoderTask(Task):
+    """Texts that are answered with texts; the loss is that of the teacher-forced references.
+
+    Args:
+        answers: what the answers are called in messages.
+    """
+
+    auto_class = "AutoModelForSeq2SeqLM"
+    columns = ("source_column", "target_column")
+    options = ("--num-beams", "--target-length", "--target-text", "--distill-beams")
+    exporter = "compressor.export.translator:TranslatorGraphs"
+    counted_tokens = "generated"
+    learns_from_answers = True
+    learning_rate = 1e-4
+    text_learning_rate = 5e-4
+    hidden_weight = 0.0
+    answers: ClassVar[str]
+
+    def read_texts(
+        self,
+        spec: str,
+        columns: Mapping[str, str],
+        labels: Sequence[str] | None = None,
+        header: bool = True,
+    ) -> RowTexts:
+        """As in `Task`; `spec` may also be `SOURCE,TARGET`, two files with a text per line."""
+        if len(columns) == 1:
+            raise UsageError(
+                "name both the source column and the target column, or neither",
+                id="column-of-a-pair-missing",
+            )
+        parallel = parallel_files(spec)
+        if parallel is not None:
+            if columns:
+                raise UsageError(
+                    f"the plain text files {spec} have no columns; leave {self.column_options} out",
+                    id="columns-of-plain-text",
+                )
+            if not header:
+                raise UsageError(
+                    f"the plain text files {spec} have no header anyway; leave --no-header out",
+                    id="header-of-plain-text",
+                )
+            return read_parallel(*parallel)
+        if Path(spec).suffix.lower() == ".txt":
+            raise InputError(
+                f"{spec} is plain text; give two parallel files, SOURCE.txt,TARGET.txt",
+                id="parallel-file-missing",
+            )
+        table = read_table(spec, header)
+        source, target = (columns.get(option) for option in self.columns)
+        if source is None or target is None:
+            named = all(name in table.columns for name in _USUAL_COLUMNS)
+            source, target = (
+                _USUAL_COLUMNS if named else first_two_columns(table, self.column_options)
+            )
+        require_columns(table, [source, target])
+        return RowTexts(
+            files=[spec],
+            sources=[cell_text(table, record, source) for record in table.records],
+            pairs=None,
+            targets=[cell_text(table, record, target) for record in table.records],
+        )
+
+    def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
+        """As in `Task`; the targets may be as long as the sources.
+
+        Raises:
+            InputError: a multilingual tokenizer does not know which language to translate into.
+        """
+        require_target_language(tokenizer)
+        sources, source_cut = encode_texts(tokenizer, max_source_tokens, text=rows.sources)
+        targets, target_cut = encode_texts(tokenizer, max_source_tokens, text_target=rows.targets)
+        return [
+            Example(
+                row=row,
+                source=tuple(sources["input_ids"][row]),
+                target=tuple(targets["input_ids"][row]),
+                truncated=source_cut[row] or target_cut[row],
+            )
+            for row in range(len(rows.sources))
+        ]
+
+    def synthetic_example(self, row: int, sentence: Callable[[int], tuple[int, ...]]) -> Example:
+        return Example(row, sentence(2 + row % 9), sentence(2 + row % 7))
+
+    def source_example(self, row: int, source: tuple[int, ...], end: int) -> Example:
+        # The decoder needs some input; what it computes from the end token is not used.
+        return Example(row, source, (end,))
+
+    def target_tokens(self, example: Example) -> int:
+        return len(example.target)
+
+    def tensors(self, examples: Sequence[Example], model: nn.Module) -> dict[str, Tensor]:
+        """`decoder_input_ids` and `labels` [batch, target], -100 in labels at padding.
+
+        The decoder's inputs are the labels shifted as the model itself does it (mBART moves its
+        language code to the front, others put their start token there).
+        """
+        labels = pad([example.target for example in examples], IGNORED)
+        shift: Any = model.prepare_decoder_input_ids_from_labels
+        return {"decoder_input_ids": shift(labels), "labels": labels}
+
+    def logits(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Next-token logits of the teacher-forced model, [batch, target, vocabulary]."""
+        return model(**model_inputs(batch), use_cache=False).logits
+
+    def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """Negative log-likelihood of the targets in nats, summed over all real target tokens."""
+        from torch.nn.functional import cross_entropy
+
+        logits = self.logits(model, batch).flatten(0, 1).float()  # [batch x target, vocabulary]
+        labels = batch["labels"].flatten()  # [batch x target]
+        return cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+
+    def loss_terms(self, batch: Mapping[str, Tensor]) -> int:
+        """The number of real target tokens."""
+        return int(self.term_mask(batch).sum())
+
+    def term_mask(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """The real target tokens, [batch, target] bool."""
+        return batch["labels"] != IGNORED
+
+    def token_mask(self, batch: Mapping[str, Tensor], kind: Kind) -> Tensor:
+        """[batch, source] for the encoder's sublayers, [batch, target] for the decoder's."""
+        if kind in ("encoder_self", "encoder_ffn"):
+            return batch["attention_mask"].bool()
+        return self.term_mask(batch)
+
+    def predict(
+        self,
+        model: nn.Module,
+        batch: Mapping[str, Tensor],
+        tokenizer: Any,
+        num_beams: int | None = None,
+    ) -> list[str]:
+        """Answers to the sources, detokenized, one for each line of the batch.
+
+        Searched by transformers' `generate` with the model's own generation settings, but greedy
+        unless there is a beam width, and never sampled.
+        """
+        generate: Any = model.generate
+        tokens = generate(
+            input_ids=batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            num_beams=1 if num_beams is None else num_beams,
+            do_sample=False,
+        )
+        return list(tokenizer.batch_decode(tokens, skip_special_tokens=True))
+
+    def answer(
+        self,
+        runtime: Generator,
+        sources: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        num_beams: int | None = None,
+    ) -> list[str]:
+        """Answers to the sources."""
+        return runtime.generate_texts(sources, num_beams=num_beams)
+
+    def timed(
+        self,
+        runtime: Generator,
+        batches: Sequence[Arrays],
+        target_length: int | None,
+    ) -> Timed:
+        """As in `Task`: every row generates the same number of tokens.
+
+        As many as asked for, or the mean of the reference model's own answers, rounded up.
+
+        Raises:
+            UsageError: more tokens than the decoder has positions for.
+        """
+        forced, origin = target_length, ""
+        if forced is None:
+            lengths = [len(row) for batch in batches for row in runtime.generate(batch)]
+            forced = math.ceil(sum(lengths) / len(lengths))
+            origin = f", the mean of the reference model's own {self.answers}"
+        runtime.artifact.generation.with_length(forced)  # raises if it is too long
+        text = f"; {forced} generated tokens for every row{origin}"
+        return Timed({"forced_length": forced}, float(forced), text)
+
+
+def require_target_language(tokenizer: Any) -> None:
+    """Check that a multilingual tokenizer knows which language to translate into.
+
+    Raises:
+        InputError: it does not.
+    """
+    if getattr(tokenizer, "tgt_lang", "") is None:
+        raise InputError(
+            "the checkpoint's tokenizer has no target language; set tgt_lang (and src_lang) in its "
+            "tokenizer_config.json",
+            id="target-language-missing",
+        )

@@ -1,0 +1,1 @@
+"""Summarization of texts with an encoder-decoder model."""

@@ -1,0 +1,113 @@
+"""ROUGE by hand, beside rouge-score called directly, and what it cannot score."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rouge_score import rouge_scorer
+
+import compressor
+from compressor.errors import EnvironmentProblem, InputError
+from compressor.evaluation import METRICS, compare, require_references, score_answers
+from compressor.report.rule_kinds import MaxDropRule
+from compressor.tasks import TASKS, Rows
+from tests.helpers.errors import raises
+
+TASK = "summarization"
+REFERENCES = [
+    "The trains were late.\nNobody waited for them.",
+    "Two dogs are running in the park",
+    "Rain, and then more rain!",
+]
+ANSWERS = [
+    "Nobody was waiting.\nThe train is late.",
+    "a dog runs in the park with two dogs",
+    "",
+]
+
+
+def rows(references: list[str]) -> Rows:
+    return Rows(TASK, list(references), None, references, ["rows.tsv"], "")
+
+
+def test_by_hand():
+    """Stems of the answer: two dog run in the park, 6; of the reference: two dog are run in park.
+
+    Five words are shared; two pairs (two dog, run in) of 5 and 5. The longest common subsequence of
+    the lines is two dog run in park.
+    """
+    answer, reference = "Two dogs run in the park", "Two dog are running in park"
+    found = score_answers(TASK, [answer, "x"], [reference, "y"], None)
+    pairs, words = 2 / 5, 5 / 6
+    wanted = {"rouge2": 100 * pairs / 2, "rouge1": 100 * words / 2, "rougelsum": 100 * words / 2}
+    assert found.metrics == pytest.approx(wanted)
+    assert list(found.metrics) == ["rouge2", "rouge1", "rougelsum"]
+    assert "stemmer:porter" in found.signatures["rouge2"]
+
+
+def test_scores_and_differences_are_the_means_of_rouge_score():
+    names = {"rouge1": "rouge1", "rouge2": "rouge2", "rougelsum": "rougeLsum"}
+    scorer = rouge_scorer.RougeScorer(list(names.values()), use_stemmer=True)
+
+    def mean(answers: list[str], name: str) -> float:
+        scores = map(scorer.score, REFERENCES, answers)
+        return 100 * sum(score[names[name]].fmeasure for score in scores) / len(REFERENCES)
+
+    quality = score_answers(TASK, ANSWERS, REFERENCES, None).metrics
+    worse = [ANSWERS[0].replace("\n", " "), "a dog", ""]
+    for found in compare(TASK, ANSWERS, worse, REFERENCES, resamples=200):
+        assert quality[found.metric] == pytest.approx(mean(ANSWERS, found.metric))
+        assert found.pruned == pytest.approx(mean(worse, found.metric))
+        assert found.difference == pytest.approx(found.pruned - found.dense)
+        assert found.interval[0] < found.difference <= found.interval[1]
+
+
+def test_only_lsum_knows_lines():
+    """8 and 7 words: by lines "the train … late" and "nobody … wait" are shared, on one only 3."""
+    lines, one = (
+        score_answers(TASK, [x.replace("\n", end)], [y.replace("\n", end)], None).metrics
+        for end in ("\n", " ")
+        for x, y in [(ANSWERS[0], REFERENCES[0])]
+    )
+    assert lines["rougelsum"] == pytest.approx(100 * 2 * 5 / 15)
+    assert one["rougelsum"] == pytest.approx(100 * 2 * 3 / 15)
+    assert (lines["rouge1"], lines["rouge2"]) == (one["rouge1"], one["rouge2"])
+
+
+def test_rules_of_the_gate_know_the_metrics():
+    rule = MaxDropRule.parse("rougeLsum=1")
+    assert (rule.metric, rule.text) == ("rougelsum", "rougelsum=1")
+    rule.require_task(TASKS[TASK])
+    assert METRICS["rouge2"].label == "ROUGE-2"
+
+
+def test_references_that_rouge_cannot_read_are_refused():
+    require_references(rows(["это 1", "так"]))
+    with raises(InputError, "rouge-reads-nothing"):
+        require_references(rows(["это", "так"]))
+
+
+def test_without_the_package_nothing_is_scored(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rouge_score", None)
+    with raises(EnvironmentProblem, "rouge-score-not-installed") as caught:
+        require_references(rows(REFERENCES))
+    assert "pip install 'compress-heads[summarization]'" in str(caught.value)
+    assert caught.value.exit_code == 3
+
+
+def test_the_package_is_imported_when_something_is_scored():
+    script = """
+import sys
+from compressor.evaluation import METRICS
+from compressor.tasks import TASKS
+[METRICS[name] for name in TASKS["summarization"].metrics]
+print({"rouge_score", "nltk", "absl"} & {*sys.modules})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True,
+        cwd=Path(compressor.__file__).parents[1],
+    )  # fmt: skip
+    assert done.stdout == "set()\n"
