@@ -5,7 +5,7 @@ words and pairs of words that summary and reference share, ROUGE-Lsum their long
 subsequences, sentence by sentence. Words are stemmed, as papers do. The sentences of ROUGE-Lsum are
 lines: a text on one line is one sentence, and its ROUGE-Lsum is nearly ROUGE-L.
 
-rouge-score reads the letters a to z and digits alone. What it makes of other scripts is nothing.
+rouge-score reads the letters a to z and digits alone, and nothing of other scripts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Rouge(SumMetric):
         if not any(_READ.search(text) for text in references):
             raise InputError(
                 "no reference summary has a letter from a to z or a digit, and ROUGE reads nothing "
-                "else; leave the test rows out",
+                "else; give other test rows, or none",
                 id="rouge-reads-nothing",
             )
 
@@ -97,7 +97,8 @@ def _package() -> tuple[Any, str]:
     except ImportError as error:
         raise EnvironmentProblem(
             "the package rouge-score, which scores summaries, is not installed; install it with "
-            "`pip install 'compress-heads[summarization]'`, or leave the test rows out",
+            "`pip install 'compress-heads[summarization]'` or "
+            "`pip install 'rouge-score>=0.1.2,<0.2'`",
             id="rouge-score-not-installed",
         ) from error
     return rouge_scorer, version("rouge-score")

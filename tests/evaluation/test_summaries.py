@@ -10,7 +10,7 @@ import pytest
 from rouge_score import rouge_scorer
 
 import compressor
-from compressor.errors import EnvironmentProblem, InputError
+from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.evaluation import METRICS, compare, require_references, score_answers
 from compressor.report.rule_kinds import MaxDropRule
 from compressor.tasks import TASKS, Rows
@@ -81,6 +81,8 @@ def test_rules_of_the_gate_know_the_metrics():
     rule = MaxDropRule.parse("rougeLsum=1")
     assert (rule.metric, rule.text) == ("rougelsum", "rougelsum=1")
     rule.require_task(TASKS[TASK])
+    with raises(UsageError, "metric-of-another-task"):
+        MaxDropRule.parse("bleu=1").require_task(TASKS[TASK])
     assert METRICS["rouge2"].label == "ROUGE-2"
 
 

@@ -166,7 +166,7 @@ def test_labels_that_are_no_class_are_errors(
         ("classification", {"text_column": "en", "label_column": "en"}, "column-named-twice"),
         ("translation", {"limit": 0}, "row-limit-too-small"),
         ("translation", {"limit": 2, "minimum": 3}, "row-limit-too-small"),
-        ("summarization", {}, "task-unknown"),
+        ("captioning", {}, "task-unknown"),
     ],
 )
 def test_options_that_do_not_belong_together_are_errors(
