@@ -91,7 +91,7 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
     ),
 }
 # Architectures that are tested as a whole, by a few tests each: encoders in
-# tests/model/test_relatives.py, encoders with a decoder in tests/model/test_t5.py.
+# tests/model/test_relatives.py, encoders with a decoder in tests/model/test_translator_relatives.py.
 ENCODER_RELATIVES: dict[str, Callable[[], nn.Module]] = {
     "xlm-roberta": lambda: t.XLMRobertaForSequenceClassification(
         t.XLMRobertaConfig(**_ENCODER | {"type_vocab_size": 1, "pad_token_id": 1})
@@ -145,7 +145,7 @@ RELATIVES = ENCODER_RELATIVES | TRANSLATOR_RELATIVES
 # One of each structure, for what does not depend on names and positions: scores, learned masks.
 STRUCTURES = ("marian", "bert", "distilbert")
 # Whose graphs the tests of export and of precisions look at. Pegasus's are built as mBART's, and
-# tests/model/test_t5.py looks at those.
+# tests/model/test_translator_relatives.py looks at those.
 EXPORTED = tuple(name for name in BUILDERS if name != "mbart")
 TRANSLATORS = tuple(name for name in BUILDERS if architecture(name).decoder)
 
