@@ -91,7 +91,7 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
     ),
 }
 # Architectures that are tested as a whole, by a few tests each: encoders in
-# tests/model/test_relatives.py, encoders with a decoder in tests/model/test_translator_relatives.py.
+# tests/model/test_relatives.py, others in tests/model/test_translator_relatives.py.
 ENCODER_RELATIVES: dict[str, Callable[[], nn.Module]] = {
     "xlm-roberta": lambda: t.XLMRobertaForSequenceClassification(
         t.XLMRobertaConfig(**_ENCODER | {"type_vocab_size": 1, "pad_token_id": 1})
