@@ -23,7 +23,7 @@ import transformers
 from transformers import AutoTokenizer
 
 from benchmarks.finetune_minilm import BATCH_ROWS, SEED, fetch_encoder, fine_tune
-from compressor.model.architectures import READER
+from compressor.model.architecture import READER
 from compressor.model.span_logits import add_logits
 from compressor.tasks import TASKS
 

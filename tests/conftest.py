@@ -35,12 +35,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all but two of the architectures as slow."""
-    from tests.helpers.tiny import BUILDERS
+    from tests.helpers.tiny import BUILDERS, RELATIVES
 
     for item in items:
         parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
         names = {value for value in parameters if isinstance(value, str)}
-        if names & (BUILDERS.keys() - QUICK_ARCHITECTURES):
+        if names & ((BUILDERS | RELATIVES).keys() - QUICK_ARCHITECTURES):
             item.add_marker(pytest.mark.slow)
 
 

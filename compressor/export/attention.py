@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,18 +31,19 @@ def additive_mask(attention_mask: Tensor) -> Tensor:
     return (attention_mask[:, None, None, :].to(torch.float32) - 1) * -MASKED
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, *added: Tensor | None) -> Tensor:
     """Softmax attention; the query is already scaled.
 
     Args:
         query: [batch, heads, queries, head_dim]; key, value: [batch, heads, keys, head_dim].
+        added: masks and biases, of any shape that scores [batch, heads, queries, keys] can take.
 
     Returns:
         [batch, heads, queries, head_dim]
     """
     scores = query @ key.transpose(-1, -2)
-    if mask is not None:
-        scores = scores + mask
+    for values in added:
+        scores = scores if values is None else scores + values
     return torch.softmax(scores, dim=-1) @ value
 
 
@@ -58,6 +59,32 @@ def _stack(projections: Sequence[nn.Linear], scales: Sequence[float]) -> nn.Line
     linear = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
     linear.weight, linear.bias = nn.Parameter(weight.detach()), nn.Parameter(bias.detach())
     return linear
+
+
+class PositionBias(nn.Module):
+    """The bias of relative positions of one attention's heads, looked up by the distance.
+
+    Args:
+        attention: whose table it is, its own or the first layer's (T5, UMT5).
+        heads: numbers of the heads, as columns of the table.
+    """
+
+    def __init__(self, attention: Any, heads: Sequence[int]) -> None:
+        super().__init__()
+        # Beyond this distance all are the same.
+        self.most = int(attention.relative_attention_max_distance)
+        made = attention.compute_bias(1, 2 * self.most + 1, past_seen_tokens=self.most)
+        self.table = nn.Parameter(made[0, list(heads), 0].detach().T.clone())  # [distances, heads]
+
+    def forward(self, first: Tensor | int, queries: int, keys: int) -> Tensor:
+        """[heads, queries, keys]
+
+        Args:
+            first: position of the first query.
+        """
+        distance = torch.arange(keys)[None] - (torch.arange(queries)[:, None] + first)
+        numbers = distance.clamp(-self.most, self.most) + self.most  # [queries, keys]
+        return nn.functional.embedding(numbers, self.table).permute(2, 0, 1)
 
 
 class _Attention(nn.Module):
@@ -78,16 +105,26 @@ class _Attention(nn.Module):
         self.index, self.heads, self.head_dim = layer.index, len(kept), layer.unit_width
         self.projection = self.stacked(model, layer)
         self.output = output if output is not None else nn.Identity()
+        self.hands_on = architecture_of(model).position_bias == "first_layer"
+        self.bias: PositionBias | None = None
+        if layer.biased_by is not None:
+            # A table of the layer's own has columns for the heads that are left alone.
+            columns = kept if self.hands_on else range(len(kept))
+            self.bias = PositionBias(model.get_submodule(layer.biased_by), columns)
 
     def stacked(self, model: nn.Module, layer: Sublayer) -> nn.Linear:
         """The projections of its input as one, which scales queries too."""
         projections = [model.get_submodule(layer.inputs[role]) for role in self.projected]
-        scales = [self.scale(model), 1.0, 1.0][: len(projections)]
+        scales = [self.scale(model, layer), 1.0, 1.0][: len(projections)]
         return _stack(projections, scales)  # type: ignore[arg-type]
 
-    def scale(self, model: nn.Module) -> float:
+    def scale(self, model: nn.Module, layer: Sublayer) -> float:
         """What queries are multiplied by."""
-        return self.head_dim**-0.5
+        return layer.scale
+
+    def returned(self, output: Tensor) -> tuple[Tensor | None, ...]:
+        """What the library's attention returns, of which only the output is read."""
+        return (output, None, None) if self.hands_on else (output, None)
 
 
 class EncoderSelfAttention(_Attention):
@@ -108,10 +145,17 @@ class EncoderSelfAttention(_Attention):
         yield ()
 
     def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor | None = None, **_: object
-    ) -> tuple[Tensor, None]:
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        mask: Tensor | None = None,  # the same, as T5 calls it
+        **_: object,
+    ) -> tuple[Tensor | None, ...]:
         query, key, value = self.split(hidden_states)
-        return self.merge(attend(query, key, value, attention_mask)), None
+        tokens = hidden_states.shape[1]
+        bias = None if self.bias is None else self.bias(0, tokens, tokens)
+        mixed = attend(query, key, value, bias, attention_mask if mask is None else mask)
+        return self.returned(self.merge(mixed))
 
     def split(self, hidden_states: Tensor) -> list[Tensor]:
         """[batch, tokens, width] -> query, key, value [batch, heads, tokens, head_dim]"""
@@ -150,15 +194,21 @@ class DecoderSelfAttention(_StepAttention):
         hidden_states: Tensor,
         past_key_values: StepState,
         attention_mask: Tensor | None = None,
+        mask: Tensor | None = None,
         **_: object,
-    ) -> tuple[Tensor, None]:
+    ) -> tuple[Tensor | None, ...]:
         query, key, value = self.split(self.projection(hidden_states), 3)
         if self.index in past_key_values.past:
             past = past_key_values.past[self.index]  # each [batch, heads, past, head_dim]
             key, value = (torch.cat(pair, dim=2) for pair in zip(past, (key, value), strict=True))
         past_key_values.present[self.index] = (key, value)
-        mask = attention_mask if self.masked else None
-        return self.output(self.merge(attend(query, key, value, mask))), None
+        mask = attention_mask if mask is None else mask
+        bias = None
+        if self.bias is not None:
+            position = past_key_values.position
+            bias = self.bias(position, hidden_states.shape[1], key.shape[2])
+        mixed = attend(query, key, value, bias, mask if self.masked else None)
+        return self.returned(self.output(self.merge(mixed)))
 
 
 class CrossAttention(_StepAttention):
@@ -171,11 +221,13 @@ class CrossAttention(_StepAttention):
         hidden_states: Tensor,
         past_key_values: StepState,
         attention_mask: Tensor | None = None,
+        mask: Tensor | None = None,
         **_: object,
-    ) -> tuple[Tensor, None]:
+    ) -> tuple[Tensor | None, ...]:
         (query,) = self.split(self.projection(hidden_states), 1)
         key, value = past_key_values.cross[self.index]
-        return self.output(self.merge(attend(query, key, value, attention_mask))), None
+        mixed = attend(query, key, value, attention_mask if mask is None else mask)
+        return self.returned(self.output(self.merge(mixed)))
 
 
 class CrossKeysValues(nn.Module):
@@ -265,7 +317,7 @@ ENCODER_FORMS: Table[type[EncoderSelfAttention]] = Table(
     "form of attention",
     {
         "products": EncoderSelfAttention,
-        "bias": "compressor.export.encoder_attention:MPNetAttention",
+        "bias of the stack": "compressor.export.encoder_attention:MPNetAttention",
         "rotated": "compressor.export.encoder_attention:ModernBertAttention",
         "disentangled": "compressor.export.encoder_attention:DebertaAttention",
     },
@@ -281,34 +333,36 @@ def graph_attention(
     Blocks without heads stay `NoHeads`, and sublayers that are no attention stay as they are. The
     tensors are those that graphs may hold beside the parameters of the model and of the blocks.
     """
-    originals, made = {}, list[_Attention]()
+    made = dict[str, _Attention]()  # by the block that each replaces
     encoder = encoder_form(model)
     for layer in layers:
         if layer.kind not in forms:
             continue
-        block = model.get_submodule(layer.block)
-        if isinstance(block, NoHeads):
+        if isinstance(model.get_submodule(layer.block), NoHeads):
             continue
         inside = layer.output.startswith(layer.block + ".")
         output = model.get_submodule(layer.output) if inside else None
         form = encoder if layer.kind == "encoder_self" else forms[layer.kind]
-        originals[layer.block] = block
-        made.append(form(model, layer, mask.kept(layer.name), output))
-        _set(model, layer.block, made[-1].eval())
+        made[layer.block] = form(model, layer, mask.kept(layer.name), output).eval()
+    # Replaced when all are made, since a bias may come from the table of another block.
+    originals = {path: model.get_submodule(path) for path in made}
+    for path, module in made.items():
+        _set(model, path, module)
     try:
         with encoder.shared(model) as tables:
             yield tables
     finally:
         for path, block in originals.items():
             _set(model, path, block)
-        for module in made:
+        for module in made.values():
             module.output = nn.Identity()  # the model's own
             release(module)
 
 
 def encoder_form(model: nn.Module) -> type[EncoderSelfAttention]:
     """The form of a model's encoder attention, by how its architecture makes scores."""
-    return ENCODER_FORMS[architecture_of(model).scores]
+    entry = architecture_of(model)
+    return ENCODER_FORMS["bias of the stack" if entry.position_bias == "stack" else entry.scores]
 
 
 def _set(model: nn.Module, path: str, module: nn.Module) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from compressor.errors import InputError
 from compressor.export.generation import generation_settings
 from compressor.export.task_graphs import Inputs, Network
 from compressor.export.verify import require_tie, translation_check
@@ -52,8 +53,13 @@ def write_translator(network: Network, directory: Path, precision: str) -> None:
     Args:
         precision: that weights are stored in; `ctranslate2.Translator` computes in it by default.
     """
-    with restricted(network.model, _scored(network)):
-        spec = _specification(network)
+    if network.checkpoint.entry.positions is None:
+        raise InputError(
+            f"{network.checkpoint.name} has relative positions, and only models with absolute ones "
+            "can be written for CTranslate2; leave it out, the engine onnxruntime runs this model",
+            id="architecture-not-for-ctranslate2",
+        )
+    spec = _specification(network)
     spec.validate()
     spec.optimize(quantization=STORED[precision])
     directory.mkdir(parents=True, exist_ok=True)
@@ -87,7 +93,7 @@ def _specification(network: Network) -> Any:
         padded = _padded(part, network, name, heads)
         getattr(loader, f"set_{name}")(target, padded)
     loader.set_linear(spec.decoder.projection, model.lm_head)
-    spec.decoder.projection.bias = _bias(model)
+    spec.decoder.projection.bias = _bias(model, _scored(network))
     _describe(spec, network.checkpoint)
     return spec
 
@@ -179,9 +185,11 @@ def _scored(network: Network) -> Sequence[int]:
     return range(size) if network.tokens is None else network.tokens
 
 
-def _bias(model: Any) -> Tensor:
-    """The bias of the logits [tokens], with `NEVER` for tokens that `generate` never gives."""
-    bias: Tensor = getattr(model, bias_of(model)).detach().flatten().clamp(min=NEVER)
+def _bias(model: Any, scored: Sequence[int]) -> Tensor:
+    """The bias of the logits [tokens], with `NEVER` for tokens that are never generated."""
+    given = bias_of(model).detach().clamp(min=NEVER)
+    bias = torch.full_like(given, NEVER)
+    bias[list(scored)] = given[list(scored)]
     bias[generation_settings(model)["suppress_tokens"]] = NEVER
     return bias
 
@@ -213,7 +221,7 @@ def verify_translator(network: Network, directory: Path, batches: Sequence[Input
         VerificationError: a token differs, and PyTorch's own best two logits are no tie.
     """
     model: Any = network.model
-    positions = network.checkpoint.entry.positions(model.config)
+    positions = network.checkpoint.entry.most_positions(model.config)
     settings = Generation(**generation_settings(model), positions=positions).with_options(1, None)
     translator = Translation(directory, threads=1)
     rows, count, ties = 0, 0, 0

@@ -25,6 +25,13 @@ def base_of(model: nn.Module) -> Any:
     return model.get_submodule(architecture_of(model).base)
 
 
+def tokens_of(model: Any) -> int:
+    """The most tokens of a text."""
+    tokens = architecture_of(model).most_positions(model.config)
+    assert tokens is not None  # no encoder here goes without
+    return tokens
+
+
 @contextmanager
 def replaced(owner: Any, **attributes: object) -> Iterator[None]:
     """An object, or a module of Python, has other attributes while the context lasts."""
@@ -81,7 +88,7 @@ class MPNetAttention(EncoderSelfAttention):
     @classmethod
     @contextmanager
     def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
-        encoder, tokens = base_of(model).encoder, architecture_of(model).positions(model.config)
+        encoder, tokens = base_of(model).encoder, tokens_of(model)
         with replaced(encoder, compute_position_bias=MPNetBias(encoder, tokens)):
             yield ()
 
@@ -134,11 +141,12 @@ class ModernBertAttention(EncoderSelfAttention):
     additive = False
 
     def stacked(self, model: nn.Module, layer: Sublayer) -> nn.Linear:
-        old: Any = model.get_submodule(layer.inputs["query_key_value"])
+        (path,) = layer.inputs.values()  # of all three, one after the other
+        old: Any = model.get_submodule(path)
         made = nn.Linear(old.in_features, old.out_features, old.bias is not None, device="meta")
         for name, parameter in old.named_parameters():
             query, *others = parameter.detach().chunk(3)
-            weight = torch.cat((query * self.scale(model), *others))
+            weight = torch.cat((query * self.scale(model, layer), *others))
             setattr(made, name, nn.Parameter(weight))
         return made
 
@@ -146,7 +154,7 @@ class ModernBertAttention(EncoderSelfAttention):
     @contextmanager
     def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
         modeling = import_module("transformers.models.modernbert.modeling_modernbert")
-        rotary, tokens = base_of(model).rotary_emb, architecture_of(model).positions(model.config)
+        rotary, tokens = base_of(model).rotary_emb, tokens_of(model)
         masks = {
             "create_bidirectional_mask": _full_mask,
             "create_bidirectional_sliding_window_mask": _window_mask,
@@ -253,7 +261,7 @@ class DebertaAttention(EncoderSelfAttention):
                 self.position_key = self._projected(model, path, table, 1.0)
             if "p2c" in kinds:
                 path = layer.inputs.get("position_query", layer.inputs["query"])
-                self.position_query = self._projected(model, path, table, self.scale(model))
+                self.position_query = self._projected(model, path, table, self.scale(model, layer))
 
     def _projected(self, model: nn.Module, path: str, table: Tensor, scale: float) -> nn.Parameter:
         """Positions [positions, width] -> [positions, heads, head_dim]"""
@@ -262,7 +270,7 @@ class DebertaAttention(EncoderSelfAttention):
         heads = found.unflatten(-1, (self.heads, self.head_dim))
         return nn.Parameter(heads.contiguous(), requires_grad=False)
 
-    def scale(self, model: nn.Module) -> float:
+    def scale(self, model: nn.Module, layer: Sublayer) -> float:
         config: Any = model.config
         kinds = config.pos_att_type or ()
         terms = 1 + sum(kind in kinds for kind in ("c2p", "p2c"))
@@ -271,7 +279,7 @@ class DebertaAttention(EncoderSelfAttention):
     @classmethod
     @contextmanager
     def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
-        encoder, tokens = base_of(model).encoder, architecture_of(model).positions(model.config)
+        encoder, tokens = base_of(model).encoder, tokens_of(model)
         others: dict[str, Any] = {"get_attention_mask": additive_mask}
         if encoder.relative_attention:
             others["get_rel_pos"] = DistanceRows(encoder, tokens)

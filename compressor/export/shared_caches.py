@@ -22,8 +22,8 @@ _FILLED, _TOTAL = "caches.filled", "caches.total"  # positions before this step,
 def share_caches(model: ModelProto) -> None:
     """Rewrite the self-attention of a decoder step in place.
 
-    Other graphs stay as they are, and so do heads whose size is no multiple of 8, for which
-    onnxruntime has no such node.
+    Other graphs stay as they are, and so do heads whose size is no multiple of 8 and heads that
+    add a bias to their scores, for which onnxruntime has no such node.
 
     Args:
         model: as `compressor.export.translator_graphs` writes it; its products may be integer ones.
@@ -32,7 +32,7 @@ def share_caches(model: ModelProto) -> None:
     sizes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in graph.input}
     made = [value.name for value in graph.output]
     layers = [name.partition(".")[2] for name in made if name.startswith("present_key.")]
-    if not layers or sizes[f"past_key.{layers[0]}"][3] % 8:
+    if not layers or sizes[f"past_key.{layers[0]}"][3] % 8 or _has_bias(graph.node, layers[0]):
         return
     for layer in layers:
         block = _block(graph.node, layer)
@@ -74,6 +74,13 @@ class _Block:
     mixed: str
     nodes: list[NodeProto]
     last: NodeProto
+
+
+def _has_bias(nodes: list[NodeProto], layer: str) -> bool:
+    makes = {name: node for node in nodes for name in node.output}
+    transpose = _reader(nodes, makes[f"present_key.{layer}"].output[0])
+    scores = _reader(nodes, transpose.output[0])
+    return bool(_reader(nodes, scores.output[0]).op_type == "Add")
 
 
 def _block(nodes: list[NodeProto], layer: str) -> _Block:

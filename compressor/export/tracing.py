@@ -22,14 +22,15 @@ _aten = torch.ops.aten
 # Operators without side effects that the exporter translates as they are.
 _TRANSLATED = frozenset({
     operator.add, operator.getitem, operator.mul, operator.pow, operator.sub, torch.sym_min,
-    _aten.sym_size.int, _aten.abs.default, _aten.add.Tensor, _aten.amax.default,
+    _aten.sym_size.int, _aten.abs.default, _aten.add.Scalar, _aten.add.Tensor, _aten.amax.default,
     _aten.arange.default, _aten.arange.start, _aten.argmax.default, _aten.cat.default,
     _aten.chunk.default, _aten.clamp.default, _aten.cos.default, _aten.cumsum.default,
     _aten.div.Tensor, _aten.dropout.default, _aten.embedding.default, _aten.expand.default,
     _aten.flatten.using_ints, _aten.gather.default, _aten.gelu.default, _aten.gt.Scalar,
     _aten.gt.Tensor, _aten.index.Tensor, _aten.layer_norm.default, _aten.linear.default,
-    _aten.matmul.default, _aten.mul.Tensor, _aten.ne.Scalar, _aten.neg.default,
-    _aten.permute.default, _aten.relu.default, _aten.reshape.default, _aten.select.int,
+    _aten.matmul.default, _aten.mean.dim, _aten.mul.Scalar, _aten.mul.Tensor, _aten.ne.Scalar,
+    _aten.neg.default, _aten.new_zeros.default, _aten.permute.default, _aten.pow.Tensor_Scalar,
+    _aten.relu.default, _aten.reshape.default, _aten.rsqrt.default, _aten.select.int,
     _aten.silu.default, _aten.sin.default, _aten.slice.Tensor, _aten.softmax.int,
     _aten.split.Tensor, _aten.split_with_sizes.default, _aten.stack.default, _aten.sub.Tensor,
     _aten.sum.dim_IntList, _aten.tanh.default, _aten.transpose.int, _aten.type_as.default,

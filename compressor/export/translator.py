@@ -109,7 +109,7 @@ class TranslatorGraphs(TaskGraphs):
         if tokens is not None:
             data["output_tokens"] = OUTPUT_TOKENS
             write_at_once(directory / OUTPUT_TOKENS, f"{json.dumps(tokens)}\n")
-        positions = network.checkpoint.entry.positions(model.config)
+        positions = network.checkpoint.entry.most_positions(model.config)
         data["generation"] = generation_settings(model) | {"positions": positions}
         return data
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from compressor.export.generation import generation_settings
 from compressor.model.architectures import architecture_of
 from compressor.model.memory import release
+from compressor.model.modes import hooks
 
 if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
@@ -111,7 +112,10 @@ class OutputLayer(nn.Module):
     def __init__(self, model: Any, tokens: list[int] | None) -> None:
         super().__init__()
         self.weight: Tensor = model.lm_head.weight
-        self.bias: Tensor = getattr(model, bias_of(model))[0]  # [tokens]
+        name = architecture_of(model).output_scale
+        scales = name is not None and getattr(model.config, name)
+        self.scale = self.weight.shape[1] ** -0.5 if scales else 1.0  # of hidden states
+        self.bias: Tensor = bias_of(model)  # [tokens]
         if tokens is not None:
             self.weight = nn.Parameter(self.weight.detach()[tokens])
             self.bias = self.bias.detach()[tokens]
@@ -120,6 +124,7 @@ class OutputLayer(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[rows, width] -> logits [rows, tokens]"""
+        hidden = hidden if self.scale == 1 else hidden * self.scale
         return nn.functional.linear(hidden, self.weight, self.bias if self.biased else None)
 
 
@@ -146,6 +151,20 @@ def _block_width(tokens: int) -> int | None:
     return width if width >= NARROW else None
 
 
+class _Part(nn.Embedding):
+    """Rows of an embedding table, [tokens, width]; those of BART and its relatives are scaled."""
+
+    def __init__(self, rows: Tensor, scale: float) -> None:
+        super().__init__(rows.shape[0], rows.shape[1], device="meta")
+        self.weight = rows
+        self.scale = float(scale)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[batch, tokens] -> [batch, tokens, width]"""
+        found = super().forward(input)
+        return found if self.scale == 1 else found * self.scale
+
+
 @contextmanager
 def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) -> Iterator[None]:
     """Inside this context the decoder reads indices into `tokens` instead of ids.
@@ -158,9 +177,7 @@ def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) ->
     if tokens is not None:
         tied = original.weight is model.lm_head.weight
         rows = output.weight if tied else nn.Parameter(original.weight.detach()[tokens])
-        part = nn.Embedding(len(tokens), rows.shape[1], device="meta")
-        part.weight = rows
-        decoder.embed_tokens = part
+        decoder.embed_tokens = _Part(rows, getattr(original, "embed_scale", 1.0))
     try:
         yield
     finally:
@@ -173,19 +190,20 @@ def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) ->
 @contextmanager
 def restricted(model: Any, tokens: Sequence[int]) -> Iterator[None]:
     """Inside this context the PyTorch model gives other tokens than these a probability of 0."""
-    name = bias_of(model)
-    bias: Tensor = getattr(model, name)
-    left_out = torch.ones(bias.shape[-1], dtype=torch.bool)
+    projection = model.get_output_embeddings()
+    left_out = torch.ones(projection.out_features, dtype=torch.bool)
     left_out[list(tokens)] = False
-    setattr(model, name, bias.masked_fill(left_out, -torch.inf))
-    try:
+
+    def leave_out(module: nn.Module, inputs: Any, logits: Tensor) -> Tensor:
+        return logits.masked_fill(left_out, -torch.inf)
+
+    with hooks([projection.register_forward_hook(leave_out)]):
         yield
-    finally:
-        setattr(model, name, bias)
 
 
-def bias_of(model: Any) -> str:
-    """Name of the buffer that is added to the logits."""
+def bias_of(model: Any) -> Tensor:
+    """What is added to the logits, [tokens]; zeros where there is nothing."""
     name = architecture_of(model).logits_bias
-    assert name is not None  # all translators have one
-    return name
+    weight: Tensor = model.lm_head.weight
+    bias: Tensor = weight.new_zeros(1, len(weight)) if name is None else getattr(model, name)
+    return bias[0]

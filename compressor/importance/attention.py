@@ -36,7 +36,7 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
         The number of batches on all ranks: that many forward passes were made.
     """
     model, total = scoring.model, len(scoring.batches)
-    if architecture_of(model).scores != "products":
+    if not architecture_of(model).plain_scores:
         return _visit_softmax(scoring, visit)
     paths = [layer.inputs[role] for layer in scoring.layers for role in ("query", "key")]
     for done, batch in enumerate(scoring.batches, 1):
@@ -77,7 +77,7 @@ def _visit_softmax(scoring: ScoringJob, visit: Visit) -> int:
             scoring.progress(done, total)
     finally:
         model.set_attn_implementation(kernel)
-    return total
+    return parallel.total(total)
 
 
 class _SoftmaxOutputs(TorchFunctionMode):

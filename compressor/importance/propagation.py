@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,9 +16,13 @@ from torch.overrides import TorchFunctionMode
 
 from compressor.importance import Per, ScoringJob
 from compressor.model.architectures import find_sublayers
-from compressor.model.modes import hooks, received
+from compressor.model.modes import hooks, is_normalization, received
+from compressor.model.sublayers import parts_of
 from compressor.model.surgery import Hook
 from compressor.tasks import Batch
+
+# Their outputs become factors of what other projections let through: probabilities, and gates.
+_FACTORS = frozenset({"query", "key", "gate"})
 
 
 def add_batch(
@@ -95,29 +100,24 @@ def linearized(model: nn.Module) -> Iterator[None]:
         entry[0] if isinstance(entry, tuple) else entry for entry in ACT2CLS.values()
     )
     handles = []
-    sublayers = find_sublayers(model)
-    gated_parts = [x.block.rpartition(".")[0] for x in sublayers if x.parts == 2]
-    gates = {module for path in gated_parts for module in model.get_submodule(path).modules()}
     for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
+        if is_normalization(module):
             handles.append(module.register_forward_hook(_fixed_norm))
         elif isinstance(module, kinds):
-            # What multiplies values is a constant factor, as attention probabilities are.
-            handle = _detach if module in gates else _activate
-            handles.append(module.register_forward_hook(handle))
-    # Of all attention, also where neurons alone are scored.
-    for layer in filter(lambda x: x.is_attention, sublayers):
-        for role in ("query", "key", "query_key_value"):
-            if role in layer.inputs:
-                projection = model.get_submodule(layer.inputs[role])
-                handle = _detach if layer.parts == 1 else _detach_all_but_values
-                handles.append(projection.register_forward_hook(handle))
+            handles.append(module.register_forward_hook(_activate))
+    # Of all sublayers, also where only some kinds are scored.
+    for layer in find_sublayers(model):
+        for roles, path in layer.inputs.items():
+            if not _FACTORS.isdisjoint(parts_of(roles)):
+                detach = partial(_detach_factors, parts_of(roles))
+                handles.append(model.get_submodule(path).register_forward_hook(detach))
     with hooks(handles), _LinearTanh():
         yield
 
 
 def _fixed_norm(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    assert isinstance(module, nn.LayerNorm)
+    if not isinstance(module, nn.LayerNorm):  # T5's: no mean is subtracted
+        return _pass_through(inputs[0], output)
     centered = inputs[0] - inputs[0].mean(-1, keepdim=True)
     deviation = (centered.detach().square().mean(-1, keepdim=True) + module.eps).sqrt()
     scaled = centered / deviation
@@ -135,13 +135,11 @@ def _pass_through(x: Tensor, y: Tensor) -> Tensor:
     return x * torch.where(x == 0, 0, y / x).detach()
 
 
-def _detach(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    return output.detach()
-
-
-def _detach_all_but_values(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    query, key, value = output.chunk(3, dim=-1)
-    return torch.cat((query.detach(), key.detach(), value), dim=-1)
+def _detach_factors(
+    roles: Sequence[str], module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
+) -> Tensor:
+    parts = zip(roles, output.chunk(len(roles), dim=-1), strict=True)
+    return torch.cat([x.detach() if role in _FACTORS else x for role, x in parts], dim=-1)
 
 
 class _LinearTanh(TorchFunctionMode):

@@ -6,10 +6,11 @@ them.
 
 from __future__ import annotations
 
-from compressor.model.architectures import Architecture, Stack
+from compressor.model.architecture import Architecture, Stack
 
 LAYERS, HEADS, WIDTH, NEURONS = 1024, 1024, 65_536, 1_048_576
 VOCABULARY, POSITIONS, TYPES, LABELS = 16_777_216, 65_536, 65_536, 65_536
+DISTANCES = 4096  # of relative positions
 COMPUTED_POSITIONS = 8_388_608  # numbers in a table of sinusoidal positions, which are computed
 
 
@@ -21,6 +22,9 @@ def size_bounds(entry: Architecture) -> dict[str, tuple[int, int]]:
         **dict.fromkeys(("num_labels", "_num_labels"), (1, LABELS)),
         "max_position_embeddings": (1, POSITIONS),
         "type_vocab_size": (entry.least_types, TYPES),
+        **dict.fromkeys([entry.head_width] if entry.head_width else [], (1, WIDTH)),
+        "relative_attention_num_buckets": (4, DISTANCES),
+        "relative_attention_max_distance": (4, DISTANCES),
     }
     # transformers takes BERT's names for those of every architecture.
     for stack in (Stack(), *entry.stacks):

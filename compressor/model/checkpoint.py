@@ -18,7 +18,7 @@ import transformers
 from torch import nn
 
 from compressor.errors import InputError
-from compressor.model.architectures import (
+from compressor.model.architecture import (
     CLASSIFIER,
     EMBEDDING,
     ENCODER,
@@ -27,11 +27,14 @@ from compressor.model.architectures import (
     READER,
     REGRESSION,
     Architecture,
+)
+from compressor.model.architectures import (
     architecture,
     architecture_of,
     class_with_head,
     find_sublayers,
 )
+from compressor.model.bounds import POSITIONS
 from compressor.model.configuration import first_line, read_configuration, require_layers
 from compressor.model.generation import read_generation, require_generation
 from compressor.model.location import require_own_files, resolve
@@ -101,7 +104,7 @@ class Checkpoint:
     @property
     def max_source_tokens(self) -> int:
         """The longest input it has positions for, special tokens included."""
-        positions = self.entry.positions(self.model.config)
+        positions = self.entry.most_positions(self.model.config) or POSITIONS
         return min(positions, int(self.tokenizer.model_max_length))
 
 
@@ -299,7 +302,7 @@ def _load(
         # another order there: a reloaded model would not give the saved one's last bits.
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.data = tensor.data.clone()
-    require_ties(outline, model, directory)
+    require_ties(outline, model, directory, entry.untied)
     return model, sublayers
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import transformers
 
 from compressor.errors import InputError
-from compressor.model.architectures import Architecture, architecture
+from compressor.model.architecture import Architecture
+from compressor.model.architectures import architecture, require_depth
 from compressor.model.bounds import COMPUTED_POSITIONS, LABELS, size_bounds
 from compressor.storage.input_files import read_json
 
@@ -165,12 +166,15 @@ def _require_whole(config: Any, entry: Architecture, path: Path) -> None:
     sizes = {name: getattr(config, name, None) for name in size_bounds(entry)}
     _require_bounds({n: v for n, v in sizes.items() if v is not None}, entry, path)
     width = int(getattr(config, entry.width))
-    for stack in entry.stacks:
+    for stack in entry.stacks if entry.head_width is None else ():
         heads = int(getattr(config, stack.heads))
         if width % heads:
             raise _malformed(
                 path, f"{stack.heads} is {heads}, which does not divide the width {width}"
             )
+    if entry.decoder is not None:
+        encoder, decoder = (getattr(config, stack.layers) for stack in entry.stacks)
+        require_depth(entry, encoder, decoder, str(path))
     rows = int(config.vocab_size)
     for name in _TOKENS if entry.decoder else ("pad_token_id",):
         ids = getattr(config, name, None)
@@ -183,9 +187,10 @@ def _require_whole(config: Any, entry: Architecture, path: Path) -> None:
     for name, value in vars(config).items():
         if isinstance(value, float) and not math.isfinite(value):
             raise _malformed(path, f"{name} is {value}, not a finite number")
-    positions = config.max_position_embeddings
-    if entry.computes_positions(config) and positions * width > COMPUTED_POSITIONS:
-        raise _malformed(path, f"{positions:,} positions of width {width:,} are too many")
+    if entry.computes_positions(config):
+        positions = config.max_position_embeddings
+        if positions * width > COMPUTED_POSITIONS:
+            raise _malformed(path, f"{positions:,} positions of width {width:,} are too many")
 
 
 def _require_class_names(directory: Path, config: Any) -> None:

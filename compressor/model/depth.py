@@ -16,36 +16,62 @@ from typing import Any, cast
 
 from torch import Tensor, nn
 
-from compressor.model.architectures import architecture_of
+from compressor.model.architectures import architecture_of, require_depth
 from compressor.model.checkpoint import Checkpoint
-from compressor.model.modeling_pruned import NoHeads
-from compressor.model.sublayers import Mask, Sublayer
+from compressor.model.modeling_pruned import BIAS_TABLE, NoHeads, without_heads
+from compressor.model.sublayers import Mask, Sublayer, by_layer
 
 
 class SkippedLayer(nn.Module):
     """Holds the place of a Transformer layer that is skipped.
 
+    Where layers hand a bias of relative positions on, as T5's do, it still does.
+
     Args:
-        layer: the layer.
+        layer: the layer; not changed.
         returns: a `tensor`, or a `tuple`, as the architecture's layers do.
+        held: its self-attention, if layers hand a bias on.
     """
 
-    def __init__(self, layer: nn.Module, returns: str) -> None:
+    def __init__(self, layer: nn.Module, returns: str, held: Sublayer | None = None) -> None:
         super().__init__()
         self.returns = returns
         # ModernBERT's model reads it, to choose the mask that it hands over.
         self.attention_type = getattr(layer, "attention_type", None)
+        self.path = ""
+        if held is not None:
+            self.path = held.block.removeprefix(f"{held.layer_path}.")
+            *parents, name = self.path.split(".")
+            place: nn.Module = self
+            for parent in parents:  # so that the table has the name that it has in the layer
+                place.add_module(parent, nn.Module())
+                place = place.get_submodule(parent)
+            attention = layer.get_submodule(self.path)
+            place.add_module(name, without_heads(attention, held.kind, held.index))
 
-    def forward(self, hidden_states: Tensor, *args: object, **kwargs: object) -> Any:
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        position_bias: Tensor | None = None,
+        *args: object,
+        **kwargs: object,
+    ) -> Any:
         """[batch, tokens, width] as it came."""
+        if self.path:
+            attention = self.get_submodule(self.path)
+            _, bias, _ = attention(hidden_states, attention_mask, position_bias=position_bias)
+            return hidden_states, bias, None
         return (hidden_states, None) if self.returns == "tuple" else hidden_states
 
 
 def skip_layers(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> None:
     """Replace the layers that `mask` drops, in place."""
-    for path in dict.fromkeys(x.layer_path for x in sublayers if x.layer in mask.dropped):
-        returns = architecture_of(model).layers_return
-        model.set_submodule(path, SkippedLayer(model.get_submodule(path), returns))
+    entry = architecture_of(model)
+    for path, layers in by_layer(x for x in sublayers if x.layer in mask.dropped).items():
+        held = layers[0] if entry.position_bias == "first_layer" else None  # its self-attention
+        layer = model.get_submodule(path)
+        model.set_submodule(path, SkippedLayer(layer, entry.layers_return, held))
 
 
 @contextmanager
@@ -84,15 +110,18 @@ def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Che
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     made = copy.deepcopy(model, shared)  # the memo: its tensors are not copied
     for path in {x.layer_path.rpartition(".")[0] for x in checkpoint.layers}:
-        layers = [x for x in made.get_submodule(path).children() if not isinstance(x, SkippedLayer)]
+        every = list(made.get_submodule(path).children())
+        layers = [x for x in every if not isinstance(x, SkippedLayer)]
+        _hand_over_bias(every[0], layers[0])
         made.set_submodule(path, nn.ModuleList(layers))
         for number, layer in enumerate(layers):
             _renumber(layer, number)
     left, config, gone = mask.of_layers_left(), cast(Any, made.config), mask.dropped
+    entry = checkpoint.entry
     counts = {"encoder": 0, "decoder": 0}
     for name in left.layers():
         counts[name.partition(".")[0]] += 1
-    entry = checkpoint.entry
+    require_depth(entry, counts["encoder"], counts["decoder"], "the model without these layers")
     for stack, sizes in (("encoder", entry.encoder), ("decoder", entry.decoder)):
         if sizes is not None:
             setattr(config, sizes.layers, counts[stack])
@@ -103,10 +132,18 @@ def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Che
     return replace(checkpoint, model=made, layers=sublayers, mask=left)
 
 
+def _hand_over_bias(first: nn.Module, left: nn.Module) -> None:
+    """Give the first layer that is left the table of relative positions of a skipped first one."""
+    if isinstance(first, SkippedLayer) and first.path:
+        attention = cast(Any, left.get_submodule(first.path))
+        attention.relative_attention_bias = first.get_submodule(f"{first.path}.{BIAS_TABLE}")
+        attention.has_relative_attention_bias = True
+
+
 def _renumber(layer: nn.Module, number: int) -> None:
     """Give the attentions of a layer its new number, by which they find their cache."""
     for module in layer.modules():
         if isinstance(module, NoHeads):
             module.index = number
-        elif hasattr(module, "layer_idx"):
+        if hasattr(module, "layer_idx"):
             cast(Any, module).layer_idx = number

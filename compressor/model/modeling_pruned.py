@@ -13,8 +13,10 @@ units left in each layer. `compress` itself removes units with the functions of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
+from inspect import signature
 from typing import Any
 
 import torch
@@ -43,8 +45,8 @@ class PlacedSublayer:
         unit_count: attribute of the block that holds the number of units; None if it has none.
         width: attribute of the block that holds units x unit width; None if it has none.
         stand_in: what replaces the block when no unit is left, as in `STAND_INS`.
-        shared_bias: position among the block's arguments of a bias for every head of the dense
-            model, which is computed once for all layers; None if there is none.
+        position_bias: where the table of a bias is that an attention adds by the distance of two
+            tokens: in `every_layer`, in the `first_layer`, in the `stack`, or None.
         parts: how many projections each of the inputs holds, one after the other.
     """
 
@@ -58,7 +60,7 @@ class PlacedSublayer:
     unit_count: str | None
     width: str | None
     stand_in: str
-    shared_bias: int | None = None
+    position_bias: str | None = None
     parts: int = 1
 
 
@@ -97,19 +99,100 @@ class NoHeads(nn.Module):
             batch, tokens, _ = hidden_states.shape
             length = hidden_states.new_zeros((batch, 1, tokens, 1))  # one head of width 1
             cache.update(length, length, self.index)
-        # The OutputBias, where it is inside the block; elsewhere it follows and ignores its input.
-        projection = next(self.children(), None)
-        return (hidden_states if projection is None else projection(hidden_states)), None
+        return _output_bias(self, hidden_states), None
+
+
+def _output_bias(block: nn.Module, hidden: Tensor) -> Tensor:
+    """Of the OutputBias, if it is inside the block; else that follows and ignores its input."""
+    inside = (module for module in block.children() if isinstance(module, OutputBias))
+    projection = next(inside, None)
+    return hidden if projection is None else projection(hidden)
+
+
+class NoNeurons(nn.Module):
+    """Replaces the block of a feed-forward part without neurons."""
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return _output_bias(self, hidden_states)
+
+
+BIAS_TABLE = "relative_attention_bias"  # [distances, heads]
+
+
+class HandsOnBias(nn.Module):
+    """Makes of T5's attention one whose layers may have different numbers of heads.
+
+    The first layer of a stack makes the bias of relative positions, and each hands it on to the
+    next. What is handed on here is that of all heads of the dense model, whichever are left; in
+    cross-attention, which has no positions, it is None.
+
+    A mixin of the library's class. Which heads are left is stored with the weights, as the buffer
+    `kept_heads`.
+    """
+
+    kept_heads: Tensor | list[int]
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        mask: Tensor | None = None,
+        key_value_states: Tensor | None = None,
+        position_bias: Tensor | None = None,
+        past_key_values: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        whole = None
+        if key_value_states is None:
+            makes = position_bias is None and hasattr(self, BIAS_TABLE)
+            whole = self._make(hidden_states, mask, past_key_values) if makes else position_bias
+        bias = None if whole is None else whole[:, self.kept_heads]
+        attention: Any = super()
+        output, *_, weights = attention.forward(
+            hidden_states, mask, key_value_states, bias, past_key_values=past_key_values, **kwargs
+        )
+        return output, whole, weights
+
+    def _make(self, hidden_states: Tensor, mask: Tensor | None, past_key_values: Any) -> Tensor:
+        """[1, heads of the dense model, queries, keys]"""
+        attention: Any = self
+        seen = 0 if past_key_values is None else past_key_values.get_seq_length(attention.layer_idx)
+        tokens = hidden_states.shape[1]
+        keys = seen + tokens if mask is None else mask.shape[-1]
+        made: Tensor = attention.compute_bias(
+            tokens, keys, device=hidden_states.device, past_seen_tokens=seen
+        )
+        return made
+
+
+@cache
+def _handing_on(attention: Any, *more: Any) -> Any:
+    """The class of the library with `HandsOnBias` and more mixed in."""
+    if issubclass(attention, HandsOnBias):
+        attention = attention.__bases__[-1]
+    name = "".join(kind.__name__ for kind in (HandsOnBias, *more, attention))
+    made = type(name, (HandsOnBias, *more, attention), {"__module__": __name__})
+    globals()[name] = made  # so that models can be pickled
+    return made
+
+
+def without_heads(attention: nn.Module, kind: str, index: int) -> nn.Module:
+    """Replaces an attention of T5 without heads: it still makes the bias and hands it on."""
+    made: Any = copy(attention)
+    made._modules = {n: x for n, x in attention._modules.items() if n == BIAS_TABLE}
+    made._buffers = {}
+    made.__class__ = _handing_on(made.__class__, NoHeads)
+    made.kind, made.index, made.kept_heads = kind, index, []
+    return made
 
 
 class OwnHeads:
-    """Before a block runs: of a bias for all heads of the dense model, take the block's own.
+    """Before an attention runs: of the stack's bias for all heads of the dense model, take its own.
 
     Which ones they are is stored with the weights, as the block's buffer `kept_heads`.
     """
 
-    def __init__(self, argument: int) -> None:
-        self.argument = argument
+    def __init__(self, block: nn.Module) -> None:
+        self.argument = list(signature(block.forward).parameters).index("position_bias")
 
     def __call__(self, block: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Replaces a bias [batch, heads of the dense model, queries, keys] among the arguments."""
@@ -119,8 +202,9 @@ class OwnHeads:
 
 
 STAND_INS = {
-    "attention": lambda sublayer: NoHeads(sublayer.kind, sublayer.index),
-    "feed_forward": lambda sublayer: nn.Identity(),  # the OutputBias that follows ignores its input
+    "attention": lambda sublayer, block: NoHeads(sublayer.kind, sublayer.index),
+    "bias_to_hand_on": lambda sublayer, block: without_heads(block, sublayer.kind, sublayer.index),
+    "feed_forward": lambda sublayer, block: NoNeurons(),
 }
 
 
@@ -141,9 +225,17 @@ def keep_units(model: nn.Module, sublayer: PlacedSublayer, units: Sequence[int])
         setattr(block, sublayer.unit_count, len(units))
     if sublayer.width is not None:
         setattr(block, sublayer.width, len(units) * sublayer.unit_width)
-    if sublayer.shared_bias is not None:
+    if sublayer.position_bias == "every_layer":
+        table: Any = block.get_submodule(BIAS_TABLE)
+        table.weight = nn.Parameter(table.weight[:, list(units)].detach().clone())
+        table.embedding_dim = len(units)
+    elif sublayer.position_bias is not None:
         block.register_buffer("kept_heads", torch.tensor(list(units)))
-        block.register_forward_pre_hook(OwnHeads(sublayer.shared_bias))
+        if sublayer.position_bias == "first_layer":
+            kind: Any = block.__class__
+            block.__class__ = _handing_on(kind)
+        else:
+            block.register_forward_pre_hook(OwnHeads(block))
     return None
 
 
@@ -168,7 +260,8 @@ def unit_rows(units: Sequence[int], unit_width: int, total: int, parts: int) -> 
 
 def _empty(model: nn.Module, sublayer: PlacedSublayer) -> None:
     bias = OutputBias(_linear(model, sublayer.output))
-    stand_in = STAND_INS[sublayer.stand_in](sublayer)
+    block = model.get_submodule(sublayer.block)
+    stand_in = STAND_INS[sublayer.stand_in](sublayer, block)
     _replace(model, sublayer.block, stand_in)
     if sublayer.output.startswith(sublayer.block + "."):
         stand_in.add_module(sublayer.output.removeprefix(sublayer.block + "."), bias)
@@ -214,8 +307,8 @@ def find_sublayer(model: nn.Module, paths: Mapping[str, Any], index: int) -> Pla
     inputs += tuple(x for x in (f"{root}.{p}" for p in paths.get("optional", ())) if x in modules)
     return PlacedSublayer(
         paths["kind"], index, units, columns // units, block, inputs, output,
-        paths["unit_count"], paths["width"], paths["stand_in"], paths.get("shared_bias"),
-        paths.get("parts", 1),
+        *(paths[name] for name in ("unit_count", "width", "stand_in")),
+        *(paths.get(name) or usual for name, usual in (("position_bias", None), ("parts", 1))),
     )  # fmt: skip
 
 

@@ -52,6 +52,11 @@ def fixed_outputs(model: nn.Module, outputs: Mapping[str, Any]) -> Iterator[None
                 module.forward = forward
 
 
+def is_normalization(module: nn.Module) -> bool:
+    """Whether a module normalizes layers; libraries have classes of their own without a mean."""
+    return isinstance(module, nn.LayerNorm) or type(module).__name__.endswith("LayerNorm")
+
+
 @contextmanager
 def hooks(handles: Iterable[RemovableHandle]) -> Iterator[None]:
     """Hooks of modules that are removed when the context ends."""

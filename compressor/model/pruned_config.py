@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from compressor.model import modeling_pruned
-from compressor.model.architectures import Architecture, SublayerPaths, architecture_of
+from compressor.model.architecture import Architecture, SublayerPaths
+from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Mask, kind_of
 
 MODELING = Path(modeling_pruned.__file__)

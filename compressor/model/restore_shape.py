@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from compressor.model.modeling_pruned import unit_columns, unit_rows
+from compressor.model.modeling_pruned import BIAS_TABLE, unit_columns, unit_rows
 from compressor.model.sublayers import Mask, Sublayer
 
 
@@ -40,6 +40,10 @@ def restore_shape(
             for key in (f"{path}.weight", f"{path}.bias"):
                 if key in small:
                     weights[key] = _copy_into(large[key], 0, rows, small[key])
+        # A table of relative positions is this layer's where heads are gone from it.
+        key = f"{sublayer.biased_by}.{BIAS_TABLE}.weight"
+        if key in small and small[key].shape != large[key].shape:
+            weights[key] = _copy_into(large[key], 1, unit_columns(kept, 1), small[key])
         key = f"{sublayer.output}.weight"
         if key in small:
             weights[key] = _copy_into(large[key], 1, positions, small[key])

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import PretrainedConfig
 
-from compressor.model.architectures import EMBEDDING
+from compressor.model.architecture import EMBEDDING
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.pruned_config import KEPT_UNITS, MODELING, pruned_config
 from compressor.model.pruning_record import PRUNING_RECORD, recorded_mask, render_pruning_record

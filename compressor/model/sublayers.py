@@ -31,6 +31,11 @@ SCORES_SCHEMA = 2
 Value = TypeVar("Value")
 
 
+def parts_of(role: str) -> list[str]:
+    """The roles that a projection of this role has, such as `gate` and `up` of `gate+up`."""
+    return role.split("+")
+
+
 @dataclass(frozen=True)
 class Sublayer:
     """An attention, or a feed-forward part, of one Transformer layer.
@@ -43,10 +48,13 @@ class Sublayer:
             1 of a neuron.
         block: path of the module that is replaced when no unit is left; an attention's splits its
             input into heads.
-        inputs: role (`query`, `key`, `value`; `up`) -> path of a projection whose rows belong to
-            units.
+        inputs: role (`query`, `key`, `value`; `up`, `gate`) -> path of a projection whose rows
+            belong to units. Where it holds several, one after the other, their roles are joined by
+            `+`, as in `query+key+value`.
         output: path of the projection whose columns belong to units.
-        parts: how many projections each of the inputs holds, one after the other.
+        biased_by: path of the attention that makes the bias of relative positions that is added to
+            an attention's scores; None where none does.
+        scaled: an attention's scores are divided by the square root of the unit width.
 
     Paths are dotted module paths from the model's root.
     """
@@ -58,7 +66,18 @@ class Sublayer:
     block: str
     inputs: Mapping[str, str] = field(hash=False)
     output: str
-    parts: int = 1
+    biased_by: str | None = None
+    scaled: bool = True
+
+    @property
+    def parts(self) -> int:
+        """How many projections each of the inputs holds, one after the other."""
+        return len(parts_of(next(iter(self.inputs))))
+
+    @property
+    def scale(self) -> float:
+        """What queries are multiplied by."""
+        return float(self.unit_width**-0.5) if self.scaled else 1.0
 
     @property
     def name(self) -> str:

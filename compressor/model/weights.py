@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from compressor.errors import InputError
-from compressor.model.architectures import Architecture, architecture_of
+from compressor.model.architecture import Architecture
+from compressor.model.architectures import architecture_of
 from compressor.model.stored_weights import StoredTensor
 
 # Numbers of positions and types, which earlier versions of transformers stored as well.
@@ -93,18 +94,22 @@ def require_usable(model: nn.Module, stored: Mapping[str, StoredTensor]) -> None
         )
 
 
-def require_ties(tied: nn.Module, loaded: nn.Module, directory: Path) -> None:
+def require_ties(
+    tied: nn.Module, loaded: nn.Module, directory: Path, free: Collection[str] = ()
+) -> None:
     """Check that weights that the configuration ties are one weight in what was loaded.
 
     Args:
         tied: the model as the configuration makes it.
+        free: names of weights that are what the file has, whatever the configuration says.
 
     Raises:
         InputError: the file has different values for them.
     """
     groups: dict[int, list[str]] = {}
     for name, parameter in tied.named_parameters(remove_duplicate=False):
-        groups.setdefault(id(parameter), []).append(name)
+        if name not in free:
+            groups.setdefault(id(parameter), []).append(name)
     for first, *others in groups.values():
         for other in others:
             if loaded.get_parameter(first) is not loaded.get_parameter(other):

@@ -229,11 +229,6 @@ def wait_for_others() -> None:
             time.sleep(0.1)
 
 
-def is_ended() -> bool:
-    """Whether the launcher asked this process to end."""
-    return _watch.is_ended
-
-
 def _require_numbers() -> None:
     """Check what the launcher says, as far as `init_process_group` would wait or fail oddly."""
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -303,10 +298,7 @@ class EndedByLauncher(KeyboardInterrupt):
 
 
 class Watch:
-    """A thread that shows that this process lives, and looks whether the others do.
-
-    `report` is called with the error about one that does not, before this process ends.
-    """
+    """A thread that shows that this process lives, and looks whether the others do."""
 
     def __init__(self) -> None:
         self.store: TCPStore | None = None
@@ -375,6 +367,11 @@ class Watch:
 
 
 _watch = Watch()
+
+
+def is_ended() -> bool:
+    """Whether the launcher asked this process to end."""
+    return _watch.is_ended
 
 
 def counted(progress: Callable[[int, int], None]) -> Callable[[int, int], None]:

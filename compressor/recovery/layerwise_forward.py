@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from compressor.model.modes import fixed_outputs, hooks
+from compressor.model.modes import fixed_outputs, hooks, is_normalization
 from compressor.model.sublayers import Sublayer
 from compressor.tasks import Batch, Task
 
@@ -59,7 +59,7 @@ class LayerwiseForward:
                 raise _Reached
 
         projection = self.model.get_submodule(sublayer.output)
-        norms = (x for x in self.model.modules() if isinstance(x, nn.LayerNorm))
+        norms = (x for x in self.model.modules() if is_normalization(x))
         self._run(
             number,
             projection.register_forward_pre_hook(before_projection),

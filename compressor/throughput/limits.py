@@ -146,13 +146,16 @@ class _Counter:
         """Residual addition and layer normalization in one pass: two inputs, one output."""
         self.add(name, macs=0, values=3 * rows * width)
 
-    def feed_forward(self, name: str, rows: float, width: int, inner: int, parts: int = 1) -> None:
-        """The projections up to `inner` values each, the activation, and the projection back."""
+    def feed_forward(self, name: str, rows: float, width: int, inner: int, *, gated: bool) -> None:
+        """The projection up to `inner` values, the activation, and the projection back.
+
+        A gated one has two projections up, in one product, of which one is multiplied in.
+        """
         if inner:
-            self.linear(f"{name}.up", rows, width, parts * inner, nodes=2)
+            self.linear(f"{name}.up", rows, width, inner * (1 + gated), nodes=2)
+            if gated:
+                self.add(f"{name}.gate", macs=0, values=3 * rows * inner)
             self.add(f"{name}.activation", macs=0, values=2 * rows * inner)
-            if parts > 1:
-                self.add(f"{name}.gate", macs=0, values=(parts + 1) * rows * inner)
             self.linear(f"{name}.down", rows, inner, width)
         self.normalize(f"{name}.norm", rows, width)
 
@@ -212,7 +215,7 @@ def _count_encoder(count: _Counter, shape: ModelShape, batch: float, source: flo
             count.copy(f"{name}.merge", rows * inner, nodes=2)
             count.linear(f"{name}.output", rows, inner, width)
         count.normalize(f"{name}.norm", rows, width)
-        count.feed_forward(f"encoder_ffn.{number}", rows, width, ffn, shape.parts)
+        count.feed_forward(f"encoder_ffn.{number}", rows, width, ffn, gated=shape.gated)
     crossing = 2 * dim * sum(shape.cross_heads)
     if crossing:
         layers = sum(heads > 0 for heads in shape.cross_heads)
@@ -244,7 +247,7 @@ def _count_decoder(count: _Counter, shape: ModelShape, rows: float, source: floa
             count.copy(f"{name}.merge", rows * inner, nodes=2)
             count.linear(f"{name}.output", rows, inner, width)
         count.normalize(f"{name}.norm", rows, width)
-        count.feed_forward(f"decoder_ffn.{number}", rows, width, ffn)
+        count.feed_forward(f"decoder_ffn.{number}", rows, width, ffn, gated=shape.gated)
     count.linear("vocabulary", rows, width, shape.vocabulary)
 
 

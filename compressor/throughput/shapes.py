@@ -18,8 +18,8 @@ class ModelShape:
 
     Heads and feed-forward widths are given for each layer, in layer order. `head` lists the
     (inputs, outputs) of the linear layers that turn hidden states into logits: the first token's,
-    or with `head_on_tokens` those of all tokens. `parts` counts the projections up of an encoder's
-    feed-forward part: 2 with a gate. `position_products` counts the products with positions that
+    or with `head_on_tokens` those of all tokens. `gated` feed-forward parts have two projections
+    up, whose results are multiplied. `position_products` counts the products with positions that
     attention scores have.
     """
 
@@ -34,7 +34,7 @@ class ModelShape:
     vocabulary: int = 0
     head: tuple[tuple[int, int], ...] = ()
     head_on_tokens: bool = False
-    parts: int = 1
+    gated: bool = False
     position_products: int = 0
 
     @property
@@ -63,12 +63,16 @@ def shape_of(
         InputError: unsupported architecture, or a size or head count is missing.
     """
     entry = architecture(str(config.get("model_type", "unknown")))
+    entry = entry.with_feed_forward(config.get("feed_forward_proj"))
     encoder, decoder = entry.encoder, entry.decoder
     width = _size(config, entry.width)
     encoder_heads = _heads(counts, "encoder_self")
     neurons = _size(config, encoder.neurons)
     encoder_ffn = _neurons(counts, "encoder_ffn", len(encoder_heads), neurons)
-    head_dim = width // _size(config, encoder.heads)  # a configuration has the dense model's heads
+    if entry.head_width is None:  # a configuration has the dense model's heads
+        head_dim = width // _size(config, encoder.heads)
+    else:
+        head_dim = _size(config, entry.head_width)
     if decoder is None:
         return ModelShape(
             width=width,
@@ -78,7 +82,7 @@ def shape_of(
             encoder_ffn=encoder_ffn,
             head=task.head(config, width),
             head_on_tokens=task.head_on_tokens,
-            parts=next((x.parts for x in entry.sublayers if x.kind == "encoder_ffn"), 1),
+            gated=entry.is_gated,
             position_products=entry.position_products(config),
         )
     decoder_heads, neurons = _heads(counts, "decoder_self"), _size(config, decoder.neurons)
@@ -93,6 +97,7 @@ def shape_of(
         decoder_ffn=_neurons(counts, "decoder_ffn", len(decoder_heads), neurons),
         vocabulary=output_tokens
         or int(config.get("decoder_vocab_size") or _size(config, "vocab_size")),
+        gated=entry.is_gated,
     )
 
 

@@ -45,6 +45,7 @@ def setting(tmp_path_factory: pytest.TempPathFactory) -> Setting:
     )  # fmt: skip
 
 
+@pytest.mark.attack
 def test_every_peer_is_timed_at_every_batch_size_and_length(setting: Setting):
     args = argparse.Namespace(
         device="cpu", threads=1, batches=[1, 2], lengths=[6, 9], programs=["eager"], seconds=0.001

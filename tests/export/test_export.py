@@ -32,7 +32,7 @@ from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.recipes import request
 from tests.helpers.tiny import (
-    BUILDERS,
+    EXPORTED,
     empty_first_mask,
     nothing_left_mask,
     ragged_batch,
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.slow
 
 MASKS = {"uneven": uneven_mask, "first": empty_first_mask, "nothing": nothing_left_mask}
 # Exporting takes seconds, so each architecture gets the masks that can break it differently.
-CASES = [(name, "uneven") for name in BUILDERS]
+CASES = [(name, "uneven") for name in EXPORTED]
 CASES += [("marian", "first"), ("bert", "nothing")]
 
 

@@ -27,7 +27,7 @@ from compressor.tasks import Example
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.runtime_artifacts import Exported, export, largest, new_directory, write_hashes
-from tests.helpers.tiny import BUILDERS, TRANSLATORS, ragged_batch, tiny_model, uneven_mask
+from tests.helpers.tiny import EXPORTED, TRANSLATORS, ragged_batch, tiny_model, uneven_mask
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +79,7 @@ def graphs(made: Exported, precision: str) -> dict[str, onnx.ModelProto]:
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", EXPORTED)
 def test_answers_stay_near_pytorchs(name: str, precision: str):
     made = exported(name)
     batch = inputs(made, rows=5, seed=1)
@@ -97,7 +97,7 @@ def test_answers_stay_near_pytorchs(name: str, precision: str):
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", EXPORTED)
 def test_graphs_have_the_right_heads_and_element_types(name: str, precision: str):
     made = exported(name)
     plain = graphs(made, "fp32")
@@ -148,7 +148,7 @@ def test_a_translator_keeps_its_tied_matrix_once(tmp_path):
 
 
 @pytest.mark.parametrize("ranged", [True, False])
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", EXPORTED)
 def test_an_answer_depends_on_its_own_row_alone(name: str, ranged: bool, tmp_path):
     """A row alone, beside others, and padded, though one of them has activations of its own."""
     made = exported(name)

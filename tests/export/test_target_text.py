@@ -38,7 +38,7 @@ def text_file(path: Path, lines: list[str] = FEW) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["marian", "bart"])
+@pytest.mark.parametrize("name", ["marian", "mbart"])
 @torch.no_grad()
 def test_it_translates_with_these_tokens_alone(name, tmp_path):
     """Token for token as `generate` of PyTorch when the other tokens are given no probability."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from compressor.model.architectures import ARCHITECTURES
 from compressor.tasks import Batch, Example
-from tests.helpers.tiny import TRANSLATORS, ragged_batch
+from tests.helpers.tiny import ragged_batch
 
 
 def labelled_batch(model, rows: int = 3, seed: int = 0) -> Batch:
@@ -44,7 +45,7 @@ def examples(name: str, count: int = 48, seed: int = 0) -> list[Example]:
     def tokens() -> tuple[int, ...]:
         return (*rng.integers(5, 60, size=rng.integers(2, 12)).tolist(), 2)
 
-    translates = name in TRANSLATORS
+    translates = ARCHITECTURES[name].decoder is not None
     return [
         Example(row, tokens(), tokens() if translates else (int(rng.integers(5)),))
         for row in range(count)

@@ -12,7 +12,7 @@ import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from torch import nn
 
-from compressor.model.architectures import READER, TOKEN_CLASSIFIER
+from compressor.model.architecture import READER, TOKEN_CLASSIFIER
 from tests.helpers.tiny import BUILDERS, TRANSLATORS, tiny_model, word_tokenizer
 
 ENCODERS = tuple(name for name in BUILDERS if name not in TRANSLATORS)

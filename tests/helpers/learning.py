@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from compressor.learned_masks import LEARNED, learn
 from compressor.learned_masks.method import Learned, LearningJob
-from compressor.model.architectures import find_sublayers
+from compressor.model.architectures import ARCHITECTURES, find_sublayers
 from compressor.model.sublayers import Mask, units_of
 from compressor.tasks import TASKS
 from tests.helpers.batches import examples
-from tests.helpers.tiny import TRANSLATORS, tiny_model
+from tests.helpers.tiny import tiny_model
 
 MAKERS = ("hard-concrete", "subset")
 
@@ -23,7 +23,7 @@ def learning(name: str, **options) -> LearningJob:
         "model": model,
         "layers": layers,
         "examples": options.pop("examples", None) or examples(name, 40),
-        "task": TASKS["translation" if name in TRANSLATORS else "classification"],
+        "task": TASKS[ARCHITECTURES[name].task],
         "floors": dict.fromkeys(Mask.full(layers).kinds(), 0),
     }
     return LearningJob(**defaults | options)

@@ -7,21 +7,21 @@ from functools import partial
 from torch import Tensor
 
 from compressor.importance import METHODS, ScoringJob, score_units
-from compressor.model.architectures import find_sublayers
+from compressor.model.architectures import ARCHITECTURES, find_sublayers
 from compressor.model.modes import hooks
 from compressor.model.sublayers import Mask, Scores, belongs
 from compressor.model.surgery import prune
 from compressor.recovery import RECOVERIES, Recovered, RecoveryJob, recover
 from compressor.tasks import TASKS, Batch
 from tests.helpers.batches import examples, labelled_batch, one_row
-from tests.helpers.tiny import TRANSLATORS, tiny_model, uneven_mask
+from tests.helpers.tiny import tiny_model, uneven_mask
 
 
 def scoring(name: str, batches=None, units: str | None = None, **options) -> ScoringJob:
     """Rows and a tiny model, whose `heads` or `neurons` are scored; both if `units` is None."""
     model = tiny_model(name)
     layers = [layer for layer in find_sublayers(model) if belongs(layer.name, units)]
-    task = TASKS["translation" if name in TRANSLATORS else "classification"]
+    task = TASKS[ARCHITECTURES[name].task]
     return ScoringJob(
         model=model,
         layers=layers,
@@ -41,7 +41,7 @@ def job(name: str, mask=uneven_mask, rows: int = 48, model=None, **options) -> R
     """A tiny pruned model and random rows; `mask` makes the mask from the layers."""
     model = model or tiny_model(name)
     layers = find_sublayers(model)
-    task = TASKS["translation" if name in TRANSLATORS else "classification"]
+    task = TASKS[ARCHITECTURES[name].task]
     return RecoveryJob(
         dense=model,
         pruned=prune(model, layers, mask(layers)),

@@ -45,6 +45,21 @@ _TRANSLATOR = {
     "num_beams": None,
 }
 
+_T5 = {
+    "vocab_size": 60,
+    "d_model": 32,
+    "d_kv": 12,  # 4 heads of 12 are wider than the model
+    "num_layers": 4,
+    "num_decoder_layers": 3,
+    "num_heads": 4,
+    "d_ff": 48,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 12,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "decoder_start_token_id": 0,
+}
+
 BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "marian": lambda: t.MarianMTModel(
         t.MarianConfig(**_TRANSLATOR, decoder_start_token_id=1, scale_embedding=True)
@@ -53,7 +68,7 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
         t.BartConfig(**_TRANSLATOR, decoder_start_token_id=2)
     ),
     "mbart": lambda: t.MBartForConditionalGeneration(
-        t.MBartConfig(**_TRANSLATOR, decoder_start_token_id=5)
+        t.MBartConfig(**_TRANSLATOR, decoder_start_token_id=5, scale_embedding=True)
     ),
     "bert": lambda: t.BertForSequenceClassification(t.BertConfig(**_ENCODER)),
     "roberta": lambda: t.RobertaForSequenceClassification(
@@ -75,8 +90,9 @@ BUILDERS: dict[str, Callable[[], nn.Module]] = {
         t.ElectraConfig(**_ENCODER | {"embedding_size": 24})
     ),
 }
-# Architectures that are tested as a whole, by one test each: tests/model/test_relatives.py.
-RELATIVES: dict[str, Callable[[], nn.Module]] = {
+# Architectures that are tested as a whole, by a few tests each: encoders in
+# tests/model/test_relatives.py, others in tests/model/test_translator_relatives.py.
+ENCODER_RELATIVES: dict[str, Callable[[], nn.Module]] = {
     "xlm-roberta": lambda: t.XLMRobertaForSequenceClassification(
         t.XLMRobertaConfig(**_ENCODER | {"type_vocab_size": 1, "pad_token_id": 1})
     ),
@@ -113,8 +129,24 @@ RELATIVES: dict[str, Callable[[], nn.Module]] = {
         )
     ),
 }
+TRANSLATOR_RELATIVES: dict[str, Callable[[], nn.Module]] = {
+    "t5": lambda: t.T5ForConditionalGeneration(t.T5Config(**_T5)),
+    "mt5": lambda: t.MT5ForConditionalGeneration(
+        t.MT5Config(**_T5, feed_forward_proj="gated-gelu")
+    ),
+    "umt5": lambda: t.UMT5ForConditionalGeneration(
+        t.UMT5Config(**_T5, feed_forward_proj="gated-gelu")
+    ),
+    "pegasus": lambda: t.PegasusForConditionalGeneration(
+        t.PegasusConfig(**_TRANSLATOR, decoder_start_token_id=1, scale_embedding=True)
+    ),
+}
+RELATIVES = ENCODER_RELATIVES | TRANSLATOR_RELATIVES
 # One of each structure, for what does not depend on names and positions: scores, learned masks.
 STRUCTURES = ("marian", "bert", "distilbert")
+# Whose graphs the tests of export and of precisions look at. Pegasus's are built as mBART's, and
+# tests/model/test_translator_relatives.py looks at those.
+EXPORTED = tuple(name for name in BUILDERS if name != "mbart")
 TRANSLATORS = tuple(name for name in BUILDERS if architecture(name).decoder)
 
 
@@ -126,6 +158,8 @@ def tiny_model(architecture: str, seed: int = 0) -> nn.Module:
         for name, parameter in model.named_parameters():
             if "norm" in name.lower():
                 parameter.add_(0.2 * torch.randn_like(parameter))
+            elif "relative_attention_bias" in name:
+                parameter.normal_()
             elif parameter.dim() == 1:
                 parameter.normal_(0, 0.3)
             elif "embed" in name or "shared" in name:

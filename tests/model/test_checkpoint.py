@@ -200,7 +200,7 @@ def test_notes_beside_a_checkpoint_are_not_part_of_it(tmp_path):
     [
         (None, "config-missing"),
         ("{", "config-malformed"),
-        ('{"model_type": "t5"}', "architecture-unsupported"),
+        ('{"model_type": "gpt2"}', "architecture-unsupported"),
         ('{"model_type": "bert"}', "weights-missing"),
     ],
 )

@@ -6,11 +6,7 @@ import pytest
 import torch
 
 from compressor.errors import InputError, VerificationError
-from compressor.model.architectures import (
-    ARCHITECTURES,
-    architecture,
-    find_sublayers,
-)
+from compressor.model.architectures import ARCHITECTURES, architecture, find_sublayers
 from compressor.model.restore_shape import restore_shape
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import (
@@ -36,7 +32,8 @@ MASKS = {"uneven": uneven_mask, "first": empty_first_mask, "nothing": nothing_le
 
 
 def test_every_architecture_of_the_table_has_a_tiny_model():
-    assert [*BUILDERS, *RELATIVES] == sorted(ARCHITECTURES, key=[*BUILDERS, *RELATIVES].index)
+    assert not set(BUILDERS) & set(RELATIVES)
+    assert set(BUILDERS) | set(RELATIVES) == set(ARCHITECTURES)
 
 
 @pytest.mark.parametrize("mask_name", MASKS)
@@ -126,8 +123,8 @@ def test_nan_does_not_pass_verification():
 
 def test_unsupported_architectures_are_listed():
     with raises(InputError, "architecture-unsupported") as caught:
-        architecture("t5")
-    assert all(name in str(caught.value) for name in ("'t5'", *ARCHITECTURES))
+        architecture("gpt2")
+    assert all(name in str(caught.value) for name in ("'gpt2'", *ARCHITECTURES))
     with raises(InputError, "architecture-unsupported") as caught:
         architecture("albert")
     assert "share one set of weights" in str(caught.value)

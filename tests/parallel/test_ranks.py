@@ -64,7 +64,7 @@ def is_key_bias(name: str) -> bool:
     return name.endswith(("k_proj.bias", "key.bias"))
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.attack)])
 def test_ranks_compute_what_one_process_does(alone, tmp_path: Path, size: int):
     """Every scoring method, both repairs, both learned masks, layers to drop, translations."""
     ended = ranks(size, tmp_path, module="tests.helpers.rank_cases")
@@ -147,9 +147,9 @@ def options_for_python(chosen: dict[str, object]) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("fault", "id", "status"),
     [
-        ("version", "ranks-differ-in-versions", 3),
+        pytest.param("version", "ranks-differ-in-versions", 3, marks=pytest.mark.attack),
         ("rows", "ranks-differ-in-inputs", 4),
-        ("missing", "file-missing", 4),
+        pytest.param("missing", "file-missing", 4, marks=pytest.mark.attack),
         pytest.param("absent", "ranks-missing", 3, marks=pytest.mark.attack),
     ],
 )
@@ -171,6 +171,7 @@ def check_one_message(ended: list[Any], id: str, status: int) -> None:
     assert sum(rank.stderr.count("error: ") for rank in ended) == 1
 
 
+@pytest.mark.attack
 @pytest.mark.parametrize("signal", ["SIGKILL", "SIGSTOP"])
 def test_the_same_command_goes_on_when_a_rank_was_lost(files, tmp_path: Path, signal):
     """A killed rank ends its connections; a stopped one does not answer any more."""

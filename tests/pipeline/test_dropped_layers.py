@@ -114,7 +114,9 @@ def report_of(out: Path) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("budget", [{"max_drop": "100"}, {"speedup": "1.01"}])
+@pytest.mark.parametrize(
+    "budget", [{"max_drop": "100"}, pytest.param({"speedup": "1.01"}, marks=pytest.mark.attack)]
+)
 def test_measured_budgets_start_from_the_layers_that_are_left(budget, classifier, tmp_path):
     options = {"keep": None, "drop_layers": "encoder=2", "multiple": "8", "recover": "none"}
     options |= {"batch_size": "16", "prune": "heads", "bench_seconds": 0.02}

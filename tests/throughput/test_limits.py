@@ -30,6 +30,8 @@ from transformers import (
     MPNetForSequenceClassification,
     RobertaConfig,
     RobertaForSequenceClassification,
+    T5Config,
+    T5ForConditionalGeneration,
 )
 
 from compressor.errors import InputError
@@ -102,10 +104,15 @@ def classifiers() -> list[tuple[type, object]]:
 
 
 def translators() -> list[tuple[type, object]]:
+    t5 = T5Config(
+        vocab_size=61, d_model=24, d_kv=10, d_ff=40, num_layers=3, num_heads=3,
+        feed_forward_proj="gated-gelu", decoder_start_token_id=0, attn_implementation="eager",
+    )  # fmt: skip
     return [
         (MarianMTModel, MarianConfig(**BART_SIZES)),
         (BartForConditionalGeneration, BartConfig(**BART_SIZES)),
         (MBartForConditionalGeneration, MBartConfig(**BART_SIZES)),
+        (T5ForConditionalGeneration, t5),
     ]
 
 

@@ -1,0 +1,253 @@
+"""What the project must know about an architecture: see `compressor.model.architectures`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from compressor.model.sublayers import Kind, parts_of
+
+PositionBias = Literal["every_layer", "first_layer", "stack"]
+CLASSIFIER = "AutoModelForSequenceClassification"
+TOKEN_CLASSIFIER = "AutoModelForTokenClassification"
+READER = "AutoModelForQuestionAnswering"
+TRANSLATOR = "AutoModelForSeq2SeqLM"
+ENCODER = "AutoModel"
+EMBEDDING = "embedding"  # the task of encoders without a head
+REGRESSION = "regression"  # of classifiers with one output
+MULTILABEL = "multilabel"  # of those whose problem_type says so
+# Class of transformers that opens models of an encoder architecture -> what they are usually for.
+ENCODER_TASKS = {
+    CLASSIFIER: "classification",
+    TOKEN_CLASSIFIER: "token-classification",
+    READER: "question-answering",
+    ENCODER: EMBEDDING,
+}
+
+
+@dataclass(frozen=True)
+class SublayerPaths:
+    """Paths of one kind of sublayer; `{i}` stands for the layer number.
+
+    Args:
+        layer: the module that holds the sublayer, from the architecture's `base` on; all other
+            paths are relative to it.
+        block: the module that is replaced when no unit is left; an attention's splits its input
+            into heads.
+        inputs: role -> path of each projection whose rows belong to units. Where one holds several,
+            one after the other, their roles are joined by `+`: `query+key+value`. A feed-forward
+            part has a gate where one is a `gate`: what passes the activation and multiplies `up`.
+        output: the projection whose columns belong to units.
+        unit_count: attribute of the block that holds the number of units; None if it has none.
+        unit_width: attribute of the block that holds the columns of a unit, where none holds their
+            number; without either, each column of the output projection is a unit of its own.
+        width: attribute of the block that holds units x unit width, if it has one.
+        position_bias: where the table of a bias is that is added to an attention's scores by the
+            distance of two tokens: in `every_layer`; in the `first_layer`, and each hands the bias
+            on to the next; or in the `stack`, which gives the bias to all as their argument
+            `position_bias`. None where there is no such bias.
+        scaled: scores are divided by the square root of the unit width.
+        stand_in: what replaces the block when no unit is left, as in `modeling_pruned.STAND_INS`.
+        optional: further inputs, which some configurations have.
+    """
+
+    kind: Kind
+    layer: str
+    block: str
+    inputs: Mapping[str, str]
+    output: str
+    unit_count: str | None
+    width: str | None = None
+    position_bias: PositionBias | None = None
+    scaled: bool = True
+    stand_in: str = "attention"
+    unit_width: str | None = None
+    optional: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> int:
+        """How many projections each of the inputs holds, one after the other."""
+        return len(parts_of(next(iter(self.inputs))))
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The names in `config.json` of an encoder's or decoder's sizes; the defaults are BERT's."""
+
+    layers: str = "num_hidden_layers"
+    heads: str = "num_attention_heads"
+    neurons: str = "intermediate_size"
+
+
+@dataclass(frozen=True)
+class Head:
+    """How a classifier gets logits from the first token: a linear layer, an activation, another.
+
+    Args:
+        dense, output: paths of the linear layers, from the model's root.
+        activation: `tanh`, `gelu` or `relu`.
+    """
+
+    dense: str
+    activation: str
+    output: str
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What the project must know about one `config.model_type`.
+
+    The entry of an encoder in the table is that of its classifiers of texts; `for_class` makes
+    those of its other models.
+
+    Args:
+        task: name of the task that its models are usually for.
+        auto_class: the class of transformers that loads them.
+        base: path of the module that holds the stacks; empty where it is the model itself.
+        sublayers: paths of every kind of sublayer, in the canonical order.
+        encoder, decoder: names of their sizes in the configuration; None if there is no decoder.
+        width: name in the configuration of the hidden states' size.
+        head_width: name of the heads' width, where it is not the width over the number of heads.
+        embedding: name of the embedding tables' width, where they have one of their own.
+        positions: name of the number of positions; None where positions are relative alone.
+        positions_after_padding: positions are counted from the one behind the padding token's id.
+        computed_positions: positions are computed instead of learned; or the name in the
+            configuration of what says so.
+        inputs: names of what the encoder reads.
+        head: of a classifier of texts.
+        logits_bias: name of the buffer that is added to the logits of a decoder, if there is one.
+        feed_forward: `feed_forward_proj` where a configuration does not have it; None where the
+            feed-forward parts are always the same.
+        decoder_not_deeper: the decoder has at most as many layers as the encoder, for which
+            `generate` makes a cache.
+        output_scale: name in the configuration of what says that the last hidden states are
+            divided by the square root of their width; None where they never are.
+        untied: weights that may differ from those that the configuration says they are.
+        unused: patterns of weights that checkpoints may hold beside those of the class: heads of
+            other tasks, which change nothing that the model says. All others must be used.
+        spare: pattern of weights that the class has and nothing reads: checkpoints may lack them.
+        refuse: from a configuration, why its models cannot be pruned; None if they can.
+        layers_return: what a Transformer layer returns: a `tensor`, or a `tuple` that begins with
+            it.
+        scores: how an encoder's attention scores are made, to which the `position_bias` of its
+            sublayers is added: of `products` of queries and keys, of `rotated` ones (RoPE), or with
+            products with positions, too (`disentangled`).
+        position_products: from a configuration, how many products with positions there are.
+        first_stays: from a configuration, whether the first layer cannot be left out, since it is
+            another than the ones behind it.
+        of_layers: names in the configuration of lists with an entry for every layer.
+        least_types: the fewest token types that it can have.
+    """
+
+    task: str
+    auto_class: str
+    base: str
+    sublayers: tuple[SublayerPaths, ...]
+    encoder: Stack = Stack()
+    decoder: Stack | None = None
+    width: str = "hidden_size"
+    head_width: str | None = None
+    embedding: str | None = None
+    positions: str | None = "max_position_embeddings"
+    positions_after_padding: bool = False
+    computed_positions: bool | str = False
+    inputs: tuple[str, ...] = ("input_ids", "attention_mask")
+    head: Head | None = None
+    logits_bias: str | None = None
+    feed_forward: str | None = None
+    decoder_not_deeper: bool = False
+    output_scale: str | None = None
+    untied: frozenset[str] = frozenset()
+    unused: tuple[str, ...] = ()
+    spare: str | None = None
+    refuse: Callable[[Any], str | None] = lambda config: None
+    layers_return: Literal["tensor", "tuple"] = "tensor"
+    scores: Literal["products", "rotated", "disentangled"] = "products"
+    position_products: Callable[[Mapping[str, Any]], int] = lambda config: 0
+    first_stays: Callable[[Any], bool] = lambda config: False
+    of_layers: tuple[str, ...] = ()
+    least_types: int = 1
+
+    def for_class(self, auto_class: str) -> Architecture:
+        """The entry of the same encoder with another head, or without one.
+
+        Args:
+            auto_class: in `ENCODER_TASKS`; others, and all of encoder-decoders, change nothing.
+        """
+        if auto_class == self.auto_class or self.decoder or auto_class not in ENCODER_TASKS:
+            return self
+        task = ENCODER_TASKS[auto_class]
+        entry = replace(self, task=task, auto_class=auto_class, head=None)
+        if auto_class == ENCODER:
+            return replace(entry, base="", spare=r"^pooler\.")
+        return replace(entry, unused=(*self.unused, rf"^({self.base}\.)?pooler\."))
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """The encoder, and the decoder if there is one."""
+        return (self.encoder,) if self.decoder is None else (self.encoder, self.decoder)
+
+    def full_paths(self, paths: SublayerPaths) -> dict[str, Any]:
+        """`paths` from the model's root on, as `kept_units` in a pruned `config.json` has them."""
+        layer = f"{self.base}.{paths.layer}" if self.base else paths.layer
+        inputs, optional = (list(x.values()) for x in (paths.inputs, paths.optional))
+        changed = {"layer": layer, "inputs": inputs, "optional": optional, "parts": paths.parts}
+        return asdict(paths) | changed
+
+    @property
+    def position_bias(self) -> PositionBias | None:
+        """Where its attention has the table of a bias by distances, as in `SublayerPaths`."""
+        return next((x.position_bias for x in self.sublayers if x.position_bias), None)
+
+    @property
+    def plain_scores(self) -> bool:
+        """Whether attention scores are products of queries and keys alone."""
+        return self.scores == "products" and self.position_bias is None
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether its feed-forward parts have a gate, a second projection up."""
+        return any("gate" in parts_of(role) for x in self.sublayers for role in x.inputs)
+
+    def with_feed_forward(self, setting: str | None) -> Architecture:
+        """The entry for models with this `feed_forward_proj`, such as `gated-gelu`; None: usual."""
+        if not (setting or self.feed_forward or "").startswith("gated"):
+            return self
+        return replace(self, sublayers=tuple(map(_gated, self.sublayers)))
+
+    def most_positions(self, config: Any) -> int | None:
+        """The most tokens that the model has positions for; None where there is no limit.
+
+        Args:
+            config: of the model.
+        """
+        if self.positions is None:
+            return None
+        behind = int(config.pad_token_id) + 1 if self.positions_after_padding else 0
+        return int(getattr(config, self.positions)) - behind
+
+    def computes_positions(self, config: Any) -> bool:
+        """Whether the table of positions is computed, so that no checkpoint stores it."""
+        name = self.computed_positions
+        return bool(getattr(config, name, False)) if isinstance(name, str) else name
+
+
+def feed_forward(kind: Kind, layer: str, up: str, down: str, block: str = "") -> SublayerPaths:
+    """A feed-forward part of two projections."""
+    return SublayerPaths(
+        kind=kind,
+        layer=layer,
+        block=block or up,
+        inputs={"up": up},
+        output=down,
+        unit_count=None,
+        stand_in="feed_forward",
+    )
+
+
+def _gated(paths: SublayerPaths) -> SublayerPaths:
+    if "up" not in paths.inputs:
+        return paths
+    up = paths.inputs["up"]
+    return replace(paths, inputs={"gate": f"{up}_0", "up": f"{up}_1"})

@@ -1,0 +1,103 @@
+"""Entries of encoder-decoders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compressor.model.architecture import (
+    TRANSLATOR,
+    Architecture,
+    PositionBias,
+    Stack,
+    SublayerPaths,
+    feed_forward,
+)
+from compressor.model.sublayers import Kind
+
+
+def _bart_attention(kind: Kind, layer: str, block: str) -> SublayerPaths:
+    return SublayerPaths(
+        kind=kind,
+        layer=layer,
+        block=block,
+        inputs={"query": f"{block}.q_proj", "key": f"{block}.k_proj", "value": f"{block}.v_proj"},
+        output=f"{block}.out_proj",
+        unit_count="num_heads",
+    )
+
+
+def _t5_attention(kind: Kind, layer: str, block: str = "SelfAttention") -> SublayerPaths:
+    return SublayerPaths(
+        kind=kind,
+        layer=layer,
+        block=block,
+        inputs={"query": f"{block}.q", "key": f"{block}.k", "value": f"{block}.v"},
+        output=f"{block}.o",
+        unit_count="n_heads",
+        width="inner_dim",
+        # Cross-attention has no positions, but there too each layer passes zeros on to the next.
+        position_bias="first_layer",
+        scaled=False,
+        stand_in="bias_to_hand_on",
+    )
+
+
+def _t5_feed_forward(kind: Kind, layer: str) -> SublayerPaths:
+    block = "DenseReluDense"
+    return feed_forward(kind, layer, f"{block}.wi", f"{block}.wo", block=block)
+
+
+def _own_bias(paths: SublayerPaths) -> SublayerPaths:
+    """As in UMT5."""
+    if paths.position_bias is None:
+        return paths
+    bias: PositionBias | None = None if paths.kind == "cross" else "every_layer"
+    return replace(paths, position_bias=bias, stand_in="attention")
+
+
+BART = Architecture(
+    task="translation",
+    auto_class=TRANSLATOR,
+    base="model",
+    sublayers=(
+        _bart_attention("encoder_self", "encoder.layers.{i}", "self_attn"),
+        _bart_attention("decoder_self", "decoder.layers.{i}", "self_attn"),
+        _bart_attention("cross", "decoder.layers.{i}", "encoder_attn"),
+        feed_forward("encoder_ffn", "encoder.layers.{i}", "fc1", "fc2"),
+        feed_forward("decoder_ffn", "decoder.layers.{i}", "fc1", "fc2"),
+    ),
+    encoder=Stack("encoder_layers", "encoder_attention_heads", "encoder_ffn_dim"),
+    decoder=Stack("decoder_layers", "decoder_attention_heads", "decoder_ffn_dim"),
+    width="d_model",
+    logits_bias="final_logits_bias",
+)
+
+T5 = Architecture(
+    task="translation",
+    auto_class=TRANSLATOR,
+    base="",
+    sublayers=(
+        _t5_attention("encoder_self", "encoder.block.{i}.layer.0"),
+        _t5_attention("decoder_self", "decoder.block.{i}.layer.0"),
+        _t5_attention("cross", "decoder.block.{i}.layer.1", "EncDecAttention"),
+        _t5_feed_forward("encoder_ffn", "encoder.block.{i}.layer.1"),
+        _t5_feed_forward("decoder_ffn", "decoder.block.{i}.layer.2"),
+    ),
+    encoder=Stack("num_layers", "num_heads", "d_ff"),
+    decoder=Stack("num_decoder_layers", "num_heads", "d_ff"),
+    width="d_model",
+    head_width="d_kv",
+    positions=None,
+    feed_forward="relu",
+    decoder_not_deeper=True,
+    output_scale="scale_decoder_outputs",
+    untied=frozenset({"lm_head.weight"}),
+    unused=(r"^decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.",),
+)
+
+UMT5 = replace(
+    T5,
+    sublayers=tuple(map(_own_bias, T5.sublayers)),
+    feed_forward="gated-gelu",
+    output_scale="tie_word_embeddings",
+)
