@@ -307,6 +307,7 @@ def options(draw: Draw, material: Path) -> Case:
         "embed": [made, str(material / "texts.txt"), "-o", f"{out}.npy"],
         "predict": [made, str(material / "texts.txt")],
         "rerank": [made, str(material / "texts.txt"), "--query", "w3"],
+        "summarize": [made, str(material / "texts.txt")],
         "translate": [str(material / "marian-run"), str(material / "texts.txt")],
     }  # fmt: skip
     given = usual[name] + words if chance(draw, 50) else words + usual[name]

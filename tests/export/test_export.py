@@ -246,4 +246,4 @@ def test_a_checkpoint_may_ask_for_more_tokens_than_it_has_positions_for(setting,
     checkpoint.model.generation_config.eos_token_id = None  # it never ends by itself
     _, checks, inputs = export(checkpoint, tmp_path / "out")
     rows = sum(len(batch["input_ids"]) for batch in inputs)
-    assert f"{40 * rows} greedy tokens of {rows} sentences" in [check.detail for check in checks]
+    assert f"{40 * rows} greedy tokens of {rows} rows" in [check.detail for check in checks]

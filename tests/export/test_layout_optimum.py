@@ -214,7 +214,7 @@ def test_the_shell_lists_the_checks(exported):
     it = exported("marian")
     assert it.said.startswith(f"wrote {it.directory}\n")
     assert "ONNX equals PyTorch" in it.said
-    assert "256 greedy tokens of 16 sentences" in it.said
+    assert "256 greedy tokens of 16 rows" in it.said
 
 
 def test_graphs_of_another_model_are_caught(exported):
