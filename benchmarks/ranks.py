@@ -3,7 +3,8 @@
     python -m benchmarks.ranks --tatoeba DIR [--processes 2] [--rows 2000] [--repeats 3]
 
 The bundled translator is cut to 60 % of its multiply-adds, reconstructed, distilled for an epoch,
-and evaluated on test rows; one thread in each process. One process and several take turns.
+and evaluated on test rows; PyTorch has one thread in each process, onnxruntime, which answers test
+rows, all cores. Stages of less than half a second are left out. One process and several take turns.
 Results go to benchmarks/results/ranks.md.
 """
 
@@ -59,7 +60,7 @@ def main() -> None:
             runs.append(seconds(processes, options))
     one, several = found[1], found[args.processes]
     rows = []
-    for name in [stage for stage in one[0] if stage in several[0]]:
+    for name in [stage for stage in one[0] if stage in several[0] and one[0][stage] >= 0.5]:
         ratios = [a[name] / max(b[name], 1e-3) for a, b in zip(one, several, strict=True)]
         rows.append(
             [
