@@ -150,13 +150,7 @@ def open_checkpoint(
     if entry.decoder:
         require_generation(network.generation_config, config.vocab_size, directory)
     tokenizer = load_tokenizer(directory, config, trust_remote_code)
-    if entry.task == EMBEDDING:
-        layout, weights = read_layout(directory, int(config.hidden_size), allow_pickle)
-        add_head(network, layout, weights)
-        limits = (tokenizer.model_max_length, layout.max_tokens)
-        tokenizer.model_max_length = min(x for x in limits if x is not None)
-    elif entry.auto_class == READER:
-        add_logits(network)
+    _add_head(network, tokenizer, entry, directory, allow_pickle)
     commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(
         model=network.eval(),
@@ -170,6 +164,19 @@ def open_checkpoint(
         task=task or _usual_task(entry, config),
         pruning=pruning,
     )
+
+
+def _add_head(
+    network: Any, tokenizer: Any, entry: Architecture, directory: Path, allow_pickle: bool
+) -> None:
+    """What transformers does not give a model beside its class, in place."""
+    if entry.task == EMBEDDING:
+        layout, weights = read_layout(directory, int(network.config.hidden_size), allow_pickle)
+        add_head(network, layout, weights)
+        limits = (tokenizer.model_max_length, layout.max_tokens)
+        tokenizer.model_max_length = min(x for x in limits if x is not None)
+    elif entry.auto_class == READER:
+        add_logits(network)
 
 
 def load(directory: str | Path, *, verify: bool = True) -> nn.Module:

@@ -182,14 +182,7 @@ def export_checkpoint(
         None if text is None else Path(text)
         for text in (request.export.source_text, request.export.target_text)
     )
-    if output.resolve() != checkpoint.directory.resolve():
-        require_new(output)
-    elif source is not None:
-        raise UsageError(
-            f"--source-text {source} leaves tokens out of the graphs, which the checkpoint in "
-            f"{output} has; choose another --output",
-            id="options-exclude-each-other",
-        )
+    _require_place(output, checkpoint, source)
     check_texts(source, target, task, checkpoint.name)
     if source is not None:
         checkpoint = cut_vocabulary(checkpoint, source)
@@ -209,6 +202,18 @@ def export_checkpoint(
             require_within(found, precision)
             checks += found
     return checks
+
+
+def _require_place(output: Path, checkpoint: Checkpoint, source: Path | None) -> None:
+    """Check that graphs may be written there; beside a checkpoint they have all of its tokens."""
+    if output.resolve() != checkpoint.directory.resolve():
+        require_new(output)
+    elif source is not None:
+        raise UsageError(
+            f"--source-text {source} leaves tokens out of the graphs, which the checkpoint in "
+            f"{output} has; choose another --output",
+            id="options-exclude-each-other",
+        )
 
 
 def _check_export(request: ExportRequest, output: Path) -> tuple[str, ...]:

@@ -207,6 +207,11 @@ class ServeRequest(Section):
     verify: bool = VERIFY
 
 
+COMPILED = option(
+    None, help="Directory outside of the artifact where openvino keeps compiled models."
+)
+
+
 class StreamRequest(ServeRequest):
     """What commands take that stream lines through an artifact."""
 
@@ -216,9 +221,7 @@ class StreamRequest(ServeRequest):
 class EmbedRequest(ServeRequest):
     """What `compress embed` takes."""
 
-    cache: str | None = option(
-        None, help="Directory outside of the artifact where openvino keeps compiled models."
-    )
+    cache: str | None = COMPILED
 
 
 class GenerateRequest(StreamRequest):
@@ -243,26 +246,20 @@ class ClassifyRequest(StreamRequest):
         help="The N most probable labels: label, probability, label, ...",
     )
     probabilities: bool = option(False, help="All labels in the model's order, as by --top-k.")
-    cache: str | None = option(
-        None, help="Directory outside of the artifact where openvino keeps compiled models."
-    )
+    cache: str | None = COMPILED
 
 
 class TagRequest(StreamRequest):
     """What `compress tag` takes."""
 
-    cache: str | None = option(
-        None, help="Directory outside of the artifact where openvino keeps compiled models."
-    )
+    cache: str | None = COMPILED
 
 
 class PredictRequest(StreamRequest):
     """What `compress predict` takes."""
 
     pairs: bool = option(False, help="Each line is two texts, with one tab between them.")
-    cache: str | None = option(
-        None, help="Directory outside of the artifact where openvino keeps compiled models."
-    )
+    cache: str | None = COMPILED
 
 
 class RerankRequest(StreamRequest):
@@ -270,9 +267,7 @@ class RerankRequest(StreamRequest):
 
     query: str = option(help="What the lines are to be relevant to.")
     top_k: int | None = option(None, ge=1, le=MOST_TOKENS, help="Only the first N.")
-    cache: str | None = option(
-        None, help="Directory outside of the artifact where openvino keeps compiled models."
-    )
+    cache: str | None = COMPILED
 
 
 class AnswerRequest(StreamRequest):
@@ -288,9 +283,7 @@ class AnswerRequest(StreamRequest):
         help="Tokens of the text that two windows share where it is too long for one; at most half "
         "of a window.",
     )
-    cache: str | None = option(
-        None, help="Directory outside of the artifact where openvino keeps compiled models."
-    )
+    cache: str | None = COMPILED
 
 
 def build_recipe(flags: Mapping[str, Any], file: Path | None = None) -> Recipe:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from compressor.runtime.artifact import ClassificationArtifact, MultiLabelArtifact
 from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits
 from compressor.runtime.encoder import EncoderRuntime
-from compressor.runtime.processors import log_softmax
+from compressor.runtime.processors import log_softmax, sigmoid
 
 Labeled = TypeVar("Labeled", bound=ClassificationArtifact)
 
@@ -107,9 +107,7 @@ class MultiLabelClassifier(LabelRuntime[MultiLabelArtifact]):
     task = "multilabel"
 
     def _probabilities_of(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        half = np.float32(0.5)
-        found: NDArray[np.float32] = half + half * np.tanh(half * logits)  # the sigmoid
-        return found
+        return sigmoid(logits)
 
     def classify(
         self,

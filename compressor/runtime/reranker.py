@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from compressor.runtime.artifact import RerankingArtifact
 from compressor.runtime.batching import check_limits
 from compressor.runtime.encoder import EncoderRuntime
+from compressor.runtime.processors import sigmoid
 
 
 class Ranked(NamedTuple):
@@ -76,6 +77,4 @@ def relevance(logits: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     """The probability of "relevant" in each row of logits, [rows]."""
-    half = np.float32(0.5)
-    found: NDArray[np.float32] = half + half * np.tanh(half * relevance(logits))
-    return found
+    return sigmoid(relevance(logits))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +19,7 @@ from compressor.tasks.batching import (
     source_tensors,
 )
 from compressor.tasks.rows import Rows, RowTexts, fingerprint
+from compressor.tasks.timed import Timed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,21 +30,6 @@ if TYPE_CHECKING:
     from compressor.runtime.runtime import Runtime
 
     Arrays = Mapping[str, NDArray[np.int64]]
-
-
-@dataclass(frozen=True)
-class Timed:
-    """How every model of one measurement runs its batches.
-
-    Args:
-        options: of `Runtime.compute`.
-        target_tokens: what each row generates; 0 where none are.
-        description: said after the source lengths.
-    """
-
-    options: Mapping[str, Any] = field(default_factory=dict)
-    target_tokens: float = 0.0
-    description: str = ""
 
 
 class Task(ABC):

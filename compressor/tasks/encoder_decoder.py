@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Kind
-from compressor.tasks.base import Task, Timed
+from compressor.tasks.base import Task
 from compressor.tasks.batching import (
     IGNORED,
     Example,
@@ -21,6 +21,7 @@ from compressor.tasks.cells import cell_text, first_two_columns, require_columns
 from compressor.tasks.parallel import parallel_files, read_parallel
 from compressor.tasks.rows import Rows, RowTexts
 from compressor.tasks.tables import read_table
+from compressor.tasks.timed import Timed
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
