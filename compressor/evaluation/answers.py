@@ -30,7 +30,9 @@ def answers(
         engine: that computes.
     """
     task = TASKS[rows.task]
-    runtime = task.open(directory, device=device, precision=precision, engine=engine)
+    runtime = task.open(
+        directory, device=device, threads=parallel.threads(), precision=precision, engine=engine
+    )
     settings = task.answer_settings(rows)
     found: dict[int, list[str]] = {}
     done, report = 0, counted(lambda done, total: progress.update("rows", done, total))

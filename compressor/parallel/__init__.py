@@ -8,6 +8,7 @@ says at once, so nobody asks how many there are. `compressor.parallel.launch` st
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -74,6 +75,12 @@ def size() -> int:
 def is_main() -> bool:
     """Whether this is the process that writes and decides."""
     return _ranks.rank == 0
+
+
+def threads() -> int | None:
+    """Threads of this rank's share of the cores, as the launcher says; None with one process."""
+    given = os.environ.get("OMP_NUM_THREADS", "1")
+    return None if _ranks.size == 1 else int(given) if given.isdecimal() and int(given) else 1
 
 
 def shard(examples: Sequence[Row]) -> Sequence[Row]:

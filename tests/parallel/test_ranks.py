@@ -233,6 +233,15 @@ def test_more_ranks_than_rows(monkeypatch):
     require_rows_for_ranks(24)
 
 
+def test_a_rank_takes_the_threads_that_the_launcher_gives_it(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert parallel.threads() is None  # one process: the engine's own choice
+    monkeypatch.setattr(parallel, "_ranks", Ranks(0, 2))
+    assert parallel.threads() == 3
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert parallel.threads() == 1
+
+
 @pytest.mark.parametrize(
     ("name", "environment", "id", "status"),
     [
