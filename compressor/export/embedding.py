@@ -5,21 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from compressor.errors import InputError
-from compressor.export.encoder import EncoderGraphs
+from compressor.export.encoder import EncoderGraph, EncoderGraphs
 from compressor.export.task_graphs import Network
+from compressor.model.sentence_files import write_layout
 from compressor.model.sentence_head import embedding_width
 
 
 class EmbeddingGraphs(EncoderGraphs):
-    """One graph, `model`; its output, `logits`, are the embeddings."""
+    """One graph, `model`; its output, `logits`, are the embeddings.
+
+    optimum's graph ends in the tokens' vectors: pooling and what follows are modules of
+    sentence-transformers, which opens that layout as its ONNX backend.
+    """
+
+    optimum_outputs = ("last_hidden_state",)
 
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
         return {"width": embedding_width(network.model)}
 
     def write_optimum(self, network: Network, directory: Path) -> None:
-        raise InputError(
-            f"optimum's loaders want vectors of tokens, and the graph of {network.checkpoint.name} "
-            "ends in embeddings of texts; leave --layout out",
-            id="layout-not-for-task",
-        )
+        graph = EncoderGraph(network.model.eval(), *self.optimum_outputs)
+        self.write_graph(network, directory, graph, self.optimum_outputs)
+        checkpoint = network.checkpoint
+        tokens = checkpoint.max_source_tokens
+        write_layout(network.model, tokens, checkpoint.directory, directory)

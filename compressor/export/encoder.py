@@ -24,9 +24,14 @@ MODEL = "model.onnx"
 
 
 class EncoderGraph(nn.Module):
-    def __init__(self, model: nn.Module) -> None:
+    """
+    Args:
+        output: what it gives of the model's outputs.
+    """
+
+    def __init__(self, model: nn.Module, output: str = "logits") -> None:
         super().__init__()
-        self.model = model
+        self.model, self.output = model, output
         self.additive = encoder_form(model).additive
 
     def forward(
@@ -34,7 +39,8 @@ class EncoderGraph(nn.Module):
     ) -> Tensor:
         extra = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         mask = additive_mask(attention_mask) if self.additive else attention_mask
-        return self.model(input_ids=input_ids, attention_mask=mask, **extra).logits
+        found: Tensor = self.model(input_ids=input_ids, attention_mask=mask, **extra)[self.output]
+        return found
 
 
 class EncoderGraphs(TaskGraphs):

@@ -6,6 +6,7 @@ version 4, so it cannot be the environment of this package.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -20,6 +21,7 @@ from compressor.pipeline.single_steps import export_checkpoint
 from compressor.request.recipe import ExportRequest
 from tests.helpers.optimum_exports import save_pruned
 from tests.helpers.recipes import request
+from tests.helpers.sentence_encoders import save_encoder
 from tests.helpers.tiny import TRANSLATORS, ragged_batch, word_tokenizer
 
 PYTHON = os.environ.get("COMPRESS_OPTIMUM")
@@ -66,3 +68,25 @@ def test_optimum_answers_as_pytorch(name: str, opened):
             rows = model.generate(**batch, num_beams=beams, do_sample=False, max_new_tokens=12)
             assert found[f"beams {beams}"].tolist() == rows.tolist()
             assert rows.shape[1] > 3  # or nothing would be compared
+
+
+def test_sentence_transformers_opens_it_as_its_onnx_backend(tmp_path):
+    save_encoder(tmp_path / "model", "bert", "mean", dense=True)
+    export_checkpoint(
+        request(ExportRequest, model=str(tmp_path / "model")), tmp_path / "out", "optimum"
+    )
+    reader = (
+        "import json, sys; from sentence_transformers import SentenceTransformer; "
+        "model = SentenceTransformer(sys.argv[1], backend='onnx', "
+        "model_kwargs={'provider': 'CPUExecutionProvider'}); "
+        "print(json.dumps(model.encode(['w3 w4 w5', 'w7']).tolist()))"
+    )
+    done = subprocess.run(
+        [PYTHON, "-I", "-c", reader, tmp_path / "out"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    checkpoint = open_checkpoint(str(tmp_path / "model"))
+    with torch.no_grad():
+        for text, found in zip(["w3 w4 w5", "w7"], json.loads(done.stdout), strict=True):
+            batch = checkpoint.tokenizer(text, return_tensors="pt")
+            np.testing.assert_allclose(found, checkpoint.model(**batch).logits[0], atol=1e-5)

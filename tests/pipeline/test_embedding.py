@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from onnxruntime import InferenceSession
+from safetensors.numpy import load_file
 from scipy.stats import spearmanr
 
 import compressor
@@ -166,10 +168,28 @@ def test_a_checkpoint_is_exported_by_itself(made, tmp_path):
     found = Embedder(tmp_path / "onnx", verify=False).embed(TEXTS)
     expected = embedded(checkpoint.model, checkpoint.tokenizer, TEXTS)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    for layout in ("ctranslate2", "optimum"):
-        with raises(InputError, "layout-not-for-task"):
-            invoke("export", "-m", made / "model", "-o", tmp_path / "c", "--layout", layout)
+    with raises(InputError, "layout-not-for-task"):
+        invoke("export", "-m", made / "model", "-o", tmp_path / "c", "--layout", "ctranslate2")
     assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.slow
+def test_optimums_layout_gives_the_tokens_vectors_and_the_modules_behind_them(made, tmp_path):
+    """`make test-optimum` opens it in sentence-transformers."""
+    invoke("export", "-m", made / "out", "-o", tmp_path / "onnx", "--layout", "optimum")
+    modules = json.loads((tmp_path / "onnx" / "modules.json").read_text("utf-8"))
+    kinds = ["Transformer", "Pooling", "Dense", "Normalize"]
+    assert [module["type"].rpartition(".")[2] for module in modules] == kinds
+    dense = load_file(tmp_path / "onnx" / modules[2]["path"] / "model.safetensors")
+    session = InferenceSession(tmp_path / "onnx" / "model.onnx")
+    tokenizer = open_checkpoint(str(made / "out")).tokenizer
+    for text in TEXTS[:3]:
+        ids = np.array([tokenizer(text)["input_ids"]])
+        feeds = {"attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+        (vectors,) = session.run(["last_hidden_state"], {"input_ids": ids, **feeds})
+        found = np.tanh(vectors.mean(1) @ dense["linear.weight"].T + dense["linear.bias"])
+        expected = Embedder(made / "out", precision="fp32").embed([text])
+        np.testing.assert_allclose(found / np.linalg.norm(found), expected, atol=1e-5)
 
 
 def test_what_needs_answers_is_refused_before_anything_is_computed(tmp_path):
