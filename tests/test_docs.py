@@ -52,3 +52,36 @@ def test_every_page_is_in_the_index():
     index = ROOT / "docs" / "README.md"
     linked = {Path(link).name for link in re.findall(r"\]\((\w+\.md)\)", index.read_text("utf-8"))}
     assert linked == {page.name for page in ROOT.glob("docs/*.md")} - {"README.md"}
+
+
+@cache
+def flags_of_commands() -> dict[str, set[str]]:
+    """Full name of a command -> its flags."""
+    sections = re.split(r"^## ", options_page(), flags=re.MULTILINE)[1:]
+    everywhere = set(re.findall(r"`(-[-\w]+)`", sections[-1]))
+    found = {}
+    for section in sections[:-1]:
+        name, _, rest = section.partition("\n")
+        cells = " ".join(re.findall(r"^\| `([^`]*)`", rest, re.MULTILINE))
+        found[name] = everywhere | set(re.findall(r"(?<![\w-])--?[a-z][-\w]*", cells))
+    return found
+
+
+def commands_in(text: str) -> list[str]:
+    """Lines of code blocks that call the program, with their continuations."""
+    joined = re.sub(r"\\\n\s*", "", text)
+    return re.findall(r"^ {4,}(?:\$ )?(compress [^#|<>\n]*)", joined, re.MULTILINE) + (
+        re.findall(r"^(compress [^#|<>\n]*)", joined, re.MULTILINE)
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_commands_on_the_pages_exist_with_their_options(page: Path):
+    known, wrong = flags_of_commands(), []
+    for command in commands_in(page.read_text(encoding="utf-8")):
+        names = [name for name in known if command.startswith((f"{name} ", name))]
+        flags = {word.partition("=")[0] for word in re.findall(r"(?<=\s)--?[a-z][^\s\]]*", command)}
+        name = max(names, key=len, default="")
+        if not names or flags - known[name]:
+            wrong.append(command)
+    assert wrong == []
