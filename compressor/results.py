@@ -281,12 +281,13 @@ class Source(ResultModel):
 class LayerCost(ResultModel):
     """What reducing one sublayer of a kind to `units` units saves of a batch's time.
 
-    Measured on the model with all sublayers of the kind at `units` and all others dense.
+    Measured on the model with all sublayers of the kind at `units` and all others dense; where the
+    attentions of a stack keep equally many heads, with all of these at `units`.
     """
 
     kind: str
     units: Count
-    layers: Count  # of that kind, all reduced at once
+    layers: Count  # that were reduced at once
     speedup: Amount  # of that model over dense
     speedup_interval: Interval
     saved_share: Number  # of the dense time, per sublayer; never falls as units go

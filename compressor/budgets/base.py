@@ -84,6 +84,7 @@ class Limits:
         multiples: in which groups units go.
         to_drop: stack -> how many of its layers go before units are chosen.
         dropped: these layers, once they are known.
+        even: whether the attentions of a stack keep equally many heads.
     """
 
     full: Mask
@@ -92,6 +93,7 @@ class Limits:
     multiples: Multiples
     to_drop: Mapping[str, int] = field(default_factory=dict)
     dropped: frozenset[str] = frozenset()
+    even: bool = False
 
     @property
     def start(self) -> Mask:
@@ -119,8 +121,12 @@ class Trials(Protocol):
     def cut_in_steps(self, cuts: Sequence[Cut]) -> Choice:
         """Remove units in steps, scoring anew (and repairing, if the run repairs) between them."""
 
-    def time_units(self, kind: str, counts: Sequence[int], at_batch: int) -> Throughput:
-        """Time models with all sublayers of a kind at so many units; `KIND=COUNT` and `dense`."""
+    def time_units(self, kinds: Sequence[str], counts: Sequence[int], at_batch: int) -> Throughput:
+        """Time models with all sublayers of some kinds at so many units.
+
+        Returns:
+            Rows of `dense` and of `KIND=COUNT`, several kinds joined by a plus sign.
+        """
 
     def time_mask(self, mask: Mask, number: int, at_batch: int) -> Timing:
         """Time one choice against the dense model; `number` tells tries apart, from 1."""
@@ -188,9 +194,19 @@ class Budget(Section):
         return None
 
     @property
+    def timed_engine(self) -> str | None:
+        """Engine that choices are timed in; None for the one that every artifact is for."""
+        return None
+
+    @property
     def scorings(self) -> int:
         """How often units are scored."""
         return 1
+
+    @property
+    def keeps_heads_even(self) -> bool:
+        """Whether the attentions of a stack keep equally many heads."""
+        return False
 
     def layers_to_drop(self, full: Mask) -> dict[str, int]:
         """Stack -> how many of its layers go before units are chosen.
@@ -225,7 +241,14 @@ class Budget(Section):
         """
         floors = parse_floors(self.floor or self.default_floor, full)
         multiples = MULTIPLES if self.multiple is None else parse_multiples(self.multiple, full)
-        return Limits(full, self.units(full), floors, multiples, self.layers_to_drop(full))
+        return Limits(
+            full,
+            self.units(full),
+            floors,
+            multiples,
+            self.layers_to_drop(full),
+            even=self.keeps_heads_even,
+        )
 
     def require_possible(self, limits: Limits) -> None:
         """Raise `UsageError` if the floors make the budget impossible."""
@@ -268,7 +291,17 @@ class CompetingUnits(Budget):
         "decoder=2, or encoder=1,decoder=2.",
     )
 
+    even_heads: bool = option(
+        False,
+        help="All attentions of the encoder keep equally many heads, all of the decoder too: "
+        "CTranslate2 computes as many for each as the largest has.",
+    )
+
     default_floor: ClassVar[str] = "0"
+
+    @property
+    def keeps_heads_even(self) -> bool:
+        return self.even_heads
 
     def layers_to_drop(self, full: Mask) -> dict[str, int]:
         return {} if self.drop_layers is None else parse_layers(self.drop_layers, full)

@@ -15,13 +15,14 @@ choice says so, and `reach` asks the table for more.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.budgets.units import MULTIPLES, Floors, Multiples, removal_groups
+from compressor.budgets.units import MULTIPLES, Floors, Group, Multiples, removal_groups
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores, kind_of, units_of
 from compressor.results import CostTable, LayerCost, SpeedTry, Timing
@@ -58,15 +59,15 @@ def counts_to_measure(
     return sorted({max(count * size, lowest) for count in wanted} - {units})
 
 
-def trial_mask(full: Mask, kind: str, units: int) -> Mask:
-    """The mask that keeps the first `units` units in every sublayer of a kind, all of the others.
+def trial_mask(full: Mask, kinds: Collection[str], units: int) -> Mask:
+    """The mask that keeps the first `units` units in every sublayer of some kinds.
 
-    Which units stay does not matter for the time.
+    Which units stay does not matter for the time. All units of other kinds stay.
     """
     return full.without(
         (name, unit)
         for name, flags in full.keep.items()
-        if kind_of(name) == kind
+        if kind_of(name) in kinds
         for unit in range(units, len(flags))
     )
 
@@ -131,6 +132,7 @@ def choose(
     table: CostTable,
     speedup: float,
     multiples: Multiples = MULTIPLES,
+    even: bool = False,
 ) -> Candidate | None:
     """The mask with the least summed score of removed units that the table says is fast enough.
 
@@ -141,18 +143,18 @@ def choose(
         start: the units to choose from; layers that it drops save what sublayers without units do.
         floors: least number of units in each sublayer of a kind.
         speedup: over dense, above 1.
+        even: see `removal_groups`.
 
     Returns:
         None where even `fewest` units are not fast enough.
     """
     saved = savings(table, start)
-    groups = removal_groups(scores, start, floors, multiples)
+    items = removal_groups(scores, start, floors, multiples, even)
     losses, gains = [], []
-    for name, of_sublayer in groups.items():
-        errors = [group.score * len(group.units) for group in of_sublayer]
+    for groups in items:
+        errors = [group.score * len(group.units) for group in groups]
         losses.append(np.concatenate([[0.0], np.cumsum(errors)]))
-        gone = np.cumsum([0, *(len(group.units) for group in of_sublayer)])
-        gains.append(saved[name][len(start.keep[name]) - gone])
+        gains.append(_gains(groups, start, saved))
     wanted = 1 / predicted_speedup(start, saved) - 1 / speedup
     if wanted <= 0:
         return Candidate(start, predicted_speedup(start, saved))
@@ -160,12 +162,25 @@ def choose(
     if chosen is None:
         return None
     mask = start.without(
-        (name, unit)
-        for (name, of_sublayer), place in zip(groups.items(), chosen, strict=True)
-        for group in of_sublayer[:place]
+        unit
+        for groups, place in zip(items, chosen, strict=True)
+        for group in groups[:place]
         for unit in group.units
     )
     return Candidate(mask, predicted_speedup(mask, saved))
+
+
+def _gains(groups: Sequence[Group], start: Mask, saved: Mapping[str, Array]) -> Array:
+    """Share of the dense time that 0, 1, … groups save, beside what is gone at the start."""
+    counts = start.counts()
+    gains = [0.0]
+    for group in groups:
+        gain = gains[-1]
+        for name, gone in Counter(name for name, _ in group.units).items():
+            before, counts[name] = counts[name], counts[name] - gone
+            gain += saved[name][counts[name]] - saved[name][before]
+        gains.append(float(gain))
+    return np.maximum.accumulate(gains)
 
 
 def fewest(
@@ -174,11 +189,12 @@ def fewest(
     floors: Floors,
     table: CostTable,
     multiples: Multiples = MULTIPLES,
+    even: bool = False,
 ) -> Candidate:
     """Every sublayer down to its floor: the fastest that there is."""
     mask = start.without(
-        (name, unit)
-        for name, groups in removal_groups(scores, start, floors, multiples).items()
+        unit
+        for groups in removal_groups(scores, start, floors, multiples, even)
         for group in groups
         for unit in group.units
     )

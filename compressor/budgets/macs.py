@@ -64,7 +64,7 @@ class Macs(CompetingUnits):
         limits, costs = trials.limits, trials.costs
 
         def cut_to(share: float, scores: Scores, mask: Mask) -> Mask:
-            path = removal_path(scores, mask, limits.floors, costs, limits.multiples)
+            path = removal_path(scores, mask, limits.floors, costs, limits.multiples, limits.even)
             return path.mask(path.position_at(share))
 
         gone, steps = 1 - self.macs[0], self.steps

@@ -197,7 +197,9 @@ class MaxDrop(SearchedUnits):
 
     def choose(self, trials: Trials) -> Choice:
         limits, scores = trials.limits, trials.scores()
-        path = removal_path(scores, limits.start, limits.floors, trials.costs, limits.multiples)
+        path = removal_path(
+            scores, limits.start, limits.floors, trials.costs, limits.multiples, limits.even
+        )
         if len(path) == 1:
             raise UsageError(
                 f"{self.text}: the floors keep all units; lower --floor or --multiple",

@@ -11,9 +11,10 @@ Nothing is measured, so the same scores and rows give the same mask on every mac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 from compressor.budgets.units import MULTIPLES, Floors, Group, Multiples, removal_groups
@@ -36,6 +37,10 @@ class UnitCosts:
     units: Mapping[str, float]
     tokens: int = 0
     token: float = 0.0
+
+    def of(self, group: Group) -> float:
+        """What goes with the units of a group."""
+        return sum(self.units[kind_of(name)] for name, _ in group.units)
 
     def share(self, mask: Mask, tokens: int | None = None) -> float:
         """What a mask leaves of the dense model's multiply-adds.
@@ -88,14 +93,12 @@ class RemovalPath:
         """Share of the dense model's multiply-adds that each mask leaves."""
         shares = [self.costs.share(self.start)]
         for group in self.groups:
-            saved = len(group.units) * self.costs.units[kind_of(group.name)]
-            shares.append(shares[-1] - saved / self.costs.dense)
+            shares.append(shares[-1] - self.costs.of(group) / self.costs.dense)
         return shares
 
     def mask(self, position: int) -> Mask:
         """The mask after so many groups."""
-        groups = self.groups[:position]
-        return self.start.without((group.name, unit) for group in groups for unit in group.units)
+        return self.start.without(x for group in self.groups[:position] for x in group.units)
 
     def cut(self, position: int) -> PathCut:
         """The mask at a position, and what it leaves."""
@@ -125,16 +128,26 @@ def removal_path(
     floors: Floors,
     costs: UnitCosts,
     multiples: Multiples = MULTIPLES,
+    even: bool = False,
 ) -> RemovalPath:
     """The path from a mask by error per multiply-add; only units that have scores go.
 
     Args:
         scores: errors, comparable between sublayers.
+        even: see `removal_groups`.
     """
-    groups = removal_groups(scores, mask, floors, multiples)
     ascending = sorted(
-        (group.score / costs.units[kind_of(name)], position, number, group)
-        for position, (name, of_sublayer) in enumerate(groups.items())
-        for number, group in enumerate(of_sublayer)
+        (error, position, number, group)
+        for position, groups in enumerate(removal_groups(scores, mask, floors, multiples, even))
+        for number, (error, group) in enumerate(zip(_errors(groups, costs), groups, strict=True))
     )
     return RemovalPath(mask, tuple(group for *_, group in ascending), costs)
+
+
+def _errors(groups: Sequence[Group], costs: UnitCosts) -> Iterator[float]:
+    """Error per multiply-add of groups that go one after the other.
+
+    Where attentions that lose heads together had different numbers of them, a later group may be
+    cheaper than one that goes before it; it counts as much as that one.
+    """
+    return accumulate((x.score / (costs.of(x) / len(x.units)) for x in groups), max)

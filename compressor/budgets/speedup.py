@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from compressor.budgets.base import Choice, SearchedUnits, Trials
-from compressor.model.sublayers import kind_of, units_of
+from compressor.budgets.base import Choice, Limits, SearchedUnits, Trials
+from compressor.model.sublayers import kind_of, stack_of, units_of
 from compressor.options.bounds import BatchSize
 from compressor.options.declare import option
 from compressor.results import CostTable, LayerCost, SpeedSearch
@@ -22,10 +22,14 @@ class Speedup(SearchedUnits):
         help="Instead of units to keep: 1.3 times as fast on this machine.",
     )
     at_batch: BatchSize = option(16, help="Batch size of --speedup.")
+    at_engine: str | None = option(
+        None, help="Engine that --speedup is measured in, one of --engines. Default: onnxruntime."
+    )
 
     @property
     def text(self) -> str:
-        return f"speedup {self.speedup:.15g} at batch {self.at_batch}"
+        engine = "" if self.at_engine is None else f" in {self.at_engine}"
+        return f"speedup {self.speedup:.15g} at batch {self.at_batch}{engine}"
 
     @property
     def as_typed(self) -> str:
@@ -35,6 +39,10 @@ class Speedup(SearchedUnits):
     def timed_batch(self) -> int:
         return self.at_batch
 
+    @property
+    def timed_engine(self) -> str | None:
+        return self.at_engine
+
     def choose(self, trials: Trials) -> Choice:
         from compressor.budgets.cost_table import choose, fewest, reach  # imports NumPy
 
@@ -43,8 +51,8 @@ class Speedup(SearchedUnits):
         table = self.measure_costs(trials)
         mask, tries = reach(
             self.speedup,
-            lambda aim: choose(scores, start, floors, table, aim, multiples),
-            fewest(scores, start, floors, table, multiples),
+            lambda aim: choose(scores, start, floors, table, aim, multiples, limits.even),
+            fewest(scores, start, floors, table, multiples, limits.even),
             lambda mask, number: trials.time_mask(mask, number, self.at_batch),
         )
         if not tries[-1].met:
@@ -66,18 +74,31 @@ class Speedup(SearchedUnits):
         rows: list[LayerCost] = []
         seconds: list[float] = []
         lengths = ""
-        for kind in limits.full.kinds():
-            if units_of(kind) not in limits.units:
-                continue
-            totals = [n for name, n in limits.full.totals().items() if kind_of(name) == kind]
-            counts = counts_to_measure(totals[0], limits.floors[kind], kind, limits.multiples)
+        for kinds in kinds_to_measure(limits):
+            totals = [n for name, n in limits.full.totals().items() if kind_of(name) in kinds]
+            floor = max(limits.floors[kind] for kind in kinds)
+            counts = counts_to_measure(totals[0], floor, kinds[0], limits.multiples)
             if not counts:
                 continue
-            measured = trials.time_units(kind, counts, self.at_batch)
+            measured = trials.time_units(kinds, counts, self.at_batch)
             timings = {row.variant: row for row in measured.rows}
-            by_count = {count: timings[f"{kind}={count}"] for count in counts}
-            rows += layer_costs(kind, len(totals), by_count)
+            by_count = {count: timings[f"{'+'.join(kinds)}={count}"] for count in counts}
+            for kind in kinds:
+                rows += layer_costs(kind, len(totals), by_count)
             seconds.append(self.at_batch / timings["dense"].sentences_per_second)
             lengths = measured.lengths
         mean = sum(seconds) / len(seconds)
         return CostTable(batch_size=self.at_batch, dense_seconds=mean, lengths=lengths, rows=rows)
+
+
+def kinds_to_measure(limits: Limits) -> list[list[str]]:
+    """Kinds of sublayers that are timed at some number of units, each with those that keep as many.
+
+    An engine that pads attentions to the largest of a stack shows nothing while one kind keeps all.
+    """
+    found: dict[str, list[str]] = {}
+    for kind in limits.full.kinds():
+        if (units := units_of(kind)) in limits.units:
+            tied = limits.even and units == "heads"
+            found.setdefault(stack_of(f"{kind}.0") if tied else kind, []).append(kind)
+    return list(found.values())

@@ -9,7 +9,7 @@ must keep. Neurons go in groups, so that what is left suits vector units (`Multi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from compressor.errors import UsageError, did_you_mean
@@ -21,6 +21,7 @@ from compressor.model.sublayers import (
     Units,
     belongs,
     kind_of,
+    stack_of,
     units_of,
 )
 
@@ -198,39 +199,62 @@ def check_possible(text: str, keep: Mapping[str, int], floors: Floors, full: Mas
 
 
 class Group(NamedTuple):
-    """Units of one sublayer that are removed together.
+    """Units that are removed together: of one sublayer, or of those that keep equally many.
 
     Args:
         score: the mean of theirs.
+        units: sublayer and number of each.
     """
 
     score: float
-    name: str
-    units: tuple[int, ...]
+    units: tuple[tuple[str, int], ...]
 
 
 def removal_groups(
-    scores: Scores, mask: Mask, floors: Floors, multiples: Multiples = MULTIPLES
-) -> dict[str, list[Group]]:
+    scores: Scores,
+    mask: Mask,
+    floors: Floors,
+    multiples: Multiples = MULTIPLES,
+    even: bool = False,
+) -> list[list[Group]]:
     """What can go from each sublayer that has scores, in the order in which it goes.
 
     The units of a sublayer go in ascending order of their scores. The first group is as large as
     leaves a multiple; a sublayer stops at its floor.
+
+    Args:
+        even: attentions of a stack keep equally many heads, so one of each goes at a time; those
+            with more lose them first, those without any are left out.
     """
-    found = {}
-    for name, values in scores.values.items():
-        kept = sorted(mask.kept(name), key=lambda unit: (values[unit], unit))
-        size, floor = multiples[units_of(name)], floors[kind_of(name)]
-        groups = []
-        while len(kept) > floor:
-            first = len(kept) % size or size
-            if len(kept) - first < floor:
+    found = []
+    for names in _together(list(scores.values), even):
+        kept = {
+            name: sorted(mask.kept(name), key=lambda unit: (scores.values[name][unit], unit))
+            for name in names
+        }
+        size = multiples[units_of(names[0])]
+        floor = max(floors[kind_of(name)] for name in names)
+        groups, most = [], max(map(len, kept.values()))
+        while most > floor:
+            first = most % size or size
+            if most - first < floor:
                 break
-            gone, kept = kept[:first], kept[first:]
-            mean = sum(values[unit] for unit in gone) / first
-            groups.append(Group(mean, name, tuple(gone)))
-        found[name] = groups
+            most -= first
+            gone = [(name, unit) for name in names for unit in kept[name][: -most or None]]
+            kept = {name: units[-most:] if most else [] for name, units in kept.items()}
+            mean = sum(scores.values[name][unit] for name, unit in gone) / len(gone)
+            groups.append(Group(mean, tuple(gone)))
+        found.append(groups)
     return found
+
+
+def _together(names: Sequence[str], even: bool) -> list[list[str]]:
+    """Sublayers that lose units at the same time."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        tied = even and units_of(name) == HEADS
+        found.setdefault(stack_of(name) if tied else name, []).append(name)
+    return list(found.values())
 
 
 def select(
@@ -249,22 +273,22 @@ def select(
         floors: least number of units in each sublayer of a kind.
     """
     excess = {pool: mask.count(pool) - wanted for pool, wanted in keep.items()}
-    groups = removal_groups(scores, mask, floors, multiples)
     ascending = sorted(
         (group.score, position, number, group)
-        for position, of_sublayer in enumerate(groups.values())
-        for number, group in enumerate(of_sublayer)
+        for position, groups in enumerate(removal_groups(scores, mask, floors, multiples))
+        for number, group in enumerate(groups)
     )
     removed: list[tuple[str, int]] = []
     stopped = set()
     for *_, group in ascending:
-        kind = kind_of(group.name)
-        pool = kind if kind in excess else units_of(group.name)
-        if group.name in stopped or excess.get(pool, 0) < len(group.units):
-            stopped.add(group.name)  # what comes after it in the sublayer would leave it behind
+        name = group.units[0][0]
+        kind = kind_of(name)
+        pool = kind if kind in excess else units_of(name)
+        if name in stopped or excess.get(pool, 0) < len(group.units):
+            stopped.add(name)  # what comes after it in the sublayer would leave it behind
             continue
         excess[pool] -= len(group.units)
-        removed += [(group.name, unit) for unit in group.units]
+        removed += group.units
     return mask.without(removed)
 
 

@@ -161,6 +161,14 @@ class TaskGraphs(ABC):
     ) -> list[Check]:
         """`verify` for graphs in that layout."""
 
+    def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
+        """Write what an engine reads instead of the graphs of an artifact, unchecked.
+
+        Returns:
+            False where there is nothing to write, because it reads the graphs.
+        """
+        return False
+
     def add_engine(
         self, network: Network, directory: Path, engine: str, batches: Sequence[Inputs]
     ) -> list[Check]:

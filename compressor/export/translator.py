@@ -15,6 +15,7 @@ from compressor.export import ctranslate2, optimum_translator, vocabulary
 from compressor.export.activation_ranges import Array, Finder, Observed, decode, observed
 from compressor.export.attention import CrossKeysValues, graph_attention
 from compressor.export.cache_rows import export_cache_rows
+from compressor.export.engine_names import ALWAYS
 from compressor.export.generation import generation_settings
 from compressor.export.precision_names import BASE
 from compressor.export.precisions import Compared
@@ -181,10 +182,15 @@ class TranslatorGraphs(TaskGraphs):
     ) -> list[Check]:
         return optimum_translator.verify_translator(model, directory, batches)
 
+    def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
+        if engine == ALWAYS:
+            return False  # CTranslate2 is the only other engine for translators
+        ctranslate2.write_translator(network, directory / CTRANSLATE2_DIRECTORY, BASE)
+        return True
+
     def add_engine(
         self, network: Network, directory: Path, engine: str, batches: Sequence[Inputs]
     ) -> list[Check]:
-        # CTranslate2 is the only other engine for translators.
         return self.export_ctranslate2(network, directory / CTRANSLATE2_DIRECTORY, BASE, batches)
 
     def verify_engines(

@@ -274,6 +274,11 @@ def kind_of(name: str) -> str:
     return name.rpartition(".")[0]
 
 
+def stack_of(name: str) -> str:
+    """The stack of a sublayer: `decoder` of `cross.2`."""
+    return layer_of(name).partition(".")[0]
+
+
 def layer_of(name: str) -> str:
     """The Transformer layer of a sublayer: `decoder.2` of `cross.2`."""
     kind, _, index = name.rpartition(".")

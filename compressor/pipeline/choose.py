@@ -88,10 +88,10 @@ class RunTrials:
         steps = self.plan.budget.scorings
         return Choice(mask, scores, f"{steps} steps, repaired after each" if repairs else "")
 
-    def time_units(self, kind: str, counts: Sequence[int], at_batch: int) -> Throughput:
+    def time_units(self, kinds: Sequence[str], counts: Sequence[int], at_batch: int) -> Throughput:
         assert self.timer is not None
         text = ", ".join(map(str, counts))
-        return time_units(self.workspace, self.timer, kind, text, counts, at_batch)
+        return time_units(self.workspace, self.timer, "+".join(kinds), text, counts, at_batch)
 
     def time_mask(self, mask: Mask, number: int, at_batch: int) -> Timing:
         assert self.timer is not None

@@ -247,7 +247,10 @@ def make_trials(
     scorer = Scorer(plan.method, checkpoint, sublayers, fitted, seed, device, progress)
     timer, judge = None, None
     if plan.throughput is not None:
-        timer = Timer(checkpoint, Path(dense.directory), data.timed, plan.throughput, device)
+        timer = Timer(
+            checkpoint, Path(dense.directory), data.timed, plan.throughput, device,
+            plan.budget.timed_engine or ALWAYS,
+        )  # fmt: skip
     if data.search is not None and data.test is not None:
         answering = Answering(device, plan.evaluation.num_beams)
         resamples = plan.evaluation.resamples

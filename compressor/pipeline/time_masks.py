@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compressor.budgets.cost_table import trial_mask
+from compressor.export.engine_names import ALWAYS
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.depth import without_skipped
@@ -35,9 +36,10 @@ class Timer:
     """Times models without the units that masks remove, in turns with the dense one.
 
     Args:
-        dense: the artifact of the dense model.
+        dense: the artifact of the dense model, exported for the engine.
         rows: to time on.
         settings: of the run's throughput measurement.
+        engine: that computes.
     """
 
     checkpoint: Checkpoint
@@ -45,6 +47,7 @@ class Timer:
     rows: Rows
     settings: Benchmark
     device: str
+    engine: str = ALWAYS
 
     def time(self, workspace: Workspace, masks: Mapping[str, Mask], at_batch: int) -> Throughput:
         """Time some masks against the dense model.
@@ -54,11 +57,13 @@ class Timer:
         """
         progress = workspace.progress
         with staging(workspace.state) as staged:
-            subjects = [Subject("dense", self.dense, Mask.full(self.checkpoint.layers).counts())]
+            full = Mask.full(self.checkpoint.layers).counts()
+            subjects = [Subject("dense", self.dense, full, engine=self.engine)]
             for number, (name, mask) in enumerate(masks.items(), 1):
                 path = staged / str(number)
-                export_trial(self.checkpoint, mask, self.dense, path)
-                subjects.append(Subject(name, path, mask.of_layers_left().counts()))
+                export_trial(self.checkpoint, mask, self.dense, path, self.engine)
+                counts = mask.of_layers_left().counts()
+                subjects.append(Subject(name, path, counts, engine=self.engine))
                 progress.update("graphs", number, len(masks))
             settings = self.settings.settings() | {"batch_sizes": [at_batch], "memory": False}
             return benchmark(
@@ -75,13 +80,14 @@ def time_units(
     numbers: Sequence[int],
     at_batch: int,
 ) -> Throughput:
-    """Models with all sublayers of a kind at some number of units, timed against dense.
+    """Models with all sublayers of some kinds at some number of units, timed against dense.
 
     Args:
+        kind: or several, joined by plus signs.
         counts: the numbers, for messages.
     """
-    full = Mask.full(timer.checkpoint.layers)
-    masks = {f"{kind}={count}": trial_mask(full, kind, count) for count in numbers}
+    full, kinds = Mask.full(timer.checkpoint.layers), kind.split("+")
+    masks = {f"{kind}={count}": trial_mask(full, kinds, count) for count in numbers}
     return timer.time(workspace, masks, at_batch)
 
 
@@ -96,11 +102,13 @@ def time_mask(workspace: Workspace, timer: Timer, mask: Mask, number: int, at_ba
     return next(row for row in timed.rows if row.variant == _CHOICE)
 
 
-def export_trial(checkpoint: Checkpoint, mask: Mask, dense: Path, directory: Path) -> None:
-    """Write unchecked graphs of the dense weights without the units that `mask` removes.
+def export_trial(
+    checkpoint: Checkpoint, mask: Mask, dense: Path, directory: Path, engine: str = ALWAYS
+) -> None:
+    """Write what an engine runs of the dense weights without the units that `mask` removes.
 
-    A graph that no unit goes from is copied from the artifact `dense`, where there are several:
-    exporting takes far longer than timing.
+    Nothing is checked. A graph that no unit goes from is copied from the artifact `dense`, where
+    there are several: exporting takes far longer than timing.
     """
     graphs = directory / GRAPH_DIRECTORY
     graphs.mkdir(parents=True)
@@ -113,6 +121,7 @@ def export_trial(checkpoint: Checkpoint, mask: Mask, dense: Path, directory: Pat
             shutil.copy(path, graphs)
     pruned = prune(checkpoint.model, checkpoint.layers, mask)
     small = without_skipped(checkpoint, pruned, mask)
-    tokens = task_graphs.output_tokens(checkpoint)
-    task_graphs.export(Network(small, small.model, small.mask, tokens), graphs, skip=same)
+    network = Network(small, small.model, small.mask, task_graphs.output_tokens(checkpoint))
+    needs_graphs = not task_graphs.write_engine(network, directory, engine)
+    task_graphs.export(network, graphs, skip=same if needs_graphs else task_graphs.parts)
     release(small.model)

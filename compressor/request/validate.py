@@ -135,6 +135,12 @@ def _check_budget(recipe: Recipe) -> None:
                     "units alone; leave it out, and give it to `compress export` afterwards",
                     id="options-exclude-each-other",
                 )
+    if budget.timed_engine not in (None, *recipe.export.engines):
+        raise UsageError(
+            f"--at-engine {budget.timed_engine} is not among the engines that models are exported "
+            f"for; add --engines {ALWAYS},{budget.timed_engine}",
+            id="engine-not-exported",
+        )
     if budget.searches_rows and recipe.data.test is None:
         raise UsageError(
             f"{budget.as_typed} needs --test FILE to search on and to measure on",

@@ -41,11 +41,12 @@ def share(mask: Mask) -> float:
     return 1 - (10 * heads + 3 * neurons) / 100
 
 
+@pytest.mark.parametrize("even", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_every_mask_of_the_path_has_the_least_error_of_all_that_cost_no_more(seed):
+def test_every_mask_of_the_path_has_the_least_error_of_all_that_cost_no_more(seed, even):
     """Against all combinations of counts, each sublayer losing its least important units first."""
     found = scores(seed)
-    path = removal_path(found, FULL, NO_FLOOR, COSTS, PAIRS)
+    path = removal_path(found, FULL, NO_FLOOR, COSTS, PAIRS, even)
     order = {name: np.argsort(values) for name, values in found.values.items()}
     removable = {n: range(0, c + 1, 2 if "ffn" in n else 1) for n, c in TOTALS.items()}
     everything = [
@@ -55,12 +56,31 @@ def test_every_mask_of_the_path_has_the_least_error_of_all_that_cost_no_more(see
             for unit in order[name][:k]
         )
         for ks in itertools.product(*removable.values())
+        if not even or ks[0] == ks[1]
     ]
     for position in range(len(path)):
         mask = path.mask(position)
+        assert mask in everything
         assert path.shares[position] == pytest.approx(share(mask))
         same_or_less = [other for other in everything if share(other) <= share(mask) + 1e-9]
         assert error(found, mask) == pytest.approx(min(error(found, m) for m in same_or_less))
+
+
+def test_attentions_that_are_to_be_even_first_become_so():
+    """The larger one loses its least important head; one without heads stays out of it."""
+    totals = {"encoder_self.0": 3, "encoder_self.1": 2, "encoder_self.2": 1}
+    full = Mask({name: (True,) * count for name, count in totals.items()})
+    start = full.without([("encoder_self.2", 0)])
+    values = {"encoder_self.0": (3.0, 9.0, 5.0), "encoder_self.1": (0.5, 0.1)}
+    found = Scores(values | {"encoder_self.2": (0.0,)}, "x", "", {})
+    path = removal_path(found, start, NO_FLOOR, COSTS, even=True)
+    kept = [list(path.mask(position).to_json().values()) for position in range(len(path))]
+    assert kept == [
+        [[0, 1, 2], [0, 1], []],
+        [[1, 2], [0, 1], []],
+        [[1], [0], []],
+        [[], [], []],
+    ]
 
 
 def test_masks_lie_within_one_another_and_end_with_nothing():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from compressor.budgets.base import Limits
 from compressor.budgets.cost_table import (
     RETRIES,
     cheapest,
@@ -18,7 +20,8 @@ from compressor.budgets.cost_table import (
     savings,
     trial_mask,
 )
-from compressor.budgets.units import parse_floors
+from compressor.budgets.speedup import kinds_to_measure
+from compressor.budgets.units import MULTIPLES, parse_floors
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
 from compressor.results import CostTable, LayerCost, Timing
@@ -65,7 +68,7 @@ def test_head_counts_that_are_timed(heads, floor, counts):
 
 
 def test_trial_masks_touch_one_kind():
-    mask = trial_mask(FULL, "encoder_self", 1)
+    mask = trial_mask(FULL, ["encoder_self"], 1)
     assert mask.counts() == HEADS | {"encoder_self.0": 1, "encoder_self.1": 1}
 
 
@@ -125,18 +128,26 @@ def test_knapsack_is_optimal(seed):
     assert sum(x[o] for x, o in zip(losses, chosen, strict=True)) == pytest.approx(expected)
 
 
+STACKS = [["encoder_self.0", "encoder_self.1"], ["decoder_self.0", "cross.0"]]
+
+
+@pytest.mark.parametrize("even", [False, True])
 @pytest.mark.parametrize("seed", range(30))
-def test_choice_reaches_the_speedup_at_least_loss(seed):
-    """Against all 5^4 combinations of head counts, with arbitrary speed-ups wanted."""
+def test_choice_reaches_the_speedup_at_least_loss(seed, even):
+    """Against all combinations of head counts, with arbitrary speed-ups wanted."""
     found = scores(seed)
     wanted = 1 + np.random.default_rng(seed).uniform(0.02, 1.0)
     saved = savings(COSTS, FULL)
+    together = STACKS if even else [[name] for name in HEADS]
     losses = [
-        np.concatenate([[0], np.cumsum(np.sort(found.values[name]))]) for name in HEADS
-    ]  # by heads removed
-    gains = [saved[name][::-1] for name in HEADS]
-    candidate = choose(found, FULL, NO_FLOOR, COSTS, wanted)
+        sum(np.concatenate([[0], np.cumsum(np.sort(found.values[name]))]) for name in names)
+        for names in together
+    ]  # by heads removed of each
+    gains = [sum(saved[name][::-1] for name in names) for names in together]
+    candidate = choose(found, FULL, NO_FLOOR, COSTS, wanted, even=even)
     assert candidate is not None
+    counts = candidate.mask.counts()
+    assert all(len({counts[name] for name in names}) == 1 for names in together)
     assert candidate.predicted >= wanted
     removed = sum(
         score
@@ -158,6 +169,13 @@ def test_each_layer_loses_its_least_important_heads():
         kept = np.array(flags)
         if kept.any() and not kept.all():
             assert values[kept].min() > values[~kept].max()
+
+
+def test_kinds_that_keep_as_many_are_timed_together():
+    limits = Limits(FULL, frozenset({"heads"}), NO_FLOOR, MULTIPLES)
+    assert kinds_to_measure(limits) == [["encoder_self"], ["decoder_self"], ["cross"]]
+    even = replace(limits, even=True)
+    assert kinds_to_measure(even) == [["encoder_self"], ["decoder_self", "cross"]]
 
 
 def test_floors_hold_and_what_they_forbid_is_not_reachable():

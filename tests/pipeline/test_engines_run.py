@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from compressor.budgets.cost_table import trial_mask
 from compressor.errors import EnvironmentProblem, UsageError
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.sublayers import Mask
 from compressor.pipeline.evaluate import fastest_engines
 from compressor.pipeline.run import run
+from compressor.pipeline.time_masks import export_trial
 from compressor.report.facts import keeps_quality
 from compressor.report.rules import check, parse_rules
 from compressor.report.schema import Report, load_report
@@ -69,6 +73,25 @@ def test_every_model_is_measured_in_every_engine(translation):
     progress = Progress()
     assert run(asked, out, progress=progress) == load_report(out / "report.json")
     assert all("done before" in message for message in progress.messages)
+
+
+def test_speed_is_measured_in_the_engine_that_pads_heads(translation, tmp_path):
+    """CTranslate2 computes as many heads for each attention of a stack as the largest has."""
+    checkpoint = open_checkpoint(translation[0].model.path)
+    full = Mask.full(checkpoint.layers)
+    dense = translation[1] / ".compress" / "dense"
+
+    def model_bytes(*kinds: str) -> int:
+        made = tmp_path / "-".join(kinds)
+        mask = trial_mask(full, kinds, 2)
+        export_trial(checkpoint, mask, dense, made, "ctranslate2")
+        assert not (made / "onnx" / "decoder.onnx").exists()
+        assert Translator(made, engine="ctranslate2").translate(["a b c"])
+        return (made / "ctranslate2" / "model.bin").stat().st_size
+
+    whole = (dense / "ctranslate2" / "model.bin").stat().st_size
+    assert model_bytes("cross") == model_bytes("decoder_self") == whole
+    assert model_bytes("decoder_self", "cross") < whole
 
 
 def test_gains_are_told_over_the_same_engine_and_over_the_fastest(translation):

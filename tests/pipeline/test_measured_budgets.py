@@ -56,6 +56,7 @@ class Machine:
         self.costs = costs
         self.share = share  # of what the cost table promises that comes true
         self.runs: list[list[str]] = []
+        self.engines: set[str] = set()
         monkeypatch.setattr(timing_masks, "benchmark", self)
         monkeypatch.setattr(timing_masks, "export_trial", lambda *arguments: None)
 
@@ -63,6 +64,7 @@ class Machine:
         (batch_size,) = batch_sizes
         assert memory is False
         self.runs.append([subject.name for subject in subjects])
+        self.engines |= {subject.engine for subject in subjects}
         rows = []
         for subject in subjects:
             assert subject.name == "dense" or ".writing-" in str(subject.directory)
@@ -99,6 +101,23 @@ def test_every_kind_of_attention_is_timed_at_every_count(translator, tmp_path, m
     assert choice.mask.count("encoder_self") + choice.mask.count("decoder_self") >= 18
     assert choice.search.tries[-1].met
     assert "1 choice timed" in choice.text
+
+
+def test_even_heads_are_timed_and_removed_together(translator, tmp_path, monkeypatch):
+    """In the engine that was asked for; a stack costs what its attentions cost together."""
+    costs = {"encoder_self": 0.001, "decoder_self": 0.02, "cross": 0.02}
+    machine = Machine(costs, monkeypatch)
+    options = {"at_engine": "ctranslate2", "engines": ["onnxruntime,ctranslate2"]}
+    recipe = speed_recipe(translator, tmp_path, method="random", even_heads=True, **options)
+    choice = choose(recipe, tmp_path / "out")
+    kinds = ("encoder_self", "decoder_self+cross")
+    assert machine.runs[:2] == [["dense", *(f"{kind}={n}" for n in range(4))] for kind in kinds]
+    assert machine.engines == {"ctranslate2"}
+    assert [row.layers for row in choice.search.costs.rows] == [2] * 4 + [6] * 8
+    counts = choice.mask.counts()
+    assert {counts[f"{kind}.{n}"] for kind in ("decoder_self", "cross") for n in range(3)} == {2}
+    assert {counts[f"encoder_self.{n}"] for n in range(2)} == {4}
+    assert choice.search.tries[-1].met
 
 
 def test_heads_and_neurons_are_timed_and_what_costs_time_goes(translator, tmp_path, monkeypatch):
@@ -212,7 +231,7 @@ def test_only_graphs_that_change_are_exported(translator, tmp_path, monkeypatch,
         return {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
 
     monkeypatch.setattr(TranslatorGraphs, "write", export)
-    mask = trial_mask(Mask.full(checkpoint.layers), kind, 2)
+    mask = trial_mask(Mask.full(checkpoint.layers), [kind], 2)
     timing_masks.export_trial(checkpoint, mask, tmp_path / "dense", tmp_path / "trial")
     expected = {"encoder_self": ["decoder"], "decoder_self": ["encoder"], "cross": []}[kind]
     assert skipped == expected
@@ -241,6 +260,11 @@ def test_only_graphs_that_change_are_exported(translator, tmp_path, monkeypatch,
             {"speedup": 1.3, "at_batch": 4, "floor": "4", "prune": "heads"},
             "floors-too-high", "12",
         ),
+        (
+            {"speedup": 1.3, "at_batch": 4, "at_engine": "openvino"},
+            "engine-not-exported", "--engines onnxruntime,openvino",
+        ),
+        ({"keep": ["0.5"], "even_heads": True}, "option-without-use", "--even-heads"),
         ({"max_drop": "0.3", "remove": ["2"]}, "options-exclude-each-other", "--remove"),
         ({"max_drop": "0.3", "test": None}, "test-rows-missing", "--max-drop 0.3"),
         ({"max_drop": "0.3", "method": "subset"}, "options-exclude-each-other", "taylor"),
