@@ -15,7 +15,7 @@ from compressor.export.target_text import SOURCE, count_lines, tokens_of_text
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.options.bounds import MINIMUM_ROWS
 from compressor.pipeline.stages import stage
-from compressor.progress import Progress
+from compressor.progress import SILENT, Progress
 from compressor.report import phrases
 from compressor.request.sections import CalibrationData, Data, ModelSection
 from compressor.results import Source
@@ -138,7 +138,9 @@ def load(section: ModelSection, *, dense: bool = True) -> Checkpoint:
     return checkpoint
 
 
-def read(section: CalibrationData, checkpoint: Checkpoint, task: Task) -> DataRows:
+def read(
+    section: CalibrationData, checkpoint: Checkpoint, task: Task, progress: Progress = SILENT
+) -> DataRows:
     """Calibration and test rows, as far as they are given.
 
     Raises:
@@ -150,7 +152,12 @@ def read(section: CalibrationData, checkpoint: Checkpoint, task: Task) -> DataRo
         if spec is None:
             return None
         return task.read_rows(
-            spec, labels=labels, minimum=MINIMUM_ROWS, limit=limit, **section.columns()
+            spec,
+            labels=labels,
+            minimum=MINIMUM_ROWS,
+            limit=limit,
+            progress=lambda done: progress.update("rows read", done, None),
+            **section.columns(),
         )
 
     calibration = rows(section.calibration, section.calibration_rows)

@@ -117,7 +117,7 @@ class Inputs:
 def prepare(plan: RunPlan, dense: Checkpoint, output: Path, progress: Progress) -> Inputs:
     """Open and check all that can be checked before the first long computation."""
     task = TASKS[dense.task]
-    data = read(plan.data, dense, task)
+    data = read(plan.data, dense, task, progress)
     if data.test is not None:
         for rule in plan.rules:
             rule.require_rows(data.test)

@@ -65,7 +65,7 @@ def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scor
     task = TASKS[checkpoint.task]
     check_options([request.data], task, checkpoint.name)
     request.method.check_task(task)
-    rows = read(request.data, checkpoint, task).calibration
+    rows = read(request.data, checkpoint, task, progress).calibration
     fitted = Fitted([], None)
     if rows is not None:
         fitted = Fitted(encode(rows, checkpoint, task), rows)
@@ -107,7 +107,7 @@ def prune_checkpoint(
     checkpoint = load(request.model)
     task = TASKS[checkpoint.task]
     check_options([request.data, *request.recovery], task, checkpoint.name)
-    rows = read(request.data, checkpoint, task).calibration
+    rows = read(request.data, checkpoint, task, progress).calibration
     examples = [] if rows is None else encode(rows, checkpoint, task)
     require_rows_to_train(request.recovery, len(examples))
     text = open_text(request.recovery, rows, task, checkpoint)
