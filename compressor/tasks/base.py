@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import UsageError
 from compressor.model.sublayers import Kind
 from compressor.options.table import opened
 from compressor.tasks.batching import (
@@ -41,6 +41,8 @@ class Task(ABC):
         metrics: names of its metrics in `compressor.evaluation.METRICS`, the main one first.
         ranked_metrics: those of ranked rows, where a task has other rows as well.
         columns: the options that name the columns of its data files, as fields of a recipe.
+        inputs: those of the columns that hold what the model reads.
+        usual_columns: option -> names of columns that are taken where none is named.
         options: flags of other options that only some tasks have, this one among them.
         runtime: the subclass of `compressor.runtime.Runtime` for its artifacts, `module:class`.
         exporter: what writes and checks its graphs, a subclass of `TaskGraphs` in
@@ -66,6 +68,8 @@ class Task(ABC):
     metrics: ClassVar[tuple[str, ...]]
     ranked_metrics: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[tuple[str, ...]]
+    inputs: ClassVar[tuple[str, ...]]
+    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     options: ClassVar[tuple[str, ...]] = ()
     runtime: ClassVar[str]
     exporter: ClassVar[str]
@@ -176,12 +180,7 @@ class Task(ABC):
                     id="option-of-another-task",
                 )
         texts = self.read_texts(str(spec), given, labels, header)
-        sources, pairs, targets = first_rows(texts, limit, progress)
-        if len(sources) < needed:
-            raise InputError(
-                f"{', '.join(texts.files)}: too few rows, {len(sources)}; the minimum is {needed}",
-                id="too-few-rows",
-            )
+        sources, pairs, targets = first_rows(texts, limit, needed, progress)
         return Rows(
             task=self.name, sources=sources, pairs=pairs, targets=targets, files=texts.files,
             sha256=fingerprint(sources, pairs, targets),

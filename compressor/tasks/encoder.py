@@ -36,8 +36,6 @@ class EncoderTask(Task):
 
     Args:
         answers: what `same_answers` compares, for texts.
-        usual_columns: option -> names of columns that are taken, before the first two, where none
-            is named.
     """
 
     answers: ClassVar[str]
@@ -47,6 +45,7 @@ class EncoderTask(Task):
     }
     auto_class = "AutoModelForSequenceClassification"
     columns: ClassVar[tuple[str, ...]] = ("text_column", "text_pair_column", "label_column")
+    inputs = ("text_column", "text_pair_column")
     options: ClassVar[tuple[str, ...]] = ("--source-text",)
     exporter = "compressor.export.encoder:EncoderGraphs"
 

@@ -17,7 +17,7 @@ from compressor.tasks.batching import (
     model_inputs,
     pad,
 )
-from compressor.tasks.cells import cell_text, first_two_columns, require_columns
+from compressor.tasks.cells import cell_text, first_two_columns, require_columns, usual_column
 from compressor.tasks.parallel import parallel_files, read_parallel
 from compressor.tasks.rows import Rows, RowText, RowTexts
 from compressor.tasks.tables import Record, read_table
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from compressor.runtime import Generator
     from compressor.tasks.base import Arrays
 
-_USUAL_COLUMNS = ("source", "target")
-
 
 class EncoderDecoderTask(Task):
     """Texts that are answered with texts; the loss is that of the teacher-forced references.
@@ -41,6 +39,11 @@ class EncoderDecoderTask(Task):
 
     auto_class = "AutoModelForSeq2SeqLM"
     columns = ("source_column", "target_column")
+    inputs = ("source_column",)
+    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "source_column": ("source",),
+        "target_column": ("target",),
+    }
     options = ("--num-beams", "--target-length", "--target-text", "--distill-beams")
     exporter = "compressor.export.translator:TranslatorGraphs"
     counted_tokens = "generated"
@@ -84,10 +87,11 @@ class EncoderDecoderTask(Task):
         table = read_table(spec, header)
         source, target = (columns.get(option) for option in self.columns)
         if source is None or target is None:
-            named = all(name in table.columns for name in _USUAL_COLUMNS)
             source, target = (
-                _USUAL_COLUMNS if named else first_two_columns(table, self.column_options)
+                usual_column(table, self.usual_columns[option]) for option in self.columns
             )
+        if source is None or target is None:
+            source, target = first_two_columns(table, self.column_options)
         require_columns(table, [source, target])
 
         def row(record: Record) -> RowText:

@@ -104,12 +104,15 @@ class Rows:
 
 
 def first_rows(
-    texts: RowTexts, limit: int | None, progress: Callable[[int], None]
+    texts: RowTexts, limit: int | None, minimum: int, progress: Callable[[int], None]
 ) -> tuple[list[str], list[str] | None, list[str]]:
     """Sources, second texts and targets of the first rows, all by default; all rows are checked.
 
     Args:
         progress: called with the number of rows that are read, of long files.
+
+    Raises:
+        InputError: fewer rows than the minimum, or one that is malformed.
     """
     sources: list[str] = []
     seconds: list[str] = []
@@ -121,6 +124,11 @@ def first_rows(
             targets.append(target)
         if number % REPORTED_LINES == 0:
             progress(number)
+    if len(sources) < minimum:
+        raise InputError(
+            f"{', '.join(texts.files)}: too few rows, {len(sources)}; the minimum is {minimum}",
+            id="too-few-rows",
+        )
     return sources, seconds if texts.paired else None, targets
 
 

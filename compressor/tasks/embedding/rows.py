@@ -13,9 +13,11 @@ from compressor.tasks.tables import Table, read_lines, read_table
 
 LINES = ".txt"
 # Columns with these names are taken where none are named.
-_TEXT = ("sentence1", "text1", "text", "sentence")
-_PAIR = ("sentence2", "text2")
-_SCORE = ("score", "label", "similarity")
+USUAL_COLUMNS = {
+    "text_column": ("sentence1", "text1", "text", "sentence"),
+    "text_pair_column": ("sentence2", "text2"),
+    "label_column": ("score", "label", "similarity"),
+}
 
 
 def read(spec: str, columns: Mapping[str, str], header: bool) -> RowTexts:
@@ -36,9 +38,10 @@ def read(spec: str, columns: Mapping[str, str], header: bool) -> RowTexts:
     table = read_table(spec, header)
     if {*ranked.COLUMNS.values()} <= {*table.columns} - {*columns.values()}:
         return _queries(table)
-    first = columns.get("text_column") or usual_column(table, _TEXT) or table.columns[0]
-    pair = columns.get("text_pair_column") or usual_column(table, _PAIR)
-    score = columns.get("label_column") or usual_column(table, _SCORE)
+    first, pair, score = (
+        columns.get(option) or usual_column(table, names) for option, names in USUAL_COLUMNS.items()
+    )
+    first = first or table.columns[0]
     if pair is None or score is None or not {pair, score} <= {*table.columns}:
         require_columns(table, [first])
         return RowTexts(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError, UsageError
 from compressor.tasks.batching import Example, chunks
@@ -35,6 +35,10 @@ class QuestionAnswering(EncoderTask):
     auto_class = "AutoModelForQuestionAnswering"
     metrics = ("answer_f1", "exact_match")
     columns = ()
+    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "text_column": ("question",),
+        "text_pair_column": ("context",),
+    }
     exporter = "compressor.export.answers:AnswerGraphs"
     runtime = "compressor.runtime:QuestionAnswerer"
     pipeline_tag = "question-answering"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import CompressWarning, InputError
 from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts
@@ -33,6 +33,10 @@ class TokenClassification(EncoderTask):
     auto_class = "AutoModelForTokenClassification"
     metrics = ("entity_f1", "entity_precision", "entity_recall", "token_accuracy")
     columns = ("text_column", "label_column")
+    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "text_column": ("tokens", "text", "sentence"),
+        "label_column": ("tags",),
+    }
     runtime = "compressor.runtime:TokenClassifier"
     pipeline_tag = "token-classification"
     usage = 'print(model.tag(["First text.", "Second one."]))'
