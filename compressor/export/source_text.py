@@ -20,17 +20,18 @@ from torch import nn
 
 from compressor.errors import InputError, VerificationError
 from compressor.export.smaller_tokenizer import cut_file, require_kind, short_tokens
-from compressor.export.target_text import SOURCE, each_chunk
+from compressor.export.target_text import each_chunk
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.quiet import quiet_transformers
+from compressor.tasks.texts import TextFile
 
 
-def cut_vocabulary(checkpoint: Checkpoint, path: Path) -> Checkpoint:
+def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
     """A checkpoint with the tokens of a text alone; it shares all other weights.
 
     Args:
         checkpoint: of an encoder.
-        path: UTF-8, a text a line.
+        file: texts like those that the model will read.
 
     Raises:
         InputError: the file cannot be read, or the tokenizer is of a kind that cannot be cut.
@@ -38,16 +39,16 @@ def cut_vocabulary(checkpoint: Checkpoint, path: Path) -> Checkpoint:
     """
     tokenizer = checkpoint.tokenizer
     require_kind(tokenizer, checkpoint.name)
-    seen = {i for ids in each_chunk(path, SOURCE, lambda x: _ids(tokenizer, x)) for i in ids}
+    seen = {i for ids in each_chunk(file, lambda x: _ids(tokenizer, x)) for i in ids}
     kept = sorted(seen | _always(checkpoint) | short_tokens(tokenizer, seen))
     smaller = _cut_tokenizer(checkpoint, kept)
     for ids, found in each_chunk(
-        path, SOURCE, lambda x: zip(_ids(tokenizer, x), _ids(smaller, x), strict=True)
+        file, lambda x: zip(_ids(tokenizer, x), _ids(smaller, x), strict=True)
     ):
         if ids != [kept[i] for i in found]:
             raise VerificationError(
-                f"without the other tokens, a line of {path} with {len(ids)} tokens is cut into "
-                "others; please report this with the checkpoint's name",
+                f"without the other tokens, a text of {file.path} with {len(ids)} tokens is cut "
+                "into others; please report this with the checkpoint's name",
                 id="tokenizer-encodes-differently",
             )
     return replace(checkpoint, model=_cut_model(checkpoint.model, kept), tokenizer=smaller)

@@ -9,60 +9,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from compressor.errors import InputError
-from compressor.storage.input_files import require_regular
 from compressor.tasks.encoder_decoder import require_target_language
+from compressor.tasks.texts import TextFile
 
-CHUNK = 2000  # lines that are tokenized at once
-Language = Literal["source", "target"]
-SOURCE: Language = "source"
-_WANTED = {
-    "target": "sentences in the target language",
-    SOURCE: "texts like those that the model will read",
-}
+CHUNK = 2000  # texts that are tokenized at once
 Result = TypeVar("Result")
 
 
-def count_lines(path: Path, language: Language = "target") -> int:
-    """The number of lines that are not empty; a fast check of the whole file.
+def count_texts(file: TextFile, progress: Callable[[int], None] = lambda lines: None) -> int:
+    """The number of texts that are not empty; a fast check of the whole file.
+
+    Args:
+        progress: called with the number of lines that are read, of long files.
 
     Raises:
         InputError: the file cannot be read, is not UTF-8, or holds no text.
     """
-    count = sum(1 for _ in _lines(path, language))
+    count = sum(1 for _ in file.each(progress))
     if not count:
-        raise InputError(
-            f"{path} holds no text; give {_WANTED[language]}, a line each",
-            id=f"{language}-text-empty",
-        )
+        raise file.empty()
     return count
 
 
-def each_chunk(
-    path: Path, language: Language, use: Callable[[list[str]], Iterable[Result]]
-) -> Iterator[Result]:
-    """What `use` makes of the lines of a text, many at a time.
+def each_chunk(file: TextFile, use: Callable[[list[str]], Iterable[Result]]) -> Iterator[Result]:
+    """What `use` makes of the texts of a file, many at a time.
 
     Raises:
         InputError: the file cannot be read.
     """
-    lines = _lines(path, language)
-    while chunk := list(islice(lines, CHUNK)):
+    texts = file.each()
+    while chunk := list(islice(texts, CHUNK)):
         yield from use(chunk)
 
 
 def tokens_of_text(
-    path: Path, tokenizer: Any, progress: Callable[[int], None] = lambda lines: None
+    file: TextFile, tokenizer: Any, progress: Callable[[int], None] = lambda texts: None
 ) -> set[int]:
     """The different tokens of a text.
 
     Args:
-        path: UTF-8, a sentence a line; empty lines do not count.
         tokenizer: the checkpoint's, with its languages set.
-        progress: called with the number of lines that are done.
+        progress: called with the number of texts that are done.
 
     Returns:
         Their ids, special tokens included.
@@ -73,30 +62,10 @@ def tokens_of_text(
     require_target_language(tokenizer)
     seen: set[int] = set()
     count = 0
-    lines = _lines(path, "target")
-    while chunk := list(islice(lines, CHUNK)):
+    texts = file.each()
+    while chunk := list(islice(texts, CHUNK)):
         encoded = tokenizer(text_target=chunk, return_attention_mask=False, verbose=False)
         seen.update(token for ids in encoded["input_ids"] for token in ids)
         count += len(chunk)
         progress(count)
     return seen
-
-
-def _lines(path: Path, language: Language) -> Iterator[str]:
-    try:
-        require_regular(path)  # it is read twice
-        with path.open(encoding="utf-8") as file:
-            yield from _texts(file)
-    except OSError as error:
-        raise InputError(
-            f"cannot read {language} text {path}: {error.strerror}",
-            id=f"{language}-text-unreadable",
-        ) from error
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{language} text {path} is not UTF-8: {error.reason}", id=f"{language}-text-not-utf8"
-        ) from error
-
-
-def _texts(lines: Iterable[str]) -> Iterator[str]:
-    return (text for line in lines if (text := line.strip()))

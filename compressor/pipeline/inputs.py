@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from compressor.errors import EnvironmentProblem, InputError
 from compressor.evaluation import require_references
 from compressor.export.source_text import cut_vocabulary, embedding_rows
-from compressor.export.target_text import SOURCE, count_lines, tokens_of_text
+from compressor.export.target_text import count_texts, tokens_of_text
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.options.bounds import MINIMUM_ROWS
 from compressor.pipeline.stages import stage
-from compressor.progress import Progress
+from compressor.progress import SILENT, Progress
 from compressor.report import phrases
-from compressor.request.sections import CalibrationData, Data, ModelSection
+from compressor.request.sections import CalibrationData, Columns, Data, ModelSection
 from compressor.results import Source
 from compressor.runtime.session import choose_device
 from compressor.storage.hashes import sha256_of
@@ -33,6 +33,7 @@ from compressor.tasks import (
     require_task,
     split_rows,
 )
+from compressor.tasks.texts import TextFile, texts_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -82,12 +83,23 @@ class DataRows:
         return self.test or self.fitted
 
 
-def source_of_text(path: Path | None) -> Source | None:
-    """The text of `--source-text`, for reports; None where none is given."""
-    if path is None:
+def open_text_option(
+    path: Path | None, option: str, task: Task, section: Columns
+) -> TextFile | None:
+    """The texts of `--source-text` or `--target-text`; None where none are given.
+
+    Args:
+        section: names the columns of JSONL.
+    """
+    return None if path is None else texts_of(path, option, task, section.columns())
+
+
+def source_of_text(file: TextFile | None) -> Source | None:
+    """A file of texts, for reports; None where none is given."""
+    if file is None:
         return None
-    lines = count_lines(path, SOURCE)
-    return Source(files=[path.as_posix()], rows=lines, sha256=sha256_of(path))
+    path = file.path
+    return Source(files=[path.as_posix()], rows=count_texts(file), sha256=sha256_of(path))
 
 
 def source_of(rows: Rows) -> Source:
@@ -138,7 +150,9 @@ def load(section: ModelSection, *, dense: bool = True) -> Checkpoint:
     return checkpoint
 
 
-def read(section: CalibrationData, checkpoint: Checkpoint, task: Task) -> DataRows:
+def read(
+    section: CalibrationData, checkpoint: Checkpoint, task: Task, progress: Progress = SILENT
+) -> DataRows:
     """Calibration and test rows, as far as they are given.
 
     Raises:
@@ -150,7 +164,12 @@ def read(section: CalibrationData, checkpoint: Checkpoint, task: Task) -> DataRo
         if spec is None:
             return None
         return task.read_rows(
-            spec, labels=labels, minimum=MINIMUM_ROWS, limit=limit, **section.columns()
+            spec,
+            labels=labels,
+            minimum=MINIMUM_ROWS,
+            limit=limit,
+            progress=lambda done: progress.update("rows read", done, None),
+            **section.columns(),
         )
 
     calibration = rows(section.calibration, section.calibration_rows)
@@ -244,7 +263,7 @@ def encoded(data: DataRows, checkpoint: Checkpoint, task: Task, progress: Progre
     return Encoded(checkpoint, fitted, probe)
 
 
-def with_tokens_of(text: Path | None, dense: Checkpoint, progress: Progress) -> Checkpoint:
+def with_tokens_of(text: TextFile | None, dense: Checkpoint, progress: Progress) -> Checkpoint:
     """The checkpoint that units are removed from: with the tokens of a text alone, if there is one.
 
     Args:
@@ -252,7 +271,7 @@ def with_tokens_of(text: Path | None, dense: Checkpoint, progress: Progress) -> 
     """
     if text is None:
         return dense
-    progress.message(f"cutting {text.name} into tokens …")
+    progress.message(f"cutting {text.path.name} into tokens …")
     smaller = cut_vocabulary(dense, text)
     kept, total = (embedding_rows(x.model)[0] for x in (smaller, dense))
     progress.message(f"  {kept:,} of {total:,} tokens are kept")
@@ -272,11 +291,13 @@ class TargetTokens:
     tokens: list[int] | None
 
 
-def target_tokens(workspace: Workspace, checkpoint: Checkpoint, text: Path | None) -> TargetTokens:
+def target_tokens(
+    workspace: Workspace, checkpoint: Checkpoint, text: TextFile | None
+) -> TargetTokens:
     """The tokens that decoders of pruned models shall score.
 
     Args:
-        text: file in the target language.
+        text: in the target language.
     """
     if text is None:
         graphs = TASKS[checkpoint.task].graphs
@@ -285,12 +306,12 @@ def target_tokens(workspace: Workspace, checkpoint: Checkpoint, text: Path | Non
 
 
 @stage("target-text")
-def _tokens_of_text(workspace: Workspace, checkpoint: Checkpoint, path: Path) -> TargetTokens:
-    lines, progress = count_lines(path), workspace.progress
+def _tokens_of_text(workspace: Workspace, checkpoint: Checkpoint, file: TextFile) -> TargetTokens:
+    source, progress = source_of_text(file), workspace.progress
+    assert source is not None
     seen = tokens_of_text(
-        path, checkpoint.tokenizer, lambda done: progress.update("target text", done, lines)
+        file, checkpoint.tokenizer, lambda done: progress.update("target text", done, source.rows)
     )
-    source = Source(files=[path.as_posix()], rows=lines, sha256=sha256_of(path))
     graphs = TASKS[checkpoint.task].graphs
     return TargetTokens(source, graphs.output_tokens(checkpoint, seen))
 

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -24,10 +25,13 @@ from compressor.pipeline.stages import stage, weights_file
 from compressor.progress import Progress
 from compressor.recovery import Recovered, RecoveryJob, RecoveryMethod, extra_text, recover
 from compressor.recovery.translations import translate_lines
+from compressor.request.sections import Columns
 from compressor.results import Source, Variant
+from compressor.storage.files import written_at_once
 from compressor.storage.hashes import fingerprint, sha256_of
 from compressor.storage.workspace import Workspace
 from compressor.tasks import TASKS, Example, Rows, Task
+from compressor.tasks.texts import columns_of
 from compressor.training.text import Text, TextLines
 
 if TYPE_CHECKING:
@@ -96,12 +100,18 @@ def require_rows_to_train(
 
 
 def open_text(
-    recovery: Sequence[RecoveryMethod], rows: Rows | None, task: Task, checkpoint: Checkpoint
+    recovery: Sequence[RecoveryMethod],
+    rows: Rows | None,
+    task: Task,
+    checkpoint: Checkpoint,
+    section: Columns,
+    progress: Progress,
 ) -> Text | None:
     """The text to distill from, all lines checked; None if none is given.
 
     Args:
         rows: calibration rows; where they are pairs of texts, lines are pairs, too.
+        section: names the columns of JSONL.
 
     Raises:
         InputError: see `TextLines`.
@@ -115,15 +125,41 @@ def open_text(
             f"{task.name} have; leave it out, and give more --calibration rows",
             id="text-for-other-tasks",
         )
+    pairs = task.joins_pairs and rows is not None and bool(rows.pairs)
     return Text(
         lines=TextLines(
-            text.path, pairs=task.joins_pairs and rows is not None and bool(rows.pairs)
+            text.path,
+            columns=columns_of(task, task.inputs[: 2 if pairs else 1], section.columns()),
+            pairs=pairs,
+            progress=lambda done: progress.update("lines read", done, None),
         ),
         task=task,
         tokenizer=checkpoint.tokenizer,
         max_tokens=checkpoint.max_source_tokens,
         labels=task.label_names(checkpoint.model.config),
     )
+
+
+def unpacked_bytes(text: Text | None) -> int:
+    """How much unpacking the text writes; 0 where there is none, or it is not packed."""
+    return text.lines.size if text is not None and text.lines.is_packed else 0
+
+
+def with_unpacked_text(repair: Repair, workspace: Workspace) -> Repair:
+    """The repair of a run, its text unpacked to `OUT/.compress` if it is packed."""
+    text = repair.text
+    if text is None or not text.lines.is_packed:
+        return repair
+    _unpack(workspace, text.lines)
+    return replace(repair, text=text.unpacked(weights_file(workspace, "unpacked-text")))
+
+
+@stage("unpacked-text")
+def _unpack(workspace: Workspace, lines: TextLines) -> int:
+    """Write the unpacked text; how many lines of it hold text."""
+    with written_at_once(weights_file(workspace, "unpacked-text")) as path:
+        lines.unpack(path, partial(workspace.progress.update, "MiB unpacked"))
+    return lines.rows
 
 
 def with_translations(repair: Repair, workspace: Workspace, dense: Variant) -> Repair:
@@ -151,6 +187,7 @@ def _translate(
 ) -> Source:
     runtime = text.task.open(dense.directory, precision=BASE, device=device)
     path, progress = text.lines.path, workspace.progress
+    sha256 = sha256_of(path, partial(progress.update, f"MiB of {path.name} hashed"))
     warned = False
 
     def answers(texts: Sequence[str]) -> list[str]:
@@ -163,32 +200,48 @@ def _translate(
             progress.message(f"  lines of {path} with more than {text.max_tokens} tokens are cut")
         return translations
 
-    sha256 = sha256_of(path)
     weights = fingerprint(checkpoint_files(checkpoint.directory))
     translate_lines(
         text.lines,
         weights_file(workspace, "distill-text"),
         answers,
         key=f"{sha256} {weights} {beams}",
-        progress=lambda done, total: progress.update("lines answered", done, total),
+        progress=partial(progress.update, "lines answered"),
     )
     return Source(files=[path.as_posix()], rows=text.rows, sha256=sha256)
 
 
 @contextmanager
-def translated_by_pytorch(
+def answered_by_pytorch(
     text: Text | None, beams: int, checkpoint: Checkpoint, device: str, progress: Progress
 ) -> Iterator[Text | None]:
-    """The text, for a translator with translations that last as long as the context.
+    """The text, unpacked, and for a translator with translations, as long as the context lasts.
 
-    For single steps, which have no exported model and no directory to go on from.
+    For single steps, which have no exported model and no directory to go on from. What the text
+    must be unpacked to, and translations, lie in a temporary directory.
 
     Args:
         beams: beam width of the translations.
     """
-    if text is None or not text.task.learns_from_answers:
+    if text is None or not (text.task.learns_from_answers or text.lines.is_packed):
         yield text
         return
+    with TemporaryDirectory(prefix="compress-") as name:
+        if text.lines.is_packed:
+            path = Path(name) / "text"
+            text.lines.unpack(path, partial(progress.update, "MiB unpacked"))
+            text = text.unpacked(path)
+        if text.task.learns_from_answers:
+            path = Path(name) / "translations.txt"
+            _translate_by_pytorch(text, path, beams, checkpoint, device, progress)
+            text = text.translated(path)
+        yield text
+
+
+def _translate_by_pytorch(
+    text: Text, path: Path, beams: int, checkpoint: Checkpoint, device: str, progress: Progress
+) -> None:
+    """Write the dense model's translations of a text."""
     model, task = checkpoint.model, text.task
 
     def answers(texts: Sequence[str]) -> list[str]:
@@ -202,20 +255,14 @@ def translated_by_pytorch(
                 found[row] = line
         return found
 
-    with TemporaryDirectory(prefix="compress-") as directory:
-        path = Path(directory) / "translations.txt"
-        with evaluating(model):
-            try:
-                model.to(device)
-                translate_lines(
-                    text.lines,
-                    path,
-                    answers,
-                    progress=lambda done, total: progress.update("lines answered", done, total),
-                )
-            finally:
-                model.to("cpu")
-        yield text.translated(path)
+    with evaluating(model):
+        try:
+            model.to(device)
+            translate_lines(
+                text.lines, path, answers, progress=partial(progress.update, "lines answered")
+            )
+        finally:
+            model.to("cpu")
 
 
 def text_beams(recovery: Sequence[RecoveryMethod]) -> int:

@@ -38,6 +38,7 @@ from compressor.pipeline.inputs import (
     encoded,
     hold_out,
     load,
+    open_text_option,
     pick_device,
     read,
     source_of_text,
@@ -47,7 +48,14 @@ from compressor.pipeline.inputs import (
 )
 from compressor.pipeline.judge import Judge
 from compressor.pipeline.publish import describe_run, publish, require_own_outputs, start
-from compressor.pipeline.repair import Repair, open_text, require_rows_to_train, with_translations
+from compressor.pipeline.repair import (
+    Repair,
+    open_text,
+    require_rows_to_train,
+    unpacked_bytes,
+    with_translations,
+    with_unpacked_text,
+)
 from compressor.pipeline.score import Scorer
 from compressor.pipeline.time_masks import Timer
 from compressor.pipeline.unit_costs import unit_costs
@@ -63,6 +71,7 @@ from compressor.storage.disk import translate_disk_errors
 from compressor.storage.files import require_directory
 from compressor.storage.workspace import STATE, Workspace, open_workspace
 from compressor.tasks import TASKS
+from compressor.tasks.texts import SOURCE, TARGET, TextFile
 
 
 def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SILENT) -> Report:
@@ -77,12 +86,16 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
     require_directory(output)
     plan = resolve(recipe)
     checkpoint = load(plan.model)
-    check_model(plan, checkpoint, TASKS[checkpoint.task])
+    check_model(plan, checkpoint, TASKS[checkpoint.task], progress)
     inputs = prepare(plan, checkpoint, output, progress)
     model, precisions = checkpoint.model, inputs.precisions
     with translate_disk_errors(output, partial(export_bytes, model, [BASE]), lambda: "beginning"):
         workspace = open_run(plan, inputs, output, progress)
-    needed = partial(written_bytes, model, precisions, len(inputs.artifacts))
+
+    def needed() -> int:
+        artifacts = written_bytes(model, precisions, len(inputs.artifacts))
+        return artifacts + unpacked_bytes(inputs.repair.text)
+
     with translate_disk_errors(output, needed, lambda: workspace.doing), workspace:
         report = _compress(plan, inputs, workspace, output, command)
         outcomes = rules.check(report, plan.rules, plan.inconclusive)
@@ -110,6 +123,8 @@ class Inputs:
     limits: Limits
     artifacts: Sequence[ArtifactPlan]
     repair: Repair
+    source_text: TextFile | None
+    target_text: TextFile | None
     device: str
     precisions: Sequence[str]
 
@@ -117,7 +132,7 @@ class Inputs:
 def prepare(plan: RunPlan, dense: Checkpoint, output: Path, progress: Progress) -> Inputs:
     """Open and check all that can be checked before the first long computation."""
     task = TASKS[dense.task]
-    data = read(plan.data, dense, task)
+    data = read(plan.data, dense, task, progress)
     if data.test is not None:
         for rule in plan.rules:
             rule.require_rows(data.test)
@@ -128,11 +143,12 @@ def prepare(plan: RunPlan, dense: Checkpoint, output: Path, progress: Progress) 
     if plan.budget.searches_rows:
         data = hold_out(data, plan.seed)
     warn_of_shared_rows(data, progress)
-    checkpoint = with_tokens_of(plan.source_text, dense, progress)
+    source_text = open_text_option(plan.source_text, SOURCE, task, plan.data)
+    checkpoint = with_tokens_of(source_text, dense, progress)
     own = encoded(data, checkpoint, task, progress)
     require_rows_to_train(plan.recovery, len(own.fitted.examples), learns=plan.method.learns)
     require_rows_for_ranks(len(own.fitted.examples))
-    text = open_text(plan.recovery, data.fitted, task, checkpoint)
+    text = open_text(plan.recovery, data.fitted, task, checkpoint, plan.data, progress)
     repair = Repair(
         plan.recovery, checkpoint, own.fitted.examples, plan.seed, device, progress,
         output / STATE, text,
@@ -144,6 +160,8 @@ def prepare(plan: RunPlan, dense: Checkpoint, output: Path, progress: Progress) 
         limits=limits,
         artifacts=artifacts,
         repair=repair,
+        source_text=source_text,
+        target_text=open_text_option(plan.target_text, TARGET, task, plan.data),
         device=device,
         precisions=precisions_to_export(plan.precision, device),
     )
@@ -152,7 +170,7 @@ def prepare(plan: RunPlan, dense: Checkpoint, output: Path, progress: Progress) 
 def open_run(plan: RunPlan, inputs: Inputs, output: Path, progress: Progress) -> Workspace:
     """Take an empty output directory, or go on with one that holds the same run."""
     files = checkpoint_files(inputs.dense.checkpoint.directory)
-    identity = plan.identity(inputs.device, files, inputs.data.sha256())
+    identity = plan.identity(inputs.device, files, inputs.data.sha256(), progress)
     launch.require_same(
         identity,
         "give all ranks the same options, model and data",
@@ -180,7 +198,7 @@ def _compress(
     checkpoint, fitted, probe = own.checkpoint, own.fitted, own.probe
     parallel.on_main(lambda: require_own_outputs(workspace, output, inputs.artifacts))
     started = start(workspace, command)
-    tokens = target_tokens(workspace, checkpoint, plan.target_text)
+    tokens = target_tokens(workspace, checkpoint, inputs.target_text)
     costs = unit_costs(checkpoint, TASKS[checkpoint.task], fitted.examples)
     inputs = replace(inputs, limits=without_layers(inputs, workspace))
 
@@ -193,7 +211,7 @@ def _compress(
     directory, given = workspace.state / "dense", inputs.dense
     dense = export_dense(workspace, given.checkpoint, given.probe, costs, directory, plan.engines)
     builds = builds_of(dense, given)
-    repair = with_translations(inputs.repair, workspace, dense)
+    repair = with_translations(with_unpacked_text(inputs.repair, workspace), workspace, dense)
     builder = Builder(workspace, repair, probe, tokens, costs, plan.engines)
     answering = Answering(device, plan.evaluation.num_beams)
     search = None
@@ -215,7 +233,7 @@ def _compress(
         config = checkpoint.model.config.to_dict()  # type: ignore[union-attr,operator]
         throughput = benchmark(workspace, [dense, *builds], data.timed, config, settings, device)
     builds = choose_defaults(builds, throughput)
-    text = source_of_text(plan.source_text)
+    text = source_of_text(inputs.source_text)
     return describe_run(
         checkpoint, data, seed, started, dense, builds, throughput, search, tokens, text
     )

@@ -29,16 +29,17 @@ from compressor.pipeline.inputs import (
     encode,
     load,
     make_probe,
+    open_text_option,
     pick_device,
     read,
     synthetic_probe,
 )
 from compressor.pipeline.repair import (
     Repair,
+    answered_by_pytorch,
     open_text,
     require_rows_to_train,
     text_beams,
-    translated_by_pytorch,
 )
 from compressor.pipeline.score import Scorer
 from compressor.pipeline.scores_file import require_weights, weights_of
@@ -52,6 +53,7 @@ from compressor.storage.files import require_directory
 from compressor.storage.outputs import require_new, whole_output
 from compressor.storage.staging import require_free
 from compressor.tasks import TASKS, Example, Task
+from compressor.tasks.texts import SOURCE, TARGET
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,7 +67,7 @@ def score_checkpoint(request: ScoreRequest, progress: Progress = SILENT) -> Scor
     task = TASKS[checkpoint.task]
     check_options([request.data], task, checkpoint.name)
     request.method.check_task(task)
-    rows = read(request.data, checkpoint, task).calibration
+    rows = read(request.data, checkpoint, task, progress).calibration
     fitted = Fitted([], None)
     if rows is not None:
         fitted = Fitted(encode(rows, checkpoint, task), rows)
@@ -107,10 +109,10 @@ def prune_checkpoint(
     checkpoint = load(request.model)
     task = TASKS[checkpoint.task]
     check_options([request.data, *request.recovery], task, checkpoint.name)
-    rows = read(request.data, checkpoint, task).calibration
+    rows = read(request.data, checkpoint, task, progress).calibration
     examples = [] if rows is None else encode(rows, checkpoint, task)
     require_rows_to_train(request.recovery, len(examples))
-    text = open_text(request.recovery, rows, task, checkpoint)
+    text = open_text(request.recovery, rows, task, checkpoint, request.data, progress)
     full = Mask.full(checkpoint.layers)
     if not {name: len(v) for name, v in scores.values.items()}.items() <= full.counts().items():
         raise UsageError(
@@ -131,7 +133,7 @@ def prune_checkpoint(
     beams = text_beams(request.recovery)
     needed = export_bytes(checkpoint.model, [BASE])
     with (
-        translated_by_pytorch(text, beams, checkpoint, device, progress) as translated,
+        answered_by_pytorch(text, beams, checkpoint, device, progress) as translated,
         whole_output(output, needed, "saving the pruned checkpoint") as making,
     ):
         repair = Repair(
@@ -178,12 +180,13 @@ def export_checkpoint(
     task = TASKS[checkpoint.task]
     check_options([request.data], task, checkpoint.name)
     require_engines(request.export.engines, task)
+    given = {SOURCE: request.export.source_text, TARGET: request.export.target_text}
+    paths = {option: None if text is None else Path(text) for option, text in given.items()}
+    _require_place(output, checkpoint, paths[SOURCE])
+    check_texts(paths, request.data.columns(), task, checkpoint.name)
     source, target = (
-        None if text is None else Path(text)
-        for text in (request.export.source_text, request.export.target_text)
+        open_text_option(path, option, task, request.data) for option, path in paths.items()
     )
-    _require_place(output, checkpoint, source)
-    check_texts(source, target, task, checkpoint.name)
     if source is not None:
         checkpoint = cut_vocabulary(checkpoint, source)
     seen = None if target is None else tokens_of_text(target, checkpoint.tokenizer)

@@ -40,8 +40,8 @@ class Stage:
             differ from its own.
         writes: argument that holds the directory where it writes files for the user, by
             `Workspace.making`.
-        weights: file in the state directory with weights, or translations, that belong to the
-            result.
+        weights: file in the state directory with weights, texts or translations that belong to
+            the result.
         scratch: files with states of trainings in the state directory, several times the model
             each, which are removed when the stage is finished.
         shared: of several ranks (`compressor.parallel`) all take part in it; otherwise rank 0
@@ -64,8 +64,9 @@ _MODEL = (
 
 STAGES: dict[str, Stage] = {
     "started": Stage("reading inputs"),
-    "target-text": Stage("cutting {path.name} into tokens"),
+    "target-text": Stage("cutting {file.path.name} into tokens"),
     "dense": Stage("exporting the dense model to compare with", writes="directory"),
+    "unpacked-text": Stage("unpacking {lines.path.name}", weights="distill-text.unpacked"),
     "distill-text": Stage(
         "answering {text.lines.path.name} with the dense model",
         weights="translations.txt",

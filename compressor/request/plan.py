@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 from compressor.budgets import Budget, Limits
 from compressor.errors import UsageError
 from compressor.importance import UnitMethod
+from compressor.progress import SILENT, Progress
 from compressor.recovery import RecoveryMethod, extra_text
 from compressor.report.rule import Rule
 from compressor.request.sections import Benchmark, Data, Evaluation, ModelSection
@@ -72,7 +74,11 @@ class RunPlan:
         return yaml.safe_dump({**self.options, **own}, sort_keys=False, allow_unicode=True)
 
     def identity(
-        self, device: str, weights: list[Path], rows: Mapping[str, str | None]
+        self,
+        device: str,
+        weights: list[Path],
+        rows: Mapping[str, str | None],
+        progress: Progress = SILENT,
     ) -> dict[str, Any]:
         """What must be the same for a stopped run to go on: options, and all inputs' fingerprints.
 
@@ -95,7 +101,11 @@ class RunPlan:
             "version": __version__,
             "weights": fingerprint(weights),
             **{f"{name}_sha256": digest for name, digest in rows.items()},
-            **{f"{name}_text_sha256": text and sha256_of(text) for name, text in texts.items()},
+            **{
+                f"{name}_text_sha256": text
+                and sha256_of(text, partial(progress.update, f"MiB of {text.name} hashed"))
+                for name, text in texts.items()
+            },
         }
 
 

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.errors import UsageError
 from compressor.export.engine_names import ALWAYS
-from compressor.export.target_text import SOURCE, count_lines
+from compressor.export.target_text import count_texts
 from compressor.importance import METHODS, UnitMethod
 from compressor.learned_masks import LEARNED
 from compressor.options.assemble import assemble
 from compressor.options.declare import Section, flag_name
+from compressor.progress import SILENT, Progress
 from compressor.recovery import RecoveryMethod
 from compressor.report.rule import Rule
 from compressor.report.rules import parse_rules
@@ -23,6 +24,7 @@ from compressor.request.plan import RunPlan
 from compressor.request.recipe import Recipe, ScoreRequest
 from compressor.request.sections import Benchmark, CalibrationData, Columns, Gate
 from compressor.tasks import TASKS, Task
+from compressor.tasks.texts import SOURCE, TARGET, texts_of
 
 if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
@@ -160,7 +162,9 @@ def _require_timing(settings: Benchmark | None, option: str, batch_size: int | N
         )
 
 
-def check_model(plan: RunPlan, checkpoint: Checkpoint, task: Task) -> None:
+def check_model(
+    plan: RunPlan, checkpoint: Checkpoint, task: Task, progress: Progress = SILENT
+) -> None:
     """Raise for options that a model or its task leave without effect.
 
     Raises:
@@ -172,7 +176,8 @@ def check_model(plan: RunPlan, checkpoint: Checkpoint, task: Task) -> None:
         rule.require_task(task)
     sections = (plan.data, plan.evaluation, plan.throughput, *plan.recovery)
     check_options(sections, task, checkpoint.name)
-    check_texts(plan.source_text, plan.target_text, task, checkpoint.name)
+    texts = {SOURCE: plan.source_text, TARGET: plan.target_text}
+    check_texts(texts, plan.data.columns(), task, checkpoint.name, progress)
 
 
 def check_options(sections: Iterable[Section | None], task: Task, model: str) -> None:
@@ -188,19 +193,28 @@ def check_options(sections: Iterable[Section | None], task: Task, model: str) ->
                 _require_own(flag_name(name, info), value, task, model)
 
 
-def check_texts(source: Path | None, target: Path | None, task: Task, model: str) -> None:
+def check_texts(
+    texts: Mapping[str, Path | None],
+    columns: Mapping[str, Any],
+    task: Task,
+    model: str,
+    progress: Progress = SILENT,
+) -> None:
     """Raise where `--source-text` or `--target-text` can do nothing, before anything is written.
+
+    Args:
+        texts: option, as typed -> file, if one is given.
+        columns: names of columns that options give, of JSONL.
 
     Raises:
         UsageError: the task has no such option.
         InputError: the file cannot be read, or holds no text.
     """
-    if source is not None:
-        _require_own("--source-text", source, task, model)
-        count_lines(source, SOURCE)
-    if target is not None:
-        _require_own("--target-text", target, task, model)
-        count_lines(target)
+    for option, path in texts.items():
+        if path is not None:
+            _require_own(option, path, task, model)
+            file = texts_of(path, option, task, columns)
+            count_texts(file, lambda done: progress.update("lines read", done, None))
 
 
 def _require_own(flag: str, value: object, task: Task, model: str) -> None:

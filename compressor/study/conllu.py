@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from compressor.errors import InputError
-from compressor.tasks.tables import read_text
+from compressor.tasks.tables import read_lines
 
 COLUMNS = 10
 Arc = tuple[int, int, str]  # dependent, head, relation; numbers of words from 0
@@ -62,8 +62,7 @@ def read_conllu(path: str) -> list[Sentence]:
 def _blocks(path: str) -> Iterator[list[_Row]]:
     """The rows of each sentence; sentences are separated by empty lines."""
     block: list[_Row] = []
-    for number, line in enumerate(read_text(path).split("\n"), 1):
-        line = line.removesuffix("\r")
+    for number, line in enumerate(read_lines(path), 1):
         if line and not line.startswith("#"):
             row = _row(path, number, line)
             block += [] if row is None else [row]

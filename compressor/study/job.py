@@ -39,7 +39,7 @@ from compressor.study.effects import Effect
 from compressor.study.options import MeasuringStudy, StudyRequest
 from compressor.study.output import PREFIX
 from compressor.tasks import TASKS, Batch, Rows, Task, count_shared, count_truncated
-from compressor.tasks.tables import read_text
+from compressor.tasks.tables import read_lines
 
 Request = TypeVar("Request", bound=StudyRequest, covariant=True)
 
@@ -111,7 +111,7 @@ def prepare(request: StudyRequest, output: Path, progress: Progress) -> Job[Stud
     check_options([request.data], task, checkpoint.name)
     if isinstance(request.data, CalibrationData):
         require_rows(request.scoring, [], request.data)
-    rows = _read(request.data, checkpoint, task)
+    rows = _read(request.data, checkpoint, task, progress)
     calibration, test = rows.get("calibration"), rows.get("test")
     shared = count_shared(test, calibration) if calibration and test else 0
     warn_of_shared_rows(DataRows(calibration, test, shared), progress)
@@ -119,7 +119,8 @@ def prepare(request: StudyRequest, output: Path, progress: Progress) -> Job[Stud
     others = [*request.checkpoints[:-1], *([] if pruned is None else [pruned])]
     directories = [checkpoint.directory, *map(resolve, others)]
     if conllu is not None:
-        read_text(conllu)  # raises InputError if it cannot be read
+        for _ in read_lines(conllu):
+            pass  # raises InputError if it cannot be read
     identity = {
         "study": request.name,
         **request.model_dump(mode="json"),
@@ -159,7 +160,9 @@ def open_model(request: StudyRequest, path: str) -> Checkpoint:
     return load(ModelSection(path=path, **request.model.access()))
 
 
-def _read(columns: Columns, checkpoint: Checkpoint, task: Task) -> dict[str, Rows]:
+def _read(
+    columns: Columns, checkpoint: Checkpoint, task: Task, progress: Progress
+) -> dict[str, Rows]:
     """The rows of a request's files, as far as it names them."""
     specs = {name: getattr(columns, name, None) for name in ("calibration", "other", "test")}
     return {
@@ -168,6 +171,7 @@ def _read(columns: Columns, checkpoint: Checkpoint, task: Task) -> dict[str, Row
             labels=task.label_names(checkpoint.model.config),
             minimum=MINIMUM_ROWS,
             limit=getattr(columns, "test_rows" if name == "test" else "calibration_rows"),
+            progress=lambda done: progress.update("rows read", done, None),
             **columns.columns(),
         )
         for name, spec in specs.items()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import UsageError
 from compressor.model.sublayers import Kind
 from compressor.options.table import opened
 from compressor.tasks.batching import (
@@ -18,7 +18,7 @@ from compressor.tasks.batching import (
     most_tokens,
     source_tensors,
 )
-from compressor.tasks.rows import Rows, RowTexts, fingerprint
+from compressor.tasks.rows import Rows, RowTexts, fingerprint, first_rows
 from compressor.tasks.timed import Timed
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class Task(ABC):
         metrics: names of its metrics in `compressor.evaluation.METRICS`, the main one first.
         ranked_metrics: those of ranked rows, where a task has other rows as well.
         columns: the options that name the columns of its data files, as fields of a recipe.
+        inputs: those of the columns that hold what the model reads.
+        usual_columns: option -> names of columns that are taken where none is named.
         options: flags of other options that only some tasks have, this one among them.
         runtime: the subclass of `compressor.runtime.Runtime` for its artifacts, `module:class`.
         exporter: what writes and checks its graphs, a subclass of `TaskGraphs` in
@@ -66,6 +68,8 @@ class Task(ABC):
     metrics: ClassVar[tuple[str, ...]]
     ranked_metrics: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[tuple[str, ...]]
+    inputs: ClassVar[tuple[str, ...]]
+    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     options: ClassVar[tuple[str, ...]] = ()
     runtime: ClassVar[str]
     exporter: ClassVar[str]
@@ -132,9 +136,12 @@ class Task(ABC):
         minimum: int = 1,
         limit: int | None = None,
         header: bool = True,
+        progress: Callable[[int], None] = lambda rows: None,
         **columns: str | None,
     ) -> Rows:
-        """Read and check the rows of a calibration or test file.
+        """Read and check the rows of a calibration or test file, which may be packed.
+
+        They are read one at a time: in memory are those that are used, see `limit`.
 
         Tables (TSV, CSV) have a header row. Unless columns are named, those with the task's usual
         names are read, or the first two. A header that reads like a sentence is an error, and one
@@ -143,17 +150,20 @@ class Task(ABC):
         Args:
             spec: a .tsv, .csv or .jsonl file; of pairs of texts also `SOURCE,TARGET`, two plain
                 text files with a text per line. A path that exists is one file, commas or not.
+                Each may be packed (`.tsv.gz`, `.tsv.zst`).
             labels: the checkpoint's label names by class id; the labels of the file may be these
                 names or class ids. Without it labels are taken as they are.
             minimum: fewer rows are an error.
             limit: use only the first so many rows; all are checked nevertheless.
             header: whether a table has a header row; without one its columns are `1`, `2`, ….
+            progress: called with the number of rows that are read, of long files.
             columns: names of the columns, by option (`source_column`, `label_column`, …).
 
         Raises:
             UsageError: options of another task, or that do not belong together.
             InputError: a missing or malformed file, a missing column, an empty cell, an unknown
                 label, too few rows; with file and line.
+            EnvironmentProblem: the package that unpacks a file is not installed.
         """
         needed = max(minimum, 1)
         if limit is not None and limit < needed:
@@ -170,14 +180,7 @@ class Task(ABC):
                     id="option-of-another-task",
                 )
         texts = self.read_texts(str(spec), given, labels, header)
-        if len(texts.sources[:limit]) < needed:
-            raise InputError(
-                f"{', '.join(texts.files)}: too few rows, {len(texts.sources)}; the minimum is "
-                f"{needed}",
-                id="too-few-rows",
-            )
-        sources, targets = texts.sources[:limit], texts.targets[:limit]
-        pairs = None if texts.pairs is None else texts.pairs[:limit]
+        sources, pairs, targets = first_rows(texts, limit, needed, progress)
         return Rows(
             task=self.name, sources=sources, pairs=pairs, targets=targets, files=texts.files,
             sha256=fingerprint(sources, pairs, targets),
@@ -192,7 +195,9 @@ class Task(ABC):
         labels: Sequence[str] | None = None,
         header: bool = True,
     ) -> RowTexts:
-        """Read all rows of a data file, checking every cell; arguments are those of `read_rows`.
+        """Open a data file, whose rows are checked as they are read.
+
+        Arguments and errors are those of `read_rows`.
 
         Args:
             columns: option of `self.columns` -> name of the column, where one was given.

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 BATCH_TOKENS = 2048
 _MOST_LOGITS = BATCH_TOKENS * 60_000
 IGNORED = -100  # the label of padding, as in transformers
+# What tokenizers make of a row takes far more memory than its ids, so no more rows are encoded at
+# once.
+ENCODED_ROWS = 2048
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,10 @@ def encode_texts(
     types: bool = False,
     offsets: bool = False,
     **texts: list[str] | None,
-) -> tuple[Mapping[str, list[list[Any]]], list[bool]]:
+) -> tuple[Mapping[str, list[tuple[Any, ...]]], list[bool]]:
     """Token ids of all rows, cut to `max_tokens` (special tokens included and kept).
+
+    Rows are encoded `ENCODED_ROWS` at a time.
 
     Args:
         types: also token type ids, whether or not the tokenizer gives them unasked.
@@ -88,9 +93,34 @@ def encode_texts(
         texts: the tokenizer's arguments: `text`, `text_pair` or `text_target`.
 
     Returns:
-        The tokenizer's lists (`input_ids`, with `types` also `token_type_ids`, with `offsets`
-        `offset_mapping`), and for each row whether it was cut.
+        What the tokenizer gives for each row (`input_ids`, with `types` also `token_type_ids`, with
+        `offsets` `offset_mapping`), and for each row whether it was cut.
     """
+    rows = max(len(column) for column in texts.values() if column is not None)
+    lists: dict[str, list[tuple[Any, ...]]] = {}
+    cut: list[bool] = []
+    for chunk in chunks(rows):
+        some = {name: column and column[chunk] for name, column in texts.items()}
+        encoded, cut_rows = _encode_chunk(tokenizer, max_tokens, types, offsets, some)
+        for name, values in encoded.items():
+            lists.setdefault(name, []).extend(map(tuple, values))
+        cut += cut_rows
+    return lists, cut
+
+
+def chunks(rows: int) -> list[slice]:
+    """The rows in parts of `ENCODED_ROWS`; one empty part of none."""
+    return [slice(start, start + ENCODED_ROWS) for start in range(0, max(1, rows), ENCODED_ROWS)]
+
+
+def _encode_chunk(
+    tokenizer: Any,
+    max_tokens: int,
+    types: bool,
+    offsets: bool,
+    texts: Mapping[str, list[str] | None],
+) -> tuple[Mapping[str, list[Any]], list[bool]]:
+    """As `encode_texts`, all rows at once."""
     options = {
         "truncation": True,
         "padding": False,

@@ -9,7 +9,8 @@ import warnings
 from collections.abc import Sequence
 
 from compressor.errors import CompressWarning, InputError, UsageError, did_you_mean
-from compressor.tasks.tables import Record, Table, quoted
+from compressor.storage.text_files import format_suffix
+from compressor.tasks.tables import JSONL, Record, Table, quoted
 
 # Column names neither end like sentences nor have many words.
 _SENTENCE_ENDS = (".", "!", "?", "…")
@@ -48,7 +49,7 @@ def first_two_columns(table: Table, options: str) -> tuple[str, str]:
                 f"row; put a header above it, or name the columns with {options}",
                 id="header-missing",
             )
-    is_json = table.path.lower().endswith(".jsonl")  # every row names its columns
+    is_json = format_suffix(table.path) == JSONL  # every row names its columns
     if not is_json and not all(_USUAL_NAME.fullmatch(name.strip()) for name in (first, second)):
         warnings.warn(
             f"{table.path}: the first line ({quoted([first, second])}) was taken as the names of "

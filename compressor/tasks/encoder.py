@@ -22,7 +22,7 @@ from compressor.tasks.cells import (
     require_columns,
     usual_column,
 )
-from compressor.tasks.rows import Rows, RowTexts
+from compressor.tasks.rows import Rows, RowText, RowTexts
 from compressor.tasks.tables import Record, Table, read_table
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ class EncoderTask(Task):
 
     Args:
         answers: what `same_answers` compares, for texts.
-        usual_columns: option -> names of columns that are taken, before the first two, where none
-            is named.
     """
 
     answers: ClassVar[str]
@@ -47,6 +45,7 @@ class EncoderTask(Task):
     }
     auto_class = "AutoModelForSequenceClassification"
     columns: ClassVar[tuple[str, ...]] = ("text_column", "text_pair_column", "label_column")
+    inputs = ("text_column", "text_pair_column")
     options: ClassVar[tuple[str, ...]] = ("--source-text",)
     exporter = "compressor.export.encoder:EncoderGraphs"
 
@@ -100,14 +99,14 @@ class EncoderTask(Task):
             first, second = first_two_columns(table, "--text-column and --label-column")
             text, label = text or first, label or second
         require_columns(table, [text, label] if pair is None else [text, label, pair])
-        sources, pairs, targets = [], [], []
-        for record in table.records:
-            sources.append(cell_text(table, record, text))
-            if pair is not None:
-                pairs.append(cell_text(table, record, pair))
+
+        def row(record: Record) -> RowText:
+            source = cell_text(table, record, text)
+            second = None if pair is None else cell_text(table, record, pair)
             value = self.label_cell(table, record, label)
-            targets.append(read_label(value, f"{table.path}:{record.line}"))
-        return RowTexts([spec], sources, None if pair is None else pairs, targets)
+            return source, second, read_label(value, f"{table.path}:{record.line}")
+
+        return RowTexts([spec], map(row, table.records), paired=pair is not None)
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """As in `Task`; of a pair that is too long, the longer text is cut."""
@@ -118,9 +117,9 @@ class EncoderTask(Task):
         return [
             Example(
                 row=row,
-                source=tuple(encoded["input_ids"][row]),
+                source=encoded["input_ids"][row],
                 target=(value,),
-                types=tuple(encoded["token_type_ids"][row]),
+                types=encoded["token_type_ids"][row],
                 truncated=cut[row],
             )
             for row, value in enumerate(values)

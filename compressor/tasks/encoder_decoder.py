@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Kind
+from compressor.storage.text_files import format_suffix
 from compressor.tasks.base import Task
 from compressor.tasks.batching import (
     IGNORED,
@@ -17,10 +17,10 @@ from compressor.tasks.batching import (
     model_inputs,
     pad,
 )
-from compressor.tasks.cells import cell_text, first_two_columns, require_columns
+from compressor.tasks.cells import cell_text, first_two_columns, require_columns, usual_column
 from compressor.tasks.parallel import parallel_files, read_parallel
-from compressor.tasks.rows import Rows, RowTexts
-from compressor.tasks.tables import read_table
+from compressor.tasks.rows import Rows, RowText, RowTexts
+from compressor.tasks.tables import Record, read_table
 from compressor.tasks.timed import Timed
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from compressor.runtime import Generator
     from compressor.tasks.base import Arrays
-
-_USUAL_COLUMNS = ("source", "target")
 
 
 class EncoderDecoderTask(Task):
@@ -41,6 +39,11 @@ class EncoderDecoderTask(Task):
 
     auto_class = "AutoModelForSeq2SeqLM"
     columns = ("source_column", "target_column")
+    inputs = ("source_column",)
+    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "source_column": ("source",),
+        "target_column": ("target",),
+    }
     options = ("--num-beams", "--target-length", "--target-text", "--distill-beams")
     exporter = "compressor.export.translator:TranslatorGraphs"
     counted_tokens = "generated"
@@ -76,7 +79,7 @@ class EncoderDecoderTask(Task):
                     id="header-of-plain-text",
                 )
             return read_parallel(*parallel)
-        if Path(spec).suffix.lower() == ".txt":
+        if format_suffix(spec) == ".txt":
             raise InputError(
                 f"{spec} is plain text; give two parallel files, SOURCE.txt,TARGET.txt",
                 id="parallel-file-missing",
@@ -84,17 +87,17 @@ class EncoderDecoderTask(Task):
         table = read_table(spec, header)
         source, target = (columns.get(option) for option in self.columns)
         if source is None or target is None:
-            named = all(name in table.columns for name in _USUAL_COLUMNS)
             source, target = (
-                _USUAL_COLUMNS if named else first_two_columns(table, self.column_options)
+                usual_column(table, self.usual_columns[option]) for option in self.columns
             )
+        if source is None or target is None:
+            source, target = first_two_columns(table, self.column_options)
         require_columns(table, [source, target])
-        return RowTexts(
-            files=[spec],
-            sources=[cell_text(table, record, source) for record in table.records],
-            pairs=None,
-            targets=[cell_text(table, record, target) for record in table.records],
-        )
+
+        def row(record: Record) -> RowText:
+            return cell_text(table, record, source), None, cell_text(table, record, target)
+
+        return RowTexts([spec], map(row, table.records))
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """As in `Task`; the targets may be as long as the sources.
@@ -108,8 +111,8 @@ class EncoderDecoderTask(Task):
         return [
             Example(
                 row=row,
-                source=tuple(sources["input_ids"][row]),
-                target=tuple(targets["input_ids"][row]),
+                source=sources["input_ids"][row],
+                target=targets["input_ids"][row],
                 truncated=source_cut[row] or target_cut[row],
             )
             for row in range(len(rows.sources))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 
 from compressor.errors import InputError
-from compressor.tasks.rows import RowTexts
+from compressor.storage.text_files import format_suffix
+from compressor.tasks.rows import RowText, RowTexts
 from compressor.tasks.tables import FORMATS, read_lines
 
 
@@ -19,7 +22,7 @@ def parallel_files(spec: str) -> tuple[str, str] | None:
     existing = [pair for pair in splits if all(Path(path).is_file() for path in pair)]
     pair = (existing or splits)[0]
     for path in pair:
-        if Path(path).suffix.lower() in FORMATS:
+        if format_suffix(path) in FORMATS:
             raise InputError(
                 f"{path} in {spec} is a table; give one table with both columns, or two plain "
                 "text files with a text per line",
@@ -34,18 +37,24 @@ def read_parallel(source_path: str, target_path: str) -> RowTexts:
     Raises:
         InputError: other numbers of lines, or an empty one.
     """
-    sources, targets = read_lines(source_path), read_lines(target_path)
-    if len(sources) != len(targets):
-        raise InputError(
-            f"{source_path} has {len(sources)} lines, but {target_path} has {len(targets)}; line n "
-            "of one must belong to line n of the other",
-            id="parallel-files-differ",
-        )
-    for path, lines in ((source_path, sources), (target_path, targets)):
-        for number, line in enumerate(lines, 1):
+    return RowTexts([source_path, target_path], _rows(source_path, target_path))
+
+
+def _rows(source_path: str, target_path: str) -> Iterator[RowText]:
+    lines = read_lines(source_path), read_lines(target_path)
+    for number, (source, target) in enumerate(zip_longest(*lines), 1):
+        if source is None or target is None:
+            counts = [number - (line is None) for line in (source, target)]
+            counts = [n + sum(1 for _ in rest) for n, rest in zip(counts, lines, strict=True)]
+            raise InputError(
+                f"{source_path} has {counts[0]} lines, but {target_path} has {counts[1]}; line n "
+                "of one must belong to line n of the other",
+                id="parallel-files-differ",
+            )
+        for path, line in ((source_path, source), (target_path, target)):
             if not line.strip():
                 raise InputError(
                     f"{path}:{number}: the line is empty; remove it from both files",
                     id="line-empty",
                 )
-    return RowTexts([source_path, target_path], sources, None, targets)
+        yield source, None, target

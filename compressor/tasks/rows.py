@@ -6,41 +6,48 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from compressor.errors import InputError
+from compressor.storage.text_files import REPORTED_LINES
+
+# A source, the second text of a pair or None, and a target; see `Rows`.
+RowText = tuple[str, str | None, str]
 
 
 @dataclass(frozen=True)
 class RowTexts:
-    """What a task reads from its data files, in file order.
+    """What a task reads from its data files.
 
     Args:
         files: paths as given: one file, or two parallel ones.
-        sources: sentences to translate, or texts to classify.
-        pairs: second texts of a classification task with pairs, else None.
-        targets: reference translations, or label names as the checkpoint spells them.
-        ranked: whether the rows are queries (`sources`) with texts (`pairs`) that answers rank, and
-            how relevant these are (`targets`): 0 for not at all.
+        rows: in file order, each checked when it is asked for, once.
+        paired: whether rows are pairs of texts.
+        ranked: as in `Rows`.
     """
 
     files: list[str]
-    sources: list[str]
-    pairs: list[str] | None
-    targets: list[str]
+    rows: Iterator[RowText]
+    paired: bool = False
     ranked: bool = False
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Checked rows, as `read_rows` gives them; the other fields are those of `RowTexts`.
+    """Checked rows in file order, as `read_rows` gives them.
 
     Args:
         task: name of the task they are for.
+        sources: sentences to translate, or texts to classify.
+        pairs: second texts of a classification task with pairs, else None.
+        targets: reference translations, or label names as the checkpoint spells them.
+        files: paths as given: one file, or two parallel ones.
         sha256: fingerprint of the rows, see `fingerprint`.
         labels: the checkpoint's label names in the order of its class ids; None where the task
             has no classes.
+        ranked: whether the rows are queries (`sources`) with texts (`pairs`) that answers rank, and
+            how relevant these are (`targets`): 0 for not at all.
     """
 
     task: str
@@ -94,6 +101,35 @@ class Rows:
     def counted(self) -> tuple[int, str]:
         """How many answers quality is averaged over, and what they are: `rows` or `queries`."""
         return (len(self.references), "queries") if self.ranked else (self.count, "rows")
+
+
+def first_rows(
+    texts: RowTexts, limit: int | None, minimum: int, progress: Callable[[int], None]
+) -> tuple[list[str], list[str] | None, list[str]]:
+    """Sources, second texts and targets of the first rows, all by default; all rows are checked.
+
+    Args:
+        progress: called with the number of rows that are read, of long files.
+
+    Raises:
+        InputError: fewer rows than the minimum, or one that is malformed.
+    """
+    sources: list[str] = []
+    seconds: list[str] = []
+    targets: list[str] = []
+    for number, (source, second, target) in enumerate(texts.rows, 1):
+        if limit is None or number <= limit:
+            sources.append(source)
+            seconds += [] if second is None else [second]
+            targets.append(target)
+        if number % REPORTED_LINES == 0:
+            progress(number)
+    if len(sources) < minimum:
+        raise InputError(
+            f"{', '.join(texts.files)}: too few rows, {len(sources)}; the minimum is {minimum}",
+            id="too-few-rows",
+        )
+    return sources, seconds if texts.paired else None, targets
 
 
 def fingerprint(sources: list[str], pairs: list[str] | None, targets: list[str]) -> str:

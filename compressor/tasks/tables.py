@@ -1,5 +1,7 @@
 """Reading text files strictly: a row is read as it stands, or is an error with file and line.
 
+Rows are read one at a time, so that a file may be larger than memory.
+
 Formats, by suffix:
 
 - `.tsv`: one row per line, cells separated by tabs, no quoting (quotation marks are text, as in
@@ -9,8 +11,9 @@ Formats, by suffix:
 - `.jsonl`: one JSON object per line
 - plain text, one sentence per line (`read_lines`)
 
-All are UTF-8, with or without a byte order mark, with LF or CRLF line ends. Empty lines at the
-end of a table are ignored; anywhere else they are errors.
+All are UTF-8, with or without a byte order mark, with LF or CRLF line ends, and may be packed
+(`.tsv.gz`, `.jsonl.zst`, see `compressor.storage.text_files`). Empty lines at the end of a table
+are ignored; anywhere else they are errors.
 """
 
 from __future__ import annotations
@@ -20,11 +23,16 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
+from typing import Any, TypeVar
 
 from compressor.errors import InputError, UsageError
-from compressor.storage.input_files import parse_json, read_bytes
+from compressor.storage.input_files import parse_json
+from compressor.storage.text_files import PACKED, format_suffix, open_text, raw_lines
+
+JSONL = ".jsonl"
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -40,16 +48,20 @@ class Record:
 
 @dataclass(frozen=True)
 class Table:
-    """A file of rows with named columns (of a JSON file: those of its first object)."""
+    """A file of rows with named columns (of a JSON file: those of its first object).
+
+    Args:
+        records: read from the file as they are asked for, once.
+    """
 
     path: str
     columns: list[str]
-    records: list[Record]
+    records: Iterator[Record]
     has_header: bool = True
 
 
 def read_table(path: str, header: bool = True) -> Table:
-    """Read a file whose suffix is one of `FORMATS`.
+    """Open a file whose suffix, before that of packing, is one of `FORMATS`.
 
     Args:
         header: whether its first row names the columns; without, they are `1`, `2`, ….
@@ -57,88 +69,82 @@ def read_table(path: str, header: bool = True) -> Table:
     Raises:
         UsageError: `header` is False and the format has none.
         InputError: missing, not UTF-8 text, of an unknown format, or malformed; with the line.
+            What is wrong with a row is told when it is asked for.
     """
-    suffix = Path(path).suffix.lower()
+    suffix = format_suffix(path)
     if suffix not in FORMATS:
         known = ", ".join(FORMATS)
         raise InputError(
-            f"the format of {path} is not known by its suffix; use one of {known}",
+            f"the format of {path} is not known by its suffix; use one of {known}, which may be "
+            f"followed by {' or '.join(PACKED)}",
             id="format-unknown",
         )
-    return FORMATS[suffix](path, read_text(path), header)
+    return FORMATS[suffix](path, header)
 
 
-def read_lines(path: str) -> list[str]:
-    """The lines of a plain text file, without line ends; every line counts, empty ones too.
-
-    Raises:
-        InputError: missing or not UTF-8 text.
-    """
-    return _split(read_text(path))
-
-
-def read_text(path: str) -> str:
-    """The contents of a UTF-8 file, without its byte order mark, line ends untouched.
+def read_lines(path: str) -> Iterator[str]:
+    """The lines of a text file, without line ends; every line counts, empty ones too.
 
     Raises:
-        InputError: missing, not a file, unreadable, not UTF-8, or binary; with the line.
+        InputError: missing, not a file, unreadable, damaged, not UTF-8, or binary; with the line.
     """
     file = Path(path)
     if file.is_dir():
         raise InputError(f"{path} is a directory; give a file of rows", id="file-is-directory")
     try:
-        data = read_bytes(file, most=None)
+        with open_text(file) as opened:
+            for number, line in enumerate(raw_lines(opened, path), 1):
+                yield _decoded(line, path, number)
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}; check the path", id="file-missing") from error
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}", id="file-unreadable") from error
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise InputError(f"{path} is UTF-16 text; save it as UTF-8", id="file-not-utf8")
+
+
+def _decoded(line: bytes, path: str, number: int) -> str:
+    """The text of a line. It ends at LF alone: other separators occur inside sentences."""
+    if number == 1:
+        if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise InputError(f"{path} is UTF-16 text; save it as UTF-8", id="file-not-utf8")
+        line = line.removeprefix(codecs.BOM_UTF8)
     try:
-        text = data.decode("utf-8-sig")
+        text = line.decode("utf-8")
     except UnicodeDecodeError as error:
-        # utf-8-sig counts from behind a byte order mark; the lines are the same.
-        line = error.object.count(b"\n", 0, error.start) + 1
-        byte = error.object[error.start]
         raise InputError(
-            f"{path}:{line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8",
+            f"{path}:{number}: byte 0x{line[error.start]:02x} is not UTF-8; save the file as UTF-8",
             id="file-not-utf8",
         ) from error
     if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
         raise InputError(
-            f"{path}:{line}: a NUL character; this is not a text file", id="file-not-text"
+            f"{path}:{number}: a NUL character; this is not a text file", id="file-not-text"
         )
-    return text
+    return text.removesuffix("\n").removesuffix("\r")
 
 
-def _split(text: str) -> list[str]:
-    # Not str.splitlines: it also breaks at characters such as U+2028 that occur inside sentences.
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    return lines[:-1] if lines[-1] == "" else lines
+def _table_lines(path: str) -> Iterator[str]:
+    """The lines of a table, without empty ones at its end."""
+    empty = 0
+    for line in read_lines(path):
+        if not line:
+            empty += 1
+            continue
+        yield from repeat("", empty)
+        empty = 0
+        yield line
 
 
-def _table_lines(path: str, text: str) -> list[str]:
-    lines = _split(text)
-    while lines and not lines[-1]:
-        lines.pop()
-    if not lines:
-        raise InputError(f"{path} is empty; give a file of rows", id="file-empty")
-    return lines
+def _read_tsv(path: str, header: bool) -> Table:
+    lines = enumerate(_table_lines(path), 1)
+    return _of_rows(path, ((number, line.split("\t")) for number, line in lines), header)
 
 
-def _read_tsv(path: str, text: str, header: bool) -> Table:
-    lines = _table_lines(path, text)
-    return _of_rows(path, ((n, line.split("\t")) for n, line in enumerate(lines, 1)), header)
+def _read_csv(path: str, header: bool) -> Table:
+    return _of_rows(path, _csv_rows(path), header)
 
 
-def _read_csv(path: str, text: str, header: bool) -> Table:
-    return _of_rows(path, _csv_rows(path, _table_lines(path, text)), header)
-
-
-def _csv_rows(path: str, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
     """Each row with the line it starts on; a quoted cell may go on over several lines."""
-    reader = csv.reader((line + "\n" for line in lines), strict=True)
+    reader = csv.reader((line + "\n" for line in _table_lines(path)), strict=True)
     start = 1
     try:
         for cells in reader:
@@ -149,10 +155,22 @@ def _csv_rows(path: str, lines: list[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _of_rows(path: str, rows: Iterator[tuple[int, list[str]]], header: bool) -> Table:
-    first_line, first = next(rows)
+    first_line, first = _first(path, rows)
     columns = first if header else [str(number) for number in range(1, len(first) + 1)]
-    records = []
-    for line, cells in rows if header else chain([(first_line, first)], rows):
+    repeated = [name for name in columns if columns.count(name) > 1]
+    if repeated:
+        raise InputError(
+            f"{path}:1: the column {repeated[0]!r} occurs twice; rename one of them",
+            id="column-repeated",
+        )
+    rest = rows if header else chain([(first_line, first)], rows)
+    return Table(path, columns, _records(path, rest, columns, header), header)
+
+
+def _records(
+    path: str, rows: Iterator[tuple[int, list[str]]], columns: list[str], header: bool
+) -> Iterator[Record]:
+    for line, cells in rows:
         if len(cells) != len(columns):
             what = "the header" if header else "the first row"
             raise InputError(
@@ -160,46 +178,54 @@ def _of_rows(path: str, rows: Iterator[tuple[int, list[str]]], header: bool) -> 
                 f"{_count(len(columns), 'column')} ({quoted(columns)})",
                 id="cell-count-differs",
             )
-        records.append(Record(line, dict(zip(columns, cells, strict=True))))
-    repeated = [name for name in columns if columns.count(name) > 1]
-    if repeated:
-        raise InputError(
-            f"{path}:1: the column {repeated[0]!r} occurs twice; rename one of them",
-            id="column-repeated",
-        )
-    return Table(path, columns, records, header)
+        yield Record(line, dict(zip(columns, cells, strict=True)))
 
 
-def _read_jsonl(path: str, text: str, header: bool) -> Table:
+def _first(path: str, rows: Iterator[Item]) -> Item:
+    for row in rows:
+        return row
+    raise InputError(f"{path} is empty; give a file of rows", id="file-empty")
+
+
+def _read_jsonl(path: str, header: bool) -> Table:
     if not header:
         raise UsageError(
             f"{path} is JSONL, which has no header anyway; leave --no-header out",
             id="header-of-json",
         )
-    records: list[Record] = []
-    for number, line in enumerate(_table_lines(path, text), 1):
-        try:
-            value = parse_json(line)
-        except ValueError as error:
-            reason = str(error)
-            if isinstance(error, json.JSONDecodeError):  # its text counts lines within the line
-                reason = f"{error.msg} at column {error.colno}"
-            raise InputError(
-                f"{path}:{number}: not valid JSON: {reason}", id="json-malformed"
-            ) from error
-        if not isinstance(value, dict):
-            raise InputError(
-                f"{path}:{number}: not a JSON object; write one object per line",
-                id="json-not-object",
-            )
-        records.append(Record(number, value))
-    return Table(path, list(records[0].cells), records)
+    lines = enumerate(_table_lines(path), 1)
+    records = (Record(number, parse_object(line, f"{path}:{number}")) for number, line in lines)
+    first = _first(path, records)
+    return Table(path, list(first.cells), chain([first], records))
 
 
-FORMATS: dict[str, Callable[[str, str, bool], Table]] = {
+def parse_object(line: str, where: str) -> dict[str, Any]:
+    """The JSON object of a line.
+
+    Args:
+        where: file and line, for the message.
+
+    Raises:
+        InputError: it is none.
+    """
+    try:
+        value = parse_json(line)
+    except ValueError as error:
+        reason = str(error)
+        if isinstance(error, json.JSONDecodeError):  # its text counts lines within the line
+            reason = f"{error.msg} at column {error.colno}"
+        raise InputError(f"{where}: not valid JSON: {reason}", id="json-malformed") from error
+    if not isinstance(value, dict):
+        raise InputError(
+            f"{where}: not a JSON object; write one object per line", id="json-not-object"
+        )
+    return value
+
+
+FORMATS: dict[str, Callable[[str, bool], Table]] = {
     ".tsv": _read_tsv,
     ".csv": _read_csv,
-    ".jsonl": _read_jsonl,
+    JSONL: _read_jsonl,
 }
 
 

@@ -4,106 +4,118 @@ A classifier learns from the dense model's predictions for it. A translator lear
 model's own translations (sequence-level knowledge distillation, Kim & Rush 2016), which are made
 once and kept in a file (`compressor.recovery.translations`).
 
-In memory is an offset for every `BLOCK_ROWS` lines (half a byte a line), and the rows of one window
-(`compressor.training.data`).
+In memory is an offset for every 256 lines (a byte for 32 lines), and the rows of one window
+(`compressor.training.data`). A packed file is unpacked to disk first, since nothing can be read
+from its middle.
 """
 
 from __future__ import annotations
 
-import codecs
+import copy
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from compressor.errors import InputError
-from compressor.storage.input_files import require_regular
+from compressor.storage.input_files import MIB
+from compressor.storage.text_files import REPORTED_LINES
 from compressor.tasks import Example, Rows, Task
+from compressor.tasks.texts import DISTILL, TextColumn, open_texts
 
 BLOCK_ROWS = 32
+_BLOCKS = 8  # between two offsets that are kept; reading a block goes over three and a half others
 
 
 class TextLines:
-    """The lines of a UTF-8 file that hold text, in blocks of `BLOCK_ROWS`.
-
-    A line ends with LF or CR LF; white space around it, or a byte order mark before it, is
-    left out.
+    """The lines of a file of texts, in blocks of `BLOCK_ROWS`; those without text do not count.
 
     Args:
-        pairs: each line is two texts with a tab between them.
+        columns: the texts of JSON objects; see `compressor.tasks.texts.open_texts`.
+        pairs: each line is two texts, of plain lines with a tab between them.
         blank: lines without text count, too.
+        progress: called with the number of lines that are read, of long files.
 
     Raises:
         InputError: the file cannot be read, is not UTF-8, holds no text, or a line is no pair.
+        EnvironmentProblem: the package that unpacks it is not installed.
     """
 
-    def __init__(self, path: Path, *, pairs: bool = False, blank: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        columns: Sequence[TextColumn] = (),
+        pairs: bool = False,
+        blank: bool = False,
+        progress: Callable[[int], None] = lambda lines: None,
+    ) -> None:
         self.path, self.pairs, self.blank = path, pairs, blank
         self.rows = 0
-        self._offsets = array("q")  # bytes before every `BLOCK_ROWS`-th line that counts
-        try:
-            require_regular(path)  # it is read once an epoch
-            with path.open("rb") as file:
-                self._index(file)
-        except OSError as error:
-            raise InputError(
-                f"cannot read text {path}: {error.strerror}; give --distill-text another file",
-                id="distill-text-unreadable",
-            ) from error
+        self.size = 0  # bytes, unpacked
+        self._file = open_texts(path, DISTILL, columns, pairs=pairs)
+        self._stored = None if self._file.is_packed else path
+        self._offsets = array("q")  # bytes before the first line of every `_BLOCKS`-th block
+        for number, line in enumerate(self._file.lines(), 1):
+            self._enter(line, number)
+            if number % REPORTED_LINES == 0:
+                progress(number)
         if not self.rows:
-            raise InputError(
-                f"{path} holds no text; give sentences in the source language, a line each",
-                id="distill-text-empty",
-            )
+            raise self._file.empty()
 
-    def block(self, number: int) -> list[str]:
-        """The lines of one block."""
-        return list(self._lines_from(number, BLOCK_ROWS))
+    @property
+    def is_packed(self) -> bool:
+        """Whether it must be unpacked before lines can be read."""
+        return self._stored is None
+
+    def unpacked(self, path: Path) -> TextLines:
+        """The same lines, read from the file that `unpack` wrote."""
+        lines = copy.copy(self)
+        lines._stored = path
+        return lines
+
+    def unpack(self, path: Path, progress: Callable[[int, int], None]) -> None:
+        """Write the unpacked lines to a file.
+
+        Args:
+            progress: called with (MiB written, MiB in all).
+        """
+        done = 0
+        with path.open("wb") as file:
+            for piece in self._file.pieces():
+                file.write(piece)
+                done += len(piece)
+                progress(done // MIB, -(-self.size // MIB))
+
+    def block(self, number: int) -> list[tuple[str, ...]]:
+        """The texts of the lines of one block."""
+        return list(self._rows_from(number, BLOCK_ROWS))
 
     def after(self, rows: int) -> Iterator[str]:
-        """All lines but the first `rows` ones, read as they are asked for."""
+        """The first texts of all lines but the first `rows` ones, read as they are asked for."""
         block, within = divmod(rows, BLOCK_ROWS)
         if rows < self.rows:
-            yield from islice(self._lines_from(block, None), within, None)
+            yield from (texts[0] for texts in islice(self._rows_from(block, None), within, None))
 
-    def _lines_from(self, block: int, count: int | None) -> Iterator[str]:
-        with self.path.open("rb") as file:
-            file.seek(self._offsets[block])
-            texts = (self._text(line) for line in file)
-            yield from islice((text for text in texts if text or self.blank), count)
+    def _rows_from(self, block: int, count: int | None) -> Iterator[tuple[str, ...]]:
+        assert self._stored is not None  # it is unpacked before it is read
+        entry, over = divmod(block, _BLOCKS)
+        first = over * BLOCK_ROWS
+        with self._stored.open("rb") as file:
+            file.seek(self._offsets[entry])
+            rows = (texts for line in file if self._counts(texts := self._file.texts(line)))
+            yield from islice(rows, first, None if count is None else first + count)
 
-    def _index(self, file: BinaryIO) -> None:
-        offset = 0
-        for number, line in enumerate(file, 1):
-            try:
-                text = self._text(line)
-            except UnicodeDecodeError as error:
-                raise InputError(
-                    f"{self.path}:{number}: byte 0x{error.object[error.start]:02x} is not UTF-8; "
-                    "convert the text to UTF-8",
-                    id="distill-text-not-utf8",
-                ) from error
-            if text or self.blank:
-                if self.pairs:
-                    self._require_pair(text, number)
-                if self.rows % BLOCK_ROWS == 0:
-                    self._offsets.append(offset)
-                self.rows += 1
-            offset += len(line)
+    def _enter(self, line: bytes, number: int) -> None:
+        if self._counts(self._file.texts(line, number)):
+            if self.rows % (BLOCK_ROWS * _BLOCKS) == 0:
+                self._offsets.append(self.size)
+            self.rows += 1
+        self.size += len(line)
 
-    def _text(self, line: bytes) -> str:
-        return line.removeprefix(codecs.BOM_UTF8).decode("utf-8").strip()
-
-    def _require_pair(self, text: str, number: int) -> None:
-        first, tab, second = text.partition("\t")
-        if not (tab and first.strip() and second.strip()) or "\t" in second:
-            raise InputError(
-                f"{self.path}:{number}: the line is not two texts with one tab between them; the "
-                "model classifies pairs",
-                id="distill-text-not-pairs",
-            )
+    def _counts(self, texts: tuple[str, ...]) -> bool:
+        return self.blank or any(texts)
 
 
 @dataclass(frozen=True)
@@ -131,23 +143,24 @@ class Text:
         """How many lines hold text."""
         return self.lines.rows
 
+    def unpacked(self, path: Path) -> Text:
+        """The same text, read from the file that `TextLines.unpack` wrote."""
+        return replace(self, lines=self.lines.unpacked(path))
+
     def translated(self, path: Path) -> Text:
         """The same text with the translations in a file, a line for each of its lines."""
         return replace(self, translations=TextLines(path, blank=True))
 
     def read(self, blocks: Sequence[int]) -> list[Example]:
         """The rows of some blocks; their numbers are below 0, where no calibration row's is."""
-        texts = [text for block in blocks for text in self.lines.block(block)]
+        texts = [texts for block in blocks for texts in self.lines.block(block)]
         if self.translations is not None:
-            targets = [text for block in blocks for text in self.translations.block(block)]
+            targets = [row[0] for block in blocks for row in self.translations.block(block)]
         else:
             # Distillation looks at the dense model's logits alone.
             targets = [self.task.blank_answer(self.labels)] * len(texts)
-        sources, seconds = texts, None
-        if self.lines.pairs:
-            halves = [text.split("\t") for text in texts]
-            sources, seconds = [half[0] for half in halves], [half[1] for half in halves]
-        path = str(self.lines.path)
+        seconds = [row[1] for row in texts] if self.lines.pairs else None
+        sources, path = [row[0] for row in texts], str(self.lines.path)
         rows = Rows(self.task.name, sources, seconds, targets, [path], "", self.labels)
         examples = self.task.encode(rows, self.tokenizer, self.max_tokens)
         numbers = [

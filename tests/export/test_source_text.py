@@ -25,6 +25,7 @@ from compressor.report.schema import load_report
 from compressor.request.recipe import ExportRequest
 from compressor.runtime import Classifier
 from compressor.tasks import TASKS
+from compressor.tasks.texts import SOURCE, TextFile
 from compressor.throughput import bench
 from compressor.throughput.plan import Subject
 from tests.helpers import toy
@@ -69,7 +70,7 @@ def unknown_pieces(checkpoint: Checkpoint, texts: list[str]) -> int:
 def test_texts_that_it_covers_have_the_same_tokens_and_logits(name: str, tmp_path):
     """WordPiece, BPE of bytes, and Unigram; in memory, saved, and opened by transformers alone."""
     dense = open_checkpoint(str(saved(tmp_path / "dense", name)))
-    smaller = cut_vocabulary(dense, written(tmp_path / "text", COVERED))
+    smaller = cut_vocabulary(dense, TextFile(written(tmp_path / "text", COVERED), SOURCE))
     rows = smaller.model.get_input_embeddings().num_embeddings
     assert len(smaller.tokenizer) == rows == smaller.model.config.vocab_size < len(dense.tokenizer)
     assert dense.model.config.vocab_size == len(dense.tokenizer) + 3

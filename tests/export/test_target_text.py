@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from compressor.errors import InputError, UsageError
-from compressor.export.target_text import CHUNK, count_lines, tokens_of_text
+from compressor.export.target_text import CHUNK, count_texts, tokens_of_text
 from compressor.export.vocabulary import output_tokens
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.pruning_record import read_pruning_record
@@ -23,9 +23,11 @@ from compressor.request.recipe import ExportRequest
 from compressor.runtime import Translator
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.tasks import TASKS
+from compressor.tasks.texts import SOURCE, TARGET, TextFile, texts_of
 from tests.helpers import toy
 from tests.helpers.command_line import compress
 from tests.helpers.errors import raises
+from tests.helpers.packed import jsonl, packed
 from tests.helpers.recipes import recipe, request
 
 pytestmark = pytest.mark.slow
@@ -106,11 +108,30 @@ def test_tokens_are_those_of_all_lines(tmp_path):
     tokenizer = open_checkpoint(str(toy.marian_with_pieces(tmp_path / "dense"))).tokenizer
     lines = ["w3"] * CHUNK + ["", "w4 w5"] + ["w3"] * CHUNK + ["w59"]
     told: list[int] = []
-    path = text_file(tmp_path / "text", lines)
-    seen = tokens_of_text(path, tokenizer, told.append)
-    assert count_lines(path) == 2 * CHUNK + 2
+    file = TextFile(text_file(tmp_path / "text", lines), TARGET)
+    seen = tokens_of_text(file, tokenizer, told.append)
+    assert count_texts(file) == 2 * CHUNK + 2
     assert told == [CHUNK, 2 * CHUNK, 2 * CHUNK + 2]
     assert seen == {i for t in ("w3", "w4 w5", "w59") for i in tokenizer(text_target=t).input_ids}
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl", "a.jsonl.zst"])
+def test_packed_text_and_json_have_the_tokens_of_plain_lines(name, tmp_path):
+    tokenizer = open_checkpoint(str(toy.marian_with_pieces(tmp_path / "dense"))).tokenizer
+    texts = [" ".join(line.split()) for line in FEW if line]
+    content = "\n".join(FEW)
+    if ".jsonl" in name:
+        content = jsonl({"source": "w20", "target": text} for text in texts)
+    task = TASKS["translation"]
+    file = texts_of(packed(tmp_path / name, content), TARGET, task, {})
+    assert list(file.each()) == texts
+    plain = TextFile(text_file(tmp_path / "text"), TARGET)
+    assert tokens_of_text(file, tokenizer) == tokens_of_text(plain, tokenizer)
+
+
+def test_of_pairs_both_texts_are_read(tmp_path):
+    path = packed(tmp_path / "a.jsonl", jsonl([{"query": "w3", "text": "w4", "label": 1}]))
+    assert list(texts_of(path, SOURCE, TASKS["reranking"], {}).each()) == ["w3", "w4"]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,11 @@ from compressor.pipeline.run import run
 from compressor.recovery import distillation, recover, translations
 from compressor.recovery.distill import Distill
 from compressor.runtime import Translator
+from compressor.training import loop
 from tests.helpers import toy
 from tests.helpers.command_line import compress, invoke
 from tests.helpers.errors import raises
+from tests.helpers.packed import jsonl, packed
 from tests.helpers.recipes import recipe
 from tests.helpers.runs import Progress, hashes, recipe_for
 from tests.helpers.stages import job
@@ -125,12 +127,14 @@ def test_the_command_line_distills_a_classifier_from_text(classifier, text, tmp_
 
 
 def test_a_single_step_translates_with_pytorch(translator, text, tmp_path):
+    """Of a packed text, too."""
+    given = packed(tmp_path / "text.txt.zst", text.read_text(encoding="utf-8"))
     rows = toy.pairs_file(tmp_path / "rows.tsv")
     scores = tmp_path / "scores.json"
     invoke("score", "--model", translator, "--method", "magnitude", "--output", scores)
     invoke(
         "prune", "--model", translator, "--scores", scores, "--calibration", rows, "--keep", "0.5",
-        "--recover", "distill", "--distill-text", text, "--distill-epochs", "2",
+        "--recover", "distill", "--distill-text", given, "--distill-epochs", "2",
         "--learning-rate", "0.001", "--output", tmp_path / "out", "--device", "cpu",
     )  # fmt: skip
     facts = json.loads((tmp_path / "out" / "units.json").read_text(encoding="utf-8"))
@@ -158,6 +162,47 @@ def test_weight_of_hidden_states_and_learning_rate_are_the_tasks(name, weight, m
     with pytest.raises(Noted):
         recover([Distill()], replace(setup, text=object()))
     assert found[-1][0] == {"bert": 5e-5, "marian": 5e-4}[name]
+
+
+class StoppedTraining(Progress):
+    """Stops after some steps of a training, as Ctrl-C would."""
+
+    def update(self, what: str, done: int, total: int | None) -> None:
+        if what == "repair" and done >= 5:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("name", ["text.txt.gz", "text.jsonl.zst"])
+def test_packed_text_gives_the_weights_of_plain_text_also_when_stopped(
+    classifier, text, tmp_path, monkeypatch, name
+):
+    """Stopped in the middle of an epoch, and then with the unpacked text lost."""
+    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "_MOST_SAVING", 1.0)
+    run(recipe_for(classifier, tmp_path, **options(text)), tmp_path / "plain")
+    lines = sentences(text)
+    content = jsonl({"text": x} for x in lines) if "jsonl" in name else "\n".join(lines)
+    given = packed(tmp_path / name, content)
+    made, out = recipe_for(classifier, tmp_path, **options(given)), tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run(made, out, progress=StoppedTraining())
+    assert list((out / ".compress").glob("repair-*.safetensors"))
+    stored = out / ".compress" / "distill-text.unpacked"
+    assert stored.read_text(encoding="utf-8") == content
+    stored.write_text("w3\n", encoding="utf-8")
+    progress = Progress()
+    run(made, out, progress=progress)
+    assert any("distill-text.unpacked is missing or changed" in x for x in progress.messages)
+    weights = "model.safetensors"
+    assert (out / weights).read_bytes() == (tmp_path / "plain" / weights).read_bytes()
+
+
+def test_a_translator_answers_packed_text_as_plain_text(translator, text, tmp_path):
+    run(recipe_for(translator, tmp_path, **options(text)), tmp_path / "plain")
+    given = packed(tmp_path / "text.jsonl.gz", jsonl({"source": x} for x in sentences(text)))
+    run(recipe_for(translator, tmp_path, **options(given)), tmp_path / "out")
+    for name in ("model.safetensors", ".compress/translations.txt"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
 
 
 def test_options_that_would_do_nothing_are_refused(classifier, text, tmp_path):

@@ -12,11 +12,13 @@ import pytest
 from compressor.errors import InputError
 from compressor.recovery import RecoveryJob
 from compressor.tasks import TASKS
+from compressor.tasks.texts import TextColumn, columns_of
 from compressor.training import data as data_module
 from compressor.training import text as text_module
 from compressor.training.data import Batches, TrainingRows
 from compressor.training.text import BLOCK_ROWS, Text, TextLines
 from tests.helpers.errors import raises
+from tests.helpers.packed import cut_off, jsonl, packed
 from tests.helpers.reconstruction import divergence
 from tests.helpers.stages import job, repair
 from tests.helpers.tiny import LABELS, tiny_model, word_tokenizer
@@ -36,7 +38,7 @@ def some_lines(count: int, seed: int = 0) -> list[str]:
 
 
 def classified(path: Path, pairs: bool = False) -> Text:
-    lines = TextLines(path, pairs=pairs)
+    lines = TextLines(path, columns=[TextColumn(None, ("text",))], pairs=pairs)
     return Text(lines, TASKS["classification"], word_tokenizer(), 32, LABEL_NAMES)
 
 
@@ -59,7 +61,7 @@ def test_lines_without_text_do_not_count(tmp_path: Path):
     path = write(tmp_path / "text.txt", given, "\r\n")
     lines = TextLines(path)
     assert lines.rows == 75
-    assert [text for block in range(3) for text in lines.block(block)] == wanted
+    assert [text for block in range(3) for (text,) in lines.block(block)] == wanted
     assert [len(lines.block(block)) for block in range(3)] == [BLOCK_ROWS, BLOCK_ROWS, 11]
     for rows in (0, 1, 31, 32, 33, 74, 75):
         assert list(lines.after(rows)) == wanted[rows:]
@@ -68,7 +70,7 @@ def test_lines_without_text_do_not_count(tmp_path: Path):
 def test_the_last_line_needs_no_end(tmp_path: Path):
     path = tmp_path / "text.txt"
     path.write_text("w3 w4\nw5", encoding="utf-8")
-    assert TextLines(path).block(0) == ["w3 w4", "w5"]
+    assert TextLines(path).block(0) == [("w3 w4",), ("w5",)]
 
 
 def test_blank_lines_of_translations_keep_their_place(tmp_path: Path):
@@ -126,6 +128,106 @@ def test_a_line_that_is_no_pair_is_an_error_with_its_place(tmp_path: Path, line:
     with raises(InputError, "distill-text-not-pairs") as caught:
         TextLines(path, pairs=True)
     assert f"{path}:2" in str(caught.value)
+
+
+def objects(path: Path, rows: list[tuple[str, ...]], keys: tuple[str, ...]) -> Path:
+    return packed(path, jsonl(dict(zip(keys, row, strict=True)) for row in rows))
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.zst", "a.jsonl", "a.jsonl.gz", "a.JSONL.ZST"])
+def test_packed_text_and_json_give_the_rows_of_plain_lines(tmp_path: Path, name: str):
+    """700 lines: their blocks begin at three kept offsets."""
+    lines = some_lines(700)
+    wanted = classified(write(tmp_path / "text.txt", lines))
+    shown: list[tuple[int, int]] = []
+    if "jsonl" in name.lower():
+        rows = [(str(i), f" {line}\n") for i, line in enumerate(lines)]
+        path = objects(tmp_path / name, [*rows[:9], ("", "  "), *rows[9:]], ("id", "text"))
+    else:
+        path = packed(tmp_path / name, "".join(f" {line}\r\n\n" for line in lines))
+    text = classified(path)
+    assert text.lines.is_packed == (path.suffix.lower() in (".gz", ".zst"))
+    if text.lines.is_packed:
+        text.lines.unpack(tmp_path / "stored", lambda *step: shown.append(step))
+        assert (tmp_path / "stored").stat().st_size == text.lines.size
+        assert shown[-1][0] <= shown[-1][1] == 1
+        text = text.unpacked(tmp_path / "stored")
+    assert text.rows == 700
+    blocks = [21, 0, 8, 7, 20, 15, 16]
+    assert text.read(blocks) == wanted.read(blocks)
+    for rows in (0, 300, 699):
+        assert list(text.lines.after(rows)) == lines[rows:]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "keys", "wanted"),
+    [
+        ("translation", {}, ("id", "source"), "source"),
+        ("translation", {"source_column": "id"}, ("id", "source"), "id"),
+        ("classification", {}, ("first", "second"), "first"),
+        ("embedding", {}, ("id", "sentence1"), "sentence1"),
+        ("reranking", {}, ("text", "query"), "query"),
+    ],
+)
+def test_the_text_of_an_object_is_under_the_name_that_rows_have(
+    tmp_path: Path, name: str, given: dict[str, str], keys: tuple[str, ...], wanted: str
+):
+    task = TASKS[name]
+    path = objects(tmp_path / "a.jsonl", [keys, keys], keys)
+    columns = columns_of(task, task.inputs[:1], given)
+    assert TextLines(path, columns=columns).block(0) == [(wanted,), (wanted,)]
+
+
+def test_words_of_an_object_are_a_text(tmp_path: Path):
+    path = packed(tmp_path / "a.jsonl", '{"tokens": ["w3", "w4"], "tags": [0, 1]}\n')
+    task = TASKS["token-classification"]
+    assert TextLines(path, columns=columns_of(task, ["text_column"], {})).block(0) == [("w3 w4",)]
+
+
+def test_pairs_of_objects_may_hold_tabs(tmp_path: Path):
+    rows = [("w3\tw4", "w5"), ("w6", "w7\tw8")]
+    path = objects(tmp_path / "a.jsonl", rows, ("a", "b"))
+    columns = [TextColumn("a", ()), TextColumn("b", ())]
+    lines = TextLines(path, columns=columns, pairs=True)
+    text = Text(lines, TASKS["classification"], word_tokenizer(), 32, LABEL_NAMES)
+    expected = word_tokenizer()([a for a, _ in rows], [b for _, b in rows])["input_ids"]
+    assert [list(row.source) for row in text.read([0])] == expected
+    with raises(InputError, "distill-text-not-pairs"):
+        TextLines(path, columns=columns[:1], pairs=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "id"),
+    [
+        ("w3 w4", "json-malformed"),
+        ('["w3"]', "json-not-object"),
+        ('{"other": "w3"}', "cell-missing"),
+        ('{"text": 3}', "cell-not-text"),
+    ],
+)
+def test_a_line_that_is_no_object_with_the_text_is_an_error_with_its_place(
+    tmp_path: Path, line: str, id: str
+):
+    path = packed(tmp_path / "a.jsonl.gz", f'{{"text": "w3"}}\n\n{line}\n')
+    with raises(InputError, id) as caught:
+        TextLines(path, columns=[TextColumn(None, ("text",))])
+    assert f"{path}:3" in str(caught.value)
+
+
+def test_an_unknown_column_is_answered_with_those_of_the_first_object(tmp_path: Path):
+    path = objects(tmp_path / "a.jsonl", [("w3",)], ("text",))
+    with raises(InputError, "column-missing") as caught:
+        TextLines(path, columns=[TextColumn("Text", ())])
+    assert str(caught.value).endswith("did you mean 'text'?")
+
+
+@pytest.mark.parametrize("suffix", [".txt.gz", ".jsonl.zst"])
+def test_text_that_was_cut_off_is_an_error_with_its_name(tmp_path: Path, suffix: str):
+    content = jsonl({"text": line} for line in some_lines(400))
+    path = cut_off(tmp_path / f"a{suffix}", content)
+    with raises(InputError, "packed-file-damaged") as caught:
+        TextLines(path, columns=[TextColumn(None, ("text",))])
+    assert f"{path} cannot be unpacked" in str(caught.value)
 
 
 def test_an_epoch_goes_through_rows_and_text_once_in_another_order_each_time(

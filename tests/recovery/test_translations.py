@@ -92,4 +92,4 @@ def test_a_translation_stays_one_line(tmp_path: Path):
     answers = {"sentence 0": "a\nb\r\nc", "sentence 1": "", "sentence 2": "d\u2028e"}
     lines = lines_of(tmp_path, 3)
     translate_lines(lines, output, lambda texts: [answers[text] for text in texts])
-    assert TextLines(output, blank=True).block(0) == ["a b  c", "", "d\u2028e"]
+    assert TextLines(output, blank=True).block(0) == [("a b  c",), ("",), ("d\u2028e",)]

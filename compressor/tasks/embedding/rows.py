@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
 from compressor.errors import InputError
+from compressor.storage.text_files import format_suffix
 from compressor.tasks import ranked
 from compressor.tasks.cells import cell_text, number_text, require_columns, usual_column
-from compressor.tasks.rows import RowTexts
+from compressor.tasks.rows import RowText, RowTexts
 from compressor.tasks.tables import Table, read_lines, read_table
 
 LINES = ".txt"
 # Columns with these names are taken where none are named.
-_TEXT = ("sentence1", "text1", "text", "sentence")
-_PAIR = ("sentence2", "text2")
-_SCORE = ("score", "label", "similarity")
+USUAL_COLUMNS = {
+    "text_column": ("sentence1", "text1", "text", "sentence"),
+    "text_pair_column": ("sentence2", "text2"),
+    "label_column": ("score", "label", "similarity"),
+}
 
 
 def read(spec: str, columns: Mapping[str, str], header: bool) -> RowTexts:
@@ -31,41 +33,47 @@ def read(spec: str, columns: Mapping[str, str], header: bool) -> RowTexts:
     Raises:
         InputError: a column is missing, a cell is empty, or a score or relevance is no number.
     """
-    if Path(spec).suffix.lower() == LINES:
-        return _lines(spec)
+    if format_suffix(spec) == LINES:
+        return RowTexts([spec], _lines(spec))
     table = read_table(spec, header)
     if {*ranked.COLUMNS.values()} <= {*table.columns} - {*columns.values()}:
         return _queries(table)
-    first = columns.get("text_column") or usual_column(table, _TEXT) or table.columns[0]
-    pair = columns.get("text_pair_column") or usual_column(table, _PAIR)
-    score = columns.get("label_column") or usual_column(table, _SCORE)
+    first, pair, score = (
+        columns.get(option) or usual_column(table, names) for option, names in USUAL_COLUMNS.items()
+    )
+    first = first or table.columns[0]
     if pair is None or score is None or not {pair, score} <= {*table.columns}:
         require_columns(table, [first])
-        texts = [cell_text(table, record, first) for record in table.records]
-        return RowTexts([spec], texts, None, [""] * len(texts))
+        return RowTexts(
+            [spec], ((cell_text(table, record, first), None, "") for record in table.records)
+        )
     require_columns(table, [first, pair, score])
-    return RowTexts(
-        [spec],
-        [cell_text(table, record, first) for record in table.records],
-        [cell_text(table, record, pair) for record in table.records],
-        [number_text(table, record, score) for record in table.records],
+    rows = (
+        (
+            cell_text(table, record, first),
+            cell_text(table, record, pair),
+            number_text(table, record, score),
+        )
+        for record in table.records
     )
+    return RowTexts([spec], rows, paired=True)
 
 
 def _queries(table: Table) -> RowTexts:
     query, text, label = ranked.COLUMNS.values()
-    return RowTexts(
-        [table.path],
-        [cell_text(table, record, query) for record in table.records],
-        [cell_text(table, record, text) for record in table.records],
-        [ranked.relevance_text(table, record, label) for record in table.records],
-        ranked=True,
+    rows = (
+        (
+            cell_text(table, record, query),
+            cell_text(table, record, text),
+            ranked.relevance_text(table, record, label),
+        )
+        for record in table.records
     )
+    return RowTexts([table.path], rows, paired=True, ranked=True)
 
 
-def _lines(path: str) -> RowTexts:
-    lines = read_lines(path)
-    for number, line in enumerate(lines, 1):
+def _lines(path: str) -> Iterator[RowText]:
+    for number, line in enumerate(read_lines(path), 1):
         if not line.strip():
             raise InputError(f"{path}:{number}: the line is empty; remove it", id="line-empty")
-    return RowTexts([path], lines, None, [""] * len(lines))
+        yield line, None, ""

@@ -50,6 +50,7 @@ class Embedding(EncoderTask):
     answers = f"embeddings (cosine of at least {_SAME})"
     has_answers = False
     joins_pairs = False
+    usual_columns = embedding_rows.USUAL_COLUMNS
     learning_rate = 2e-4
     hidden_weight = 0.1
 

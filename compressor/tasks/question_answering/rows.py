@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from compressor.errors import InputError, UsageError
 from compressor.storage.input_files import parse_json
+from compressor.storage.text_files import format_suffix
 from compressor.tasks.rows import RowTexts
-from compressor.tasks.tables import read_text
+from compressor.tasks.tables import read_lines
 
 JSON = ".json"
 Gold = list[tuple[str, int]]  # the right answers, and where each starts in the context
@@ -29,7 +29,7 @@ def read(spec: str, columns: Mapping[str, str], header: bool) -> RowTexts:
         UsageError: options of tables.
         InputError: not such a file; with the line, or the place in the JSON.
     """
-    if Path(spec).suffix.lower() != JSON:
+    if format_suffix(spec) != JSON:
         raise InputError(
             f"the format of {spec} is not known by its suffix; give questions as SQuAD has them, "
             f"in a file that ends in {JSON}",
@@ -41,17 +41,15 @@ def read(spec: str, columns: Mapping[str, str], header: bool) -> RowTexts:
             id="columns-of-json",
         )
     try:
-        contents = parse_json(read_text(spec))
+        contents = parse_json("\n".join(read_lines(spec)))
     except ValueError as error:
         line = f":{error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise InputError(f"{spec}{line}: not valid JSON: {error}", id="json-malformed") from error
-    rows = list(_rows(contents, spec))
-    return RowTexts(
-        [spec],
-        [question for question, _, _ in rows],
-        [context for _, context, _ in rows],
-        [json.dumps(gold, ensure_ascii=False) for _, _, gold in rows],
+    rows = (
+        (question, context, json.dumps(gold, ensure_ascii=False))
+        for question, context, gold in _rows(contents, spec)
     )
+    return RowTexts([spec], rows, paired=True)
 
 
 def answers_of(target: str) -> Gold:

@@ -7,12 +7,12 @@ there is no answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError, UsageError
-from compressor.tasks.batching import Example
+from compressor.tasks.batching import Example, chunks
 from compressor.tasks.encoder import EncoderTask
 from compressor.tasks.question_answering import rows as question_rows
 from compressor.tasks.rows import Rows, RowTexts
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from compressor.runtime import QuestionAnswerer
+    from compressor.runtime.windows import Window
 
 _NEVER = -1e4  # the logit of padding
 
@@ -34,6 +35,10 @@ class QuestionAnswering(EncoderTask):
     auto_class = "AutoModelForQuestionAnswering"
     metrics = ("answer_f1", "exact_match")
     columns = ()
+    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "text_column": ("question",),
+        "text_pair_column": ("context",),
+    }
     exporter = "compressor.export.answers:AnswerGraphs"
     runtime = "compressor.runtime:QuestionAnswerer"
     pipeline_tag = "question-answering"
@@ -78,8 +83,6 @@ class QuestionAnswering(EncoderTask):
         """As in `Task`, an example for each window, numbered from 0; cut are long questions."""
         from tokenizers import Tokenizer
 
-        from compressor.runtime.windows import split
-
         if not tokenizer.is_fast:
             raise InputError(
                 f"tokenizer class {type(tokenizer).__name__} does not tell the characters of its "
@@ -89,16 +92,8 @@ class QuestionAnswering(EncoderTask):
         copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         copy.no_truncation()
         copy.no_padding()
-        assert rows.pairs is not None
-        try:
-            windows = split(copy, rows.sources, rows.pairs, max_source_tokens)
-        except ValueError as error:
-            raise InputError(
-                f"the checkpoint's tokenizer cannot join questions and contexts: {error}; give "
-                "another checkpoint",
-                id="tokenizer-without-pairs",
-            ) from error
         examples: list[Example] = []
+        windows = _windows(copy, rows, max_source_tokens)
         for parts, gold in zip(windows, self.label_values(rows), strict=True):
             for part in parts:
                 place = None if gold is None else part.tokens_of(gold[1], gold[1] + len(gold[0]))
@@ -197,6 +192,22 @@ class QuestionAnswering(EncoderTask):
         assert pairs is not None  # `read_texts` gives contexts
         found = runtime.answers(sources, pairs, null_answers=null_answers)
         return [answer.text for answer in found]
+
+
+def _windows(tokenizer: Any, rows: Rows, most: int) -> Iterator[list[Window]]:
+    """The windows of each row, made for many rows at a time."""
+    from compressor.runtime.windows import split
+
+    assert rows.pairs is not None  # `read_texts` gives contexts
+    try:
+        for chunk in chunks(rows.count):
+            yield from split(tokenizer, rows.sources[chunk], rows.pairs[chunk], most)
+    except ValueError as error:
+        raise InputError(
+            f"the checkpoint's tokenizer cannot join questions and contexts: {error}; give "
+            "another checkpoint",
+            id="tokenizer-without-pairs",
+        ) from error
 
 
 TASK = QuestionAnswering()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError
 from compressor.tasks.ranked import COLUMNS, METRICS, relevance_text, require_queries
@@ -34,6 +34,9 @@ class Reranking(ScoreTask):
     runtime = "compressor.runtime:Reranker"
     pipeline_tag = "text-ranking"
     usage = 'print(model.rank("Which one?", ["First text.", "Second one."]))'
+    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        option: (name,) for option, name in COLUMNS.items()
+    }
     answers = f"probabilities (within {_SAME})"
 
     def require(self, config: Any, where: Path) -> None:

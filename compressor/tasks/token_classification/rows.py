@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from compressor.errors import InputError, UsageError
+from compressor.storage.text_files import format_suffix
 from compressor.tasks.cells import require_columns
 from compressor.tasks.rows import RowTexts
-from compressor.tasks.tables import Table, quoted, read_lines, read_table, shortened
+from compressor.tasks.tables import JSONL, Table, quoted, read_lines, read_table, shortened
 
-JSONL = ".jsonl"
 COLUMN_FILES = (".conll", ".bio", ".iob", ".iob2", ".tsv", ".txt")
 _DOCUMENT = "-DOCSTART-"  # a line of CoNLL-2003 between documents
 _TOKENS, _TAGS = "tokens", "tags"
@@ -31,7 +31,7 @@ def read(spec: str, columns: Mapping[str, str], header: bool, read_tag: TagReade
         UsageError: options that the format does not have.
         InputError: a malformed line, with its place.
     """
-    suffix = Path(spec).suffix.lower()
+    suffix = format_suffix(spec)
     if suffix != JSONL and suffix not in COLUMN_FILES:
         known = ", ".join((JSONL, *COLUMN_FILES))
         raise InputError(
@@ -43,12 +43,7 @@ def read(spec: str, columns: Mapping[str, str], header: bool, read_tag: TagReade
     else:
         _require_no_options(spec, columns, header)
         sentences = _columns(spec, read_tag)
-    return RowTexts(
-        [spec],
-        [" ".join(words) for words, _ in sentences],
-        None,
-        [" ".join(tags) for _, tags in sentences],
-    )
+    return RowTexts([spec], ((" ".join(words), None, " ".join(tags)) for words, tags in sentences))
 
 
 def _require_no_options(spec: str, columns: Mapping[str, str], header: bool) -> None:
@@ -64,16 +59,15 @@ def _require_no_options(spec: str, columns: Mapping[str, str], header: bool) -> 
         )
 
 
-def _columns(path: str, read_tag: TagReader) -> list[Sentence]:
+def _columns(path: str, read_tag: TagReader) -> Iterator[Sentence]:
     """Sentences apart by empty lines; a word is the first cell of its line, its tag the last."""
-    sentences: list[Sentence] = []
     words: list[str] = []
     tags: list[str] = []
     width = 0
-    for number, line in enumerate([*read_lines(path), ""], 1):
+    for number, line in enumerate(chain(read_lines(path), [""]), 1):
         if line.startswith(_DOCUMENT) or not line.strip():
             if words:
-                sentences.append((words, tags))
+                yield words, tags
                 words, tags = [], []
             continue
         where = f"{path}:{number}"
@@ -88,14 +82,12 @@ def _columns(path: str, read_tag: TagReader) -> list[Sentence]:
             )
         words.append(_word(cells[0], where))
         tags.append(_tag(cells[-1], where, read_tag))
-    return sentences
 
 
-def _objects(table: Table, columns: Mapping[str, str], read_tag: TagReader) -> list[Sentence]:
+def _objects(table: Table, columns: Mapping[str, str], read_tag: TagReader) -> Iterator[Sentence]:
     """A list of words and a list of tags in each object."""
     names = columns.get("text_column", _TOKENS), columns.get("label_column", _TAGS)
     require_columns(table, names)
-    sentences = []
     for record in table.records:
         where = f"{table.path}:{record.line}"
         words, tags = (_list(record.cells.get(name), name, where) for name in names)
@@ -105,10 +97,7 @@ def _objects(table: Table, columns: Mapping[str, str], read_tag: TagReader) -> l
                 f"{names[1]!r}; give one tag for each word",
                 id="tags-do-not-match-words",
             )
-        sentences.append(
-            ([_word(x, where) for x in words], [_tag(x, where, read_tag) for x in tags])
-        )
-    return sentences
+        yield [_word(x, where) for x in words], [_tag(x, where, read_tag) for x in tags]
 
 
 def _list(value: Any, name: str, where: str) -> Sequence[Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import CompressWarning, InputError
-from compressor.tasks.batching import IGNORED, Example, encode_texts
+from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts
 from compressor.tasks.classification.labels import Labels
 from compressor.tasks.encoder import EncoderTask
 from compressor.tasks.rows import Rows, RowTexts
@@ -33,6 +33,10 @@ class TokenClassification(EncoderTask):
     auto_class = "AutoModelForTokenClassification"
     metrics = ("entity_f1", "entity_precision", "entity_recall", "token_accuracy")
     columns = ("text_column", "label_column")
+    usual_columns: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "text_column": ("tokens", "text", "sentence"),
+        "label_column": ("tags",),
+    }
     runtime = "compressor.runtime:TokenClassifier"
     pipeline_tag = "token-classification"
     usage = 'print(model.tag(["First text.", "Second one."]))'
@@ -97,29 +101,25 @@ class TokenClassification(EncoderTask):
                 "tokens; give a checkpoint with tokenizer.json",
                 id="tokenizer-class-unsupported",
             )
-        encoded, cut = encode_texts(
-            tokenizer, max_source_tokens, types=True, offsets=True, text=rows.sources
-        )
-        examples, lost = [], 0
-        for row, labels in enumerate(self.label_values(rows)):
-            words = word_spans(rows.sources[row])
-            target = [(IGNORED, IGNORED)] * len(encoded["input_ids"][row])
-            found = first_tokens(encoded["offset_mapping"][row], words)
-            for word, (token, label) in enumerate(
-                zip(found, labels or [0] * len(words), strict=True)
-            ):
-                if token is not None:
-                    target[token] = (label, word)
-            lost += found.count(None) if labels and cut[row] else 0
-            examples.append(
-                Example(
-                    row=row,
-                    source=tuple(encoded["input_ids"][row]),
-                    target=tuple(target),
-                    types=tuple(encoded["token_type_ids"][row]),
-                    truncated=cut[row],
-                )
+        examples: list[Example] = []
+        lost, labels = 0, self.label_values(rows)
+        for chunk in chunks(rows.count):  # so that no more offsets are kept
+            texts = rows.sources[chunk]
+            encoded, cut = encode_texts(
+                tokenizer, max_source_tokens, types=True, offsets=True, text=texts
             )
+            for row, (text, own) in enumerate(zip(texts, labels[chunk], strict=True)):
+                found = first_tokens(encoded["offset_mapping"][row], word_spans(text))
+                lost += found.count(None) if own and cut[row] else 0
+                examples.append(
+                    Example(
+                        row=len(examples),
+                        source=encoded["input_ids"][row],
+                        target=_targets(found, own, len(encoded["input_ids"][row])),
+                        types=encoded["token_type_ids"][row],
+                        truncated=cut[row],
+                    )
+                )
         if lost:
             warnings.warn(
                 f"{', '.join(rows.files)}: words beyond the {max_source_tokens} tokens that the "
@@ -204,6 +204,22 @@ class TokenClassification(EncoderTask):
     ) -> list[str]:
         """The labels of the words; there is nothing to search."""
         return [" ".join(x) for x in runtime.tag_words([text.split(" ") for text in sources])]
+
+
+def _targets(
+    found: Sequence[int | None], labels: Sequence[int], tokens: int
+) -> tuple[tuple[int, int], ...]:
+    """Label and word of each token.
+
+    Args:
+        found: the first token of each word.
+        labels: of each word; empty where the row has no target.
+    """
+    target = [(IGNORED, IGNORED)] * tokens
+    for word, (token, label) in enumerate(zip(found, labels or [0] * len(found), strict=True)):
+        if token is not None:
+            target[token] = (label, word)
+    return tuple(target)
 
 
 TASK = TokenClassification()

@@ -1,0 +1,120 @@
+"""Opening text files that others made: plain, or packed by gzip (`.gz`) or Zstandard (`.zst`).
+
+They are read piece by piece, so that a file may be larger than memory. The format is told by the
+suffix; `rows.tsv.gz` is a table like `rows.tsv`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import io
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from compressor.errors import EnvironmentProblem, InputError
+from compressor.storage.input_files import MIB, open_file
+
+LONGEST_LINE = 64 * MIB  # bytes; what a line needs is all that reading a file needs
+REPORTED_LINES = 10_000  # how often who reads a long file says how far it is
+_PIECE = 1 << 18  # bytes that are unpacked at once
+
+
+class _Unpacked(io.RawIOBase):
+    """Bytes of a packed file, with what its library raises as an error that names the file."""
+
+    def __init__(self, stream: Any, path: Path, tool: str, errors: tuple[type[Exception], ...]):
+        self._stream, self._path, self._tool = stream, path, tool
+        self._errors: tuple[type[Exception], ...] = (EOFError, *errors)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            return int(self._stream.readinto(buffer))
+        except self._errors as error:
+            reason = str(error).splitlines()[0].rstrip(".") if str(error) else "it is damaged"
+            raise InputError(
+                f"{self._path} cannot be unpacked ({reason}); give a whole file, which "
+                f"`{self._tool} -t` finds no fault with",
+                id="packed-file-damaged",
+            ) from error
+
+
+def _gzip(file: BinaryIO, path: Path) -> _Unpacked:
+    stream = gzip.GzipFile(fileobj=file, mode="rb")
+    return _Unpacked(stream, path, "gzip", (gzip.BadGzipFile, zlib.error))
+
+
+def _zstd(file: BinaryIO, path: Path) -> _Unpacked:
+    library = _zstd_library(path)
+    return _Unpacked(library.ZstdFile(file, "rb"), path, "zstd", (library.ZstdError,))
+
+
+def _zstd_library(path: Path) -> Any:
+    """Python's own from 3.14 on, or else the package that has it for older ones."""
+    for name in ("compression.zstd", "backports.zstd"):
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            continue
+    raise EnvironmentProblem(
+        f"the package backports.zstd, which unpacks {path}, is not installed; install it with "
+        "`pip install 'compress-heads[zstd]'` or `pip install 'backports.zstd>=1,<2'`",
+        id="zstd-not-installed",
+    )
+
+
+_OPENERS: dict[str, Callable[[BinaryIO, Path], _Unpacked]] = {".gz": _gzip, ".zst": _zstd}
+PACKED = tuple(_OPENERS)
+
+
+def is_packed(path: str | Path) -> bool:
+    """Whether a file has to be unpacked to be read, by its suffix."""
+    return Path(path).suffix.lower() in PACKED
+
+
+def format_suffix(path: str | Path) -> str:
+    """What a file holds: `.tsv` of `rows.tsv`, `rows.TSV` and `rows.tsv.gz`."""
+    path = Path(path)
+    return Path(path.stem if is_packed(path) else path.name).suffix.lower()
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[BinaryIO]:
+    """A file, opened to read its bytes, unpacked where it is packed.
+
+    Raises:
+        OSError: as `open_file`.
+        EnvironmentProblem: the package that unpacks it is not installed.
+        InputError: it is damaged or cut off; also from reading.
+    """
+    with open_file(path) as file:
+        opener = _OPENERS.get(path.suffix.lower())
+        if opener is None:
+            yield file
+            return
+        with io.BufferedReader(opener(file, path), _PIECE) as unpacked:
+            yield cast(BinaryIO, unpacked)
+
+
+def raw_lines(file: BinaryIO, path: str | Path) -> Iterator[bytes]:
+    """The lines of an opened file, with their ends.
+
+    Raises:
+        InputError: a line is longer than `LONGEST_LINE`.
+    """
+    number = 0
+    while line := file.readline(LONGEST_LINE + 1):
+        number += 1
+        if len(line) > LONGEST_LINE:
+            raise InputError(
+                f"{path}:{number}: the line is longer than {LONGEST_LINE // MIB} MiB; give a text "
+                "a line",
+                id="line-too-long",
+            )
+        yield line

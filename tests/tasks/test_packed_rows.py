@@ -1,0 +1,187 @@
+"""Rows from packed files, and how much memory reading takes."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from compressor.errors import EnvironmentProblem, InputError
+from compressor.storage import text_files
+from compressor.tasks import TASKS, batching
+from compressor.tasks.tables import read_table
+from tests.helpers import toy
+from tests.helpers.command_line import compress
+from tests.helpers.errors import raises
+from tests.helpers.packed import PACK, cut_off, jsonl, packed
+from tests.helpers.rows import LABELS, PAIRS, tsv
+from tests.helpers.tiny import word_tokenizer
+
+translation, classification = TASKS["translation"], TASKS["classification"]
+COLUMNS = {"source_column": "en", "target_column": "de"}
+OBJECTS = jsonl({"en": s, "de": t} for s, t in PAIRS)
+LABELLED = tsv([(f"text {i}", LABELS[i % 3]) for i in range(40)], ("text", "label"))
+
+
+@pytest.mark.parametrize("suffix", PACK)
+@pytest.mark.parametrize(("name", "content"), [("a.tsv", tsv(PAIRS)), ("A.JSONL", OBJECTS)])
+def test_packed_files_have_the_rows_of_plain_ones(tmp_path, name: str, content: str, suffix: str):
+    path = packed(tmp_path / f"{name}{suffix}", content)
+    rows = translation.read_rows(path, **COLUMNS)
+    assert list(zip(rows.sources, rows.targets, strict=True)) == PAIRS
+    assert rows.files == [str(path)]
+    plain = packed(tmp_path / "plain.tsv", tsv(PAIRS))
+    assert rows.sha256 == translation.read_rows(plain).sha256
+
+
+def test_one_of_two_parallel_files_may_be_packed(tmp_path: Path):
+    source = packed(tmp_path / "a.en.zst", "".join(f"{s}\n" for s, _ in PAIRS))
+    target = packed(tmp_path / "a.de", "".join(f"{t}\n" for _, t in PAIRS))
+    rows = translation.read_rows(f"{source},{target}")
+    assert list(zip(rows.sources, rows.targets, strict=True)) == PAIRS
+    table = packed(tmp_path / "a.tsv.gz", tsv(PAIRS))
+    with raises(InputError, "table-as-parallel-file"):
+        translation.read_rows(f"{source},{table}")
+
+
+def test_other_tasks_read_packed_files_too(tmp_path: Path):
+    """Of CoNLL's columns, texts alone, and SQuAD's JSON."""
+    conll = packed(tmp_path / "a.conll.gz", "w1 A\nw2 B\n\nw3 A\n")
+    rows = TASKS["token-classification"].read_rows(conll, labels=["A", "B"])
+    assert (rows.sources, rows.targets) == (["w1 w2", "w3"], ["A B", "A"])
+    texts = packed(tmp_path / "a.txt.zst", "w1\nw2 w3\n")
+    assert TASKS["embedding"].read_rows(texts).sources == ["w1", "w2 w3"]
+    answers = [{"text": "w2", "answer_start": 3}]
+    asked = {"context": "w1 w2", "qas": [{"question": "which?", "answers": answers}]}
+    squad = packed(tmp_path / "a.json.gz", json.dumps({"data": [{"paragraphs": [asked]}]}))
+    assert TASKS["question-answering"].read_rows(squad).pairs == ["w1 w2"]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_file_that_was_cut_off_is_an_error_with_its_name(tmp_path: Path, suffix: str):
+    """Also where all rows that are used come before the damage."""
+    path = cut_off(tmp_path / f"a.tsv{suffix}", LABELLED)
+    with raises(InputError, "packed-file-damaged") as caught:
+        classification.read_rows(path, limit=2)
+    assert f"{path} cannot be unpacked" in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("place", [0, 3, 25, -6])
+def test_a_damaged_file_is_an_error(tmp_path: Path, suffix: str, place: int):
+    path = packed(tmp_path / f"a.tsv{suffix}", LABELLED)
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0xFF
+    path.write_bytes(data)
+    with raises(InputError, "packed-file-damaged"):
+        classification.read_rows(path)
+
+
+def test_a_malformed_row_of_a_packed_file_has_its_line(tmp_path: Path):
+    path = packed(tmp_path / "a.tsv.gz", tsv([*PAIRS, ("only one",)]))
+    with raises(InputError, "cell-count-differs") as caught:
+        translation.read_rows(path, limit=2)  # rows that are not used are checked, too
+    assert f"{path}:5:" in str(caught.value)
+
+
+def test_without_the_package_for_zstandard_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch
+):
+    path = packed(tmp_path / "a.tsv.zst", tsv(PAIRS))
+    for name in ("compression.zstd", "backports.zstd"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with raises(EnvironmentProblem, "zstd-not-installed") as caught:
+        translation.read_rows(path)
+    assert "pip install 'compress-heads[zstd]'" in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch):
+    """A file of kilobytes may unpack to gigabytes without a line end."""
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 1000)
+    path = packed(tmp_path / "a.tsv.gz", f"text\tlabel\n{'x' * 2000}\tweather\n")
+    with raises(InputError, "line-too-long") as caught:
+        classification.read_rows(path)
+    assert f"{path}:2:" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.tsv.gz", "a.jsonl.zst"])
+def test_rows_that_are_not_used_take_no_memory(tmp_path: Path, name: str):
+    """20,000 rows take about 5 MB, the file 2 MB."""
+    rng = random.Random(0)
+    rows = [(" ".join(rng.choices(toy.WORDS, k=25)), rng.choice(LABELS)) for _ in range(20_000)]
+    table = tsv(rows, ("text", "label"))
+    contents = {
+        ".tsv": table,
+        ".csv": table.replace("\t", ","),
+        ".jsonl": jsonl({"text": s, "label": t} for s, t in rows),
+    }
+    path = packed(tmp_path / name, contents["." + name.split(".")[1]])
+    classification.read_rows(path, limit=16)  # what is made once, is made
+    shown: list[int] = []
+    tracemalloc.start()
+    found = classification.read_rows(path, limit=16, progress=shown.append)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert list(zip(found.sources, found.targets, strict=True)) == rows[:16]
+    assert shown == [10_000, 20_000]
+    assert most < 1_000_000
+
+
+def test_a_row_is_read_when_it_is_asked_for(tmp_path: Path):
+    path = packed(tmp_path / "a.tsv", tsv([*PAIRS, ("no target",)]))
+    records = read_table(str(path)).records
+    assert next(records).cells == dict(zip(("en", "de"), PAIRS[0], strict=True))
+
+
+def test_rows_are_encoded_in_parts(monkeypatch):
+    """To the same tokens as at once; long ones are cut."""
+    texts = [*toy.sentences(10), " ".join(["w5"] * 40)]
+    tokenizer, sizes = word_tokenizer(), []
+
+    class Watched:
+        def __call__(self, **texts):
+            sizes.append(len(texts["text"]))
+            return tokenizer(**texts)
+
+    whole = batching.encode_texts(tokenizer, 16, types=True, text=texts, text_pair=None)
+    monkeypatch.setattr(batching, "ENCODED_ROWS", 4)
+    parts = batching.encode_texts(Watched(), 16, types=True, text=texts, text_pair=None)
+    assert parts == whole
+    assert max(sizes) == 4
+    assert sum(sizes) == len(texts) + 1  # one again, cut
+    expected = [(*(int(word[1:]) for word in text.split()[:15]), 2) for text in texts]
+    assert whole[0]["input_ids"] == expected
+
+
+@pytest.mark.slow
+def test_commands_take_packed_files_and_end_as_with_plain_ones(once, tmp_path: Path):
+    model = once("packed-bert", toy.classifier)
+    plain = Path(toy.labels_file(tmp_path / "rows.tsv"))
+    text = plain.read_text(encoding="utf-8")
+    header, *lines = (line.split("\t") for line in text.splitlines())
+    given = {
+        "plain": plain,
+        "gz": packed(tmp_path / "rows.tsv.gz", text),
+        "jsonl": packed(
+            tmp_path / "rows.jsonl.zst", jsonl(dict(zip(header, x, strict=True)) for x in lines)
+        ),
+        "damaged": cut_off(tmp_path / "damaged.tsv.gz", text),
+    }
+    outputs, ends = {}, {}
+    for name, path in given.items():
+        out = tmp_path / f"{name}.json"
+        done = compress(
+            "score", "--model", model, "--calibration", path, "--calibration-rows", 16,
+            "--method", "taylor", "--device", "cpu", "--output", out,
+        )  # fmt: skip
+        ends[name] = (done.returncode, done.stderr)
+        outputs[name] = json.loads(out.read_text())["scores"] if out.exists() else None
+    assert ends["plain"][0] == 0, ends["plain"]
+    assert outputs["plain"] == outputs["gz"] == outputs["jsonl"] is not None
+    assert ends["damaged"][0] == 4
+    assert "damaged.tsv.gz cannot be unpacked" in ends["damaged"][1]
