@@ -313,12 +313,24 @@ class SpeedTry(ResultModel):
     met: bool
 
 
+class LayersTry(ResultModel):
+    """A choice of units for the wanted speed-up after some whole layers were dropped."""
+
+    layers: list[str]  # in the order in which they went, `decoder.2`
+    kept: str = ""  # units; none where no choice is fast enough
+    speedup: Amount | None = None  # over dense, measured
+    # From the dense model on held-out rows, after the repair, nats per loss term; None where the
+    # wanted speed-up was not reached.
+    divergence: Amount | None = None
+
+
 class SpeedSearch(ResultModel):
     """How units were chosen for a speed-up: what units cost, and the choices that were timed."""
 
     wanted: Number
     costs: CostTable
     tries: list[SpeedTry]
+    layers: list[LayersTry] = []  # where the number of dropped layers was searched
 
 
 class QualityProbe(ResultModel):

@@ -53,6 +53,7 @@ class Choice:
         return {
             "kept": self.mask.to_json(),
             "units": self.mask.totals(),
+            "dropped": sorted(self.mask.dropped),
             "scores": self.scores.to_json(),
             "text": self.text,
             "search": None if self.search is None else self.search.model_dump(mode="json"),
@@ -66,7 +67,7 @@ class Choice:
             ValueError, KeyError, TypeError: `data` is something else.
         """
         return cls(
-            Mask.from_json(data["kept"], data["units"]),
+            Mask.from_json(data["kept"], data["units"]).without_layers(data["dropped"]),
             Scores.from_json(data["scores"]),
             data["text"],
             TypeAdapter[Search | None](Search | None).validate_python(data["search"]),
@@ -101,6 +102,23 @@ class Limits:
         return self.full.without_layers(self.dropped)
 
 
+@dataclass(frozen=True)
+class Tried:
+    """A choice of units after layers were dropped, and its divergence from the dense model."""
+
+    choice: Choice
+    divergence: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return {"choice": self.choice.to_json(), "divergence": self.divergence}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Tried:
+        """Inverse of `to_json`; raises as `Choice.from_json`."""
+        return cls(Choice.from_json(data["choice"]), float(data["divergence"]))
+
+
 class Trials(Protocol):
     """What a run does for a budget that chooses units."""
 
@@ -130,6 +148,16 @@ class Trials(Protocol):
 
     def time_mask(self, mask: Mask, number: int, at_batch: int) -> Timing:
         """Time one choice against the dense model; `number` tells tries apart, from 1."""
+
+    def layer_to_drop(self, stack: str, gone: Sequence[str]) -> str:
+        """The layer of a stack whose skipping changes predictions least, beside those gone."""
+
+    def try_layers(self, gone: Sequence[str], choose: Callable[[Trials], Choice]) -> Tried:
+        """Drop layers, choose units of the others, and measure what that costs after a repair.
+
+        Args:
+            choose: by scores and timings of the model without these layers.
+        """
 
     def least_provable_drop(self, error: float) -> float:
         """The drop that a model without one changed answer to the searched rows can just prove."""
@@ -288,7 +316,7 @@ class CompetingUnits(Budget):
     drop_layers: str | None = option(
         None,
         help="Whole layers that go first, those whose skipping changes predictions least: "
-        "decoder=2, or encoder=1,decoder=2.",
+        "decoder=2, or encoder=1,decoder=2; with --speedup also search.",
     )
 
     even_heads: bool = option(

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from compressor.budgets.layer_search import UNREACHABLE
 from compressor.budgets.units import MULTIPLES, Floors, Group, Multiples, removal_groups
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores, kind_of, units_of
@@ -292,7 +293,7 @@ def reach(
         if speedup >= wanted:
             return choice.mask, tries
         if choice.mask.counts() == fewest.mask.counts():
-            raise UsageError(_unreachable(wanted, tries, fewest.mask), id="speedup-unreachable")
+            raise UsageError(_unreachable(wanted, tries, fewest.mask), id=UNREACHABLE)
         # What was predicted is what this choice was good for, and may be more than was asked.
         aim = choice.predicted * wanted / speedup
     fastest = max(range(len(tries)), key=lambda place: tries[place].speedup)

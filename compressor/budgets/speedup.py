@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from compressor.budgets.base import Choice, Limits, SearchedUnits, Trials
-from compressor.model.sublayers import kind_of, stack_of, units_of
+from compressor.budgets.layer_search import SEARCH, search_layers
+from compressor.model.sublayers import Mask, kind_of, stack_of, units_of
 from compressor.options.bounds import BatchSize
 from compressor.options.declare import option
 from compressor.results import CostTable, LayerCost, SpeedSearch
@@ -43,12 +44,21 @@ class Speedup(SearchedUnits):
     def timed_engine(self) -> str | None:
         return self.at_engine
 
+    def layers_to_drop(self, full: Mask) -> dict[str, int]:
+        return {} if self.drop_layers == SEARCH else super().layers_to_drop(full)
+
     def choose(self, trials: Trials) -> Choice:
+        table = self.measure_costs(trials)
+        if self.drop_layers == SEARCH:
+            return search_layers(trials, lambda without: self._choose(without, table))
+        return self._choose(trials, table)
+
+    def _choose(self, trials: Trials, table: CostTable) -> Choice:
+        """Units of the layers that `trials` starts with."""
         from compressor.budgets.cost_table import choose, fewest, reach  # imports NumPy
 
         limits, scores = trials.limits, trials.scores()
         start, floors, multiples = limits.start, limits.floors, limits.multiples
-        table = self.measure_costs(trials)
         mask, tries = reach(
             self.speedup,
             lambda aim: choose(scores, start, floors, table, aim, multiples, limits.even),

@@ -98,7 +98,7 @@ def parse_layers(text: str, full: Mask) -> dict[str, int]:
         if stack in found or not number.isdecimal() or int(number) < 1:
             raise UsageError(
                 f"--drop-layers {text}: write each as STACK=NUMBER once, as in --drop-layers "
-                f"{max(layers)}=1",
+                f"{max(layers)}=1 (only --speedup can search)",
                 id="drop-layers-invalid",
             )
         if stack not in layers:

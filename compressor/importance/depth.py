@@ -10,7 +10,7 @@ layer that goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ def layers_to_drop(
     numbers: Mapping[str, int],
     device: str = "cpu",
     progress: Callable[[int, int], None] = lambda done, total: None,
+    gone: Collection[str] = (),
 ) -> dict[str, float]:
     """The layers that go first, in this order, and the divergence in nats when each is gone.
 
@@ -39,13 +40,14 @@ def layers_to_drop(
         batches: of this rank, on the CPU.
         numbers: stack (`encoder`, `decoder`) -> how many of its layers go.
         progress: called with (layers found, layers in all).
+        gone: layers that went before.
     """
-    mask, found = Mask.full(sublayers), dict[str, float]()
+    mask, found = Mask.full(sublayers).without_layers(gone), dict[str, float]()
     left = dict(numbers)
     stay = {"encoder.0"} if architecture_of(model).first_stays(model.config) else set()
     while any(left.values()):
-        gone = mask.dropped | stay
-        names = [x for x in mask.layers() if x not in gone and left.get(_stack(x), 0)]
+        out = mask.dropped | stay
+        names = [x for x in mask.layers() if x not in out and left.get(_stack(x), 0)]
         masks = [mask.without_layers([name]) for name in names]
         sums = _divergences(model.to(device), sublayers, batches, task, masks, device)
         progress(len(found) + 1, sum(numbers.values()))
@@ -83,6 +85,21 @@ def _divergences(
                 sums[number] += float(task.divergence(found, wanted))
     parallel.add_up(sums)
     return sums / terms
+
+
+@torch.no_grad()
+def divergence(
+    model: nn.Module, dense: nn.Module, batches: Sequence[Batch], task: Task, device: str = "cpu"
+) -> float:
+    """Mean divergence of a model's predictions from the dense one's, in nats per loss term."""
+    total = 0.0
+    with evaluating(model), evaluating(dense):
+        for held in batches:
+            batch = held.to(device)
+            wanted = _predictions(dense, batch, task)
+            total += float(task.divergence(_predictions(model, batch, task), wanted))
+    terms = parallel.total(sum(task.loss_terms(batch) for batch in batches))
+    return parallel.total(total) / terms
 
 
 def _predictions(model: nn.Module, batch: Batch, task: Task) -> Tensor:

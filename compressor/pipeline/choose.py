@@ -8,19 +8,18 @@ the checkpoint's are kept beside the stage's result, so that a stopped run goes 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from safetensors.torch import load_file, save_file
 
 from compressor import parallel
-from compressor.budgets import Choice, Limits
-from compressor.budgets.base import Cut
+from compressor.budgets import Choice, Limits, Trials
+from compressor.budgets.base import Cut, Tried
 from compressor.budgets.path import PathCut, UnitCosts
 from compressor.budgets.units import latest_scores
-from compressor.importance.depth import layers_to_drop
 from compressor.learned_masks import learn as learn_mask
 from compressor.learned_masks.method import LearnedMask, LearningJob
 from compressor.model.checkpoint import Checkpoint
@@ -29,6 +28,7 @@ from compressor.model.sublayers import Mask, Scores
 from compressor.model.surgery import prune
 from compressor.pipeline.inputs import Fitted
 from compressor.pipeline.judge import Judge
+from compressor.pipeline.layers import divergence_after_repair, find_layers
 from compressor.pipeline.repair import Repair
 from compressor.pipeline.score import Scorer, score
 from compressor.pipeline.stages import stage, weights_file
@@ -102,6 +102,12 @@ class RunTrials:
         assert self.judge_built is not None
         return self.judge_built
 
+    def layer_to_drop(self, stack: str, gone: Sequence[str]) -> str:
+        return next_layer(self.workspace, self, stack, gone, ",".join([*gone, stack]))
+
+    def try_layers(self, gone: Sequence[str], choose: Callable[[Trials], Choice]) -> Tried:
+        return try_layers(self.workspace, self, gone, ",".join(gone) or "none", choose)
+
     def least_provable_drop(self, error: float) -> float:
         return self._judge.least_provable_drop(error)
 
@@ -174,19 +180,57 @@ def drop_layers(
     Args:
         numbers: stack -> how many of its layers go.
     """
-    task, progress = TASKS[checkpoint.task], workspace.progress
-    found = layers_to_drop(
-        checkpoint.model,
-        checkpoint.layers,
-        task.batches(parallel.shard(fitted.examples), checkpoint.model),
-        task,
-        numbers,
-        device,
-        lambda done, total: progress.update("layers", done, total),
-    )
+    found = find_layers(checkpoint, fitted, numbers, device, workspace.progress)
     for name, divergence in found.items():
-        progress.message(f"  without {name}: divergence {divergence:.3f}, unrepaired")
+        workspace.progress.message(f"  without {name}: divergence {divergence:.3f}, unrepaired")
     return found
+
+
+@stage("next-layer")
+def next_layer(
+    workspace: Workspace, trials: RunTrials, stack: str, gone: Sequence[str], layers: str
+) -> str:
+    """The layer of a stack that goes next.
+
+    Args:
+        layers: those gone, and the stack, for messages.
+    """
+    scorer = trials.scorer
+    found = find_layers(
+        scorer.checkpoint, scorer.fitted, {stack: 1}, scorer.device, workspace.progress, gone
+    )
+    return next(iter(found))
+
+
+@stage("layers-try")
+def try_layers(
+    workspace: Workspace,
+    trials: RunTrials,
+    gone: Sequence[str],
+    layers: str,
+    choose: Callable[[Trials], Choice],
+) -> Tried:
+    """A choice of units after some layers were dropped, and what it costs.
+
+    Args:
+        layers: those gone, for messages.
+    """
+    limits = replace(trials.limits, dropped=frozenset(gone))
+    fields = {name: getattr(trials, name) for name in RunTrials.__dataclass_fields__}
+    choice = choose(TrialWithoutLayers(**fields | {"limits": limits}))
+    return Tried(choice, divergence_after_repair(trials.repair, choice.mask))
+
+
+class TrialWithoutLayers(RunTrials):
+    """One try of `try_layers`, whose parts are no stages of their own."""
+
+    def scores(self) -> Scores:
+        return self.scorer.score(self.limits.start)
+
+    def time_mask(self, mask: Mask, number: int, at_batch: int) -> Timing:
+        timer = self.timer
+        assert timer is not None
+        return parallel.on_main(lambda: timer.time_one(self.workspace, mask, at_batch))
 
 
 def chosen_model(workspace: Workspace, plan: ArtifactPlan, checkpoint: Checkpoint) -> nn.Module:

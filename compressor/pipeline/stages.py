@@ -81,6 +81,15 @@ STAGES: dict[str, Stage] = {
         keys=(("number", "number"),),
         needs=("scores", "costs"),
     ),
+    "next-layer": Stage(
+        "finding the next layer to drop: {layers}", keys=(("layers", "layers"),), shared=True
+    ),
+    "layers-try": Stage(
+        "trying without layers: {layers}",
+        keys=(("layers", "layers"),),
+        needs=("costs", "next-layer"),
+        shared=True,
+    ),
     "candidate": Stage(
         "trying {cut.mask} on {judge.search.count} rows",
         keys=(_PLAN, ("position", "cut.position")),
@@ -91,7 +100,14 @@ STAGES: dict[str, Stage] = {
     "choice": Stage(
         "{plan.action}",
         keys=(_PLAN,),
-        needs=("scores", "costs", "timed-choice", "candidate", "distill-text"),
+        needs=(
+            "scores",
+            "costs",
+            "timed-choice",
+            "layers-try",
+            "candidate",
+            "distill-text",
+        ),
         weights="weights-{plan.name}.safetensors",
         scratch=("gates-{plan.name}*.safetensors", "repair-{plan.name}-step-*.safetensors"),
         shared=True,

@@ -70,6 +70,11 @@ class Timer:
                 subjects, rows=self.rows, device=self.device, progress=progress.message, **settings
             )
 
+    def time_one(self, workspace: Workspace, mask: Mask, at_batch: int) -> Timing:
+        """One choice of units, with its speed-up over dense."""
+        timed = self.time(workspace, {_CHOICE: mask}, at_batch)
+        return next(row for row in timed.rows if row.variant == _CHOICE)
+
 
 @stage("costs")
 def time_units(
@@ -98,8 +103,7 @@ def time_mask(workspace: Workspace, timer: Timer, mask: Mask, number: int, at_ba
     Args:
         number: of the try, from 1.
     """
-    timed = timer.time(workspace, {_CHOICE: mask}, at_batch)
-    return next(row for row in timed.rows if row.variant == _CHOICE)
+    return timer.time_one(workspace, mask, at_batch)
 
 
 def export_trial(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from compressor.report import facts, numbers, phrases
 from compressor.report.schema import Report, Run
 from compressor.report.search_report import SearchReport
 from compressor.report.table import Column, ReportTable, columns
-from compressor.results import CostTable, SpeedSearch
+from compressor.results import CostTable, LayersTry, SpeedSearch
 
 
 def describe(report: Report, run: Run, search: SpeedSearch) -> SearchReport:
@@ -29,7 +31,32 @@ def describe(report: Report, run: Run, search: SpeedSearch) -> SearchReport:
                     f"The finished model was timed once more: {phrases.speedup(row)} at batch "
                     f"{batch}{short}."
                 )
-    return SearchReport(lines, [_tries(search), _costs(search.costs)], warnings=[])
+    tables = [_tries(search), _costs(search.costs)]
+    if search.layers:
+        tables.insert(0, _layers(search.layers))
+    return SearchReport(lines, tables, warnings=[])
+
+
+def _layers(tries: Sequence[LayersTry]) -> ReportTable:
+    return ReportTable(
+        key="layers",
+        caption="Numbers of whole layers that were dropped before units were chosen: the units "
+        "left at the wanted speed, and the divergence from the dense model on held-out rows, in "
+        "nats, after the repair without training. The least one was taken.",
+        columns=(
+            Column("Layers dropped", numeric=False),
+            *map(Column, ("Units kept", "Measured", "Divergence")),
+        ),
+        rows=tuple(
+            (
+                ", ".join(found.layers) or "none",
+                found.kept or "–",
+                "–" if found.speedup is None else numbers.fixed(found.speedup, 3),
+                "missed" if found.divergence is None else numbers.fixed(found.divergence, 4),
+            )
+            for found in tries
+        ),
+    )
 
 
 def _costs(costs: CostTable) -> ReportTable:

@@ -134,8 +134,13 @@ def test_measured_budgets_start_from_the_layers_that_are_left(budget, classifier
 
 @pytest.mark.slow
 def test_where_layers_alone_are_enough_no_unit_goes(classifier, tmp_path):
+    """Also in a run that was stopped once the units were chosen."""
     options = {"keep": None, "macs": "0.9", "drop_layers": "encoder=1", "bench": False}
-    report = run(recipe_for(classifier, tmp_path, **options), tmp_path / "out", "", SILENT)
+    recipe = recipe_for(classifier, tmp_path, **options)
+    with pytest.raises(KeyboardInterrupt):
+        run(recipe, tmp_path / "out", "", Progress("removing units"))
+    report = run(recipe, tmp_path / "out", "", SILENT)
+    assert len(report.variants[0].dropped_layers) == 1
     counts = report.variants[0].counts
     assert sorted({counts[name] for name in report.dense.heads}) == [0, 4]
     assert not (tmp_path / "out" / "modeling_pruned.py").exists()

@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 
 import pytest
+import scipy.special
+import torch
 
 from compressor.budgets import Choice
 from compressor.budgets.cost_table import trial_mask
@@ -17,14 +19,19 @@ from compressor.errors import UsageError
 from compressor.export.translator import TranslatorGraphs
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
+from compressor.model.surgery import prune
 from compressor.pipeline import time_masks as timing_masks
+from compressor.pipeline.inputs import encode, read
+from compressor.pipeline.repair import Repair
 from compressor.pipeline.run import run
 from compressor.progress import SILENT
 from compressor.report.schema import load_report
 from compressor.request.recipe import Recipe
 from compressor.results import Throughput
 from compressor.runtime import Classifier
+from compressor.tasks import TASKS
 from compressor.throughput import Subject
+from compressor.training.data import hold_out
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.measured import before_search, shell, state
@@ -69,8 +76,8 @@ class Machine:
         for subject in subjects:
             assert subject.name == "dense" or ".writing-" in str(subject.directory)
             saved = sum(
-                self.costs.get(name.rpartition(".")[0], 0.0) * (subjects[0].counts[name] - count)
-                for name, count in subject.counts.items()
+                self.costs.get(name.rpartition(".")[0], 0.0) * (count - subject.counts.get(name, 0))
+                for name, count in subjects[0].counts.items()
             )
             share = self.share if subject.name == "choice" else 1.0
             row = timing(1 / (1 - share * saved), subject.name)
@@ -118,6 +125,47 @@ def test_even_heads_are_timed_and_removed_together(translator, tmp_path, monkeyp
     assert {counts[f"{kind}.{n}"] for kind in ("decoder_self", "cross") for n in range(3)} == {2}
     assert {counts[f"encoder_self.{n}"] for n in range(2)} == {4}
     assert choice.search.tries[-1].met
+
+
+def test_the_number_of_layers_is_searched(classifier, tmp_path, monkeypatch):
+    """One more layer goes as long as the repaired model at the same speed is closer to dense."""
+    machine = Machine({"encoder_self": 0.04, "encoder_ffn": 0.002}, monkeypatch)
+    options = {"drop_layers": "search", "prune": "both", "multiple": "8", "speedup": 1.9}
+    recipe = speed_recipe(classifier, tmp_path, recover="reconstruct", **options)
+    progress = Progress("trying without layers: encoder.")
+    with pytest.raises(KeyboardInterrupt):
+        choose(recipe, tmp_path / "out", progress)
+    timed = len(machine.runs)
+    progress = Progress()
+    choice = choose(recipe, tmp_path / "out", progress)
+    tries = choice.search.layers
+    assert [len(found.layers) for found in tries] == list(range(len(tries)))
+    *others, last = [found.divergence for found in tries]
+    assert others == sorted(others, reverse=True)
+    assert len(tries) == 3 or last > others[-1]  # of three layers one stays
+    best = min(tries, key=lambda found: found.divergence)
+    assert choice.mask.dropped == set(best.layers)
+    assert best.divergence == pytest.approx(divergence(recipe, choice.mask), rel=1e-4)
+    assert f"the best of {len(tries)} numbers of layers" in choice.text
+    assert len(machine.runs) == timed + len(tries) - 1  # the first try was not timed again
+    again = choose(recipe, tmp_path / "out")
+    assert (again.mask, again.search) == (choice.mask, choice.search)
+
+
+def divergence(recipe: Recipe, mask: Mask) -> float:
+    """KL(p_dense || p_cut) on the held-out rows, of a cut that is repaired on the others."""
+    checkpoint = open_checkpoint(recipe.model.path)
+    task = TASKS[checkpoint.task]
+    rows = read(recipe.data, checkpoint, task).calibration
+    learn, held = hold_out(encode(rows, checkpoint, task), recipe.seed)
+    steps = list(recipe.recovery)
+    pruned = prune(checkpoint.model, checkpoint.layers, mask)
+    cut = Repair(steps, checkpoint, learn, recipe.seed, "cpu", SILENT).run(pruned).model
+    (batch,) = task.batches(held, checkpoint.model, batch_tokens=None, batch_size=len(held))
+    with torch.no_grad():
+        wanted, found = (model(**batch.inputs()).logits for model in (checkpoint.model, cut))
+    p, q = (scipy.special.softmax(x.double().numpy(), axis=-1) for x in (wanted, found))
+    return float(scipy.special.rel_entr(p, q).sum(-1).mean())
 
 
 def test_heads_and_neurons_are_timed_and_what_costs_time_goes(translator, tmp_path, monkeypatch):

@@ -1,0 +1,116 @@
+"""How many whole layers go before units are chosen: as many as cost least at the wanted speed.
+
+A budget that measures speed can have the same speed with fewer layers and more units, or with more
+layers and fewer units. Starting with all layers, one more of either stack is tried; where that
+leaves less divergence from the dense model it is kept, and the next one is tried.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from compressor.budgets.base import Choice, Trials, Tried
+from compressor.errors import UsageError
+from compressor.results import LayersTry, SpeedSearch
+
+SEARCH = "search"  # in place of numbers of layers
+UNREACHABLE = "speedup-unreachable"
+
+
+def search_layers(trials: Trials, choose: Callable[[Trials], Choice]) -> Choice:
+    """The best choice of units after different numbers of layers were dropped.
+
+    Args:
+        choose: units for the wanted speed-up, by scores and timings without some layers.
+
+    Raises:
+        UsageError: no number of layers makes the speed-up possible.
+    """
+    choices: list[Choice | None] = []
+    errors: list[UsageError] = []
+
+    def attempt(gone: Sequence[str], stack: str | None) -> LayersTry:
+        layers = [*gone, trials.layer_to_drop(stack, gone)] if stack else []
+        try:
+            found = trials.try_layers(layers, choose)
+        except UsageError as error:
+            if error.id != UNREACHABLE:
+                raise
+            errors.append(error)
+            choices.append(None)
+            return LayersTry(layers=layers)
+        choices.append(found.choice)
+        tried = _described(layers, found)
+        trials.message(_told(tried))
+        return tried
+
+    stacks = Counter(layer.partition(".")[0] for layer in trials.limits.full.layers())
+    tries = climb(stacks, attempt)
+    best = min(range(len(tries)), key=lambda place: _rank(tries[place]))
+    choice = choices[best]
+    if choice is None:
+        raise errors[-1]
+    assert isinstance(choice.search, SpeedSearch)
+    gone = f"{' and '.join(tries[best].layers)} dropped" if tries[best].layers else "no layer gone"
+    return replace(
+        choice,
+        text=f"{choice.text}; {gone}, the best of {len(tries)} numbers of layers",
+        search=choice.search.model_copy(update={"layers": tries}),
+    )
+
+
+def climb(
+    layers: Mapping[str, int], attempt: Callable[[Sequence[str], str | None], LayersTry]
+) -> list[LayersTry]:
+    """All tries in the order in which they were made, until none was better than the best.
+
+    Args:
+        layers: stack -> how many it has; one of them stays.
+        attempt: drops some layers and one more of a stack (or no more), reaches the speed with
+            what is left, and measures the divergence.
+    """
+    best = attempt([], None)
+    tries = [best]
+    while True:
+        gone = Counter(layer.partition(".")[0] for layer in best.layers)
+        more = [
+            attempt(best.layers, stack)
+            for stack, count in layers.items()
+            if gone[stack] + 1 < count
+        ]
+        if not more:
+            return tries
+        tries += more
+        better = min(more, key=_rank)
+        none_reached = best.divergence is None and better.divergence is None
+        if _rank(better) >= _rank(best) and not none_reached:
+            return tries
+        best = better
+
+
+def _rank(found: LayersTry) -> tuple[float, float]:
+    """Least first: the divergence, then how fast what misses the speed is."""
+    if found.divergence is not None:
+        return found.divergence, 0.0
+    return float("inf"), -(found.speedup or 0.0)
+
+
+def _described(layers: Sequence[str], found: Tried) -> LayersTry:
+    search = found.choice.search
+    assert isinstance(search, SpeedSearch)
+    delivered = max(search.tries, key=lambda x: (x.met, x.speedup))
+    return LayersTry(
+        layers=list(layers),
+        kept=str(found.choice.mask),
+        speedup=delivered.speedup,
+        divergence=found.divergence if delivered.met else None,
+    )
+
+
+def _told(tried: LayersTry) -> str:
+    without = f"without {' and '.join(tried.layers)}" if tried.layers else "with all layers"
+    if tried.divergence is None:
+        return f"  {without}: {tried.speedup:.3g} times as fast, less than wanted"
+    return f"  {without}: divergence {tried.divergence:.4f} at {tried.speedup:.3g} times the speed"
