@@ -36,6 +36,7 @@ PAGES = {
         "engines-classification": "engines-classification.md",
         "engines-translation": "engines-translation.md",
     },
+    "docs/recovery.md": {"text-memory": "text-memory.md"},
     "docs/precision.md": {"int8-scales": "int8-scales.md"},
     "docs/embedding.md": {"embedding": "embedding.md"},
     "docs/tokens.md": {

@@ -17,6 +17,7 @@ import typer
 from compressor.commands.console import console
 from compressor.errors import CompressWarning, InputError
 from compressor.options.assemble import assemble
+from compressor.options.bounds import MOST_JOBS
 from compressor.options.declare import Flag, Section, flags_of
 
 
@@ -43,6 +44,16 @@ Json = Annotated[
 Output = Annotated[Path, typer.Option("-o", "--output", help="Directory to write to.")]
 Config = Annotated[
     Path | None, typer.Option("-c", "--config", help="YAML recipe; flags win over it.")
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        min=1,
+        max=MOST_JOBS,
+        help="Of several budgets, artifacts that are made side by side, each in a process of its "
+        "own with a GPU or its share of the cores. Default: one per GPU; 1 without.",
+    ),
 ]
 MeasuredPrecision = Annotated[
     list[str] | None,

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
 
 @o.command(Recipe)
-def run(output: o.Output, flags: dict[str, Any], config: o.Config = None) -> int:
+def run(
+    output: o.Output, flags: dict[str, Any], config: o.Config = None, jobs: o.Jobs = None
+) -> int:
     """Score heads and neurons, remove some, export to ONNX, check, evaluate, time, and report."""
     recipe = _as_launched(build_recipe(flags, config))
     launch.start(recipe.device)
     launch.require_same_versions()
-    status = execute(recipe, output)
+    status = execute(recipe, output, jobs)
     launch.finish()
     return status
 
@@ -34,14 +36,14 @@ def _as_launched(recipe: Recipe) -> Recipe:
     return recipe.model_copy(update={"recovery": recovery, "device": device})
 
 
-def execute(recipe: Recipe, output: Path) -> int:
+def execute(recipe: Recipe, output: Path, jobs: int | None = None) -> int:
     """Run a recipe, print the short table, and return the gate's exit status."""
     from compressor.pipeline.run import run as run_pipeline
     from compressor.report.rules import exit_status
     from compressor.report.summary import short_table, summary
 
     command = shlex.join(["compress", *sys.argv[1:]])
-    report = run_pipeline(recipe, output, command, console)
+    report = run_pipeline(recipe, output, command, console, jobs)
     console.message(f"\nreport: {output / 'report.html'}\n")
     console.result(short_table(report), {"output": str(output), **summary(report)})
     return exit_status(report.gate)

@@ -56,7 +56,7 @@ def evaluate_artifacts(
         InputError: not an artifact, artifacts of different tasks, or malformed rows.
         EnvironmentProblem: the device or an engine is not usable.
     """
-    rows, builds, device = _open(directories, request, precisions, engines)
+    rows, builds, device = _open(directories, request, precisions, engines, progress)
     settings = request.evaluation
     several = len(engines) > 1
     keys = {
@@ -116,7 +116,7 @@ def bench_artifacts(
         UsageError, InputError: as `evaluate_artifacts`.
         EnvironmentProblem: the device or an engine is not usable.
     """
-    rows, builds, device = _open(directories, request, precisions, engines)
+    rows, builds, device = _open(directories, request, precisions, engines, progress)
     subjects, config = _subjects(directories)
     by_directory = dict(zip(directories, subjects, strict=True))
 
@@ -145,6 +145,7 @@ def _open(
     request: EvaluateRequest | BenchRequest,
     precisions: Sequence[str] | None,
     engines: Sequence[str],
+    progress: Progress,
 ) -> tuple[Rows, list[Build], str]:
     """The rows, what to measure, and the device."""
     if request.verify:
@@ -168,7 +169,12 @@ def _open(
         _verify(builds, task)
     data = request.data
     rows = task.read_rows(
-        data.test, labels=first.labels, minimum=2, limit=data.test_rows, **data.columns()
+        data.test,
+        labels=first.labels,
+        minimum=2,
+        limit=data.test_rows,
+        progress=lambda done: progress.update("rows read", done, None),
+        **data.columns(),
     )
     if isinstance(request, EvaluateRequest):
         task.require_answers(rows)

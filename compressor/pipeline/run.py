@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from compressor import parallel
-from compressor.budgets import Limits
+from compressor.budgets import Choice, Limits
 from compressor.errors import InputError
 from compressor.export.engine_names import ALWAYS
 from compressor.export.precision_names import BASE, precisions_to_export
@@ -57,6 +57,7 @@ from compressor.pipeline.repair import (
     with_unpacked_text,
 )
 from compressor.pipeline.score import Scorer
+from compressor.pipeline.side_by_side import require_jobs, side_by_side
 from compressor.pipeline.time_masks import Timer
 from compressor.pipeline.unit_costs import unit_costs
 from compressor.progress import SILENT, Progress
@@ -74,10 +75,20 @@ from compressor.tasks import TASKS
 from compressor.tasks.texts import SOURCE, TARGET, TextFile
 
 
-def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SILENT) -> Report:
+def run(
+    recipe: Recipe,
+    output: Path,
+    command: str = "",
+    progress: Progress = SILENT,
+    jobs: int | None = None,
+) -> Report:
     """Compress one checkpoint to one or more budgets; write artifacts and reports to `output`.
 
     With one budget `output` is the artifact; with several, each gets a directory below it.
+
+    Args:
+        jobs: artifacts of several budgets that are made side by side, each in a process of its own;
+            see `compressor.pipeline.side_by_side.count_jobs`. The results are the same.
 
     Raises:
         CompressError: see `compressor.errors`; nothing is half written, and calling again with
@@ -85,24 +96,21 @@ def run(recipe: Recipe, output: Path, command: str = "", progress: Progress = SI
     """
     require_directory(output)
     plan = resolve(recipe)
+    require_jobs(jobs, plan.budget)
     checkpoint = load(plan.model)
     check_model(plan, checkpoint, TASKS[checkpoint.task], progress)
     inputs = prepare(plan, checkpoint, output, progress)
-    model, precisions = checkpoint.model, inputs.precisions
+    model = checkpoint.model
     with translate_disk_errors(output, partial(export_bytes, model, [BASE]), lambda: "beginning"):
         workspace = open_run(plan, inputs, output, progress)
-
-    def needed() -> int:
-        artifacts = written_bytes(model, precisions, len(inputs.artifacts))
-        return artifacts + unpacked_bytes(inputs.repair.text)
-
+    needed = partial(written_by_run, inputs)
     with translate_disk_errors(output, needed, lambda: workspace.doing), workspace:
-        report = _compress(plan, inputs, workspace, output, command)
+        report = _compress(plan, inputs, workspace, output, command, jobs)
         outcomes = rules.check(report, plan.rules, plan.inconclusive)
         report = report.model_copy(update={"gate": outcomes})
         recipes = {output: plan.to_yaml()}
         recipes |= {own.directory: plan.to_yaml(own.budget) for own in inputs.artifacts}
-        parallel.on_main(lambda: publish(workspace, report, recipes, precisions, output))
+        parallel.on_main(lambda: publish(workspace, report, recipes, inputs.precisions, output))
     return report
 
 
@@ -127,6 +135,13 @@ class Inputs:
     target_text: TextFile | None
     device: str
     precisions: Sequence[str]
+
+
+def written_by_run(inputs: Inputs) -> int:
+    """About how many bytes a run writes in all."""
+    model = inputs.dense.checkpoint.model
+    artifacts = written_bytes(model, inputs.precisions, len(inputs.artifacts))
+    return artifacts + unpacked_bytes(inputs.repair.text)
 
 
 def prepare(plan: RunPlan, dense: Checkpoint, output: Path, progress: Progress) -> Inputs:
@@ -191,40 +206,27 @@ def require_rows_for_ranks(rows: int) -> None:
 
 
 def _compress(
-    plan: RunPlan, inputs: Inputs, workspace: Workspace, output: Path, command: str
+    plan: RunPlan,
+    inputs: Inputs,
+    workspace: Workspace,
+    output: Path,
+    command: str,
+    jobs: int | None,
 ) -> Report:
     """The journey; the gate's outcomes are not in the report yet."""
-    own, data, device, seed = inputs.encoded, inputs.data, inputs.device, plan.seed
-    checkpoint, fitted, probe = own.checkpoint, own.fitted, own.probe
+    data, device, seed = inputs.data, inputs.device, plan.seed
+    checkpoint = inputs.encoded.checkpoint
     parallel.on_main(lambda: require_own_outputs(workspace, output, inputs.artifacts))
     started = start(workspace, command)
-    tokens = target_tokens(workspace, checkpoint, inputs.target_text)
-    costs = unit_costs(checkpoint, TASKS[checkpoint.task], fitted.examples)
-    inputs = replace(inputs, limits=without_layers(inputs, workspace))
-
-    def builds_of(model: Variant, of: Encoded) -> list[Variant]:
-        return [
-            export_precision(workspace, model, name, of.checkpoint, of.fitted, of.probe, device)
-            for name in inputs.precisions[1:]
-        ] + engine_builds(model, plan.engines)
-
-    directory, given = workspace.state / "dense", inputs.dense
-    dense = export_dense(workspace, given.checkpoint, given.probe, costs, directory, plan.engines)
-    builds = builds_of(dense, given)
-    repair = with_translations(with_unpacked_text(inputs.repair, workspace), workspace, dense)
-    builder = Builder(workspace, repair, probe, tokens, costs, plan.engines)
-    answering = Answering(device, plan.evaluation.num_beams)
-    search = None
-    for artifact, trials in zip(
-        inputs.artifacts, make_trials(plan, inputs, workspace, dense, builder), strict=True
-    ):
-        choice = choose(workspace, artifact, trials)
-        if choice.text:
-            workspace.progress.message(f"  {choice.text}")
-        pruned = build(workspace, artifact, choice, builder)
-        builds += [pruned, *builds_of(pruned, own)]
+    making = begin(plan, inputs, workspace)
+    dense, builds, search = making.dense, making.builds_of(making.dense, inputs.dense), None
+    side_by_side(plan, making, output, jobs)
+    for trials in making.trials:
+        choice, made = making.artifact(trials)
+        builds += made
         search = choice.search
 
+    answering = Answering(device, plan.evaluation.num_beams)
     dense, builds = evaluate(
         workspace, dense, builds, data.test, answering, plan.evaluation.resamples, seed
     )
@@ -235,8 +237,58 @@ def _compress(
     builds = choose_defaults(builds, throughput)
     text = source_of_text(inputs.source_text)
     return describe_run(
-        checkpoint, data, seed, started, dense, builds, throughput, search, tokens, text
-    )
+        checkpoint, data, seed, started, dense, builds, throughput, search,
+        making.builder.tokens, text,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Making:
+    """What the artifacts of all budgets share, and how each is made.
+
+    Args:
+        dense: the exported dense model.
+        trials: of each budget.
+    """
+
+    inputs: Inputs
+    workspace: Workspace
+    engines: Sequence[str]
+    dense: Variant
+    builder: Builder
+    trials: Sequence[RunTrials]
+
+    def artifact(self, trials: RunTrials) -> tuple[Choice, list[Variant]]:
+        """Choose the units of a budget and build its artifact, in float32 and otherwise."""
+        choice = choose(self.workspace, trials.plan, trials)
+        if choice.text:
+            self.workspace.progress.message(f"  {choice.text}")
+        pruned = build(self.workspace, trials.plan, choice, self.builder)
+        return choice, [pruned, *self.builds_of(pruned, self.inputs.encoded)]
+
+    def builds_of(self, model: Variant, of: Encoded) -> list[Variant]:
+        """Other precisions, and other engines, of a model in float32."""
+        device = self.inputs.device
+        return [
+            export_precision(
+                self.workspace, model, name, of.checkpoint, of.fitted, of.probe, device
+            )
+            for name in self.inputs.precisions[1:]
+        ] + engine_builds(model, self.engines)
+
+
+def begin(plan: RunPlan, inputs: Inputs, workspace: Workspace) -> Making:
+    """Compute what comes before the artifacts: tokens, layers to drop, the dense model, texts."""
+    own, given = inputs.encoded, inputs.dense
+    tokens = target_tokens(workspace, own.checkpoint, inputs.target_text)
+    costs = unit_costs(own.checkpoint, TASKS[own.checkpoint.task], own.fitted.examples)
+    inputs = replace(inputs, limits=without_layers(inputs, workspace))
+    directory = workspace.state / "dense"
+    dense = export_dense(workspace, given.checkpoint, given.probe, costs, directory, plan.engines)
+    repair = with_translations(with_unpacked_text(inputs.repair, workspace), workspace, dense)
+    builder = Builder(workspace, repair, own.probe, tokens, costs, plan.engines)
+    trials = make_trials(plan, inputs, workspace, dense, builder)
+    return Making(inputs, workspace, plan.engines, dense, builder, trials)
 
 
 def without_layers(inputs: Inputs, workspace: Workspace) -> Limits:

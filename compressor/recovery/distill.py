@@ -53,8 +53,8 @@ class Distill(RecoveryMethod):
     text: str | None = option(
         None,
         flag="--distill-text",
-        help="Distillation: more text to learn from, in the source language, a sentence a line; "
-        "the dense model answers or embeds it. Of any size.",
+        help="Distillation: more text to learn from, in the source language, a sentence a line, "
+        "or JSONL; the dense model answers or embeds it. Of any size, packed (.gz, .zst) or not.",
     )
     beams: int = option(
         1,

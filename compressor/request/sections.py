@@ -87,7 +87,9 @@ class CalibrationData(Columns):
     """Rows to score, learn and repair on."""
 
     calibration: str | None = option(
-        None, help="Rows to score on: TSV, CSV, JSONL, or SRC,TGT text files."
+        None,
+        help="Rows to score on: TSV, CSV, JSONL, or SRC,TGT text files; each may be packed (.gz, "
+        ".zst).",
     )
     calibration_rows: int | None = option(
         None, needs="calibration", ge=MINIMUM_ROWS, help="Use only the first N, at least 8."
@@ -125,13 +127,13 @@ class Export(Section):
     )
     target_text: str | None = option(
         None,
-        help="Text in the target language, a sentence a line: exported decoders score only tokens "
-        "that occur in it, or that anything can be spelt with.",
+        help="Text in the target language, a sentence a line, or JSONL: exported decoders score "
+        "only tokens that occur in it, or that anything can be spelt with.",
     )
     source_text: str | None = option(
         None,
-        help="Texts like those that the model will read, a text a line: an encoder keeps only the "
-        "tokens that occur in them, or that anything can be spelt with.",
+        help="Texts like those that the model will read, a text a line, or JSONL: an encoder keeps "
+        "only the tokens that occur in them, or that anything can be spelt with.",
     )
 
     @field_validator("precision", mode="before")

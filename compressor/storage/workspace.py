@@ -69,9 +69,15 @@ class Workspace:
     """An output directory that belongs to one run; see `open_workspace`.
 
     In a `with` block no other process can open it; it ends with the block.
+
+    Args:
+        root, progress, output: see `open_workspace`.
+        shared: it is open in the process that started this one, which has the lock.
     """
 
-    def __init__(self, root: Path, progress: Progress, output: Path | None = None) -> None:
+    def __init__(
+        self, root: Path, progress: Progress, output: Path | None = None, shared: bool = False
+    ) -> None:
         self.root = root
         self.state = root / STATE
         self.progress = progress
@@ -79,7 +85,8 @@ class Workspace:
         self.doing = "reading inputs"  # the stage that was begun last, in words
         self._announced: set[str] = set()
         self._made: dict[str, str] = {}
-        self._lock = lock_output(self.state / _LOCK, output or root) if parallel.is_main() else None
+        locks = parallel.is_main() and not shared
+        self._lock = lock_output(self.state / _LOCK, output or root) if locks else None
 
     def __enter__(self) -> Self:
         return self
@@ -167,6 +174,10 @@ class Workspace:
             self.progress.message(f"{title}: done before")
         return result
 
+    def mute_finished(self) -> None:
+        """Do not announce stages that are finished by now, when they are read."""
+        self._announced |= {path.stem for path in self.state.glob("*.json")}
+
     def begin(self, name: str, title: str) -> float:
         """Announce a stage; returns when it began."""
         self._announced.add(name)
@@ -201,11 +212,13 @@ class Workspace:
                 continue
             try:
                 record = _RECORD.validate_json(path.read_bytes())
+            except FileNotFoundError:  # another process of the run was faster
+                continue
             except ValueError:
-                path.unlink()
+                path.unlink(missing_ok=True)
                 continue
             if wanted(record):
-                path.unlink()
+                path.unlink(missing_ok=True)
 
     def lost(self, files: Mapping[str, str]) -> str:
         """The first of some files that is missing or changed; later stages may add graphs."""

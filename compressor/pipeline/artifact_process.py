@@ -1,0 +1,108 @@
+"""Makes one artifact of a run of several budgets, in a process that the run started.
+
+    python -m compressor.pipeline.artifact_process
+
+Standard input gives a line with the request, and ends when the run is gone; this process then
+ends, too. Standard output has a JSON object a line: what the run is to tell the user, or an error.
+What is made are stages in the workspace of the run, which has the lock and reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+from compressor.errors import CompressError, CompressWarning
+
+
+class Teller:
+    """Sends messages to the run."""
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+
+    def send(self, **sign: Any) -> None:
+        print(json.dumps(sign), file=self._output, flush=True)
+
+    def message(self, text: str) -> None:
+        self.send(message=text)
+
+    def detail(self, text: str) -> None:
+        self.send(detail=text)
+
+    def update(self, what: str, done: int, total: int | None) -> None:
+        """The run counts artifacts."""
+
+
+def make(request: dict[str, Any], teller: Teller) -> None:
+    """Make the artifact with a number.
+
+    Args:
+        request: `recipe`, all options; `output` of the run; `number` of the budget.
+    """
+    from compressor.pipeline.inputs import load
+    from compressor.pipeline.run import begin, prepare, written_by_run
+    from compressor.progress import SILENT
+    from compressor.request.recipe import Recipe
+    from compressor.request.resolve import resolve
+    from compressor.storage.disk import translate_disk_errors
+    from compressor.storage.workspace import Workspace
+
+    output = Path(request["output"])
+    plan = resolve(Recipe.model_validate(request["recipe"]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CompressWarning)  # the run told them
+        inputs = prepare(plan, load(plan.model), output, SILENT)
+    workspace = Workspace(output, teller, shared=True)
+    workspace.mute_finished()
+    needed = partial(written_by_run, inputs)
+    with translate_disk_errors(output, needed, lambda: workspace.doing):
+        making = begin(plan, inputs, workspace)
+        making.artifact(making.trials[request["number"]])
+
+
+def main() -> int:
+    # What libraries print to standard output must not stand between the signs.
+    teller = Teller(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+    os.dup2(2, 1)
+    request = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_the_run, daemon=True).start()
+    try:
+        with warnings.catch_warnings():
+            _tell_warnings(teller)
+            make(request, teller)
+    except CompressError as error:
+        teller.send(error={"kind": type(error).__name__, "message": str(error), "id": error.id})
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _tell_warnings(teller: Teller) -> None:
+    """Send our own warnings as messages, as the command line shows them."""
+    usual = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, CompressWarning):
+            teller.message(f"warning: {message}")
+        else:
+            usual(message, category, *place, **more)
+
+    warnings.simplefilter("always", CompressWarning)
+    warnings.showwarning = show
+
+
+def _end_with_the_run() -> None:
+    sys.stdin.read()
+    os._exit(130)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
