@@ -10,6 +10,7 @@ import typer
 from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.request.recipe import InspectRequest
+from compressor.request.sections import ModelSection
 
 if TYPE_CHECKING:
     from compressor.pipeline.inspection import Inspection, PartFacts
@@ -21,10 +22,11 @@ def inspect(
     model: Annotated[str, typer.Argument(help="Checkpoint: a local directory or a hub id.")],
 ) -> int:
     """Show heads, neurons, embeddings, what they cost, and what removing units can gain at most."""
-    from compressor.model.checkpoint import open_checkpoint
+    from compressor.pipeline.inputs import load
     from compressor.pipeline.inspection import inspect_checkpoint
 
-    checkpoint = open_checkpoint(model, **request.access.model_dump())
+    section = ModelSection(path=model, task=request.task, **request.access.access())
+    checkpoint = load(section, dense=False)
     facts = inspect_checkpoint(checkpoint)
     lines = [
         f"{facts.model}: {facts.model_type}, {facts.task}, "

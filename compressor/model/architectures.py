@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
 from compressor.model.architecture import ENCODER, ENCODER_TASKS, Architecture, SublayerPaths
-from compressor.model.encoder_decoders import BART, T5, UMT5
+from compressor.model.encoder_decoders import BART, M2M100, T5, UMT5
 from compressor.model.encoders import BERT, DEBERTA, DISTILBERT, ELECTRA, MODERNBERT, MPNET, ROBERTA
 from compressor.model.sublayers import Sublayer
 
@@ -42,12 +42,15 @@ ARCHITECTURES: dict[str, Architecture] = {
     "mt5": replace(T5, feed_forward="gated-gelu", output_scale=None),
     "umt5": UMT5,
     "pegasus": replace(BART, computed_positions=True),
+    "m2m_100": M2M100,
 }
 
 # Why not, where it is more than that nobody has added it.
 _REASONS = {
     "albert": ", since all of its layers share one set of weights, so that a unit cannot leave one "
     "layer alone",
+    "nllb-moe": ", since its feed-forward parts are experts, of which each token takes others; "
+    "NLLB without experts is m2m_100",
 }
 
 

@@ -123,8 +123,9 @@ def open_checkpoint(
 
     Args:
         model: a directory, or a hub id.
-        task: what it is for; None takes what models of its class are usually for: regression where
-            a classifier has one output, labels each by itself where its `problem_type` says so.
+        task: what it is for; None takes what a pruned checkpoint says it was pruned for, or what
+            models of its class are usually for: regression where a classifier has one output,
+            labels each by itself where its `problem_type` says so.
         auto_class: the class of transformers that opens models for the task; None: the one in
             `ENCODER_TASKS`. It counts where `architectures` in `config.json` names no head.
         verify: check the files of a checkpoint that this tool wrote against its manifest first;
@@ -140,10 +141,12 @@ def open_checkpoint(
     if verify:
         require_checkpoint_unchanged(directory, warn=(directory / PRUNING_RECORD).exists())
     config = read_configuration(directory, trust_remote_code)
+    pruning = _read_pruning(directory, config, model, dense)
+    if task is None and pruning is not None:
+        task = pruning.task
     entry = _entry(directory, config, task, auto_class)
     stored = stored_tensors(weight_files(directory, allow_pickle))
     require_layers(config, len(stored), directory / "config.json")
-    pruning = _read_pruning(directory, config, model, dense)
     without_code(config)
     network, sublayers = _load(directory, config, entry, pruning, stored)
     require_usable(network, stored)

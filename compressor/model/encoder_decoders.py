@@ -72,6 +72,14 @@ BART = Architecture(
     logits_bias="final_logits_bias",
 )
 
+# M2M100 and NLLB. Old checkpoints store the table of positions.
+M2M100 = replace(
+    BART,
+    computed_positions=True,
+    logits_bias=None,
+    unused=(r"^model\.(en|de)coder\.embed_positions\.weights$",),
+)
+
 T5 = Architecture(
     task="translation",
     auto_class=TRANSLATOR,

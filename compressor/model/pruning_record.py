@@ -36,6 +36,11 @@ class PruningRecord:
         """The checkpoint that it was made from, as it was named then."""
         return self.contents.get("model")
 
+    @property
+    def task(self) -> str | None:
+        """What it was pruned for."""
+        return self.contents.get("task")
+
 
 def render_pruning_record(contents: Mapping[str, Any]) -> str:
     """The text of the file: indented, with each list of numbers in one line."""
@@ -66,6 +71,8 @@ def read_pruning_record(directory: Path) -> PruningRecord:
             raise ValueError("`kept` and `units` must name the same sublayers")
         for name, total in totals.items():
             _require_units(name, kept[name], total)
+        if not isinstance(contents.get("task"), str | None):
+            raise ValueError("`task` is not a name")
         mask = recorded_mask(contents)
         _require_layers(mask)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:

@@ -235,6 +235,7 @@ def pruning_facts(
         "schema": 2,
         "model": checkpoint.name,
         "revision": checkpoint.revision,
+        "task": checkpoint.task,
         "method": scores.method,
         "signature": scores.signature,
         "budget": budget,

@@ -38,6 +38,7 @@ from compressor.request.methods import (
 from compressor.request.sections import (
     DEVICE,
     SEED,
+    TASK,
     VERIFY,
     Access,
     Benchmark,
@@ -160,6 +161,7 @@ class InspectRequest(Section):
     """What `compress inspect` takes, beside the checkpoint."""
 
     access: Access = Access()
+    task: str | None = TASK
 
 
 class GateRequest(Section):

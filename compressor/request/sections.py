@@ -26,6 +26,7 @@ from compressor.options.declare import Section, option
 from compressor.results import Inconclusive
 
 Lengths = Literal["data"] | Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+TASK = option(None, short="-t", help="What it is for, if not the usual task.")
 VERIFY = option(True, help="Check the files against manifest.json first.")
 
 
@@ -48,7 +49,7 @@ class ModelSection(Access):
     path: str = option(
         flag="--model", short="-m", help="Checkpoint: a local directory or a hub id."
     )
-    task: str | None = option(None, short="-t", help="What it is for, if not the usual task.")
+    task: str | None = TASK
 
 
 class Columns(Section):

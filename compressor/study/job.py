@@ -157,7 +157,7 @@ def open_model(request: StudyRequest, path: str) -> Checkpoint:
     Raises:
         InputError: it cannot be loaded, or has lost heads already.
     """
-    return load(ModelSection(path=path, **request.model.access()))
+    return load(ModelSection(path=path, task=request.model.task, **request.model.access()))
 
 
 def _read(

@@ -16,6 +16,7 @@ from compressor.request.methods import DEFAULT_METHOD, AnyScoring
 from compressor.request.sections import (
     DEVICE,
     SEED,
+    TASK,
     Access,
     CalibrationData,
     Columns,
@@ -151,6 +152,7 @@ class TrainingModels(Access):
     path: list[str] = option(
         flag="--checkpoint", min_length=2, help="A checkpoint; repeat in the order of training."
     )
+    task: str | None = TASK
 
 
 class TrainingStudy(MeasuringStudy):

@@ -101,7 +101,7 @@ def _open_pruned(job: Job[RolesStudy]) -> Checkpoint | None:
     directory = job.request.pruned
     if directory is None:
         return None
-    pruned = open_checkpoint(directory)
+    pruned = open_checkpoint(directory, task=job.checkpoint.task)
     if pruned.pruning is None:
         raise InputError(
             f"--pruned {directory} has lost no heads; give what `compress run` wrote",

@@ -135,8 +135,9 @@ class EncoderDecoderTask(Task):
         language code to the front, others put their start token there).
         """
         labels = pad([example.target for example in examples], IGNORED)
-        shift: Any = model.prepare_decoder_input_ids_from_labels
-        return {"decoder_input_ids": shift(labels), "labels": labels}
+        shift: Any = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+        inputs = _shifted(labels, model.config) if shift is None else shift(labels)
+        return {"decoder_input_ids": inputs, "labels": labels}
 
     def logits(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """Next-token logits of the teacher-forced model, [batch, target, vocabulary]."""
@@ -216,6 +217,15 @@ class EncoderDecoderTask(Task):
         runtime.artifact.generation.with_length(forced)  # raises if it is too long
         text = f"; {forced} generated tokens for every row{origin}"
         return Timed({"forced_length": forced}, float(forced), text)
+
+
+def _shifted(labels: Tensor, config: Any) -> Tensor:
+    """The start token, and all labels but the last: what M2M100's forward makes of them."""
+    start = labels.new_full((len(labels), 1), config.decoder_start_token_id)
+    before = labels[:, :-1]
+    import torch
+
+    return torch.cat([start, before.where(before != IGNORED, config.pad_token_id)], dim=1)
 
 
 def require_target_language(tokenizer: Any) -> None:

@@ -83,15 +83,22 @@ def write_hashes(directory: Path) -> None:
     write_manifest(directory, {"tool": "compress tests"}, hashes)
 
 
-def vary(model: Any) -> None:
+def vary(model: Any, end: float = 6) -> None:
     """Give a translator an output layer of its own, so that it does not repeat its input.
 
-    With the bias sentences end at various lengths within the limit.
+    Args:
+        end: bias of the end token, with which sentences end at various lengths within the limit; of
+            models without such a bias, what its weights are multiplied by.
     """
     rows, width = model.lm_head.weight.shape
     generator = torch.Generator().manual_seed(4)
     model.lm_head.weight = torch.nn.Parameter(0.5 * torch.randn(rows, width, generator=generator))
-    model.final_logits_bias[0, model.generation_config.eos_token_id] = 6
+    settings = model.generation_config
+    if hasattr(model, "final_logits_bias"):
+        model.final_logits_bias[0, settings.eos_token_id] = end
+    else:
+        model.lm_head.weight.data[settings.eos_token_id] *= end
+        settings.suppress_tokens = [model.config.pad_token_id]  # which no trained model generates
 
 
 @torch.no_grad()

@@ -140,6 +140,10 @@ TRANSLATOR_RELATIVES: dict[str, Callable[[], nn.Module]] = {
     "pegasus": lambda: t.PegasusForConditionalGeneration(
         t.PegasusConfig(**_TRANSLATOR, decoder_start_token_id=1, scale_embedding=True)
     ),
+    # NLLB is the same.
+    "m2m_100": lambda: t.M2M100ForConditionalGeneration(
+        t.M2M100Config(**_TRANSLATOR, decoder_start_token_id=2, scale_embedding=True)
+    ),
 }
 RELATIVES = ENCODER_RELATIVES | TRANSLATOR_RELATIVES
 # One of each structure, for what does not depend on names and positions: scores, learned masks.

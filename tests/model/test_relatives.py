@@ -144,7 +144,7 @@ def test_an_encoder_alone_makes_embeddings(name: str, tmp_path):
         np.testing.assert_allclose(Embedder(tmp_path / "out").embed(TEXTS), expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", [*OWN, "mt5"])
+@pytest.mark.parametrize("name", [*OWN, "mt5", pytest.param("m2m_100", marks=pytest.mark.attack)])
 def test_units_are_scored_and_learned(name: str):
     for method in METHODS:
         setup = scoring(name, units="heads" if method == "confidence" else None)
@@ -189,7 +189,7 @@ def test_relevance_passes_a_gate_and_fused_projections_once():
         torch.testing.assert_close((gradient * seen[0]).sum(), logits[row, label])
 
 
-@pytest.mark.parametrize("name", [*OWN, "mt5"])
+@pytest.mark.parametrize("name", [*OWN, "mt5", pytest.param("m2m_100", marks=pytest.mark.attack)])
 def test_repairs_come_closer_to_the_dense_model(name: str):
     setup = job(name, rows=200)
     before = difference(setup, setup.pruned)

@@ -1,8 +1,8 @@
-"""T5 and its relatives: relative positions, heads as wide as they like, no biases, gates.
+"""T5 and its relatives: relative positions, heads as wide as they like, no biases, gates; M2M100.
 
 Most tests of all architectures compare with computations that these models do not follow. Here one
 of each kind goes through scoring, surgery, saving, and the search in the exported graphs; and so
-does Pegasus, which differs little from what other tests know.
+do Pegasus and M2M100, which differ little from what other tests know.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 import transformers
 
 import compressor
+from compressor.commands import invoke
 from compressor.errors import InputError
 from compressor.export.ctranslate2 import write_translator
 from compressor.export.task_graphs import Network
@@ -27,6 +28,7 @@ from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import gated, mask_gates, prune, relative_difference, verify_surgery
 from compressor.runtime import Translator
+from compressor.storage.files import write_json
 from compressor.tasks import TASKS, Batch
 from tests.export.test_export import export
 from tests.helpers.errors import raises
@@ -162,7 +164,10 @@ def test_attention_weights_are_the_librarys(name: str):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["t5", pytest.param("umt5", marks=pytest.mark.attack), "pegasus"])
+@pytest.mark.parametrize(
+    "name",
+    ["t5", "m2m_100", *(pytest.param(x, marks=pytest.mark.attack) for x in ("umt5", "pegasus"))],
+)
 def test_exported_graphs_search_as_the_library_does(name: str, tmp_path):
     """FLAN-T5's and UMT5's form; the caches, and tables of positions for the heads left alone."""
     checkpoint = opened(name, tmp_path / "dense", separate=name == "t5")
@@ -178,8 +183,15 @@ def test_exported_graphs_search_as_the_library_does(name: str, tmp_path):
         assert max(map(len, found)) > 3
 
 
-def test_ctranslate2_is_refused_by_name(tmp_path):
+def test_an_activation_that_ctranslate2_lacks_is_refused_by_name(tmp_path):
     checkpoint = opened("t5", tmp_path)
+    checkpoint.model.config.dense_act_fn = "tanh"
     network = Network(checkpoint, checkpoint.model, checkpoint.mask)
     with raises(InputError, "architecture-not-for-ctranslate2"):
         write_translator(network, tmp_path / "out", "fp32")
+
+
+def test_experts_are_refused_by_name(tmp_path, capsys):
+    write_json(tmp_path / "config.json", {"model_type": "nllb-moe"})
+    assert invoke(["inspect", str(tmp_path)]) == 4
+    assert "experts" in capsys.readouterr().err

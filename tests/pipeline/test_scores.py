@@ -11,6 +11,7 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 
 import compressor
+from compressor import commands
 from compressor.errors import InputError, UsageError
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.inputs import DataRows, hold_out
@@ -179,3 +180,33 @@ def test_metrics_and_options_of_other_tasks_are_refused(tmp_path):
     with raises(InputError, "column-missing"):
         invoke(*given, "--task", "reranking")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_task_is_told_where_it_cannot_be_seen_and_is_recorded(tmp_path, capsys):
+    """A model with one output is for regression, unless `--task` or its artifact says otherwise."""
+    dense, rows = str(save_scorer(tmp_path / "dense")), str(write_queries(tmp_path / "rows.tsv"))
+    asked = ["--task", "reranking"]
+    for more, task in (([], "regression"), (asked, "reranking")):
+        assert commands.invoke(["inspect", dense, *more, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["task"] == task
+    study = ["study", "agreement", "-m", dense, "--calibration", rows, "--other", rows]
+    assert commands.invoke([*study, *asked, "-o", str(tmp_path / "study"), "--device", "cpu"]) == 0
+    assert (
+        commands.invoke([*study, "-o", str(tmp_path / "other"), "--device", "cpu"]) == 4
+    out = str(tmp_path / "out")
+    assert commands.invoke(["score", "-m", dense, "--calibration", rows, *asked, "-o", out]) == 0
+    smaller = [
+        "prune",
+        "-m",
+        dense,
+        *asked,
+        "--scores",
+        f"{out}/scores.json",
+        "--keep",
+        "heads=0.5",
+    ]
+    assert commands.invoke([*smaller, "-o", str(tmp_path / "pruned")]) == 0
+    capsys.readouterr()
+    assert commands.invoke(["inspect", str(tmp_path / "pruned"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["task"] == "reranking"
+    assert commands.invoke(["inspect", dense, "--task", "translation"]) == 2
