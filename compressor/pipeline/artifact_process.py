@@ -46,8 +46,8 @@ def make(request: dict[str, Any], teller: Teller) -> None:
     Args:
         request: `recipe`, all options; `output` of the run; `number` of the budget.
     """
+    from compressor.pipeline.artifacts import begin, prepare, written_by_run
     from compressor.pipeline.inputs import load
-    from compressor.pipeline.run import begin, prepare, written_by_run
     from compressor.progress import SILENT
     from compressor.request.recipe import Recipe
     from compressor.request.resolve import resolve

@@ -7,72 +7,31 @@ goes on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from compressor import parallel
-from compressor.budgets import Choice, Limits
 from compressor.errors import InputError
-from compressor.export.engine_names import ALWAYS
-from compressor.export.precision_names import BASE, precisions_to_export
-from compressor.model.checkpoint import Checkpoint
+from compressor.export.precision_names import BASE
 from compressor.model.location import checkpoint_files
-from compressor.model.sublayers import Mask, units_of
 from compressor.parallel import launch
-from compressor.pipeline.build import (
-    Builder,
-    build,
-    export_bytes,
-    export_dense,
-    export_precision,
-    written_bytes,
-)
-from compressor.pipeline.choose import RunTrials, choose, drop_layers
-from compressor.pipeline.engines import engine_builds, require_engines
+from compressor.pipeline.artifacts import Inputs, begin, prepare, written_by_run
+from compressor.pipeline.build import export_bytes
 from compressor.pipeline.evaluate import Answering, benchmark, choose_defaults, evaluate
-from compressor.pipeline.inputs import (
-    DataRows,
-    Encoded,
-    encoded,
-    hold_out,
-    load,
-    open_text_option,
-    pick_device,
-    read,
-    source_of_text,
-    target_tokens,
-    warn_of_shared_rows,
-    with_tokens_of,
-)
-from compressor.pipeline.judge import Judge
+from compressor.pipeline.inputs import load, source_of_text
 from compressor.pipeline.publish import describe_run, publish, require_own_outputs, start
-from compressor.pipeline.repair import (
-    Repair,
-    open_text,
-    require_rows_to_train,
-    unpacked_bytes,
-    with_translations,
-    with_unpacked_text,
-)
-from compressor.pipeline.score import Scorer
 from compressor.pipeline.side_by_side import require_jobs, side_by_side
-from compressor.pipeline.time_masks import Timer
-from compressor.pipeline.unit_costs import unit_costs
 from compressor.progress import SILENT, Progress
 from compressor.report import rules
 from compressor.report.schema import Report
-from compressor.request.plan import ArtifactPlan, RunPlan, plan_artifacts
+from compressor.request.plan import RunPlan
 from compressor.request.recipe import Recipe
 from compressor.request.resolve import resolve
 from compressor.request.validate import check_model
-from compressor.results import Variant
 from compressor.storage.disk import translate_disk_errors
 from compressor.storage.files import require_directory
-from compressor.storage.workspace import STATE, Workspace, open_workspace
+from compressor.storage.workspace import Workspace, open_workspace
 from compressor.tasks import TASKS
-from compressor.tasks.texts import SOURCE, TARGET, TextFile
 
 
 def run(
@@ -114,74 +73,6 @@ def run(
     return report
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """What a run starts from, opened and checked before the first long computation.
-
-    Args:
-        dense: as given, to compare with.
-        encoded: what units are removed from, and the rows to score, repair and check on.
-        repair: without the translations of its text.
-        precisions: to export, float32 first.
-    """
-
-    dense: Encoded
-    encoded: Encoded
-    data: DataRows
-    limits: Limits
-    artifacts: Sequence[ArtifactPlan]
-    repair: Repair
-    source_text: TextFile | None
-    target_text: TextFile | None
-    device: str
-    precisions: Sequence[str]
-
-
-def written_by_run(inputs: Inputs) -> int:
-    """About how many bytes a run writes in all."""
-    model = inputs.dense.checkpoint.model
-    artifacts = written_bytes(model, inputs.precisions, len(inputs.artifacts))
-    return artifacts + unpacked_bytes(inputs.repair.text)
-
-
-def prepare(plan: RunPlan, dense: Checkpoint, output: Path, progress: Progress) -> Inputs:
-    """Open and check all that can be checked before the first long computation."""
-    task = TASKS[dense.task]
-    data = read(plan.data, dense, task, progress)
-    if data.test is not None:
-        for rule in plan.rules:
-            rule.require_rows(data.test)
-    device = pick_device(plan.device, progress)
-    require_engines(plan.engines, task, device)
-    limits = plan.budget.limits(Mask.full(dense.layers))
-    artifacts = plan_artifacts(plan, limits, output)
-    if plan.budget.searches_rows:
-        data = hold_out(data, plan.seed)
-    warn_of_shared_rows(data, progress)
-    source_text = open_text_option(plan.source_text, SOURCE, task, plan.data)
-    checkpoint = with_tokens_of(source_text, dense, progress)
-    own = encoded(data, checkpoint, task, progress)
-    require_rows_to_train(plan.recovery, len(own.fitted.examples), learns=plan.method.learns)
-    require_rows_for_ranks(len(own.fitted.examples))
-    text = open_text(plan.recovery, data.fitted, task, checkpoint, plan.data, progress)
-    repair = Repair(
-        plan.recovery, checkpoint, own.fitted.examples, plan.seed, device, progress,
-        output / STATE, text,
-    )  # fmt: skip
-    return Inputs(
-        dense=own if checkpoint is dense else encoded(data, dense, task, SILENT),
-        encoded=own,
-        data=data,
-        limits=limits,
-        artifacts=artifacts,
-        repair=repair,
-        source_text=source_text,
-        target_text=open_text_option(plan.target_text, TARGET, task, plan.data),
-        device=device,
-        precisions=precisions_to_export(plan.precision, device),
-    )
-
-
 def open_run(plan: RunPlan, inputs: Inputs, output: Path, progress: Progress) -> Workspace:
     """Take an empty output directory, or go on with one that holds the same run."""
     files = checkpoint_files(inputs.dense.checkpoint.directory)
@@ -193,16 +84,6 @@ def open_run(plan: RunPlan, inputs: Inputs, output: Path, progress: Progress) ->
         "ranks-differ-in-inputs",
     )
     return open_workspace(output, identity, progress)
-
-
-def require_rows_for_ranks(rows: int) -> None:
-    """Raise `InputError` if a rank would have no row, also when half of the rows are held out."""
-    if rows < 2 * parallel.size():
-        raise InputError(
-            f"{rows} calibration rows are too few for {parallel.size()} processes, which take two "
-            "each at least; give more rows, or start fewer processes",
-            id="fewer-rows-than-ranks",
-        )
 
 
 def _compress(
@@ -240,97 +121,3 @@ def _compress(
         checkpoint, data, seed, started, dense, builds, throughput, search,
         making.builder.tokens, text,
     )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Making:
-    """What the artifacts of all budgets share, and how each is made.
-
-    Args:
-        dense: the exported dense model.
-        trials: of each budget.
-    """
-
-    inputs: Inputs
-    workspace: Workspace
-    engines: Sequence[str]
-    dense: Variant
-    builder: Builder
-    trials: Sequence[RunTrials]
-
-    def artifact(self, trials: RunTrials) -> tuple[Choice, list[Variant]]:
-        """Choose the units of a budget and build its artifact, in float32 and otherwise."""
-        choice = choose(self.workspace, trials.plan, trials)
-        if choice.text:
-            self.workspace.progress.message(f"  {choice.text}")
-        pruned = build(self.workspace, trials.plan, choice, self.builder)
-        return choice, [pruned, *self.builds_of(pruned, self.inputs.encoded)]
-
-    def builds_of(self, model: Variant, of: Encoded) -> list[Variant]:
-        """Other precisions, and other engines, of a model in float32."""
-        device = self.inputs.device
-        return [
-            export_precision(
-                self.workspace, model, name, of.checkpoint, of.fitted, of.probe, device
-            )
-            for name in self.inputs.precisions[1:]
-        ] + engine_builds(model, self.engines)
-
-
-def begin(plan: RunPlan, inputs: Inputs, workspace: Workspace) -> Making:
-    """Compute what comes before the artifacts: tokens, layers to drop, the dense model, texts."""
-    own, given = inputs.encoded, inputs.dense
-    tokens = target_tokens(workspace, own.checkpoint, inputs.target_text)
-    costs = unit_costs(own.checkpoint, TASKS[own.checkpoint.task], own.fitted.examples)
-    inputs = replace(inputs, limits=without_layers(inputs, workspace))
-    directory = workspace.state / "dense"
-    dense = export_dense(workspace, given.checkpoint, given.probe, costs, directory, plan.engines)
-    repair = with_translations(with_unpacked_text(inputs.repair, workspace), workspace, dense)
-    builder = Builder(workspace, repair, own.probe, tokens, costs, plan.engines)
-    trials = make_trials(plan, inputs, workspace, dense, builder)
-    return Making(inputs, workspace, plan.engines, dense, builder, trials)
-
-
-def without_layers(inputs: Inputs, workspace: Workspace) -> Limits:
-    """What may be removed, without the layers that go first."""
-    limits = inputs.limits
-    if not limits.to_drop:
-        return limits
-    own = inputs.encoded
-    found = drop_layers(workspace, own.checkpoint, own.fitted, limits.to_drop, inputs.device)
-    return replace(limits, dropped=frozenset(found))
-
-
-def make_trials(
-    plan: RunPlan, inputs: Inputs, workspace: Workspace, dense: Variant, builder: Builder
-) -> list[RunTrials]:
-    """What the budget of each plan may have measured.
-
-    Args:
-        dense: the exported dense model.
-        builder: with the repair of the run.
-    """
-    checkpoint, fitted = inputs.encoded.checkpoint, inputs.encoded.fitted
-    data, device, seed = inputs.data, inputs.device, plan.seed
-    sublayers = [x for x in checkpoint.layers if units_of(x.kind) in inputs.limits.units]
-    progress = workspace.progress
-    scorer = Scorer(plan.method, checkpoint, sublayers, fitted, seed, device, progress)
-    timer, judge = None, None
-    if plan.throughput is not None:
-        timer = Timer(
-            checkpoint, Path(dense.directory), data.timed, plan.throughput, device,
-            plan.budget.timed_engine or ALWAYS,
-        )  # fmt: skip
-    if data.search is not None and data.test is not None:
-        answering = Answering(device, plan.evaluation.num_beams)
-        resamples = plan.evaluation.resamples
-        candidates = replace(builder, engines=(ALWAYS,))  # which are not delivered
-        judge = Judge(
-            workspace, data.search, data.test, dense, candidates.build, answering, resamples, seed
-        )
-    return [
-        RunTrials(
-            workspace, artifact, inputs.limits, builder.costs, scorer, builder.repair, timer, judge
-        )
-        for artifact in inputs.artifacts
-    ]

@@ -26,7 +26,7 @@ from compressor.progress import Progress
 from compressor.request.plan import RunPlan
 
 if TYPE_CHECKING:
-    from compressor.pipeline.run import Making
+    from compressor.pipeline.artifacts import Making
 
 _THREADS = "OMP_NUM_THREADS"
 _GPUS = "CUDA_VISIBLE_DEVICES"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,7 @@ from compressor.storage.workspace import STATE, Workspace, open_workspace
 from compressor.study.effects import Effect
 from compressor.study.options import MeasuringStudy, StudyRequest
 from compressor.study.output import PREFIX
+from compressor.study.shared import shared
 from compressor.tasks import TASKS, Batch, Rows, Task, count_shared, count_truncated
 from compressor.tasks.tables import read_lines
 
@@ -198,7 +199,7 @@ def score(
     name: str = "scores",
     title: str = "",
 ) -> Scores:
-    """Scores of all heads by the study's method, a stage of its own."""
+    """Scores of all heads by the study's method, a stage of its own, shared between studies."""
     method = job.request.scoring
     assert method is not None
 
@@ -210,8 +211,39 @@ def score(
         scorer = Scorer(method, checkpoint, layers, fitted, seed, job.device, job.progress)
         return scorer.score(Mask.full(layers)).to_json()
 
+    key = _made_of(checkpoint, job, rows) | {
+        "method": method.model_dump(mode="json"),
+        "seed": job.request.seed,
+    }
+
+    def computed() -> Any:
+        return _shared(job, "scores", key, compute, dict[str, Any])
+
     title = title or f"scoring with {method.name}"
-    return Scores.from_json(job.workspace.stage(name, title, compute, dict[str, Any]))
+    return Scores.from_json(job.workspace.stage(name, title, computed, dict[str, Any]))
+
+
+def _made_of(checkpoint: Checkpoint, job: Job[StudyRequest], rows: Rows | None) -> dict[str, Any]:
+    """What scores and answers depend on, whatever the study."""
+    return {
+        "version": __version__,
+        "weights": fingerprint(checkpoint_files(checkpoint.directory)),
+        "task": checkpoint.task,
+        "rows": rows and rows.sha256,
+        "labels": rows and rows.labels,
+        "device": job.device,
+    }
+
+
+def _shared(
+    job: Job[StudyRequest],
+    kind: str,
+    key: Mapping[str, Any],
+    compute: Callable[[], Any],
+    check: Any,
+) -> Any:
+    """See `compressor.study.shared`; studies have workspaces side by side."""
+    return shared(job.workspace.root.parent, kind, key, compute, check, job.progress)
 
 
 @contextmanager
@@ -298,12 +330,20 @@ def judge(job: Job[MeasuringStudy], dense: Sequence[str], answers: Sequence[str]
 def dense_answers(
     job: Job[MeasuringStudy], batches: Sequence[Batch]
 ) -> tuple[list[str], dict[str, Any]]:
-    """The dense model's answers to the test rows, and their value in the main metric."""
+    """The dense model's answers to the test rows, and their value in the main metric.
+
+    The answers are shared between studies.
+    """
     rows = job.rows["test"]
+    key = _made_of(job.checkpoint, job, rows) | {"beams": job.request.evaluation.num_beams}
+
+    def compute() -> list[str]:
+        return answer(job, job.checkpoint, batches)
+
     answers: list[str] = job.workspace.stage(
         "answers-dense",
         f"evaluating all heads on {len(rows.sources)} rows",
-        lambda: answer(job, job.checkpoint, batches),
+        lambda: _shared(job, "answers", key, compute, list[str]),
         list[str],
     )
     value, signature = main_metric(rows, answers)

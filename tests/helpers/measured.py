@@ -6,10 +6,11 @@ import subprocess
 from pathlib import Path
 
 from compressor.model.sublayers import Mask
+from compressor.pipeline.artifacts import make_trials, prepare
 from compressor.pipeline.build import Builder
 from compressor.pipeline.choose import RunTrials
 from compressor.pipeline.inputs import TargetTokens, load
-from compressor.pipeline.run import make_trials, open_run, prepare
+from compressor.pipeline.run import open_run
 from compressor.pipeline.unit_costs import unit_costs
 from compressor.progress import SILENT
 from compressor.request.recipe import Recipe

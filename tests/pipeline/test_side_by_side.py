@@ -113,7 +113,7 @@ def test_what_was_stopped_goes_on(made, started, tmp_path):
     assert not list(out.rglob(".writing-*"))
 
 
-@pytest.mark.slow
+@pytest.mark.attack
 def test_an_error_of_one_process_is_that_of_the_run(made, started, tmp_path):
     rows = tmp_path / "calibration.tsv"
     spoil = Acts("making 2 artifacts", lambda: rows.write_text("text\tlabel\nw3\n"))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import pytest
 
 from compressor.errors import InputError, UsageError
+from compressor.study import job as study_job
 from compressor.study.output import PREFIX
 from tests.helpers.command_line import compress
 from tests.helpers.errors import raises
@@ -110,3 +112,34 @@ def test_a_directory_with_other_things_is_left_alone(toys, tmp_path):
     with raises(InputError, "output-not-empty"):
         run("heads", tmp_path, model=model.model, test=model.test)
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_studies_of_one_directory_share_scores_and_answers(toys, tmp_path, monkeypatch):
+    """To the results that each has alone; of other rows, or damaged, they are computed."""
+    model, out = toys["classification"], tmp_path / "out"
+    given = {"model": model.model, "test": model.test, "calibration": model.calibration}
+    given |= {"method": "taylor"}
+    counts = {"scores": 0, "answers": 0}
+
+    def counted(name: str, function):
+        def call(*args, **kwargs):
+            counts[name] += 1
+            return function(*args, **kwargs)
+
+        return call
+
+    alone = run("layers", tmp_path / "alone", **given)
+    monkeypatch.setattr(study_job.Scorer, "score", counted("scores", study_job.Scorer.score))
+    monkeypatch.setattr(study_job, "answer", counted("answers", study_job.answer))
+    run("curve", out, points="0,50", **given)
+    assert counts == {"scores": 1, "answers": 1}
+    assert run("layers", out, **given) == alone
+    assert counts == {"scores": 1, "answers": 1}
+    for path in (out / ".compress").glob("*.json"):
+        path.write_text("{}", encoding="utf-8")
+    shutil.rmtree(out / ".compress" / f"{PREFIX}layers")
+    assert run("layers", out, **given) == alone
+    assert counts == {"scores": 2, "answers": 2}
+    shutil.rmtree(out / ".compress" / f"{PREFIX}curve")
+    run("curve", out, points="0", **given | {"calibration_rows": 8})
+    assert counts == {"scores": 3, "answers": 2}
