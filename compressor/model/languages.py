@@ -27,9 +27,7 @@ def languages(tokenizer: Any) -> dict[str, int]:
     if known is None:  # NLLB: its codes are its further special tokens
         tokens = map(str, tokenizer._extra_special_tokens)
         known = {token: tokenizer.convert_tokens_to_ids(token) for token in tokens}
-    rows = len(tokenizer)
-    unknown = tokenizer.unk_token_id
-    return {code: int(i) for code, i in known.items() if i is not None and unknown != i < rows}
+    return {code: int(i) for code, i in known.items() if i not in (None, tokenizer.unk_token_id)}
 
 
 def description(tokenizer: Any, entry: Architecture) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sentencepiece
 import torch
 import transformers
 
@@ -16,6 +17,7 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.inputs import encode, load
 from compressor.request.sections import ModelSection
 from compressor.runtime import Translator, collate
+from compressor.storage.files import write_json
 from compressor.tasks import TASKS, Rows
 from tests.helpers import toy
 from tests.helpers.errors import raises
@@ -180,3 +182,40 @@ def test_a_prefix_is_recorded_and_added_once(tmp_path: Path):
     assert list(translator.translate_stream(iter(TEXTS))) == translator.translate(TEXTS)
     with raises(UsageError, "option-without-use"):
         Translator(out, threads=1, target_language="de")
+
+
+def m2m100(directory: Path) -> Path:
+    """With the tokenizer of the hub's checkpoints: SentencePiece, and `vocab.json`."""
+    directory.mkdir()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(toy.sentences(300)), model_prefix=str(directory / "pieces"),
+        vocab_size=40, model_type="bpe", minloglevel=2, hard_vocab_limit=False,
+    )  # fmt: skip
+    model = (directory / "pieces.model").rename(directory / "sentencepiece.bpe.model")
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    tokens = [*_SPECIAL, *(pieces.id_to_piece(i) for i in range(3, len(pieces)))]
+    write_json(directory / "vocab.json", {token: i for i, token in enumerate(tokens)})
+    tokenizer = transformers.M2M100Tokenizer(
+        str(directory / "vocab.json"), str(model), model_max_length=32
+    )
+    network: Any = tiny_model("m2m_100")
+    network.resize_token_embeddings(len(tokens) + 100 + 8, mean_resizing=False)
+    network.generation_config.suppress_tokens = [1]
+    network.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def test_m2m100_is_written_for_ctranslate2_alone(tmp_path: Path, capsys):
+    """Its language forced, and its tokens named; there is no fast tokenizer for the runtime."""
+    dense, out = m2m100(tmp_path / "dense"), tmp_path / "out"
+    command = ["export", "-m", str(dense), "-o", str(out), "--target-language", "de"]
+    assert invoke(command) == 4
+    assert "M2M100Tokenizer has no fast form" in capsys.readouterr().err
+    assert invoke([*command, "--layout", "ctranslate2"]) == 0
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    assert tokenizer.tgt_lang == "de"
+    settings = json.loads((out / "generation_config.json").read_text(encoding="utf-8"))
+    names = json.loads((out / "shared_vocabulary.json").read_text(encoding="utf-8"))
+    assert names[settings["forced_bos_token_id"]] == "__de__"
+    assert names[tokenizer("w3")["input_ids"][0]] == "__en__"
