@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -45,11 +45,13 @@ def stream(
     answer: Callable[..., Iterator[Answer]],
     form: Callable[[int, Answer], str],
     cache: str | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> int:
     """Write the answer to each line.
 
     Args:
         cache: of compiled models, see `Runtime`.
+        options: further ones of the runtime.
         answer: called with the artifact, opened, with `stream_lines.Lines`, and with how to batch
             them, as keywords.
         form: the line to write for an answer and its number, counted from 1.
@@ -57,7 +59,7 @@ def stream(
     from compressor.pipeline.stream_lines import Lines, serve
 
     lines = Lines(files or [])
-    model = opened(runtime, request, directory, cache)
+    model = opened(runtime, request, directory, cache, options)
     limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
     counts = console.counts_lines(to_stdout=output is None)
     serve(
@@ -74,10 +76,12 @@ def generated(
     directory: Path,
     files: list[Path] | None,
     output: Path | None,
+    options: Mapping[str, Any] | None = None,
 ) -> int:
     """Write the text that a model generates from each line, on one line.
 
     Args:
+        options: further ones of the runtime.
         name: of that text in the objects of `--jsonl`.
     """
 
@@ -89,16 +93,21 @@ def generated(
     def form(number: int, text: str) -> str:
         return json_line(number, **{name: text}) if request.jsonl else text
 
-    return stream(runtime, request, directory, files, output, answer, form)
+    return stream(runtime, request, directory, files, output, answer, form, options=options)
 
 
 def opened(
-    runtime: type[RuntimeType], request: ServeRequest, directory: Path, cache: str | None = None
+    runtime: type[RuntimeType],
+    request: ServeRequest,
+    directory: Path,
+    cache: str | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> RuntimeType:
     """An artifact, opened as a request says.
 
     Args:
         cache: of compiled models, see `Runtime`.
+        options: further ones of the runtime.
     """
     from compressor.runtime.artifact import read_artifact
     from compressor.runtime.engines import choose_engine
@@ -115,6 +124,7 @@ def opened(
         workers=request.workers,
         verify=request.verify,
         cache=cache,
+        **(options or {}),
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from compressor.commands import options as o
 from compressor.commands.lines import Artifact, Files, LinesOutput, generated
-from compressor.request.recipe import GenerateRequest
+from compressor.request.recipe import TranslateRequest
 
 
-@o.command(GenerateRequest, json=False)
+@o.command(TranslateRequest, json=False)
 def translate(
-    request: GenerateRequest,
+    request: TranslateRequest,
     directory: Artifact,
     files: Files = None,
     output: LinesOutput = None,
@@ -17,4 +17,8 @@ def translate(
     """Translate lines with an artifact, one line each."""
     from compressor.runtime import Translator
 
-    return generated(Translator, "translation", request, directory, files, output)
+    languages = {
+        "source_language": request.source_language,
+        "target_language": request.target_language,
+    }
+    return generated(Translator, "translation", request, directory, files, output, languages)

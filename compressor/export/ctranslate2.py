@@ -20,6 +20,7 @@ from compressor.export.generation import generation_settings
 from compressor.export.task_graphs import Inputs, Network
 from compressor.export.verify import require_tie, translation_check
 from compressor.export.vocabulary import bias_of, restricted
+from compressor.model.languages import languages
 from compressor.model.quiet import quiet_transformers
 from compressor.results import Check
 from compressor.runtime.artifact import Generation
@@ -77,10 +78,11 @@ def _describe(spec: Any, checkpoint: Checkpoint) -> None:
         spec.config.eos_token = tokenizer.convert_ids_to_tokens(settings["eos_token_id"][0])
     start = tokenizer.convert_ids_to_tokens(settings["decoder_start_token_id"])
     spec.config.decoder_start_token = start
-    tokens = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])
+    known = {number: token for token, number in tokenizer.get_vocab().items()}
+    # Which M2M100's does not list.
+    known |= {i: tokenizer.convert_ids_to_tokens(i) for i in languages(tokenizer).values()}
     size = checkpoint.model.get_output_embeddings().out_features  # type: ignore[operator]
-    names = [token for token, _ in tokens][:size]
-    names += [f"<unused {number}>" for number in range(len(names), size)]
+    names = [known.get(number, f"<unused {number}>") for number in range(size)]
     spec.register_source_vocabulary(names)
     spec.register_target_vocabulary(names)
 

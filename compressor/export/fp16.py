@@ -2,8 +2,8 @@
 
 Weights, activations and caches become float16; logits come out as float32. Kernels still add up
 long sums in float32: layer normalization by the standard's `stash_type`, softmax and matrix
-products in onnxruntime's CUDA kernels. The mask's -1e4 (`compressor.export.attention.MASKED`) is
-finite in float16 and far below any score.
+products in onnxruntime's CUDA kernels. T5's normalization is computed in float32. The mask's -1e4
+(`compressor.export.attention.MASKED`) is finite in float16 and far below any score.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from onnx.helper import make_attribute, make_node
 from onnx.numpy_helper import from_array, to_array
 
 from compressor.errors import InputError
+from compressor.export.fp16_normalization import keep_single, norms
 
 LOGITS = "logits"
 
@@ -34,6 +35,7 @@ def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
     converted = ModelProto()
     converted.CopyFrom(model)
     graph = converted.graph
+    normalizations = norms(model.graph, directory)
     for tensor in graph.initializer:
         _convert_tensor(tensor, directory)
     _convert_nodes(graph)
@@ -41,6 +43,7 @@ def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
         if value.type.tensor_type.elem_type == TensorProto.FLOAT:
             value.type.tensor_type.elem_type = TensorProto.FLOAT16
     del graph.value_info[:]  # these types are float32's; onnxruntime infers the new ones
+    keep_single(graph, normalizations)
     _cast_logits(graph)
     return converted
 

@@ -76,8 +76,9 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
         built = _from_marian(tokenizer)
     else:
         raise InputError(
-            f"tokenizer class {type(tokenizer).__name__} cannot be exported; supported are "
-            "MarianTokenizer and every fast tokenizer (load it with use_fast=True)",
+            f"tokenizer class {type(tokenizer).__name__} has no fast form, and cannot be exported; "
+            "supported are MarianTokenizer and every fast tokenizer, and `compress export --layout "
+            "ctranslate2` needs neither",
             id="tokenizer-class-unsupported",
         )
     built.save(str(path), pretty=False)

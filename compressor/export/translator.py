@@ -34,6 +34,7 @@ from compressor.export.verify import (
     translation_check,
 )
 from compressor.export.vocabulary import OutputLayer, embedding_only, restricted
+from compressor.model import languages
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import release
 from compressor.results import Check
@@ -112,7 +113,7 @@ class TranslatorGraphs(TaskGraphs):
             write_at_once(directory / OUTPUT_TOKENS, f"{json.dumps(tokens)}\n")
         positions = network.checkpoint.entry.most_positions(model.config)
         data["generation"] = generation_settings(model) | {"positions": positions}
-        return data
+        return data | languages.description(network.checkpoint.tokenizer, network.checkpoint.entry)
 
     def verify(self, model: nn.Module, runtime: Any, batches: Sequence[Inputs]) -> list[Check]:
         """Compare greedy translations token for token, and logits along PyTorch's translations.

@@ -119,6 +119,7 @@ class Architecture:
         logits_bias: name of the buffer that is added to the logits of a decoder, if there is one.
         feed_forward: `feed_forward_proj` where a configuration does not have it; None where the
             feed-forward parts are always the same.
+        turns_labels: a decoder reads its labels turned round by one: what ends them starts it.
         decoder_not_deeper: the decoder has at most as many layers as the encoder, for which
             `generate` makes a cache.
         output_scale: name in the configuration of what says that the last hidden states are
@@ -156,6 +157,7 @@ class Architecture:
     head: Head | None = None
     logits_bias: str | None = None
     feed_forward: str | None = None
+    turns_labels: bool = False
     decoder_not_deeper: bool = False
     output_scale: str | None = None
     untied: frozenset[str] = frozenset()

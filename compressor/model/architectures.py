@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ARCHITECTURES: dict[str, Architecture] = {
     "marian": replace(BART, computed_positions=True),
     "bart": BART,
-    "mbart": BART,
+    "mbart": replace(BART, turns_labels=True),
     "bert": BERT,
     "roberta": ROBERTA,
     "distilbert": DISTILBERT,

@@ -9,6 +9,7 @@ import transformers
 
 from compressor.errors import InputError
 from compressor.model.configuration import first_line
+from compressor.model.languages import languages
 from compressor.model.quiet import quiet_transformers
 from compressor.storage.input_files import panics_raised
 
@@ -47,7 +48,10 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
             id="tokenizer-unreadable",
         ) from error
     _require_files(tokenizer, directory)
-    _require_size(vocabulary, len(tokenizer), int(config.vocab_size), directory)
+    # M2M100's vocabulary does not list the tokens of its languages.
+    known = {*vocabulary.values(), *languages(tokenizer).values()}
+    tokens = max(len(tokenizer), len(known))
+    _require_size(max(known, default=-1), tokens, int(config.vocab_size), directory)
     _require_tokens(tokenizer, directory)
     return tokenizer
 
@@ -71,8 +75,7 @@ def _require_files(tokenizer: Any, directory: Path) -> None:
         )
 
 
-def _require_size(vocabulary: dict[str, int], tokens: int, rows: int, directory: Path) -> None:
-    highest = max(vocabulary.values(), default=-1)
+def _require_size(highest: int, tokens: int, rows: int, directory: Path) -> None:
     too_few = tokens < rows - MOST_UNUSED_ROWS or 2 * tokens < rows
     if max(highest, tokens - 1) >= rows or too_few:
         raise InputError(

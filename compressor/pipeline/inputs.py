@@ -13,11 +13,13 @@ from compressor.evaluation import require_references
 from compressor.export.source_text import cut_vocabulary, embedding_rows
 from compressor.export.target_text import count_texts, tokens_of_text
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.languages import set_languages, set_prefix
 from compressor.options.bounds import MINIMUM_ROWS
 from compressor.pipeline.stages import stage
 from compressor.progress import SILENT, Progress
 from compressor.report import phrases
 from compressor.request.sections import CalibrationData, Columns, Data, ModelSection
+from compressor.request.validate import check_options
 from compressor.results import Source
 from compressor.runtime.session import choose_device
 from compressor.storage.hashes import sha256_of
@@ -146,7 +148,13 @@ def load(section: ModelSection, *, dense: bool = True) -> Checkpoint:
     checkpoint = open_checkpoint(
         section.path, task=section.task, auto_class=auto_class, dense=dense, **section.access()
     )
-    require_task(checkpoint)
+    task = require_task(checkpoint)
+    check_options([section], task, checkpoint.name)
+    source, target = section.source_language, section.target_language
+    network, tokenizer = checkpoint.model, checkpoint.tokenizer
+    set_languages(network, tokenizer, checkpoint.entry, source, target, checkpoint.name)
+    if section.prefix is not None:
+        set_prefix(tokenizer, section.prefix)
     return checkpoint
 
 

@@ -237,6 +237,17 @@ class GenerateRequest(StreamRequest):
     )
 
 
+class TranslateRequest(GenerateRequest):
+    """What `compress translate` takes."""
+
+    source_language: str | None = option(
+        None, help="Language of the lines; by default the one that the artifact was made for."
+    )
+    target_language: str | None = option(
+        None, help="Language to translate into; by default the one of the artifact."
+    )
+
+
 class ClassifyRequest(StreamRequest):
     """What `compress classify` takes."""
 

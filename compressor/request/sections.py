@@ -50,6 +50,17 @@ class ModelSection(Access):
         flag="--model", short="-m", help="Checkpoint: a local directory or a hub id."
     )
     task: str | None = TASK
+    source_language: str | None = option(
+        None, help="Code of the language that a multilingual model translates from, as in eng_Latn."
+    )
+    target_language: str | None = option(
+        None, help="Code of the language that a multilingual model translates into."
+    )
+    prefix: str | None = option(
+        None,
+        help="Text before every source, as in 'translate English to German: ' (T5); the artifact "
+        "records it.",
+    )
 
 
 class Columns(Section):

@@ -22,6 +22,7 @@ from compressor.runtime.fields import (
     text,
     whole,
 )
+from compressor.runtime.languages import Languages
 from compressor.storage.input_files import parse_json, read_text
 from compressor.storage.manifest import GRAPHS_FILE
 
@@ -293,6 +294,9 @@ class TranslationArtifact(Artifact):
     # The file with the tokens that the decoder scores; None: all.
     output_tokens: str | None = checked(optional(file_name), None)
     generation: Generation = checked(record(Generation))
+    # What every source begins with.
+    source_prefix: str = checked(text, "")
+    languages: Languages | None = checked(optional(record(Languages)), None)
 
     @property
     def scored(self) -> tuple[int, str | None]:
@@ -311,6 +315,7 @@ class TranslationArtifact(Artifact):
             self.pad_token_id, given.decoder_start_token_id, given.forced_bos_token_id,
             *given.eos_token_id, *given.suppress_tokens,
             *(forced if isinstance(forced, list) else [forced]),
+            *(self.languages.codes.values() if self.languages else ()),
         ]  # fmt: skip
         beyond = [token for token in ids if token is not None and token >= self.vocab_size]
         if beyond:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +26,7 @@ from compressor.runtime.decoder import (
 )
 from compressor.runtime.engines.onnxruntime import OnnxRuntime
 from compressor.runtime.in_place import InPlaceDecoder
+from compressor.runtime.languages import token_of
 from compressor.runtime.runtime import Runtime
 from compressor.runtime.search import Decoder, beam_search, greedy
 from compressor.runtime.session import run_errors
@@ -35,6 +39,9 @@ if TYPE_CHECKING:
 class Generator(Runtime[TranslationArtifact]):
     """An exported encoder-decoder model; arguments and errors are those of `Runtime`.
 
+    `source_language` and `target_language` are codes of a multilingual model's languages; None:
+    those that the artifact was made for. `between` gives the same model for others.
+
     It opens models for summarization; `Translator` is the same for translation. Decodes as
     `generate` of transformers does with the model's generation settings and `do_sample=False`.
     """
@@ -44,8 +51,50 @@ class Generator(Runtime[TranslationArtifact]):
     # As in `EncoderRuntime`.
     batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 1024, "cuda": 4096}
 
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(directory, **options)
+        if source_language is not None or target_language is not None:
+            vars(self).update(vars(self.between(source_language, target_language)))
+
+    def between(self, source: str | None = None, target: str | None = None) -> Self:
+        """The same opened model, translating from and into these languages; None: as it does.
+
+        Raises:
+            UsageError: the model has no languages, or not that one, or the engine cannot.
+            InputError: the decoder does not score the target's token.
+        """
+        other, languages = copy(self), self.artifact.languages
+        generation = self.artifact.generation
+        if source is not None:
+            token = token_of(languages, "source_language", source)
+            assert languages is not None  # else that raised
+            other._tokenizer = self._tokenizer.with_language(
+                languages.codes[languages.source], token
+            )
+        if target is not None:
+            token = token_of(languages, "target_language", target)
+            assert languages is not None
+            if languages.starts and self._generator is not None:
+                raise UsageError(
+                    f"target_language {target}: models in the engine {self.engine} start with one "
+                    "language; use the engine onnxruntime",
+                    id="language-not-of-engine",
+                )
+            name = "decoder_start_token_id" if languages.starts else "forced_bos_token_id"
+            given: dict[str, Any] = {name: token}
+            other._generation = self.tokens.settings(replace(generation, **given))
+        return other
+
     def _open(self) -> None:
         artifact = self.artifact
+        self._tokenizer.prefix = artifact.source_prefix
         require_ids(self._tokenizer, artifact.vocab_size, self._graphs / artifact.tokenizer)
         self._generator = self._engine.translator()
         self.tokens: OutputTokens = AllTokens(artifact.vocab_size)

@@ -12,6 +12,7 @@ import base64
 import json
 import warnings
 from collections.abc import Iterable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,22 @@ class TextTokenizer:
         if self._first_without_id is not None:
             self._unknown = self._tokenizer.model.tokenize(MARK)[0].id
         self._max_tokens = max_tokens
+        self.prefix = ""  # what every text begins with
+        self._language: tuple[int, int] | None = None
+
+    def with_language(self, old: int, new: int) -> TextTokenizer:
+        """The same tokenizer, whose rows have another token where they tell the language.
+
+        Raises:
+            InputError: they have no such token before or behind the text.
+        """
+        ids = self._tokenizer.encode("").ids
+        if old not in ids:
+            raise _invalid(self._path, ValueError(f"no row has the language token {old}"))
+        other = copy(self)
+        # Counted from the end that it stands at.
+        other._language = (0 if ids[0] == old else ids.index(old) - len(ids)), new
+        return other
 
     @property
     def highest_id(self) -> int:
@@ -127,7 +144,12 @@ class TextTokenizer:
 
     def rows(self, encodings: Iterable[Encoding]) -> list[Encoded]:
         """The token ids of encodings."""
-        return [Encoded(self._known(e.ids), e.type_ids, bool(e.overflowing)) for e in encodings]
+        rows = [Encoded(self._known(e.ids), e.type_ids, bool(e.overflowing)) for e in encodings]
+        if self._language is not None:
+            place, token = self._language
+            for row in rows:
+                row[place] = token
+        return rows
 
     def windows(
         self, questions: Sequence[str], contexts: Sequence[str], most: int, stride: int
@@ -169,7 +191,8 @@ class TextTokenizer:
             raise _invalid(self._path, error) from error
 
     def _normalized(self, texts: Sequence[str]) -> list[str]:
-        return list(texts) if self._normalizer is None else list(map(self._normalizer, texts))
+        begun = [f"{self.prefix}{text}" for text in texts] if self.prefix else list(texts)
+        return begun if self._normalizer is None else list(map(self._normalizer, begun))
 
     def _known(self, ids: list[int]) -> list[int]:
         limit = self._first_without_id

@@ -158,7 +158,8 @@ def open_model(request: StudyRequest, path: str) -> Checkpoint:
     Raises:
         InputError: it cannot be loaded, or has lost heads already.
     """
-    return load(ModelSection(path=path, task=request.model.task, **request.model.access()))
+    names = set(ModelSection.model_fields) & set(type(request.model).model_fields) - {"path"}
+    return load(ModelSection(path=path, **{x: getattr(request.model, x) for x in names}))
 
 
 def _read(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError, UsageError
+from compressor.model.languages import source_prefix
 from compressor.model.sublayers import Kind
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.base import Task
@@ -44,7 +45,15 @@ class EncoderDecoderTask(Task):
         "source_column": ("source",),
         "target_column": ("target",),
     }
-    options = ("--num-beams", "--target-length", "--target-text", "--distill-beams")
+    options = (
+        "--num-beams",
+        "--target-length",
+        "--target-text",
+        "--distill-beams",
+        "--source-language",
+        "--target-language",
+        "--prefix",
+    )
     exporter = "compressor.export.translator:TranslatorGraphs"
     counted_tokens = "generated"
     learns_from_answers = True
@@ -106,7 +115,9 @@ class EncoderDecoderTask(Task):
             InputError: a multilingual tokenizer does not know which language to translate into.
         """
         require_target_language(tokenizer)
-        sources, source_cut = encode_texts(tokenizer, max_source_tokens, text=rows.sources)
+        prefix = source_prefix(tokenizer)
+        texts = [f"{prefix}{text}" for text in rows.sources]
+        sources, source_cut = encode_texts(tokenizer, max_source_tokens, text=texts)
         targets, target_cut = encode_texts(tokenizer, max_source_tokens, text_target=rows.targets)
         return [
             Example(
@@ -236,7 +247,7 @@ def require_target_language(tokenizer: Any) -> None:
     """
     if getattr(tokenizer, "tgt_lang", "") is None:
         raise InputError(
-            "the checkpoint's tokenizer has no target language; set tgt_lang (and src_lang) in its "
-            "tokenizer_config.json",
+            "the checkpoint's tokenizer has no target language; name it with --target-language, "
+            "and the other with --source-language",
             id="target-language-missing",
         )

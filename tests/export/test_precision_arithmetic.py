@@ -229,3 +229,38 @@ def test_constants_inside_nodes_become_half_precision():
     ]  # fmt: skip
     found = run(to_fp16(model_of(nodes, [shape], [y])), shape=np.array([3]))
     assert (found.dtype, found.tolist()) == (np.float16, [0.5, 0.5, 0.5])
+
+
+def test_a_root_mean_square_beyond_half_precision_is_computed_in_float32():
+    """T5's normalization of hidden states whose squares float16 cannot hold."""
+    node, constant = helper.make_node, numpy_helper.from_array
+    weight = np.linspace(0.5, 1.5, 16, dtype=np.float32)
+    graph = helper.make_graph(
+        [
+            node("Pow", ["x", "two"], ["square"]),
+            node("ReduceMean", ["square", "last"], ["mean"], keepdims=1),
+            node("Add", ["mean", "epsilon"], ["sum"]),
+            node("Sqrt", ["sum"], ["root"]),
+            node("Reciprocal", ["root"], ["inverse"]),
+            node("Mul", ["x", "inverse"], ["normal"]),
+            node("Mul", ["weight", "normal"], ["y"]),
+        ],
+        "norm",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 16])],
+        [
+            constant(np.array(2, np.float32), "two"),
+            constant(np.array([-1]), "last"),
+            constant(np.array(1e-6, np.float32), "epsilon"),
+            constant(weight, "weight"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    values = np.random.default_rng(0).normal(size=(4, 16)) * [[0.01], [1], [2000], [9000]]
+    half = values.astype(np.float16)
+    session = onnxruntime.InferenceSession(to_fp16(model).SerializeToString())
+    (found,) = session.run(None, {"x": half})
+    exact = half.astype(np.float64)
+    expected = weight * exact / np.sqrt((exact**2).mean(1, keepdims=True) + 1e-6)
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-4)

@@ -166,6 +166,9 @@ def tiny_model(architecture: str, seed: int = 0) -> nn.Module:
                 parameter.normal_()
             elif parameter.dim() == 1:
                 parameter.normal_(0, 0.3)
+            elif name.endswith("Attention.q.weight"):  # of T5, whose scores are not scaled
+                scale = model.config.d_kv**-0.5
+                parameter.normal_(0, 1.5 * scale / parameter.shape[1] ** 0.5)
             elif "embed" in name or "shared" in name:
                 parameter.normal_(0, 1 / parameter.shape[1] ** 0.5)
             else:

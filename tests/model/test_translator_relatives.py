@@ -17,6 +17,7 @@ import compressor
 from compressor.commands import invoke
 from compressor.errors import InputError
 from compressor.export.ctranslate2 import write_translator
+from compressor.export.precisions import TOLERANCES, add_precision
 from compressor.export.task_graphs import Network
 from compressor.importance import ScoringJob
 from compressor.importance.attention import visit_attention
@@ -172,7 +173,7 @@ def test_exported_graphs_search_as_the_library_does(name: str, tmp_path):
     """FLAN-T5's and UMT5's form; the caches, and tables of positions for the heads left alone."""
     checkpoint = opened(name, tmp_path / "dense", separate=name == "t5")
     mask = uneven_mask(checkpoint.layers)
-    model, checks, _ = export(checkpoint, tmp_path / "out", mask)
+    model, checks, inputs = export(checkpoint, tmp_path / "out", mask)
     assert all(check.largest_difference <= check.tolerance for check in checks)
     translator, batch = Translator(tmp_path / "out", verify=False), ragged_batch(model)
     arrays = {key: batch[key].numpy() for key in ("input_ids", "attention_mask")}
@@ -181,6 +182,11 @@ def test_exported_graphs_search_as_the_library_does(name: str, tmp_path):
         wanted = generated(model, beams).tolist()
         assert [row[1 : 1 + len(got)] for got, row in zip(found, wanted, strict=True)] == found
         assert max(map(len, found)) > 3
+    for precision in ("fp16", "int8") if name == "t5" else ():
+        for check in add_precision(model, inputs, tmp_path / "out", precision):
+            assert check.largest_difference <= check.tolerance
+            if precision == "int8":  # the tolerance of random tokens is larger
+                assert check.largest_difference < TOLERANCES["int8"]
 
 
 def test_an_activation_that_ctranslate2_lacks_is_refused_by_name(tmp_path):
