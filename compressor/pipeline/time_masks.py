@@ -115,4 +115,4 @@ def export_trial(checkpoint: Checkpoint, mask: Mask, dense: Path, directory: Pat
     small = without_skipped(checkpoint, pruned, mask)
     tokens = task_graphs.output_tokens(checkpoint)
     task_graphs.export(Network(small, small.model, small.mask, tokens), graphs, skip=same)
-    release(small.model)
+    release(small.model, keep=checkpoint.model)
