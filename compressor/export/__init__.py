@@ -47,9 +47,7 @@ def export_model(
     check_tokenizer(checkpoint.tokenizer, graphs / "tokenizer.json", texts)
     task.graphs.export(network, graphs)
     inputs = [batch.inputs() for batch in batches]
-    checks: list[Check] = task.graphs.verify(
-        network.model, task.open(directory, precision=BASE), inputs
-    )
+    checks: list[Check] = task.graphs.check(network.model, directory, inputs)
     for engine in engines:
         if engine != ALWAYS:
             checks += task.graphs.add_engine(network, directory, engine, inputs)

@@ -15,7 +15,7 @@ from compressor.export.attention import additive_mask, encoder_form, graph_atten
 from compressor.export.graphs import BATCH, SOURCE
 from compressor.export.precisions import Compared
 from compressor.export.task_graphs import Inputs, Network, TaskGraphs
-from compressor.export.verify import logit_check, relative_difference
+from compressor.export.verify import Expected, Spooled, logit_check, relative_difference
 from compressor.results import Check
 from compressor.runtime.session import open_session
 from compressor.tasks.encoder import EncoderTask
@@ -79,20 +79,30 @@ class EncoderGraphs(TaskGraphs):
         labels = self.task.label_names(network.model.config)
         return {} if labels is None else {"labels": labels}
 
-    def verify(self, model: nn.Module, runtime: Any, batches: Sequence[Inputs]) -> list[Check]:
-        compared = self.compare(model, runtime, batches)
+    @torch.no_grad()
+    def expect(
+        self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
+    ) -> list[Expected]:
+        return [
+            Expected(
+                {name: value.numpy() for name, value in batch.items()},
+                Spooled(model(**batch).logits.numpy()),
+            )
+            for batch in batches
+        ]
+
+    def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:
+        compared = self.compare(expected, runtime)
         return [logit_check(compared.differences, compared.provider)]
 
-    @torch.no_grad()
-    def compare(self, model: nn.Module, runtime: Any, batches: Sequence[Inputs]) -> Compared:
+    def compare(self, expected: Sequence[Expected], runtime: Any) -> Compared:
         differences: list[float] = []
         same: list[bool] = []
-        for batch in batches:
-            expected = model(**batch).logits.numpy()
-            actual = runtime.run({name: value.numpy() for name, value in batch.items()})
-            differences.append(relative_difference(actual, expected))
-            real = batch["attention_mask"].numpy()
-            read = (self.task.read_logits(logits, real) for logits in (actual, expected))
+        for batch in expected:
+            wanted, actual = batch.logits.read(), runtime.run(batch.inputs)
+            differences.append(relative_difference(actual, wanted))
+            real = batch.inputs["attention_mask"]
+            read = (self.task.read_logits(logits, real) for logits in (actual, wanted))
             same += self.task.same_answers(*read)
         return Compared(runtime.precision, differences, same, self.task.answers, runtime.provider)
 

@@ -13,10 +13,11 @@ from pathlib import Path
 import numpy as np
 from onnx import GraphProto, ModelProto, TensorProto
 from onnx.helper import make_attribute, make_node
-from onnx.numpy_helper import from_array, to_array
+from onnx.numpy_helper import from_array
 
 from compressor.errors import InputError
 from compressor.export.fp16_normalization import keep_single, norms
+from compressor.export.stored_arrays import stored_array
 
 LOGITS = "logits"
 
@@ -52,7 +53,7 @@ def _convert_tensor(tensor: TensorProto, directory: Path = Path()) -> None:
 
     if tensor.data_type != TensorProto.FLOAT:
         return
-    values = to_array(tensor, str(directory))
+    values = stored_array(tensor, directory)
     largest = float(np.abs(values).max(initial=0))
     if not largest <= float(np.finfo(np.float16).max):
         raise InputError(

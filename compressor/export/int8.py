@@ -42,9 +42,10 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from onnx.helper import get_attribute_value, make_node, make_opsetid
-from onnx.numpy_helper import from_array, to_array
+from onnx.numpy_helper import from_array
 
 from compressor.export.activation_ranges import Range
+from compressor.export.stored_arrays import stored_array
 
 LEVELS = 127  # -128 is left out, so that the range is symmetric
 TOKENS = "input_ids"  # the input that embedding tables are indexed with
@@ -52,6 +53,7 @@ TOKENS = "input_ids"  # the input that embedding tables are indexed with
 # and their rounding errors go straight into the logits.
 NARROW = 16
 _CONTRIBUTED = "com.microsoft"  # where onnxruntime's own operators are
+_PANEL = 1 << 21  # numbers of a weight that are rounded at the same time
 _LEAST = 1e-12  # scale of a token whose activations are all zero
 
 
@@ -59,6 +61,8 @@ def quantize_columns(
     weight: NDArray[np.float32], *, multiplied: bool = True
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Integers and the scale of each column: weight ~ integers x scales.
+
+    A few columns at a time, so that no copies of the whole weight are made.
 
     Args:
         weight: [inputs, outputs].
@@ -69,13 +73,20 @@ def quantize_columns(
         Integers [inputs, outputs] in -127 … 127, and scales [outputs]. A column of zeros has
         scale 1.
     """
-    largest = np.abs(weight).max(axis=0)
-    if multiplied:
-        # Rounding adds at most a half to each of the two: a sum of 127 becomes 128 at most.
-        pairs = np.abs(np.add.reduceat(weight, np.arange(0, len(weight), 2), axis=0))
-        largest = np.maximum(largest, pairs.max(axis=0))
-    scales = np.where(largest > 0, largest / LEVELS, 1).astype(np.float32)
-    return np.clip(np.rint(weight / scales), -LEVELS, LEVELS).astype(np.int8), scales
+    inputs, outputs = weight.shape
+    integers = np.empty_like(weight, np.int8)
+    scales = np.empty(outputs, np.float32)
+    at_once = max(1, _PANEL // inputs)
+    for panel in (slice(start, start + at_once) for start in range(0, outputs, at_once)):
+        columns = weight[:, panel]
+        largest = np.abs(columns).max(axis=0)
+        if multiplied:
+            # Rounding adds at most a half to each of the two: a sum of 127 becomes 128 at most.
+            pairs = np.abs(np.add.reduceat(columns, np.arange(0, inputs, 2), axis=0))
+            largest = np.maximum(largest, pairs.max(axis=0))
+        scales[panel] = np.where(largest > 0, largest / LEVELS, 1)
+        integers[:, panel] = np.clip(np.rint(columns / scales[panel]), -LEVELS, LEVELS)
+    return integers, scales
 
 
 def to_int8(
@@ -128,8 +139,8 @@ class _Quantizer:
         self.graph = graph
         self.ranges = ranges
         self.weights = {i.name: i for i in graph.initializer if len(i.dims) == 2}
-        self.array: Callable[[str], NDArray[np.float32]] = lambda name: to_array(
-            self.weights[name], str(directory)
+        self.array: Callable[[str], NDArray[np.float32]] = lambda name: stored_array(
+            self.weights[name], directory
         )
         self.vectors = {i.name: i.dims[0] for i in graph.initializer if len(i.dims) == 1}
         self.shared: set[str] = set()  # tables of embeddings that a product multiplies by too

@@ -22,6 +22,7 @@ from compressor.export.half_range import LargestValue, range_check
 from compressor.export.int8 import products, to_int8
 from compressor.export.precision_names import BASE
 from compressor.export.shared_caches import share_caches
+from compressor.export.verify import Expected
 from compressor.model.memory import trim_memory
 from compressor.results import HALF_RANGE, Check
 from compressor.runtime.artifact import CPU_ONLY, GRAPH_DIRECTORY, read_artifact
@@ -69,7 +70,13 @@ def add_precision(
         VerificationError: the graphs' inputs or outputs are not those of the float32 ones.
     """
     write_precision(directory, precision, examples)
-    return compare_precision(model, batches, directory, precision, device, bool(examples))
+    return compare_precision(
+        expect_answers(model, batches, directory, precision),
+        directory,
+        precision,
+        device,
+        bool(examples),
+    )
 
 
 def write_precision(
@@ -78,7 +85,7 @@ def write_precision(
     examples: Sequence[Example] = (),
     target: Path | None = None,
 ) -> None:
-    """The first half of `add_precision`: the graphs, and their names in `graphs.json`.
+    """The first part of `add_precision`: the graphs, and their names in `graphs.json`.
 
     Args:
         target: another directory to write to, whose files are then moved to `directory`.
@@ -102,27 +109,49 @@ def write_precision(
     write_json(written / GRAPHS_FILE, data)
 
 
+@dataclass(frozen=True)
+class Answers:
+    """What the float32 network answers, to compare a precision with.
+
+    Args:
+        largest: the largest value on the way, where the precision's range is limited.
+    """
+
+    batches: Sequence[Expected]
+    largest: float | None
+
+
+def expect_answers(
+    model: nn.Module, batches: Sequence[Mapping[str, Tensor]], directory: Path, precision: str
+) -> Answers:
+    """The second part of `add_precision`; the model is not needed any more after it."""
+    graphs = TASKS[read_artifact(directory).task].graphs
+    if precision != "fp16":
+        return Answers(graphs.expect(model, directory, batches), None)
+    with LargestValue() as largest:
+        expected = graphs.expect(model, directory, batches)
+    return Answers(expected, largest.largest)
+
+
 def compare_precision(
-    model: nn.Module,
-    batches: Sequence[Mapping[str, Tensor]],
+    expected: Answers,
     directory: Path,
     precision: str,
     device: str = "cpu",
     real: bool = False,
 ) -> list[Check]:
-    """The second half of `add_precision`: the graphs' answers compared with PyTorch's.
+    """The third part of `add_precision`: the graphs' answers compared with PyTorch's.
 
     Args:
         real: whether the batches are of real rows, so that answers to them mean something.
     """
+    trim_memory()
     task = TASKS[read_artifact(directory).task]
     runtime = task.open(directory, precision=precision, device=device)
-    if precision != "fp16":
-        compared = task.graphs.compare(model, runtime, batches)
-        return [compared.by_answers() if real else compared.on_random_tokens()]
-    with LargestValue() as largest:
-        compared = task.graphs.compare(model, runtime, batches)
-    return [compared.by_logits(TOLERANCES[precision]), range_check(largest.largest)]
+    compared = task.graphs.compare(expected.batches, runtime)
+    if expected.largest is not None:
+        return [compared.by_logits(TOLERANCES[precision]), range_check(expected.largest)]
+    return [compared.by_answers() if real else compared.on_random_tokens()]
 
 
 def require_within(checks: Sequence[Check], precision: str) -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from compressor.export.activation_ranges import Array, Finder, Observed
     from compressor.export.precisions import Compared
+    from compressor.export.verify import Expected
 
 Inputs = Mapping[str, "Tensor"]  # of the model, of one ragged batch
 
@@ -125,16 +126,41 @@ class TaskGraphs(ABC):
         """
 
     @abstractmethod
-    def verify(self, model: nn.Module, runtime: Any, batches: Sequence[Inputs]) -> list[Check]:
-        """Compare an opened artifact's float32 graphs with the model, on ragged batches.
+    def expect(
+        self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
+    ) -> list[Expected]:
+        """What the model answers in float32, to compare an artifact with.
+
+        The model is not needed any more after this: its memory can be given back before the
+        graphs are opened.
+
+        Args:
+            directory: the artifact, of which the description of the graphs is read.
+        """
+
+    @abstractmethod
+    def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:
+        """Compare an opened artifact's float32 graphs with the model.
 
         Raises:
             VerificationError: an answer differs.
         """
 
     @abstractmethod
-    def compare(self, model: nn.Module, runtime: Any, batches: Sequence[Inputs]) -> Compared:
+    def compare(self, expected: Sequence[Expected], runtime: Any) -> Compared:
         """Compare an opened artifact, in any precision, with the model in float32."""
+
+    def check(
+        self, model: nn.Module, directory: Path, batches: Sequence[Inputs], **options: Any
+    ) -> list[Check]:
+        """`verify` for an artifact's float32 graphs; the model and they are not held together.
+
+        Args:
+            options: to open it with.
+        """
+        expected = self.expect(model, directory, batches)
+        trim_memory()
+        return self.verify(expected, self.task.open(directory, precision=BASE, **options))
 
     @abstractmethod
     def observe(
@@ -182,8 +208,7 @@ class TaskGraphs(ABC):
         Raises:
             VerificationError: an answer differs from PyTorch's.
         """
-        runtime = self.task.open(directory, precision=BASE, engine=engine)
-        return self.verify(network.model, runtime, batches)
+        return self.check(network.model, directory, batches, engine=engine)
 
     def verify_engines(
         self, network: Network, directory: Path, batches: Sequence[Inputs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -19,7 +19,11 @@ from compressor.export.engine_names import ALWAYS
 from compressor.export.generation import generation_settings
 from compressor.export.precision_names import BASE
 from compressor.export.precisions import Compared
-from compressor.export.task_graphs import Inputs, Network, TaskGraphs
+from compressor.export.task_graphs import (
+    Inputs,
+    Network,
+    TaskGraphs,
+)
 from compressor.export.translator_graphs import (
     EncoderGraph,
     cache_names,
@@ -28,6 +32,8 @@ from compressor.export.translator_graphs import (
     with_heads,
 )
 from compressor.export.verify import (
+    Expected,
+    Spooled,
     logit_check,
     relative_difference,
     require_tie,
@@ -38,17 +44,18 @@ from compressor.model import languages
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import release
 from compressor.results import Check
-from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY
+from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, read_artifact
 from compressor.runtime.vocabulary import open_output_tokens
 from compressor.storage.files import write_at_once
 
 if TYPE_CHECKING:
     from compressor.runtime import Translator
-    from compressor.runtime.artifact import TranslationArtifact
+    from compressor.runtime.artifact import Generation, TranslationArtifact
 
 OUTPUT_TOKENS = "output_tokens.json"
-# A translation that does not end is followed for this many tokens, and two per source token.
-_STEPS = 8
+# A translation that does not end is followed for so many tokens, and two per source token: while
+# ranges are observed, and while it is compared with PyTorch's.
+_OBSERVED, _COMPARED = 8, 32
 
 
 class TranslatorGraphs(TaskGraphs):
@@ -115,7 +122,14 @@ class TranslatorGraphs(TaskGraphs):
         data["generation"] = generation_settings(model) | {"positions": positions}
         return data | languages.description(network.checkpoint.tokenizer, network.checkpoint.entry)
 
-    def verify(self, model: nn.Module, runtime: Any, batches: Sequence[Inputs]) -> list[Check]:
+    def expect(
+        self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
+    ) -> list[Expected]:
+        artifact = cast("TranslationArtifact", read_artifact(directory))
+        ids = open_output_tokens(directory, artifact).ids
+        return [_greedy(model, artifact.generation, ids, batch) for batch in batches]
+
+    def verify(self, expected: Sequence[Expected], runtime: Any) -> list[Check]:
         """Compare greedy translations token for token, and logits along PyTorch's translations.
 
         Raises:
@@ -124,31 +138,32 @@ class TranslatorGraphs(TaskGraphs):
         """
         differences: list[float] = []
         tokens, sentences, ties = 0, 0, 0
-        for arrays, answers, expected, actual in _along_greedy(model, runtime, batches):
-            differences.append(relative_difference(actual, expected))
+        for arrays, answers, wanted, actual in _along_greedy(expected, runtime):
+            differences.append(relative_difference(actual, wanted))
             read = _reads_tokens(answers[:, :-1], runtime.end_ids)
-            produced = runtime.generate(arrays, num_beams=1)
+            steps = _most_steps(runtime.artifact.generation, arrays["input_ids"])
+            produced = runtime.generate(arrays, num_beams=1, max_new_tokens=steps)
             for row, got in enumerate(produced):
                 want = answers[row, 1:][read[row]]
                 sentences += 1
                 tokens += len(want)
                 if want.tolist() != list(got):
                     columns = [runtime.tokens.indices(np.array(t)).tolist() for t in (want, got)]
-                    require_tie(columns[0], columns[1], expected[row])
+                    require_tie(columns[0], columns[1], wanted[row])
                     ties += 1
         scored, all_tokens = len(runtime.tokens.ids), runtime.artifact.vocab_size
         fewer = f"; the decoder scores {scored:,} of {all_tokens:,} tokens"
         note = fewer if scored < all_tokens else ""
         return [logit_check(differences), translation_check(tokens, sentences, ties, note)]
 
-    def compare(self, model: nn.Module, runtime: Any, batches: Sequence[Inputs]) -> Compared:
+    def compare(self, expected: Sequence[Expected], runtime: Any) -> Compared:
         """Logits and most probable tokens along PyTorch's own greedy translations."""
         differences: list[float] = []
         same: list[bool] = []
-        for _, answers, expected, actual in _along_greedy(model, runtime, batches):
-            differences.append(relative_difference(actual, expected))
+        for _, answers, wanted, actual in _along_greedy(expected, runtime):
+            differences.append(relative_difference(actual, wanted))
             read = _reads_tokens(answers[:, :-1], runtime.end_ids)
-            same += (actual.argmax(-1) == expected.argmax(-1))[read].tolist()
+            same += (actual.argmax(-1) == wanted.argmax(-1))[read].tolist()
         return Compared(runtime.precision, differences, same, "greedy tokens", runtime.provider)
 
     def observe(
@@ -166,7 +181,7 @@ class TranslatorGraphs(TaskGraphs):
             observed(directory / files["decoder"], finder) as decoder,
         ):
             for batch in batches:
-                steps = min(settings.limit, 2 * batch["input_ids"].shape[1] + _STEPS)
+                steps = min(settings.limit, _OBSERVED + 2 * batch["input_ids"].shape[1])
                 source = {**encoder.run(batch), "attention_mask": batch["attention_mask"]}
                 start = settings.decoder_start_token_id
                 decode(decoder, source, start, settings.eos_token_id, steps)
@@ -211,28 +226,53 @@ class TranslatorGraphs(TaskGraphs):
 
 
 @torch.no_grad()
+def _greedy(model: nn.Module, settings: Generation, ids: Array, batch: Inputs) -> Expected:
+    """PyTorch's greedy translations of a batch, and its logits along them.
+
+    Args:
+        ids: of the tokens that the decoder scores.
+
+    Returns:
+        With logits [rows, steps, tokens that the decoder scores].
+    """
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    limit = _most_steps(settings, inputs["input_ids"])
+    # The limit is given by the setting that the checkpoint has: transformers warns where both are.
+    counts_new = settings.max_new_tokens is not None
+    longest = {"max_new_tokens": limit} if counts_new else {"max_length": limit + 1}
+    with restricted(model, ids.tolist()):
+        tokens = model.generate(**inputs, num_beams=1, do_sample=False, **longest)  # type: ignore[operator]
+    given = {**inputs, "decoder_input_ids": tokens[:, :-1]}
+    # A row at a time: logits of all tokens take as much memory as a small model.
+    rows = ({n: value[row : row + 1] for n, value in given.items()} for row in range(len(tokens)))
+    logits = [model(**row).logits[0].numpy()[:, ids] for row in rows]
+    arrays = {name: value.numpy() for name, value in inputs.items()}
+    return Expected(arrays, Spooled(np.stack(logits)), tokens.numpy())
+
+
+def _most_steps(settings: Generation, sources: Any) -> int:
+    """Tokens that a translation is compared for.
+
+    Args:
+        sources: [rows, tokens].
+    """
+    # A checkpoint may ask for more tokens than its decoder has positions for.
+    return min(settings.limit, _COMPARED + 2 * sources.shape[1])
+
+
 def _along_greedy(
-    model: nn.Module, runtime: Translator, batches: Sequence[Inputs]
+    expected: Sequence[Expected], runtime: Translator
 ) -> Iterator[tuple[Mapping[str, Array], Array, Array, Array]]:
-    """PyTorch's greedy translations of each batch, and the logits of both along them.
+    """Both runtimes' logits along PyTorch's greedy translations of each batch.
 
     Yields:
         The sources; PyTorch's tokens, [rows, steps + 1], with the one it starts with; its logits
         and the runtime's, [rows, steps, tokens that the runtime scores].
     """
-    generation, ids = runtime.artifact.generation, runtime.tokens.ids
-    # A checkpoint may ask for more tokens than its decoder has positions for. The limit is given by
-    # the setting that the checkpoint has: transformers warns where both are given.
-    limit = generation.limit
-    counts_new = generation.max_new_tokens is not None
-    longest = {"max_new_tokens": limit} if counts_new else {"max_length": limit + 1}
-    for batch in batches:
-        inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        arrays = {name: value.numpy() for name, value in inputs.items()}
-        with restricted(model, ids.tolist()):
-            tokens = model.generate(**inputs, num_beams=1, do_sample=False, **longest)  # type: ignore[operator]
-        logits = model(**inputs, decoder_input_ids=tokens[:, :-1]).logits.numpy()[..., ids]
-        yield arrays, tokens.numpy(), logits, runtime.teacher_forced(arrays, tokens[:, :-1].numpy())
+    for batch in expected:
+        assert batch.tokens is not None
+        actual = runtime.teacher_forced(batch.inputs, batch.tokens[:, :-1])
+        yield batch.inputs, batch.tokens, batch.logits.read(), actual
 
 
 def _reads_tokens(tokens: np.ndarray, end_ids: Sequence[int]) -> np.ndarray:

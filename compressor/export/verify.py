@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compressor.errors import VerificationError
 from compressor.results import Check
@@ -13,6 +16,35 @@ from compressor.results import Check
 # The two libraries order and fuse float32 sums differently: about 1e-6 of the largest logit per
 # layer. A wrong head count or mask causes 1e-2 and more.
 EXPORT_TOLERANCE = 1e-4
+
+
+class Spooled:
+    """An array that is kept in a temporary file."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._shape, self._dtype = array.shape, array.dtype
+        self._file = TemporaryFile()  # noqa: SIM115 - gone when nothing refers to it any more
+        self._file.write(np.ascontiguousarray(array).data)
+
+    def read(self) -> NDArray[Any]:
+        self._file.seek(0)
+        return np.frombuffer(self._file.read(), self._dtype).reshape(self._shape)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What PyTorch answers to one ragged batch.
+
+    Args:
+        inputs: of the batch, as the runtime takes them.
+        logits: [rows, ...], kept in a file: a translator's may be as large as the model.
+        tokens: of the answers with the one that they start with, [rows, steps + 1]; None where
+            there are no decoders.
+    """
+
+    inputs: Mapping[str, NDArray[Any]]
+    logits: Spooled
+    tokens: NDArray[Any] | None = None
 
 
 def require_tie(want: list[int], got: list[int], logits: Any, engine: str = "ONNX") -> None:
@@ -57,8 +89,15 @@ def translation_check(
 
 
 def relative_difference(actual: Any, expected: np.ndarray) -> float:
-    """The largest difference of two arrays as a share of the largest expected value."""
-    return float(np.abs(actual - expected).max() / max(np.abs(expected).max(), 1e-12))
+    """The largest difference of two arrays [rows, ...] as a share of the largest expected value.
+
+    Row by row, without copies of the whole; NaN wins.
+    """
+    pairs = zip(actual, expected, strict=True)
+    largest, difference = np.max(
+        [(np.abs(want).max(), np.abs(found - want).max()) for found, want in pairs], axis=0
+    )
+    return float(difference / max(largest, 1e-12))
 
 
 def logit_check(differences: Sequence[float], provider: str = "") -> Check:

@@ -152,6 +152,7 @@ class ScoringJob:
         metric: the task's main metric of answers to all rows, in the order of the rows: its value
             (0-100) and its signature. None where right answers are not known.
         progress: called with (steps done, steps in all); a step is a batch, with `ablation` a pass.
+        report: called with lines for the user.
     """
 
     model: nn.Module
@@ -164,6 +165,7 @@ class ScoringJob:
     seed: int = 0
     device: str = "cpu"
     progress: Callable[[int, int], None] = field(default=lambda done, total: None)
+    report: Callable[[str], None] = field(default=lambda text: None)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from compressor.importance.statistics import damped
+from compressor.importance.statistics import add_damping, damped
 from compressor.model.modeling_pruned import unit_columns
 
 # Share of the mean diagonal of C that is added to its diagonal, against directions which the
@@ -114,7 +114,9 @@ def block_removal_order(
 def _damped_inverse(covariance: Tensor, index: Tensor, damping: float) -> Tensor:
     """(C + damping)^-1 of some rows and columns, float64; holds little beside the result."""
     chosen = covariance if len(index) == len(covariance) else covariance[index][:, index]
-    factor = torch.linalg.cholesky(damped(chosen.double(), damping))
+    matrix = add_damping(chosen.to(torch.float64, copy=True), damping)
+    factor = torch.linalg.cholesky(matrix)
+    del matrix  # as large as the result
     return torch.cholesky_inverse(factor)
 
 

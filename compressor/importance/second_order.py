@@ -20,7 +20,8 @@ Neurons are removed in blocks of `BLOCK`: those with the least error of their ow
 w G w / (C^-1)_jj for the column w of neuron j, together; the block's error counts what its neurons
 have in common, and is shared among them.
 
-Cost: one forward and one backward pass, plus per attention and head one solve of up to
+Cost: one forward and one backward pass, more of both where memory is too short for the statistics
+of all sublayers (`statistics.groups_within`), plus per attention and head one solve of up to
 (heads x head_dim) unknowns, and per feed-forward part n^2 x (width + n) / 3 multiply-adds for n
 neurons: five seconds for 3,072 on one core.
 """
@@ -28,9 +29,11 @@ neurons: five seconds for 3,072 on one core.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from compressor.importance import RawScores, ScoringJob, ScoringMethod
+from compressor.options.declare import option
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,27 +49,45 @@ class SecondOrder(ScoringMethod):
     """Error that the best repair of the other units would leave."""
 
     name: Literal["second-order"] = "second-order"
+    statistics_memory: float | None = option(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        help="GiB for the statistics of sublayers that are held at the same time; where all need "
+        "more, there are several passes over the rows, with the same scores. Default: half of the "
+        "free memory.",
+    )
 
     def score(self, scoring: ScoringJob) -> RawScores:
         """The error that each unit adds in its sublayer's removal order; removed units score 0."""
         from compressor import parallel
         from compressor.importance.removal_order import DAMPING
-        from compressor.importance.statistics import collect_statistics
+        from compressor.importance.statistics import collect_statistics, groups_within
 
-        statistics, passes = collect_statistics(scoring)
-        values = {}
-        for layer in parallel.dealt(scoring.layers):
-            scores = [0.0] * layer.units
-            highest = 0.0
-            # Statistics are large, and not needed any more after this.
-            for unit, growth in _removal_order(scoring, layer, statistics.pop(layer.name)):
-                highest = max(growth, highest * _STEP, math.nextafter(highest, math.inf))
-                scores[unit] = highest
-            values[layer.name] = scores
+        memory = self.statistics_memory
+        groups = groups_within(scoring, None if memory is None else memory * 2**30)
+        values, passes = {}, 0
+        for number, group in enumerate(groups):
+            statistics, made = collect_statistics(_counted(scoring, number, len(groups)), group)
+            passes += made
+            for layer in parallel.dealt(group):
+                scores = [0.0] * layer.units
+                highest = 0.0
+                # Statistics are large, and not needed any more after this.
+                for unit, growth in _removal_order(scoring, layer, statistics.pop(layer.name)):
+                    highest = max(growth, highest * _STEP, math.nextafter(highest, math.inf))
+                    scores[unit] = highest
+                values[layer.name] = scores
         for others in parallel.gather(values):
             values |= others
         signature = f"damping:{DAMPING:g}|weighted:gradients"
         return RawScores(values, signature, forward_passes=passes, backward_passes=passes)
+
+
+def _counted(scoring: ScoringJob, number: int, count: int) -> ScoringJob:
+    """The job with the progress of one of several passes."""
+    step = scoring.progress
+    return replace(scoring, progress=lambda done, total: step(number * total + done, count * total))
 
 
 def _removal_order(

@@ -8,7 +8,10 @@ digits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +20,11 @@ from compressor import parallel
 from compressor.errors import InputError
 from compressor.importance import ScoringJob
 from compressor.importance.gradients import visit_gradients
+from compressor.model.memory import free_bytes
 from compressor.model.modes import hooks
 from compressor.model.sublayers import Sublayer
+from compressor.model.surgery import gated, mask_gates
+from compressor.storage.input_files import MIB
 
 # Above so many columns, sums are kept in single precision: a feed-forward part's are the largest
 # thing that scoring keeps.
@@ -148,7 +154,7 @@ class LayerStatistics:
     Args:
         covariance: of the output projection's inputs over real tokens, [D, D]; centered if the
             projection has a bias, which then takes up whatever is constant. Float64, but float32
-            where D is above 1,024: all those of a model are held at the same time.
+            where D is above 1,024: those of many sublayers are held at the same time.
         sensitivity: G = sum over real tokens of g g^T, per row of the data, [width, width], with
             g the gradient of the summed loss at the projection's output; float64.
         tokens: how many real tokens there were.
@@ -159,8 +165,49 @@ class LayerStatistics:
     tokens: int
 
 
-def collect_statistics(scoring: ScoringJob) -> tuple[dict[str, LayerStatistics], int]:
+def groups_within(scoring: ScoringJob, most: float | None = None) -> list[list[Sublayer]]:
+    """Sublayers whose statistics are gathered in the same pass over the rows.
+
+    A pass for each group gives the same statistics to the bit as one pass for all.
+
+    Args:
+        most: bytes for the statistics of a pass; None: half of the memory that is free. A sublayer
+            that needs more has a pass of its own.
+    """
+    if most is None:
+        free = free_bytes(scoring.device)
+        most = math.inf if free is None else free / 2
+    most = min(parallel.gather(most))  # all ranks make the same passes
+    groups: list[list[Sublayer]] = []
+    taken = whole = 0.0
+    for layer in scoring.layers:
+        weight: Any = scoring.model.get_submodule(layer.output).weight  # [width, D]
+        size = _statistics_bytes(*weight.shape)
+        whole += size
+        if not groups or taken + size > most:
+            groups.append([])
+            taken = 0.0
+        groups[-1].append(layer)
+        taken += size
+    if len(groups) > 1:
+        scoring.report(
+            f"  statistics of {len(scoring.layers)} sublayers take {whole / MIB:,.0f} MiB, and "
+            f"{most / MIB:,.0f} MiB are there for them: {len(groups)} passes over the rows"
+        )
+    return groups
+
+
+def _statistics_bytes(width: int, columns: int) -> int:
+    return columns**2 * (4 if columns > _WIDE else 8) + 8 * width**2
+
+
+def collect_statistics(
+    scoring: ScoringJob, layers: Sequence[Sublayer] | None = None
+) -> tuple[dict[str, LayerStatistics], int]:
     """One forward and one backward pass over all batches.
+
+    Args:
+        layers: of `scoring.layers`, whose statistics are gathered; None: all.
 
     G is per row and not per token, so that layers which see more tokens (a longer source) weigh
     accordingly: a layer's error is what all its tokens together do to the loss of a row.
@@ -171,6 +218,9 @@ def collect_statistics(scoring: ScoringJob) -> tuple[dict[str, LayerStatistics],
     Raises:
         InputError: a layer's inputs or gradients are not finite.
     """
+    others = [] if layers is None else [x for x in scoring.layers if x not in layers]
+    gates = mask_gates(scoring.mask)
+    scoring = scoring if layers is None else replace(scoring, layers=layers)
     rows = parallel.total(sum(len(next(iter(batch.values()))) for batch in scoring.batches))
     inputs: dict[str, Moments] = {}
     outputs: dict[str, Tensor] = {}
@@ -188,7 +238,8 @@ def collect_statistics(scoring: ScoringJob) -> tuple[dict[str, LayerStatistics],
         inputs[layer.name].add(chosen)
         outputs[layer.name] += (arriving.T @ arriving).double()
 
-    with hooks(_watch_output(scoring.model, layer, arrived) for layer in scoring.layers):
+    watching = hooks(_watch_output(scoring.model, layer, arrived) for layer in scoring.layers)
+    with gated(scoring.model, others, gates), watching:
         passes = visit_gradients(scoring, add)
     found = {}
     for layer in scoring.layers:
@@ -227,7 +278,11 @@ def damped(covariance: Tensor, damping: float) -> Tensor:
 
     Where no input ever varies, a diagonal of next to nothing keeps the matrix invertible.
     """
-    found = covariance.clone()
-    amount = damping * float(found.diagonal().mean()) if len(found) else 0.0
-    found.diagonal().add_(amount or 1e-12)
-    return found
+    return add_damping(covariance.clone(), damping)
+
+
+def add_damping(covariance: Tensor, damping: float) -> Tensor:
+    """`damped` in place; the same tensor."""
+    amount = damping * float(covariance.diagonal().mean()) if len(covariance) else 0.0
+    covariance.diagonal().add_(amount or 1e-12)
+    return covariance

@@ -38,6 +38,7 @@ from compressor.model.bounds import POSITIONS
 from compressor.model.configuration import first_line, read_configuration, require_layers
 from compressor.model.generation import read_generation, require_generation
 from compressor.model.location import require_own_files, resolve
+from compressor.model.memory import drop_mapped_weights
 from compressor.model.modeling_pruned import WeightsMisfit
 from compressor.model.pruned_config import KEPT_UNITS, pruned_class, pruned_config, without_code
 from compressor.model.pruning_record import PRUNING_RECORD, PruningRecord, read_pruning_record
@@ -62,6 +63,8 @@ from compressor.model.weights import (
     shape,
 )
 from compressor.storage.manifest import require_checkpoint_unchanged
+
+_COPIED_AT_ONCE = 64 << 20  # bytes that are in memory twice, in the file's mapping and as a copy
 
 
 @dataclass(frozen=True)
@@ -310,8 +313,13 @@ def _load(
     else:
         # Weights that stay where the file is mapped lie at any address, and kernels add up in
         # another order there: a reloaded model would not give the saved one's last bits.
+        copied = 0
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.data = tensor.data.clone()
+            copied += tensor.nbytes
+            if copied > _COPIED_AT_ONCE:
+                drop_mapped_weights()
+                copied = 0
     require_ties(outline, model, directory, entry.untied)
     return model, sublayers
 

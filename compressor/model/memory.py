@@ -6,42 +6,101 @@ import ctypes
 import gc
 import sys
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
 
+# Of weights that are read where their file is mapped.
+_MAPPED = ".safetensors"
+_DONTNEED = 4  # MADV_DONTNEED on Linux
+_SYSTEM, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
+
+
 def trim_memory() -> None:
-    """Free what only cycles hold, and return freed memory to the system and to the GPU.
+    """Free what only cycles hold, and return memory that is not needed now to the system.
 
     Exporting a model leaves reference cycles through its weights, and glibc keeps freed blocks
     between blocks that are in use: without this a run's memory grows with every model it exports.
+    Weights that lie in a mapped file are read from there again when they are needed.
     """
     gc.collect()
+    drop_mapped_weights()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.empty_cache()  # ONNX Runtime has an allocator of its own
-    trim = _malloc_trim()
+    trim = getattr(_libc(), "malloc_trim", None)  # glibc's, which other C libraries lack
     if trim is not None:
         trim(0)
 
 
-def release(module: Module) -> None:
+def release(module: Module, keep: Module | None = None) -> None:
     """Free the memory of a module's weights, whoever still holds them; nothing can read them again.
 
     PyTorch's exporter keeps the weights of what it exported alive, where Python cannot see it.
 
     Args:
-        module: no other module shares its weights.
+        keep: the only other module that shares weights with it; those stay.
     """
+    shared = set() if keep is None else {id(x) for x in (*keep.parameters(), *keep.buffers())}
     for tensor in (*module.parameters(), *module.buffers()):
-        tensor.data = tensor.new_empty(0)
+        if id(tensor) not in shared:
+            tensor.data = tensor.new_empty(0)
+
+
+def free_bytes(device: str = "cpu") -> int | None:
+    """Memory that is free: of the system within its container's limit, or of the GPU.
+
+    Files that the system keeps in memory count as free. None where the system does not tell.
+    """
+    if device == "cuda":
+        import torch
+
+        return int(torch.cuda.mem_get_info()[0])
+    sizes = [_read_number(_SYSTEM / "meminfo", "MemAvailable:", 1024)]
+    limit = _read_number(_CGROUP / "memory.max")
+    used, files = (
+        _read_number(_CGROUP / "memory.current"),
+        _read_number(_CGROUP / "memory.stat", "inactive_file"),
+    )
+    if limit is not None and used is not None:
+        sizes.append(max(0, limit - used + (files or 0)))
+    return min((size for size in sizes if size is not None), default=None)
+
+
+def _read_number(path: Path, name: str = "", unit: int = 1) -> int | None:
+    """The number that follows a name in a file; None where there is none, such as in `max`."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    words = next((line.split() for line in lines if line.startswith(name)), [])
+    number = words[1 if name else 0] if len(words) > bool(name) else ""
+    return int(number) * unit if number.isdigit() else None
+
+
+def drop_mapped_weights() -> None:
+    """Return the memory of mapped files of weights to the system; the next use reads them again.
+
+    A mapping of which a page was written stays as it is, since such pages are not in the file.
+    Linux only; elsewhere nothing happens.
+    """
+    maps, libc = Path("/proc/self/smaps"), _libc()
+    if libc is None or not maps.exists():
+        return
+    start = end = 0  # of a mapping of weights; 0 within others
+    for line in maps.read_text(encoding="utf-8", errors="replace").splitlines():
+        field, _, rest = line.partition(" ")
+        if not field.endswith(":"):
+            places = [int(place, 16) for place in field.split("-")]
+            start, end = places if line.endswith(_MAPPED) else (0, 0)
+        elif field == "Anonymous:" and start and rest.split()[0] == "0":
+            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONTNEED)
 
 
 @cache
-def _malloc_trim() -> Any:
-    """glibc's function; None on systems with another C library."""
-    if not sys.platform.startswith("linux"):
-        return None
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+def _libc() -> Any:
+    """The C library on Linux; None elsewhere."""
+    return ctypes.CDLL(None) if sys.platform.startswith("linux") else None

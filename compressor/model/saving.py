@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors.torch import save_file
 from torch import nn
 from transformers import PretrainedConfig
@@ -18,8 +19,11 @@ from compressor.model.pruned_config import KEPT_UNITS, MODELING, pruned_config
 from compressor.model.pruning_record import PRUNING_RECORD, recorded_mask, render_pruning_record
 from compressor.model.quiet import quiet_transformers
 from compressor.model.sentence_files import is_of_head, write_layout
-from compressor.model.stored_weights import WEIGHTS
+from compressor.model.stored_weights import INDEX, PATTERN
 from compressor.model.weights import computed_weights
+from compressor.storage.files import write_json
+
+SHARD_BYTES = 50 * 10**9  # of a file of weights in float32, as transformers has it
 
 
 def round_to(model: nn.Module, dtype: torch.dtype) -> None:
@@ -52,16 +56,7 @@ def save_checkpoint(
     """
     directory.mkdir(parents=True, exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
-    computed = computed_weights(model)
-    state, saved_memory = {}, set()
-    for name, value in model.state_dict().items():
-        if is_of_head(name):
-            continue  # in files of its own
-        if name not in computed and value.data_ptr() not in saved_memory:  # tied weights once
-            saved_memory.add(value.data_ptr())
-            stored = value.to(source.dtype) if value.is_floating_point() else value
-            state[name] = stored.contiguous()
-    save_file(state, directory / WEIGHTS, metadata={"format": "pt"})
+    _save_weights(model, source.dtype, directory)
     config = pruned_config(model, recorded_mask(record).of_layers_left())
     save_settings(source, model, directory, config)
     if source.entry.task == EMBEDDING:
@@ -70,6 +65,35 @@ def save_checkpoint(
         shutil.copyfile(MODELING, directory / MODELING.name)
     (directory / PRUNING_RECORD).write_text(render_pruning_record(record), encoding="utf-8")
     return [p for p in directory.iterdir() if p.is_file() and before.get(p) != p.stat().st_mtime_ns]
+
+
+def _save_weights(model: nn.Module, dtype: torch.dtype, directory: Path) -> None:
+    """Write `model.safetensors`, or of a large model several files and the index that names them.
+
+    What a file holds is converted when that file is written.
+    """
+    computed = computed_weights(model)
+    state: dict[str, torch.Tensor] = {}
+    saved_memory = set()
+    for name, value in model.state_dict().items():
+        # A head is in files of its own, and tied weights are saved once.
+        if not is_of_head(name) and name not in computed and value.data_ptr() not in saved_memory:
+            saved_memory.add(value.data_ptr())
+            state[name] = value
+    split = split_torch_state_dict_into_shards(
+        state, filename_pattern=PATTERN, max_shard_size=SHARD_BYTES
+    )
+    total = 0
+    for file, names in split.filename_to_tensors.items():
+        tensors = {
+            name: (x.to(dtype) if x.is_floating_point() else x).contiguous()
+            for name, x in ((name, state[name]) for name in names)
+        }
+        total += sum(tensor.nbytes for tensor in tensors.values())
+        save_file(tensors, directory / file, metadata={"format": "pt"})
+    if split.is_sharded:
+        index = {"metadata": {"total_size": total}, "weight_map": split.tensor_to_filename}
+        write_json(directory / INDEX, index)
 
 
 def save_settings(

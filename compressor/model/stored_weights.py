@@ -19,6 +19,8 @@ from compressor.errors import InputError
 from compressor.storage.input_files import MIB, inner_path, read_json
 
 WEIGHTS = "model.safetensors"
+PATTERN = "model{suffix}.safetensors"  # of one file, or of several with their numbers
+INDEX = f"{WEIGHTS}.index.json"
 PICKLE = "pytorch_model.bin"
 _FLOATS = {
     "F64": torch.float64,

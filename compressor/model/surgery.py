@@ -29,8 +29,12 @@ SURGERY_TOLERANCE = 1e-4
 
 
 def prune(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> nn.Module:
-    """A copy of `model` without the units that `mask` removes."""
-    pruned = copy.deepcopy(model)
+    """A copy of `model` without the units that `mask` removes.
+
+    Weights of which nothing is removed are those of `model`, not copies of them.
+    """
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    pruned = copy.deepcopy(model, shared)  # the memo: its tensors are not copied
     remove_units(pruned, sublayers, mask)
     return pruned
 

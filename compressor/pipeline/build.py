@@ -14,13 +14,14 @@ from compressor.errors import VerificationError
 from compressor.export import export_model, graph_bytes
 from compressor.export.engine_names import ALWAYS
 from compressor.export.precision_names import BASE, BYTES_PER_WEIGHT
-from compressor.export.precisions import compare_precision, write_precision
+from compressor.export.precisions import compare_precision, expect_answers, write_precision
 from compressor.export.source_text import embedding_rows
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.depth import without_skipped
 from compressor.model.memory import release, trim_memory
 from compressor.model.saving import round_to, save_checkpoint
+from compressor.model.stored_weights import weight_files
 from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.model.surgery import prune, verify_surgery
 from compressor.model.weights import count_parameters
@@ -121,14 +122,15 @@ class Builder:
         checks, recovery = [*pruned.checks, *exported], pruned.recovery or "none"
 
         def described() -> Variant:
-            stored = (directory / "model.safetensors").stat().st_size
+            files = weight_files(directory, allow_pickle=False)
+            stored = sum(path.stat().st_size for path in files)
             return describe(
                 plan.name, small.model, mask, share, budget, directory, stored, checks,
                 choice.text, recovery,
             )  # fmt: skip
 
         built = parallel.on_main(described)
-        release(small.model)
+        release(small.model, keep=source)
         return _with_scores(built, choice.scores)
 
 
@@ -191,16 +193,16 @@ def export_precision(
         # Before another model is opened: it takes memory.
         examples = fitted.examples if fitted.calibrated else ()
         write_precision(directory, precision, examples, making)
-    dense = model.name == DENSE
-    opened = checkpoint
-    if not dense:
+    if model.name == DENSE:
+        expected = expect_answers(checkpoint.model.eval(), probe.inputs, directory, precision)
+    else:
         auto_class = checkpoint.entry.auto_class
         opened = open_checkpoint(
             model.directory, task=checkpoint.task, auto_class=auto_class, verify=False
         )
-    checks = compare_precision(
-        opened.model.eval(), probe.inputs, directory, precision, device, real=True
-    )
+        expected = expect_answers(opened.model, probe.inputs, directory, precision)
+        release(opened.model)
+    checks = compare_precision(expected, directory, precision, device, real=True)
     made = {
         "name": f"{model.name}-{precision}",
         "precision": precision,

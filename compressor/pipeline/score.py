@@ -73,6 +73,7 @@ class Scorer:
             seed=self.seed,
             device=self.device,
             progress=counted(lambda done, total: self.progress.update("scoring", done, total)),
+            report=self.progress.message,
         )
         try:
             with skipped(model, layers, mask):

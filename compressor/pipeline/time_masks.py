@@ -128,4 +128,4 @@ def export_trial(
     network = Network(small, small.model, small.mask, task_graphs.output_tokens(checkpoint))
     needs_graphs = not task_graphs.write_engine(network, directory, engine)
     task_graphs.export(network, graphs, skip=same if needs_graphs else task_graphs.parts)
-    release(small.model)
+    release(small.model, keep=checkpoint.model)

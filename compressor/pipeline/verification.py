@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from compressor.errors import InputError
 from compressor.export.precision_names import BASE
 from compressor.export.same_facts import require_data_beside, require_same_facts
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
+from compressor.model.stored_weights import INDEX, WEIGHTS
 from compressor.pipeline.inputs import synthetic_probe
 from compressor.progress import SILENT, Progress
 from compressor.report.formats import JSON
@@ -24,6 +25,7 @@ from compressor.runtime.artifact import (
     Artifact,
     read_artifact,
 )
+from compressor.runtime.vocabulary import open_output_tokens
 from compressor.storage.manifest import (
     GRAPHS_FILE,
     MANIFEST,
@@ -36,6 +38,9 @@ from compressor.storage.manifest import (
 )
 from compressor.storage.workspace import STATE
 from compressor.tasks import TASKS
+
+if TYPE_CHECKING:
+    from compressor.runtime.artifact import TranslationArtifact
 
 # Of an artifact, whose other directories are artifacts.
 MODEL_DIRECTORIES = (GRAPH_DIRECTORY, CTRANSLATE2_DIRECTORY)
@@ -143,7 +148,7 @@ def _verify_artifact(
 ) -> None:
     """Graphs by themselves, the checkpoint by itself, and one against the other."""
     has_graphs = (directory / GRAPH_DIRECTORY / GRAPHS_FILE).exists()
-    has_weights = (directory / "model.safetensors").exists()
+    has_weights = any((directory / name).exists() for name in (WEIGHTS, INDEX))
     for path in (*directory.glob("*.onnx"), *directory.glob(f"{GRAPH_DIRECTORY}/*.onnx")):
         require_data_beside(path)
     if has_graphs:
@@ -166,11 +171,13 @@ def _verify_artifact(
     if has_graphs and has_weights:
         _require_units(artifact, checkpoint, directory)
         probe = synthetic_probe(checkpoint, task)
-        runtime: Any = task.open(directory, precision=BASE)
-        scored = artifact.scored and artifact.scored[1] and runtime.tokens.ids.tolist()
-        network = Network(checkpoint, checkpoint.model, checkpoint.mask, scored or None)
+        scored = None
+        if artifact.scored and artifact.scored[1]:
+            tokens = open_output_tokens(directory, cast("TranslationArtifact", artifact))
+            scored = tokens.ids.tolist()
+        network = Network(checkpoint, checkpoint.model, checkpoint.mask, scored)
         require_same_facts(task.graphs, network, artifact, directory)
-        found.checks.extend(task.graphs.verify(checkpoint.model, runtime, probe.inputs))
+        found.checks.extend(task.graphs.check(checkpoint.model, directory, probe.inputs))
         found.checks.extend(task.graphs.verify_engines(network, directory, probe.inputs))
 
 

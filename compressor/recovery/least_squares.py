@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 
 from compressor import parallel
-from compressor.importance.statistics import Moments, damped, require_finite
+from compressor.importance.statistics import Moments, add_damping, require_finite
 from compressor.model.sublayers import Sublayer, by_layer
 from compressor.recovery import Recovered, RecoveryJob
 from compressor.recovery.layerwise_forward import LayerwiseForward
@@ -132,26 +132,29 @@ def _repair(
 ) -> _Residual:
     """Solve for one projection on all rows, and change its weight and bias.
 
+    The moments are used up: `fit` ends with those of all rows, since a third copy of the largest
+    thing that the repair keeps is not needed.
+
     Where the same damping makes things worse on rows that were not fitted, because there are few
     of them against the inputs, it becomes stronger, and in the end nothing is changed.
     """
-    moments = Moments(len(fit.mean), len(fit.other_mean), device=fit.mean.device)
-    moments.merge(fit)
-    moments.merge(held)
-    before = moments.other_square()
     for stronger in range(DAMPINGS):
         chosen = damping * 10**stronger
         if held.rows and fit.rows and _gain(held, *_solve(sublayer, module, fit, chosen)) <= 0:
             continue
-        change, offset = _solve(sublayer, module, moments, chosen)
-        gain = _gain(moments, change, offset)
+        fit.merge(held)
+        before = fit.other_square()
+        change, offset = _solve(sublayer, module, fit, chosen)
+        gain = _gain(fit, change, offset)
         if gain <= 0:
-            break
+            return _Residual(before, before)
         weight: Tensor | None = getattr(module, "weight", None)
         for parameter, step in ((weight, change), (module.bias, offset)):
             if parameter is not None:
                 parameter.copy_(parameter.double() + step)  # type: ignore[operator]
         return _Residual(before, before - gain)
+    fit.merge(held)
+    before = fit.other_square()
     return _Residual(before, before)
 
 
@@ -165,7 +168,7 @@ def _solve(
     covariance = moments.covariance(centered=centered)
     cross = moments.cross_covariance(centered=centered)
     require_finite(sublayer.name, covariance, cross, moments.other_mean)
-    solution = torch.linalg.solve(damped(covariance, damping), cross).T
+    solution = torch.linalg.solve(add_damping(covariance, damping), cross).T
     change = _representable(weight, solution)
     return change, _representable(bias, moments.other_mean - change @ moments.mean)
 

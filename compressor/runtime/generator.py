@@ -226,7 +226,10 @@ class Generator(Runtime[TranslationArtifact]):
         """
         decoder = self.start(batch)
         columns = self.tokens.indices(tokens).T  # [steps, rows]
-        return np.stack([decoder.step(column).scores().copy() for column in columns], axis=1)
+        found = np.empty((*tokens.shape, len(self.tokens.ids)), np.float32)
+        for step, column in enumerate(columns):
+            found[:, step] = decoder.step(column).scores()
+        return found
 
     def start(self, batch: Mapping[str, NDArray[np.int64]]) -> Decoder:
         """Run the encoder on a padded batch; the decoder before its first step.

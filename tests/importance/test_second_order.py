@@ -10,13 +10,14 @@ import torch
 
 from compressor.budgets.units import select
 from compressor.errors import InputError
+from compressor.importance import statistics as room
 from compressor.importance.removal_order import (
     DAMPING,
     block_removal_order,
     removal_order,
 )
 from compressor.importance.second_order import SecondOrder
-from compressor.importance.statistics import Moments, collect_statistics
+from compressor.importance.statistics import Moments, collect_statistics, groups_within
 from compressor.model.architectures import find_sublayers
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
@@ -304,3 +305,39 @@ def test_a_broken_model_is_named_not_scored():
     with raises(InputError, "activations-not-finite") as caught:
         score("second-order", setup)
     assert "encoder_self." in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["bert", "marian"])
+def test_statistics_in_groups_give_the_same_scores(name: str):
+    """To the bit, with units that are gone already, and with more passes over the rows."""
+    setup = scoring(name)
+    first = setup.layers[0].name
+    setup = dataclasses.replace(setup, mask=setup.mask.without([(first, 0)]))
+    told: list[str] = []
+    steps: list[tuple[int, int]] = []
+    watched = dataclasses.replace(
+        setup, report=told.append, progress=lambda done, total: steps.append((done, total))
+    )
+    together = SecondOrder().score(setup)
+    apart = SecondOrder(statistics_memory=1e-9).score(watched)
+    assert apart.values == together.values
+    assert apart.forward_passes == len(setup.layers) * together.forward_passes
+    assert told == [told[0]]
+    assert f"{len(setup.layers)} passes over the rows" in told[0]
+    batches = len(setup.batches) * len(setup.layers)
+    assert steps == [(done, batches) for done in range(1, batches + 1)]
+
+
+def test_groups_are_as_large_as_memory_allows(monkeypatch):
+    setup = scoring("bert")
+    assert groups_within(setup) == [list(setup.layers)]
+    # Of each sublayer D x D and width x width numbers, here all of 8 bytes.
+    sizes = [
+        8 * ((x.units * x.unit_width) ** 2 + setup.model.config.hidden_size**2)
+        for x in setup.layers
+    ]
+    monkeypatch.setattr(room, "free_bytes", lambda device: 2 * (sizes[0] + sizes[1]))
+    groups = groups_within(setup)
+    assert [layer for group in groups for layer in group] == list(setup.layers)
+    assert groups[0] == list(setup.layers[:2])
+    assert len(groups) > 1

@@ -6,17 +6,20 @@ import json
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 import compressor
 from compressor.errors import InputError
 from compressor.export.generation import generation_settings
+from compressor.model import saving
 from compressor.model.architectures import find_sublayers
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.location import checkpoint_files
 from compressor.model.pruning_record import render_pruning_record
 from compressor.model.saving import round_to, save_checkpoint
 from compressor.model.surgery import prune
+from compressor.model.weights import computed_weights
 from compressor.tasks import require_task
 from tests.helpers.errors import raises
 from tests.helpers.tiny import (
@@ -223,3 +226,51 @@ def test_the_record_keeps_names_as_they_are_and_lists_in_one_line():
     text = render_pruning_record(contents)
     assert json.loads(text) == contents
     assert "[0, 2, 3]" in text
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", ["bert", "marian"])
+def test_weights_in_several_files(name: str, dtype, tmp_path, monkeypatch):
+    """Read from several, and written to several; transformers reads those too."""
+    tiny_model(name).to(dtype).save_pretrained(tmp_path / "dense", max_shard_size="20KB")
+    word_tokenizer().save_pretrained(tmp_path / "dense")
+    assert len(list((tmp_path / "dense").glob("*.safetensors"))) > 1
+    dense = open_checkpoint(str(tmp_path / "dense"))
+    assert dense.dtype == dtype
+    computed = computed_weights(dense.model)
+    for key, value in tiny_model(name).to(dtype).float().state_dict().items():
+        assert key in computed or torch.equal(dense.model.state_dict()[key], value)
+    mask = uneven_mask(dense.layers)
+    pruned = prune(dense.model, dense.layers, mask)
+    round_to(pruned, dense.dtype)
+    record = facts(dense.layers, mask)
+    save_checkpoint(dense, pruned, record, tmp_path / "one")
+    monkeypatch.setattr(saving, "SHARD_BYTES", 20_000)
+    files = save_checkpoint(dense, pruned, record, tmp_path / "several")
+    weights = [path for path in files if path.suffix == ".safetensors"]
+    assert len(weights) > 1
+    assert not (tmp_path / "several" / "model.safetensors").exists()
+    together = {key: value for path in weights for key, value in load_file(path).items()}
+    whole = load_file(tmp_path / "one" / "model.safetensors")
+    assert together.keys() == whole.keys()
+    assert all(torch.equal(together[key], whole[key]) for key in whole)
+    index = json.loads((tmp_path / "several" / "model.safetensors.index.json").read_text("utf-8"))
+    assert index["weight_map"].keys() == whole.keys()
+    assert index["metadata"]["total_size"] == sum(value.nbytes for value in whole.values())
+    batch = ragged_batch(pruned)
+    theirs = transformers_class(pruned).from_pretrained(
+        tmp_path / "several", trust_remote_code=True, dtype=torch.float32
+    )
+    with torch.no_grad():
+        expected = pruned(**batch).logits
+        for model in (compressor.load(tmp_path / "several"), theirs.eval()):
+            torch.testing.assert_close(model(**batch).logits, expected, rtol=0, atol=1e-6)
+
+
+def transformers_class(model):
+    is_translator = model.config.is_encoder_decoder
+    return (
+        transformers.AutoModelForSeq2SeqLM
+        if is_translator
+        else transformers.AutoModelForSequenceClassification
+    )

@@ -1,0 +1,57 @@
+"""Graphs that no single protobuf message holds: above 2 GiB, whose weights lie in other files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+
+from benchmarks import stages
+from benchmarks.speed import models
+from compressor.pipeline.verification import verify_directory
+from compressor.runtime import Classifier
+
+LARGEST_MESSAGE = 2**31 - 1  # bytes, of protobuf
+LAYERS, WIDTH, PIECES = 4, 2048, 200_000
+
+
+def graph_bytes(path: Path) -> int:
+    return sum(found.stat().st_size for found in path.parent.glob(f"{path.name}*"))
+
+
+@pytest.mark.attack
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measures memory by way of /proc")
+def test_a_model_above_two_gibibytes_goes_all_the_way(tmp_path):
+    """611 million parameters: cut, saved, exported in float32 and int8, opened."""
+    model = models.encoder(tmp_path / "dense", layers=LAYERS, width=WIDTH, pieces=PIECES)
+    rows = models.labelled_sentences(tmp_path / "rows.tsv")
+    stored = sum(path.stat().st_size for path in model.glob("*.safetensors"))
+    assert stored > 1.1 * LARGEST_MESSAGE
+    out = tmp_path / "out"
+    found = stages.measure(
+        ["run", "-m", str(model), "-o", str(out), "--calibration", str(rows), "--test", str(rows),
+         "--calibration-rows", "16", "--test-rows", "8", "--method", "magnitude", "--keep", "0.9",
+         "--recover", "none", "--precision", "fp32,int8", "--no-bench"]
+    )  # fmt: skip
+    for directory in (out, out / ".compress" / "dense"):
+        path = directory / "onnx" / "model.onnx"
+        assert graph_bytes(path) > LARGEST_MESSAGE
+        assert path.stat().st_size < 64 << 20  # what is not weights
+        assert 0.2 < graph_bytes(path.with_name("model.int8.onnx")) / graph_bytes(path) < 0.3
+        graph = onnx.load(path, load_external_data=False)
+        assert {x.data_location for x in graph.graph.initializer if len(x.dims) == 2} == {
+            onnx.TensorProto.EXTERNAL
+        }
+    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    for variant in (report["dense"], *report["variants"]):
+        assert variant["checks"]
+        assert all(x["largest_difference"] <= x["tolerance"] for x in variant["checks"])
+    assert verify_directory(out).opened == [f"{out} fp32", f"{out} int8"]
+    texts = ["The train is late again.", "Where is the station?"]
+    answers = {name: Classifier(out, precision=name).classify(texts) for name in ("fp32", "int8")}
+    assert answers["fp32"] == answers["int8"]
+    # Twice what is stored, beside Python with its libraries: a graph's session, and what is traced.
+    assert max(stage.peak_mib for stage in found) * 2**20 < 2.5 * stored
