@@ -237,11 +237,16 @@ def _communicating() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise EnvironmentProblem(
-            "another process of the run ended or does not answer; see its output, and give the "
-            "same command to go on from what is saved",
-            id="rank-lost",
-        ) from error
+        raise rank_lost() from error
+
+
+def rank_lost() -> EnvironmentProblem:
+    """The error of a connection to another process."""
+    return EnvironmentProblem(
+        "another process of the run ended or does not answer; see its output, and give the "
+        "same command to go on from what is saved",
+        id="rank-lost",
+    )
 
 
 @contextmanager

@@ -96,10 +96,11 @@ def gathered(model: nn.Module, like: nn.Module) -> nn.Module:
     Args:
         like: a whole model of the same structure; not changed.
     """
-    if not parallel.shards():
-        return model
     from torch import nn
+    from torch.distributed.fsdp import FSDPModule
 
+    if not isinstance(model, FSDPModule):
+        return model
     empty = {id(p): nn.Parameter(p.new_empty(0), p.requires_grad) for p in like.parameters()}
     made = copy.deepcopy(like, empty)  # the memo: what stands for each
     _take(made, model)
@@ -126,6 +127,27 @@ def outer_weights(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.reshard()
+
+
+@contextmanager
+def noticing_lost_ranks() -> Iterator[None]:
+    """What sharded models meet where another rank is gone, as what it means.
+
+    Raises:
+        EnvironmentProblem: another process is gone or does not answer.
+    """
+    if not parallel.shards():
+        yield
+        return
+    from torch.distributed import DistError
+
+    try:
+        yield
+    except RuntimeError as error:
+        # NCCL's errors have a class; gloo's have its path in their text.
+        if isinstance(error, DistError) or "gloo/transport" in str(error):
+            raise parallel.rank_lost() from error
+        raise
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -136,7 +136,7 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
     done = Recovered(job.pruned, "")
     texts = []
     models = [job.dense, job.pruned]
-    with evaluating(job.dense), evaluating(job.pruned):
+    with evaluating(job.dense), evaluating(job.pruned), sharding.noticing_lost_ranks():
         try:
             for number, method in enumerate(methods):
                 device = sharding.home(job.device) if method.trains else job.device

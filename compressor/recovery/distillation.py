@@ -30,7 +30,7 @@ not fit cost a forward pass of the dense model in every epoch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -48,9 +48,8 @@ from compressor.recovery.hidden_states import (
     variances,
 )
 from compressor.recovery.teacher import Teacher
-from compressor.tasks import Batch, Example
-from compressor.tasks.batching import in_step
-from compressor.training.data import TrainingRows, hold_out
+from compressor.tasks import Batch
+from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Problem, Schedule, train
 from compressor.training.precision import Precision, products_in
 from compressor.training.state import Trained
@@ -71,7 +70,8 @@ def distill(
     student = sharding.sharded(pruned, layer_paths(pruned), job.device)
     with sharding.shards_of(job.dense, layer_paths(job.dense), job.device) as dense:
         job = replace(job, dense=dense)
-        problem = Distillation(job, student, batches_of_rank(job, held), rate, hidden, precision)
+        batches = batches_of_rank(job.task, held, dense)
+        problem = Distillation(job, student, batches, rate, hidden, precision)
         before = problem.validate(0.0)
         trained = train(
             problem,
@@ -89,12 +89,6 @@ def distill(
     how = "" if precision == "fp32" else f" with products in {precision}"
     text = _describe(trained, before, job, len(held), rate, how)
     return Recovered(sharding.gathered(student, pruned), text)
-
-
-def batches_of_rank(job: RecoveryJob, rows: Sequence[Example]) -> list[Batch]:
-    """The batches of some rows that this rank runs both models over."""
-    batches = job.task.batches(parallel.shard(rows), job.dense)
-    return in_step(batches, job.task.batches(rows[:1], job.dense)[0])
 
 
 class Distillation(Problem):
@@ -167,7 +161,7 @@ class Distillation(Problem):
 
     def _teacher_batches(self) -> Iterator[Batch]:
         """The calibration rows for the teacher to read, with progress."""
-        batches = batches_of_rank(self.job, self.job.examples)
+        batches = batches_of_rank(self.job.task, self.job.examples, self.job.dense)
         for done, batch in enumerate(batches):
             self.job.progress(done, len(batches))
             yield batch

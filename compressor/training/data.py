@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from compressor import parallel
 from compressor.errors import InputError
 from compressor.tasks import Batch, Example, Task
+from compressor.tasks.batching import in_step
 from compressor.training.text import BLOCK_ROWS, Text
 
 HELD_OUT = 8  # rows at least
@@ -56,6 +58,12 @@ def hold_out(
     held = set(order[:count])
     rows = range(len(examples))
     return [examples[i] for i in rows if i not in held], [examples[i] for i in sorted(held)]
+
+
+def batches_of_rank(task: Task, rows: Sequence[Example], model: nn.Module) -> list[Batch]:
+    """The batches of its share of some rows that this rank runs a model over, `in_step`."""
+    batches = task.batches(parallel.shard(rows), model)
+    return in_step(batches, task.batches(rows[:1], model)[0])
 
 
 class Batches:
