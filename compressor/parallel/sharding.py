@@ -5,14 +5,17 @@ computed, and given up again (Zhao et al. 2023, "PyTorch FSDP"; `torch.distribut
 embeddings and heads, is gathered for the whole of a pass.
 
 To gather a layer all ranks have to compute it. So where a rank has fewer batches than others it
-computes a spare one, which does not count (`compressor.tasks.batching.in_step`), and what depends
-on a rank's own rows is decided together (`everywhere`). Where models are not sharded, every
-function here does what its name says at once.
+computes a spare one, which does not count (`Batch.spare`), and what depends on a rank's own rows is
+decided together (`everywhere`). Where models are not sharded, every function here does what its
+name says at once.
 """
 
 from __future__ import annotations
 
 import copy
+import ctypes
+import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.distributed import DeviceMesh
     from torch.distributed.tensor import DTensor
+
+_M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 
 
 def home(device: str) -> str:
@@ -51,6 +56,8 @@ def sharded(model: nn.Module, layers: Iterable[str], device: str) -> nn.Module:
 
     # `init_device_mesh` would choose GPUs by LOCAL_RANK, and each rank sees one alone.
     kind = device.partition(":")[0]
+    if kind == "cpu":
+        _give_freed_memory_back()
     mesh = DeviceMesh.from_group(cast("ProcessGroup", group.WORLD), kind)
     made = copy.deepcopy(model, {id(p): p for p in model.parameters()})  # the memo: not copied
     for path in layers:
@@ -60,7 +67,20 @@ def sharded(model: nn.Module, layers: Iterable[str], device: str) -> nn.Module:
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)  # all that gloo has
+    # T5's layers hand on a bias by distances that is a view; nobody changes it in place.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view", UserWarning)
     return made
+
+
+def _give_freed_memory_back() -> None:
+    """Have glibc return blocks of 256 KiB and more to the system when they are freed.
+
+    It comes to keep blocks of up to 32 MiB otherwise, and with them most of the weights that were
+    given up: a process of `benchmarks.shards` then needs more memory than one with whole models.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 256 * 1024)
 
 
 def _shard(module: nn.Module, mesh: DeviceMesh) -> None:

@@ -47,7 +47,7 @@ class Batch(dict[str, "Tensor"]):
     Args:
         tensors: name -> [batch, …].
         rows: index in `Rows` of every line of the tensors, in order.
-        spare: what a model makes of it does not count, see `in_step`.
+        spare: what a model makes of it does not count, see `compressor.parallel.sharding`.
     """
 
     def __init__(
@@ -142,24 +142,15 @@ def lines_of_rank(batch: Batch, rank: int | None = None) -> Batch:
 
 
 def parts_of_rank(batch: Batch, most: int) -> list[Batch]:
-    """The parts of a batch (`within_tokens`) that this rank works on, in step with the others."""
+    """The parts of a batch (`within_tokens`) that this rank works on.
+
+    As many as any other rank's if models are sharded: the last ones may be spare.
+    """
     parts = within_tokens(lines_of_rank(batch), most)
     if not parallel.shards():
         return parts
     wanted = len(within_tokens(lines_of_rank(batch, 0), most))  # no rank has more
     return parts + [batch.lines(slice(1), spare=True)] * (wanted - len(parts))
-
-
-def in_step(batches: Sequence[Batch], other: Batch) -> list[Batch]:
-    """The batches that this rank runs a model over, as many as any other rank if it is sharded.
-
-    All ranks then gather weights together (`compressor.parallel.sharding`). A rank with fewer
-    batches has a spare one in their place: the first line of `other`.
-    """
-    if not parallel.shards():
-        return [*batches]
-    wanted = max(parallel.gather(len(batches)))
-    return [*batches, *[other.lines(slice(1), spare=True)] * (wanted - len(batches))]
 
 
 def within_tokens(batch: Batch, most: int) -> list[Batch]:

@@ -11,7 +11,6 @@ from torch import nn
 from compressor import parallel
 from compressor.errors import InputError
 from compressor.tasks import Batch, Example, Task
-from compressor.tasks.batching import in_step
 from compressor.training.text import BLOCK_ROWS, Text
 
 HELD_OUT = 8  # rows at least
@@ -61,9 +60,16 @@ def hold_out(
 
 
 def batches_of_rank(task: Task, rows: Sequence[Example], model: nn.Module) -> list[Batch]:
-    """The batches of its share of some rows that this rank runs a model over, `in_step`."""
+    """The batches of its share of some rows that this rank runs a model over.
+
+    As many as any other rank's if models are sharded: the last ones may be spare.
+    """
     batches = task.batches(parallel.shard(rows), model)
-    return in_step(batches, task.batches(rows[:1], model)[0])
+    if not parallel.shards():
+        return batches
+    missing = max(parallel.gather(len(batches))) - len(batches)
+    spare = task.batches(rows[:1], model)[0].lines(slice(1), spare=True)
+    return [*batches, *[spare] * missing]
 
 
 class Batches:

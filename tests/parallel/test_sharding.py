@@ -51,7 +51,7 @@ def test_sharded_models_are_trained_as_whole_ones(tmp_path: Path):
         assert max(here[0], there[0]) < 0.55 * here[1]
     check(first, second, 0.0)
     expected = shard_cases.results(tmp_path / "whole")
-    check(first, expected, 2e-5)
+    check(first, expected, 2e-6)
     resumed = shard_cases.distilled("marian", alone / "marian.safetensors")
     assert resumed["text"] == expected["distilled marian"]["text"]
     assert largest_difference(resumed["weights"], expected["distilled marian"]["weights"]) < 2e-6
@@ -65,7 +65,8 @@ def check(found: dict[str, Any], expected: dict[str, Any], tolerance: float) -> 
     assert found.keys() == expected.keys()
     for name, result in expected.items():
         own = dict(found[name])
-        assert largest_difference(own.pop("weights"), result["weights"]) <= tolerance, name
+        most = 10 * tolerance if name.startswith("learned") else tolerance  # more steps
+        assert largest_difference(own.pop("weights"), result["weights"]) <= most, name
         assert own == {what: value for what, value in result.items() if what != "weights"}
 
 
