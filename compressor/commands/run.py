@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.commands import options as o
 from compressor.commands.console import console
-from compressor.parallel import launch
+from compressor.parallel import accelerate_options, launch
 from compressor.request.recipe import Recipe, build_recipe
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def run(
 ) -> int:
     """Score heads and neurons, remove some, export to ONNX, check, evaluate, time, and report."""
     recipe = _as_launched(build_recipe(flags, config))
-    launch.start(recipe.device)
+    launch.start(recipe.device, accelerate_options.wants_shards())
     launch.require_same_versions()
     status = execute(recipe, output, jobs)
     launch.finish()
@@ -30,9 +30,9 @@ def run(
 
 def _as_launched(recipe: Recipe) -> Recipe:
     """The recipe with what a launcher's configuration says, where the recipe leaves it open."""
-    precision = launch.training_precision()
+    precision = accelerate_options.training_precision()
     recovery = [step.with_precision(precision) for step in recipe.recovery]
-    device = "cpu" if recipe.device == "auto" and launch.wants_cpu() else recipe.device
+    device = "cpu" if recipe.device == "auto" and accelerate_options.wants_cpu() else recipe.device
     return recipe.model_copy(update={"recovery": recovery, "device": device})
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +15,10 @@ from compressor.budgets.units import NEURONS
 from compressor.learned_masks.base import Gates, distance_from_hard
 from compressor.learned_masks.method import Learned, LearnedMask, LearningJob
 from compressor.learned_masks.problem import GatedModel, LearnGates
+from compressor.model.architectures import layer_paths
 from compressor.model.sublayers import Mask, Scores, units_of
-from compressor.training.data import TrainingRows, hold_out
+from compressor.parallel import sharding
+from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Problem, Schedule, train
 from compressor.training.state import Trained
 
@@ -27,6 +28,7 @@ FITTING = 0.25
 _NOTABLE = 0.05
 
 
+@sharding.noticing_lost_ranks()
 def run(method: LearnedMask, gates: Gates, job: LearningJob) -> Learned:
     """Train the gates to the end; `compressor.learned_masks.learn` is the entry."""
     began = time.perf_counter()
@@ -46,7 +48,7 @@ def run(method: LearnedMask, gates: Gates, job: LearningJob) -> Learned:
         )
 
     with _model(method, job) as model:
-        batches = job.task.batches(parallel.shard(held), job.model)
+        batches = batches_of_rank(job.task, held, job.model)
         gated = GatedModel(model, gates.layout, method, job, batches)
         trained = fit(LearnGates(gated, gates), gate_epochs, job.state)
         hard_loss, hardened = _harden(gated, gates, trained, gate_epochs)
@@ -66,7 +68,8 @@ def run(method: LearnedMask, gates: Gates, job: LearningJob) -> Learned:
     values = gates.layout.score_values(gates.scores())
     signature = _signature(method, gates, gated.rate, job, len(rows))
     text = "; ".join([_describe(method, gated.rate, mask, trained, len(rows)), *hardened])
-    return Learned(mask, Scores(values, method.name, signature, cost), model, text)
+    learned = sharding.gathered(model, job.model)
+    return Learned(mask, Scores(values, method.name, signature, cost), learned, text)
 
 
 @contextmanager
@@ -74,7 +77,7 @@ def _model(method: LearnedMask, job: LearningJob) -> Iterator[nn.Module]:
     """The model to train, on the device; job.model is as it was when the context ends."""
     model = job.model
     if method.train_weights != "none":
-        model = copy.deepcopy(model)
+        model = sharding.sharded(model, layer_paths(model), job.device)
     home = next(model.parameters()).device
     wanted = [(p, p.requires_grad) for p in model.parameters()]
     training = [(module, module.training) for module in model.modules()]
@@ -107,7 +110,7 @@ def _harden(
         relaxed = gates.without_noise(done)
     mask, (largest, mean) = gates.mask(), distance_from_hard(relaxed)
     soft, hard = gated.held_out_loss(relaxed), gated.held_out_loss(gates.layout.flat(mask))
-    rows = parallel.total(sum(len(batch.rows) for batch in gated.held))
+    rows = parallel.total(sum(len(batch.rows) for batch in gated.held if not batch.spare))
     texts = [
         f"gates {mean:.3f} from open or closed on average, {largest:.3f} at most",
         f"loss on {rows} held-out rows {soft:.4f} with soft gates, {hard:.4f} with the final mask",

@@ -106,9 +106,10 @@ class GatedModel(Problem):
         self.model.eval()
         with gated(self.model, self.layout.gated, self.layout.split(gates)):
             for batch in self.held:
-                moved = batch.to(self.device)
-                total += float(self.task.loss(self.model, moved))
-                terms += self.task.loss_terms(batch)
+                loss = float(self.task.loss(self.model, batch.to(self.device)))
+                if not batch.spare:
+                    total += loss
+                    terms += self.task.loss_terms(batch)
         return parallel.total(total) / parallel.total(terms)
 
 

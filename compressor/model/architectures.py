@@ -13,7 +13,7 @@ have it. Which rows of an input projection belong to a unit is `modeling_pruned.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import count
+from itertools import count, takewhile
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
@@ -113,6 +113,19 @@ def _biased_by(paths: SublayerPaths, root: str, index: int) -> str | None:
         return None
     layer = root.format(i=0 if paths.position_bias == "first_layer" else index)
     return f"{layer}.{paths.block}"
+
+
+def layer_paths(model: nn.Module) -> list[str]:
+    """Paths of all Transformer layers of a model, pruned or not, skipped ones included."""
+    entry = architecture_of(model)
+    modules = {path for path, _ in model.named_modules()}
+    stacks = {entry.full_paths(x)["layer"].partition("{i}")[0] for x in entry.sublayers}
+    numbered = ((stack, map(str, count())) for stack in sorted(stacks))
+    return [
+        path
+        for stack, numbers in numbered
+        for path in takewhile(modules.__contains__, (stack + number for number in numbers))
+    ]
 
 
 def find_sublayers(model: nn.Module) -> list[Sublayer]:

@@ -45,12 +45,14 @@ class Ranks:
         control: for objects and tensors on the CPU; an operation that takes longer than the limit
             (`launch.seconds`) fails.
         patient: as `control`, without a limit, to wait for what rank 0 does alone.
+        shards: models in training are spread over ranks (`compressor.parallel.sharding`).
     """
 
     rank: int = 0
     size: int = 1
     control: ProcessGroup | None = None
     patient: ProcessGroup | None = None
+    shards: bool = False
 
 
 _ranks = Ranks()
@@ -75,6 +77,11 @@ def size() -> int:
 def is_main() -> bool:
     """Whether this is the process that writes and decides."""
     return _ranks.rank == 0
+
+
+def shards() -> bool:
+    """Whether models in training are spread over ranks, each holding a part of every weight."""
+    return _ranks.shards
 
 
 def threads() -> int | None:
@@ -129,13 +136,16 @@ def total(number: Number) -> Number:
 def add_up_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Add up gradients over all ranks; a parameter without one on any rank stays without.
 
-    A rank that had no row in a step takes part with zeros.
+    A rank that had no row in a step takes part with zeros. The gradients of sharded parameters were
+    added up in the backward pass (`compressor.parallel.sharding`).
     """
     if _ranks.size == 1:
         return
     import torch
 
-    chosen = [p for p in parameters if p.requires_grad]
+    chosen = [p for p in parameters if p.requires_grad and not is_shard(p)]
+    if not chosen:
+        return
     present = [p.new_tensor([p.grad is not None], dtype=torch.float32) for p in chosen]
     parts = [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in chosen]
     flat = torch.cat([*present, *parts])
@@ -146,18 +156,29 @@ def add_up_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 
 def equalize(tensors: Iterable[Tensor]) -> None:
-    """Give all ranks the values of rank 0, in place."""
+    """Give all ranks the values of rank 0, in place; of shards each rank has its own."""
     if _ranks.size == 1:
         return
     from torch.distributed import broadcast
 
     for tensor in tensors:
+        if is_shard(tensor):
+            continue
         data = tensor.detach()
         held = data.contiguous()
         with _communicating():
             broadcast(held, 0, group=_ranks.control if data.device.type == "cpu" else None)
         if held is not data:
             data.copy_(held)
+
+
+def is_shard(tensor: Tensor) -> bool:
+    """Whether this rank holds a part of the tensor alone."""
+    if not _ranks.shards:
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(tensor, DTensor)
 
 
 def gather(value: Value) -> list[Value]:
@@ -216,11 +237,16 @@ def _communicating() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise EnvironmentProblem(
-            "another process of the run ended or does not answer; see its output, and give the "
-            "same command to go on from what is saved",
-            id="rank-lost",
-        ) from error
+        raise rank_lost() from error
+
+
+def rank_lost() -> EnvironmentProblem:
+    """The error of a connection to another process."""
+    return EnvironmentProblem(
+        "another process of the run ended or does not answer; see its output, and give the "
+        "same command to go on from what is saved",
+        id="rank-lost",
+    )
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import compressor
 from compressor import parallel
@@ -32,12 +32,6 @@ LIMIT = "COMPRESS_RANK_SECONDS"
 _SECONDS = 600.0  # as PyTorch has it for GPUs
 _PATIENCE = timedelta(days=30)
 _STARTED_BY = "start it with `accelerate launch` or `torchrun`"
-# What accelerate can be configured to share out that a run does not: variable -> its name.
-_NOT_SHARED = {
-    "ACCELERATE_USE_FSDP": "FSDP",
-    "ACCELERATE_USE_DEEPSPEED": "DeepSpeed",
-    "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM",
-}
 
 
 def processes() -> int:
@@ -63,39 +57,12 @@ def seconds() -> float:
         ) from error
 
 
-def training_precision() -> Literal["fp32", "bf16"] | None:
-    """What accelerate's configuration says of mixed precision; None if it says nothing.
-
-    Raises:
-        EnvironmentProblem: it asks for what a run cannot do.
-    """
-    for variable, name in _NOT_SHARED.items():
-        if os.environ.get(variable, "").lower() == "true":
-            raise EnvironmentProblem(
-                f"accelerate's configuration asks for {name}, and `compress run` shares out rows, "
-                "not the model; configure several CPUs or GPUs without it",
-                id="accelerate-option-unsupported",
-            )
-    wanted = os.environ.get("ACCELERATE_MIXED_PRECISION", "no").lower()
-    if wanted not in ("no", "bf16"):
-        raise EnvironmentProblem(
-            f"accelerate's configuration asks for mixed precision in {wanted}, and `compress run` "
-            "trains in float32 or bf16; set mixed_precision to 'no' or 'bf16'",
-            id="accelerate-option-unsupported",
-        )
-    return "bf16" if wanted == "bf16" else None
-
-
-def wants_cpu() -> bool:
-    """Whether accelerate's configuration says to leave GPUs alone."""
-    return os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("true", "1", "yes")
-
-
-def start(device: str) -> None:
+def start(device: str, shards: bool = False) -> None:
     """Meet the other processes, if there are any.
 
     Args:
         device: `auto`, `cpu` or `cuda`; of several processes on a machine each takes its own GPU.
+        shards: models in training are spread over ranks.
 
     Raises:
         EnvironmentProblem: accelerate is not installed, the numbers of the processes make no
@@ -131,7 +98,7 @@ def start(device: str) -> None:
             f"{_STARTED_BY} on every machine, with the same numbers",
             id="ranks-missing",
         ) from error
-    parallel.use(Ranks(rank(), processes(), control, patient))
+    parallel.use(Ranks(rank(), processes(), control, patient, shards))
     _watch.start(_open_store(seconds()))
     signal.signal(signal.SIGTERM, _interrupt)
     _require_one_device(on_gpu)

@@ -63,7 +63,11 @@ class RecoveryMethod(Section):
 
     @abstractmethod
     def recover(self, job: RecoveryJob) -> Recovered:
-        """Repair `job.pruned`; both models are in evaluation mode, on the device."""
+        """Repair `job.pruned`; both models are in evaluation mode, on the device.
+
+        Of several ranks that spread models in training, a method that `trains` finds them in the
+        host's memory.
+        """
 
 
 RECOVERIES: Table[type[RecoveryMethod]] = Table(
@@ -126,16 +130,18 @@ def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:
             id="calibration-missing",
         )
     from compressor.model.modes import evaluating
+    from compressor.parallel import sharding
     from compressor.training.data import hold_out
 
     done = Recovered(job.pruned, "")
     texts = []
     models = [job.dense, job.pruned]
-    with evaluating(job.dense), evaluating(job.pruned):
+    with evaluating(job.dense), evaluating(job.pruned), sharding.noticing_lost_ranks():
         try:
-            for model in models:
-                model.to(job.device)
             for number, method in enumerate(methods):
+                device = sharding.home(job.device) if method.trains else job.device
+                for model in (job.dense, done.model):
+                    model.to(device)
                 examples = job.examples
                 if any(later.trains for later in methods[number + 1 :]):
                     # Fitted to the rows on which a later training judges itself, a model would

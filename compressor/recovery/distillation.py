@@ -30,13 +30,15 @@ not fit cost a forward pass of the dense model in every epoch.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from compressor import parallel
+from compressor.model.architectures import layer_paths
+from compressor.parallel import sharding
 from compressor.recovery import Recovered, RecoveryJob
 from compressor.recovery.hidden_states import (
     difference,
@@ -47,7 +49,7 @@ from compressor.recovery.hidden_states import (
 )
 from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
-from compressor.training.data import TrainingRows, hold_out
+from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Problem, Schedule, train
 from compressor.training.precision import Precision, products_in
 from compressor.training.state import Trained
@@ -64,25 +66,29 @@ def distill(
         precision: of products, while it trains; it is judged in float32.
     """
     learn, held = hold_out(job.examples, job.seed)
-    student = copy.deepcopy(job.pruned)
-    batches = job.task.batches(parallel.shard(held), job.dense)
-    problem = Distillation(job, student, batches, rate, hidden, precision)
-    before = problem.validate(0.0)
-    trained = train(
-        problem,
-        TrainingRows(learn, job.task, job.dense, job.device, job.text),
-        schedule,
-        seed=job.seed,
-        state=job.state,
-        report=job.report,
-        progress=job.progress,
-    )
+    pruned = job.pruned
+    student = sharding.sharded(pruned, layer_paths(pruned), job.device)
+    with sharding.shards_of(job.dense, layer_paths(job.dense), job.device) as dense:
+        job = replace(job, dense=dense)
+        batches = batches_of_rank(job.task, held, dense)
+        problem = Distillation(job, student, batches, rate, hidden, precision)
+        before = problem.validate(0.0)
+        trained = train(
+            problem,
+            TrainingRows(learn, job.task, job.dense, job.device, job.text),
+            schedule,
+            seed=job.seed,
+            state=job.state,
+            report=job.report,
+            progress=job.progress,
+        )
     if trained.best is None or not trained.best < before:
         text = f"distill: nothing gained on {len(held)} held-out rows, weights as they were"
-        return Recovered(job.pruned, text)
+        return Recovered(pruned, text)
     student.zero_grad()
     how = "" if precision == "fp32" else f" with products in {precision}"
-    return Recovered(student, _describe(trained, before, job, len(held), rate, how))
+    text = _describe(trained, before, job, len(held), rate, how)
+    return Recovered(sharding.gathered(student, pruned), text)
 
 
 class Distillation(Problem):
@@ -109,9 +115,7 @@ class Distillation(Problem):
         self.learning_rate, self.hidden, self.precision = learning_rate, hidden, precision
         self.blocks = find_blocks(job.layers) if hidden else []
         self.teacher = Teacher(job.dense, job.task, self._teacher_batches(), self.blocks)
-        self.variances = variances(
-            self.teacher.answers(batch.to(job.device))[1] for batch in (held if hidden else ())
-        )
+        self.variances = variances(self._held_streams())
         self._parameters = {n: p for n, p in student.named_parameters() if p.is_floating_point()}
         for parameter in self._parameters.values():
             parameter.requires_grad_(True)
@@ -142,13 +146,22 @@ class Distillation(Problem):
         for batch in self.held:
             moved = batch.to(self.job.device)
             found = task.predictions(task.logits(self.student, moved)[task.term_mask(moved)])
-            divergence += float(task.divergence(found, self.teacher.answers(moved)[0]))
-        terms = parallel.total(sum(task.loss_terms(batch) for batch in self.held))
+            part = float(task.divergence(found, self.teacher.answers(moved)[0]))
+            divergence += 0.0 if batch.spare else part
+        counted = [batch for batch in self.held if not batch.spare]
+        terms = parallel.total(sum(map(task.loss_terms, counted)))
         return parallel.total(divergence) / terms
+
+    def _held_streams(self) -> Iterator[tuple[Tensor, ...]]:
+        """The dense model's hidden states of the held-out rows, where they are matched."""
+        for batch in self.held if self.blocks else ():
+            _, streams = self.teacher.answers(batch.to(self.job.device))
+            if not batch.spare:
+                yield streams
 
     def _teacher_batches(self) -> Iterator[Batch]:
         """The calibration rows for the teacher to read, with progress."""
-        batches = self.job.task.batches(parallel.shard(self.job.examples), self.job.dense)
+        batches = batches_of_rank(self.job.task, self.job.examples, self.job.dense)
         for done, batch in enumerate(batches):
             self.job.progress(done, len(batches))
             yield batch

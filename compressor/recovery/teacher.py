@@ -12,6 +12,7 @@ from compressor import parallel
 from compressor.model.architectures import architecture_of
 from compressor.model.modes import received
 from compressor.model.sublayers import Sublayer
+from compressor.parallel import sharding
 from compressor.recovery.hidden_states import observed, states_of
 from compressor.tasks import Batch, Task
 
@@ -44,14 +45,14 @@ class Teacher:
 
     Of a translator it keeps what the output projection reads, the last hidden states: the logits
     themselves are a vocabulary wide. Of a classifier it keeps the logits. Where hidden states are
-    matched, it keeps those of all blocks as well. As much is kept as the model's own weights take,
-    whole rows in the order of `batches`; later rows are computed each time.
+    matched, it keeps those of all blocks as well. As much is kept as the model's own weights take
+    on this rank, whole rows in the order of `batches`; later rows are computed each time.
 
     Args:
         dense: in evaluation mode, on the device where batches will be; not changed.
         task: its task (see `compressor.tasks`).
-        batches: the rows that will come, as few or as many in a batch as is efficient; of several
-            ranks each computes its own, and gets what the others keep.
+        batches: the rows that will come, as few or as many in a batch as is efficient, in step
+            if it is sharded; of several ranks each computes its own, and gets what the others keep.
         blocks: whose hidden states are asked for.
     """
 
@@ -66,12 +67,10 @@ class Teacher:
         self.dense, self.task, self.blocks = dense, task, blocks
         self.projection: nn.Module | None = dense.get_output_embeddings()  # type: ignore[operator]
         self.kept: dict[int, Lesson] = {}  # by row
-        weights = list(dense.parameters())
-        device = weights[0].device
-        memory = sum(p.numel() * p.element_size() for p in weights)
-        self.memory_left = memory // parallel.size()
+        device = next(dense.parameters()).device
+        self.memory_left = sharding.bytes_held(dense) // parallel.size()
         for batch in batches:
-            if not self.memory_left:
+            if sharding.everywhere(not self.memory_left):
                 break
             self._remember(batch.to(device))
         if parallel.size() > 1:
@@ -87,7 +86,7 @@ class Teacher:
             [loss terms, classes, vocabulary or width], float32, in the order of the batch;
             [tokens, width] of each block's real tokens, row by row.
         """
-        if all(row in self.kept for row in batch.rows):
+        if sharding.everywhere(all(row in self.kept for row in batch.rows)):
             rows = [self.kept[row] for row in batch.rows]
             logits = self._project(torch.cat([row.read for row in rows]))
             blocks = zip(*(row.hidden for row in rows), strict=True)
@@ -99,6 +98,8 @@ class Teacher:
 
     def _remember(self, batch: Batch) -> None:
         _, lesson = self._compute(batch)
+        if batch.spare:
+            return
         terms = _per_row(self.task.term_mask(batch))
         tokens = [_per_row(self.task.token_mask(batch, block.kind)) for block in self.blocks]
         hidden = [x.split(counts) for x, counts in zip(lesson.hidden, tokens, strict=True)]
@@ -126,7 +127,8 @@ class Teacher:
         if self.projection is None:
             return read
         bias = architecture_of(self.dense).logits_bias
-        logits: Tensor = self.projection(read)
+        with sharding.outer_weights(self.dense):
+            logits: Tensor = self.projection(read)
         return logits if bias is None else logits + getattr(self.dense, bias)
 
 

@@ -50,11 +50,14 @@ class Batch(dict[str, "Tensor"]):
     Args:
         tensors: name -> [batch, …].
         rows: index in `Rows` of every line of the tensors, in order.
+        spare: what a model makes of it does not count, see `compressor.parallel.sharding`.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], rows: Iterable[int]) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Tensor], rows: Iterable[int], spare: bool = False
+    ) -> None:
         super().__init__(tensors)
-        self.rows = tuple(rows)
+        self.rows, self.spare = tuple(rows), spare
 
     def inputs(self) -> dict[str, Tensor]:
         """The tensors that the model's forward takes."""
@@ -62,7 +65,13 @@ class Batch(dict[str, "Tensor"]):
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
-        return Batch({name: value.to(device) for name, value in self.items()}, self.rows)
+        moved = {name: value.to(device) for name, value in self.items()}
+        return Batch(moved, self.rows, self.spare)
+
+    def lines(self, lines: slice, spare: bool = False) -> Batch:
+        """A batch of some of its lines."""
+        chosen = {name: tensor[lines] for name, tensor in self.items()}
+        return Batch(chosen, self.rows[lines], spare)
 
 
 def model_inputs(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -156,10 +165,22 @@ def most_tokens(model: nn.Module) -> int:
     return max(1, min(BATCH_TOKENS, _MOST_LOGITS // int(config.vocab_size)))
 
 
-def lines_of_rank(batch: Batch) -> Batch:
-    """The lines of a batch that this rank works on (`compressor.parallel`); there may be none."""
-    lines = slice(parallel.rank(), None, parallel.size())
-    return Batch({name: tensor[lines] for name, tensor in batch.items()}, batch.rows[lines])
+def lines_of_rank(batch: Batch, rank: int | None = None) -> Batch:
+    """The lines of a batch that a rank, this one, works on (`compressor.parallel`), or none."""
+    first = parallel.rank() if rank is None else rank
+    return batch.lines(slice(first, None, parallel.size()))
+
+
+def parts_of_rank(batch: Batch, most: int) -> list[Batch]:
+    """The parts of a batch (`within_tokens`) that this rank works on.
+
+    As many as any other rank's if models are sharded: the last ones may be spare.
+    """
+    parts = within_tokens(lines_of_rank(batch), most)
+    if not parallel.shards():
+        return parts
+    wanted = len(within_tokens(lines_of_rank(batch, 0), most))  # no rank has more
+    return parts + [batch.lines(slice(1), spare=True)] * (wanted - len(parts))
 
 
 def within_tokens(batch: Batch, most: int) -> list[Batch]:
@@ -172,10 +193,7 @@ def within_tokens(batch: Batch, most: int) -> list[Batch]:
     size = max(1, most // widest)
     if size >= len(batch.rows) > 0:
         return [batch]
-    return [
-        Batch({n: t[i : i + size] for n, t in batch.items()}, batch.rows[i : i + size])
-        for i in range(0, len(batch.rows), size)
-    ]
+    return [batch.lines(slice(i, i + size)) for i in range(0, len(batch.rows), size)]
 
 
 def group(

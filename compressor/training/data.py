@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from compressor import parallel
 from compressor.errors import InputError
 from compressor.tasks import Batch, Example, Task
 from compressor.training.text import BLOCK_ROWS, Text
@@ -56,6 +57,19 @@ def hold_out(
     held = set(order[:count])
     rows = range(len(examples))
     return [examples[i] for i in rows if i not in held], [examples[i] for i in sorted(held)]
+
+
+def batches_of_rank(task: Task, rows: Sequence[Example], model: nn.Module) -> list[Batch]:
+    """The batches of its share of some rows that this rank runs a model over.
+
+    As many as any other rank's if models are sharded: the last ones may be spare.
+    """
+    batches = task.batches(parallel.shard(rows), model)
+    if not parallel.shards():
+        return batches
+    missing = max(parallel.gather(len(batches))) - len(batches)
+    spare = task.batches(rows[:1], model)[0].lines(slice(1), spare=True)
+    return [*batches, *[spare] * missing]
 
 
 class Batches:

@@ -23,10 +23,11 @@ from torch import Tensor, nn
 
 from compressor import parallel
 from compressor.errors import InputError
+from compressor.parallel import sharding
 from compressor.tasks import Batch
-from compressor.tasks.batching import lines_of_rank, most_tokens, within_tokens
+from compressor.tasks.batching import most_tokens, parts_of_rank
 from compressor.training.data import Batches, TrainingRows
-from compressor.training.state import Trained, UnusableState, read_state, shapes, write_state
+from compressor.training.state import SavedState, Trained, UnusableState, shapes, write_state
 
 SAVE_SECONDS = 60.0  # between two saves within an epoch
 _MOST_SAVING = 0.05  # share of the time spent on saving
@@ -180,9 +181,11 @@ class _Run:
             group["lr"] = rate * self._factor(done, group["decay"])
         self.optimizer.zero_grad()
         loss = 0.0
-        for part in within_tokens(lines_of_rank(batch), self.most_tokens):
+        for part in parts_of_rank(batch, self.most_tokens):
             torch.manual_seed((self.seed << 32) + steps)  # the same gates are drawn for each part
             partial = self.problem.loss(part.to(self.data.device), done, batch)
+            if part.spare:
+                partial = 0.0 * partial
             loss += float(partial.detach())
             if not math.isfinite(loss):
                 raise InputError(
@@ -251,12 +254,17 @@ class _Run:
     def save_if_due(self, seconds: float) -> None:
         """Save if the last time was `seconds` ago, and saving would not take much of the time."""
         since = time.monotonic() - self._saved
-        if since > seconds and since >= self._saving / _MOST_SAVING:
+        due = since > seconds and since >= self._saving / _MOST_SAVING
+        if parallel.agree(due) if parallel.shards() else due:
             self.save()
 
     def save(self) -> None:
-        """Write the state at once: readers see the whole file or none."""
-        if self.state is None or not parallel.is_main():
+        """Write the state at once: readers see the whole file or none.
+
+        It is the same file whether or not weights are spread over ranks, all of which come here
+        then.
+        """
+        if self.state is None or not (parallel.is_main() or parallel.shards()):
             return
         start = time.monotonic()
         moments = self.optimizer.state_dict()["state"]
@@ -267,9 +275,6 @@ class _Run:
         self._saved = time.monotonic()
         self._saving = self._saved - start
 
-    def _read(self) -> tuple[Trained, dict[str | int, dict[str, Tensor]]] | None:
-        return None if self.state is None or not self.state.exists() else read_state(self.state)
-
     @torch.no_grad()
     def resume(self) -> None:
         """Go on from the file, if there is one.
@@ -278,31 +283,43 @@ class _Run:
             InputError: its tensors are those of another training.
             UnusableState: it cannot be read; nothing has changed.
         """
-        found = parallel.on_main(self._read)
-        if found is None:
+        path = self.state
+        if path is None or not parallel.on_main(path.exists):
             return
-        trained, saved = found
-        tensors, now = self.problem.tensors(), saved.pop("now", {})
-        if shapes(now) != shapes(tensors):
+        saved = SavedState(path)
+        tensors = self.problem.tensors()
+        if saved.shapes.get("now", {}) != shapes(tensors):
             raise InputError(
-                f"{self.state} is of another training; use another --output",
+                f"{path} is of another training; use another --output",
                 id="training-state-of-another-training",
             )
-        best, state = saved.pop("best", {}), self.optimizer.state_dict()
-        if best and shapes(best) != shapes(tensors):
+        if saved.shapes.get("best", shapes(tensors)) != shapes(tensors):
             raise UnusableState("the best parameters do not fit")
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
-        moments = {int(number): found for number, found in saved.items()}
-        if not moments.keys() <= set(range(len(parameters))) or any(
-            moment.shape not in ((), parameters[number].shape)
-            for number, found in moments.items()
-            for moment in found.values()
+        parameters = {
+            f"adam.{number}": parameter
+            for number, parameter in enumerate(
+                p for group in self.optimizer.param_groups for p in group["params"]
+            )
+        }
+        if not saved.shapes.keys() <= {"now", "best"} | parameters.keys() or any(
+            shape not in ((), parameter.shape)
+            for owner, parameter in parameters.items()
+            for shape in saved.shapes.get(owner, {}).values()
         ):
             raise UnusableState("the optimizer's moments do not fit")
+        now, best = (
+            {name: sharding.part_of(x, tensors[name]) for name, x in saved.tensors(owner)}
+            for owner in ("now", "best")
+        )
+        moments = [
+            {n: sharding.part_of(x, parameter) if x.shape else x for n, x in saved.tensors(owner)}
+            for owner, parameter in parameters.items()
+        ]
         for name, tensor in tensors.items():
             tensor.copy_(now[name])
-        self.optimizer.load_state_dict({**state, "state": moments})
-        self.trained, self.best = trained, best
+        held = {number: found for number, found in enumerate(moments) if found}
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": held})
+        self.trained, self.best = saved.trained, best
 
 
 def _line(trained: Trained, epochs: int) -> str:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from compressor import parallel
+from compressor.parallel import sharding
 
 
 class UnusableState(Exception):
@@ -40,54 +46,100 @@ class Trained:
     seconds: float = field(default=0.0, compare=False)
 
 
+# Of the safetensors format.
+_TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
+
+
 def write_state(path: Path, trained: Trained, tensors: Mapping[str, Tensor]) -> None:
-    """Write the state at once: readers see the whole file or none.
+    """Write the state at once, a tensor after the other: readers see the whole file or none.
+
+    Where tensors are shards all ranks come here, to gather them; rank 0 writes.
 
     Args:
         tensors: `now.NAME`, `best.NAME`, and `adam.NUMBER.MOMENT` with the number of a parameter.
     """
-    from safetensors.torch import save_file
-
-    stored = _unshared({n: t.to("cpu").contiguous() for n, t in tensors.items()})
     temporary = path.with_suffix(".tmp")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(stored, temporary, {"trained": json.dumps(vars(trained))})
-    os.replace(temporary, path)
+    with ExitStack() as stack:
+        file = None
+        if parallel.is_main():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(temporary.open("wb"))
+            file.write(_header(trained, tensors))
+        for tensor in tensors.values():
+            full = sharding.whole(tensor.detach())
+            if file is not None:
+                file.write(full.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    if parallel.is_main():
+        os.replace(temporary, path)
 
 
-def read_state(path: Path) -> tuple[Trained, dict[str | int, dict[str, Tensor]]]:
-    """How far the training came, and its tensors: `now`, `best`, and moments by parameter number.
+def _header(trained: Trained, tensors: Mapping[str, Tensor]) -> bytes:
+    """The beginning of a safetensors file: its length in 8 bytes, and JSON."""
+    entries: dict[str, object] = {"__metadata__": {"trained": json.dumps(vars(trained))}}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        entries[name] = {
+            "dtype": _TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]
+        }  # fmt: skip
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+class SavedState:
+    """A file with a training's state; rank 0 reads it, and tells the others.
+
+    Args:
+        shapes: of the tensors, by owner (`now`, `best`, `adam.NUMBER`) and name.
 
     Raises:
-        UnusableState: the file is cut, garbage, or of another version.
+        UnusableState: on all ranks: the file is cut, garbage, or of another version.
     """
-    from safetensors import SafetensorError, safe_open
 
-    try:
-        with safe_open(path, "pt") as file:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.trained, self.shapes = parallel.on_main(self._read_facts)
+
+    def tensors(self, of: str) -> Iterator[tuple[str, Tensor]]:
+        """Name and value of an owner's tensors, read one by one."""
+        for name in self.shapes.get(of, ()):
+            yield name, parallel.on_main(partial(self._read, f"{of}.{name}"))
+
+    def _read_facts(self) -> tuple[Trained, dict[str, dict[str, torch.Size]]]:
+        with self._opened() as file:
             fields = json.loads(file.metadata()["trained"])
             trained = Trained(**fields | {"history": tuple(fields["history"])})
-            tensors: dict[str | int, dict[str, Tensor]] = {}
+            shapes: dict[str, dict[str, torch.Size]] = {}
             for key in file.keys():  # noqa: SIM118 - not a mapping
-                # `now.NAME`, `best.NAME`, or `adam.NUMBER.MOMENT` with the number of a parameter
-                group, name = key.removeprefix("adam.").split(".", 1)
-                owner = group if group in ("now", "best") else int(group)
-                tensors.setdefault(owner, {})[name] = file.get_tensor(key)
-    except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
-        raise UnusableState(str(error)) from error
-    return trained, tensors
+                owner, name = _split(key)
+                shapes.setdefault(owner, {})[name] = torch.Size(file.get_slice(key).get_shape())
+        return trained, shapes
+
+    def _read(self, key: str) -> Tensor:
+        with self._opened() as file:
+            found: Tensor = file.get_tensor(key)
+        return found
+
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(self.path, "pt") as file:
+                yield file
+        except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
+            raise UnusableState(str(error)) from error
 
 
 def shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in tensors.items()}
 
 
-def _unshared(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors, with copies of those that share memory, which safetensors does not write."""
-    seen: set[int] = set()
-    unshared = {}
-    for name, tensor in tensors.items():
-        memory = tensor.untyped_storage().data_ptr()
-        unshared[name] = tensor.clone() if memory in seen else tensor
-        seen.add(memory)
-    return unshared
+def _split(key: str) -> tuple[str, str]:
+    """Owner and name of a stored tensor: `now.NAME`, `best.NAME`, or `adam.NUMBER.MOMENT`."""
+    first, rest = key.split(".", 1)
+    if first != "adam":
+        return first, rest
+    number, moment = rest.split(".", 1)
+    return f"adam.{int(number)}", moment

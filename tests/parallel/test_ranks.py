@@ -23,7 +23,7 @@ from compressor.pipeline.run import run
 from compressor.request.recipe import make_recipe
 from tests.helpers import rank_cases, toy
 from tests.helpers.batches import examples
-from tests.helpers.command_line import ranks
+from tests.helpers.command_line import ROOT, ranks
 from tests.helpers.errors import raises
 
 pytestmark = [
@@ -31,6 +31,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="ranks are forked from a process"),
 ]
 
+SHARDED = ROOT / "examples" / "distributed" / "fsdp.yaml"
 FAULTY = "tests.helpers.faulty_command"
 Files = dict[str, str]
 
@@ -201,7 +202,7 @@ class Told:
 
 
 @pytest.mark.attack
-@pytest.mark.parametrize("launcher", ["torchrun", "accelerate"])
+@pytest.mark.parametrize("launcher", ["torchrun", "accelerate", "accelerate FSDP"])
 def test_launchers_start_it(files, tmp_path: Path, launcher: str):
     """With a configuration file of accelerate's: bf16, on processors."""
     config = tmp_path / "accelerate.yaml"
@@ -213,6 +214,7 @@ def test_launchers_start_it(files, tmp_path: Path, launcher: str):
     start = {
         "torchrun": ["torch.distributed.run", "--nproc-per-node", "2"],
         "accelerate": ["accelerate.commands.launch", "--config_file", str(config)],
+        "accelerate FSDP": ["accelerate.commands.launch", "--config_file", str(SHARDED)],
     }[launcher]
     words = command(
         options(files("classification"), keep=0.5, recover="distill", distill_epochs=1),
