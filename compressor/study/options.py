@@ -133,7 +133,10 @@ class CurveStudy(MeasuringStudy):
 class AgreementData(CalibrationData):
     """Two sets of rows to score on."""
 
-    calibration: str = option(help="Rows to score on: TSV, CSV, JSONL, or SRC,TGT text files.")
+    calibration: str = option(
+        help="Rows to score on: TSV, CSV, JSONL, or SRC,TGT text files; each may be packed (.gz, "
+        ".zst)."
+    )
     other: str = option(help="The second data set.")
 
 
