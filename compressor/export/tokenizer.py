@@ -68,17 +68,20 @@ def write_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
 
     Raises:
         InputError: a tokenizer that is neither fast nor a `MarianTokenizer` with one vocabulary
-            and a unigram model.
+            and a unigram model nor an `M2M100Tokenizer` with a BPE model.
     """
+    name = type(tokenizer).__name__
     if tokenizer.is_fast:
         built = _from_fast(tokenizer)
-    elif type(tokenizer).__name__ == "MarianTokenizer":
+    elif name == "MarianTokenizer":
         built = _from_marian(tokenizer)
+    elif name == "M2M100Tokenizer":
+        built = _from_m2m100(tokenizer)
     else:
         raise InputError(
-            f"tokenizer class {type(tokenizer).__name__} has no fast form, and cannot be exported; "
-            "supported are MarianTokenizer and every fast tokenizer, and `compress export --layout "
-            "ctranslate2` needs neither",
+            f"tokenizer class {name} has no fast form, and cannot be exported; supported are "
+            "MarianTokenizer, M2M100Tokenizer and every fast tokenizer, and `compress export "
+            "--layout ctranslate2` needs none of them",
             id="tokenizer-class-unsupported",
         )
     built.save(str(path), pretty=False)
@@ -162,6 +165,53 @@ def _from_marian(tokenizer: Any) -> Tokenizer:
     return built
 
 
+def _from_m2m100(tokenizer: Any) -> Tokenizer:
+    """Pieces of a SentencePiece BPE model under the ids of vocab.json, then the languages."""
+    from transformers.tokenization_utils_base import generate_merges
+
+    path, ids = Path(tokenizer.spm_file), dict(tokenizer.encoder)
+    model = _read_model(path)
+    trainer, kinds = model.trainer_spec, model.SentencePiece
+    scores = {p.piece: p.score for p in model.pieces if p.type == kinds.NORMAL}
+    if trainer.model_type != trainer.BPE or trainer.byte_fallback:
+        raise InputError(
+            f"{path} is not a BPE model without byte fallback, the only kind that can be exported "
+            "of M2M100; `compress export --layout ctranslate2` takes any",
+            id="sentencepiece-not-bpe",
+        )
+    missing = scores.keys() - ids.keys()
+    if missing:
+        raise InputError(
+            f"vocab.json lacks {len(missing):,} of the pieces in {path}, so texts would be cut "
+            "differently; `compress export --layout ctranslate2` needs them not",
+            id="vocabulary-lacks-pieces",
+        )
+    merges = generate_merges({piece: ids[piece] for piece in scores}, scores)
+    built = Tokenizer(
+        models.BPE(vocab=ids, merges=merges, unk_token=tokenizer.unk_token, fuse_unk=True)
+    )
+    rules = model.normalizer_spec.precompiled_charsmap
+    steps = [normalizers.Precompiled(rules)] if rules else []
+    steps += [
+        normalizers.Replace(Regex(" {2,}"), " "),
+        normalizers.Replace(Regex(rf"\A +|[ {SPACE}]+\z"), ""),
+        normalizers.Prepend(" "),
+    ]
+    built.normalizer = normalizers.Sequence(steps)
+    built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=True)
+    languages = sorted(tokenizer.lang_token_to_id, key=tokenizer.lang_token_to_id.__getitem__)
+    built.add_special_tokens([AddedToken(x, normalized=False) for x in languages])
+    _add_tokens(built, tokenizer.added_tokens_decoder)
+    eos = tokenizer.eos_token
+    source = tokenizer.get_lang_token(tokenizer.src_lang)
+    built.post_processor = processors.TemplateProcessing(
+        single=f"{source} $A {eos}",
+        special_tokens=[(source, tokenizer.cur_lang_id), (eos, tokenizer.eos_token_id)],
+    )
+    built.decoder = _decoder(tokenizer.clean_up_tokenization_spaces)
+    return built
+
+
 def _add_tokens(built: Tokenizer, added: dict[int, AddedToken]) -> None:
     """Add tokens that are matched in the raw text, before everything else, under their ids."""
     for token_id, token in sorted(added.items()):
@@ -177,24 +227,31 @@ def _add_tokens(built: Tokenizer, added: dict[int, AddedToken]) -> None:
             built.add_tokens([token])
 
 
-def _read_source(path: Path) -> _Source:
+def _read_model(path: Path) -> Any:
+    """A SentencePiece model that treats spaces as usual."""
     from sentencepiece import sentencepiece_model_pb2
 
     model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
     model.ParseFromString(path.read_bytes())
-    trainer, rules, piece_type = model.trainer_spec, model.normalizer_spec, model.SentencePiece
-    if trainer.model_type != trainer.UNIGRAM or trainer.byte_fallback:
-        raise InputError(
-            f"{path} is not a unigram model without byte fallback, the only kind of "
-            "SentencePiece model that can be exported",
-            id="sentencepiece-not-unigram",
-        )
+    trainer, rules = model.trainer_spec, model.normalizer_spec
     default = rules.add_dummy_prefix and rules.remove_extra_whitespaces and rules.escape_whitespaces
     if trainer.treat_whitespace_as_suffix or not default:
         raise InputError(
             f"{path} does not treat spaces as SentencePiece does by default (each word starts with "
             f"{SPACE}, further spaces are dropped), which cannot be exported",
             id="sentencepiece-spaces-unsupported",
+        )
+    return model
+
+
+def _read_source(path: Path) -> _Source:
+    model = _read_model(path)
+    trainer, rules, piece_type = model.trainer_spec, model.normalizer_spec, model.SentencePiece
+    if trainer.model_type != trainer.UNIGRAM or trainer.byte_fallback:
+        raise InputError(
+            f"{path} is not a unigram model without byte fallback, the only kind of "
+            "SentencePiece model that can be exported",
+            id="sentencepiece-not-unigram",
         )
     scores = {p.piece: p.score for p in model.pieces if p.type == piece_type.NORMAL}
     highest = max(scores.values())

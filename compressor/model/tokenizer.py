@@ -35,6 +35,7 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
             tokenizer = transformers.AutoTokenizer.from_pretrained(
                 directory, local_files_only=True, trust_remote_code=trust_remote_code
             )
+            _name_languages(tokenizer)
             vocabulary = tokenizer.get_vocab()
             if not all(type(token) is int and token >= 0 for token in vocabulary.values()):
                 raise ValueError("a token's number is none")
@@ -54,6 +55,16 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
     _require_size(max(known, default=-1), tokens, int(config.vocab_size), directory)
     _require_tokens(tokenizer, directory)
     return tokenizer
+
+
+def _name_languages(tokenizer: Any) -> None:
+    """Make M2M100's languages special tokens, where its files do not: they are no words of a text.
+
+    The hub's files list them; a tokenizer that transformers 5 makes and saves does not.
+    """
+    ids = getattr(tokenizer, "lang_token_to_id", {})
+    if not ids.keys() <= set(tokenizer.all_special_tokens):
+        tokenizer.add_special_tokens({"extra_special_tokens": sorted(ids, key=ids.__getitem__)})
 
 
 def _has_files(directory: Path) -> bool:

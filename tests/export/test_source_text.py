@@ -85,7 +85,8 @@ def test_texts_that_it_covers_have_the_same_tokens_and_logits(name: str, tmp_pat
     ):  # fmt: skip
         for text in COVERED:
             assert own.tokenize(text) == dense.tokenizer.tokenize(text)
-        assert torch.equal(logits(model, own, COVERED), expected)
+        # Products may differ in their last bit with where the weights lie in memory.
+        torch.testing.assert_close(logits(model, own, COVERED), expected, rtol=0, atol=1e-6)
         assert own.get_vocab() == smaller.tokenizer.get_vocab()
     # A pair has its special tokens too, and a batch its padding.
     pair, same = (x.tokenizer(COVERED[:2], COVERED[2:4], padding=True) for x in (dense, smaller))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ import torch
 import transformers
 
 from compressor.commands import invoke
-from compressor.errors import UsageError
+from compressor.errors import InputError, UsageError
+from compressor.export.tokenizer import check_tokenizer, write_tokenizer
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.inputs import encode, load
 from compressor.request.sections import ModelSection
@@ -206,16 +208,50 @@ def m2m100(directory: Path) -> Path:
     return directory
 
 
-def test_m2m100_is_written_for_ctranslate2_alone(tmp_path: Path, capsys):
-    """Its language forced, and its tokens named; there is no fast tokenizer for the runtime."""
+@torch.no_grad()
+def test_m2m100_is_exported_with_its_languages(tmp_path: Path, capsys):
+    """Its tokenizer is Python alone, and its language a forced first token."""
     dense, out = m2m100(tmp_path / "dense"), tmp_path / "out"
     command = ["export", "-m", str(dense), "-o", str(out), "--target-language", "de"]
-    assert invoke(command) == 4
-    assert "M2M100Tokenizer has no fast form" in capsys.readouterr().err
-    assert invoke([*command, "--layout", "ctranslate2"]) == 0
-    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
-    assert tokenizer.tgt_lang == "de"
-    settings = json.loads((out / "generation_config.json").read_text(encoding="utf-8"))
-    names = json.loads((out / "shared_vocabulary.json").read_text(encoding="utf-8"))
-    assert names[settings["forced_bos_token_id"]] == "__de__"
-    assert names[tokenizer("w3")["input_ids"][0]] == "__en__"
+    assert invoke([*command, "--engines", "onnxruntime,ctranslate2"]) == 0
+    names = json.loads((out / "ctranslate2/shared_vocabulary.json").read_text(encoding="utf-8"))
+    checkpoint = open_checkpoint(str(dense))
+    model: Any = checkpoint.model
+    ids = checkpoint.tokenizer.lang_code_to_id
+    assert (names[ids["de"]], names[ids["en"]]) == ("__de__", "__en__")
+    translator = Translator(out, threads=1)
+
+    def wanted(source: str, target: str) -> list[list[int]]:
+        checkpoint.tokenizer.src_lang = source
+        batch = checkpoint.tokenizer(TEXTS, return_tensors="pt", padding=True)
+        settings = {"num_beams": 1, "do_sample": False, "max_length": 12}
+        rows = model.generate(**batch, **settings, forced_bos_token_id=ids[target])
+        return rows[:, 1:].tolist()
+
+    assert same(generated(translator), wanted("en", "de"))
+    engine = Translator(out, threads=1, engine="ctranslate2")
+    assert same(generated(engine), wanted("en", "de"))
+    assert wanted("fr", "ro") != wanted("en", "de")
+    assert same(generated(translator.between("fr", "ro")), wanted("fr", "ro"))
+
+
+def test_m2m100_texts_are_cut_as_by_sentencepiece(tmp_path: Path):
+    tokenizer = open_checkpoint(str(m2m100(tmp_path / "dense"))).tokenizer
+    tokenizer.src_lang = "de"
+    random = Random(0)
+    texts = [
+        "",
+        " ",
+        "  w3   w4 ",
+        "w3\tw4",
+        "\u00e9\u00e9 zz w3",
+        "\u2581w3",
+        "W3 __fr__ w4",
+        "<unk></s>",
+    ]
+    texts += ["".join(random.choices("w0123456789  \u2581\u00e9z", k=k % 20)) for k in range(400)]
+    write_tokenizer(tokenizer, tmp_path / "tokenizer.json")
+    check_tokenizer(tokenizer, tmp_path / "tokenizer.json", texts)
+    del tokenizer.encoder["▁w"]
+    with raises(InputError, "vocabulary-lacks-pieces"):
+        write_tokenizer(tokenizer, tmp_path / "tokenizer.json")
