@@ -191,7 +191,7 @@ def _from_m2m100(tokenizer: Any) -> Tokenizer:
         models.BPE(vocab=ids, merges=merges, unk_token=tokenizer.unk_token, fuse_unk=True)
     )
     rules = model.normalizer_spec.precompiled_charsmap
-    steps = [normalizers.Precompiled(rules)] if rules else []
+    steps: list[Any] = [normalizers.Precompiled(rules)] if rules else []
     steps += [
         normalizers.Replace(Regex(" {2,}"), " "),
         normalizers.Replace(Regex(rf"\A +|[ {SPACE}]+\z"), ""),
