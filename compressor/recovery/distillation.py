@@ -72,6 +72,9 @@ def distill(
         job = replace(job, dense=dense)
         batches = batches_of_rank(job.task, held, dense)
         problem = Distillation(job, student, batches, rate, hidden, precision)
+        if parallel.shards():
+            own = sum(map(sharding.bytes_held, (student, dense))) / 1e6
+            job.report(f"  both models are sharded, {own:.1f} MB on rank 0 of {parallel.size()}")
         before = problem.validate(0.0)
         trained = train(
             problem,

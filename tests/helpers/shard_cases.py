@@ -10,8 +10,10 @@ import os
 import pickle
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -19,6 +21,7 @@ from torch import nn
 from compressor import parallel
 from compressor.errors import EnvironmentProblem
 from compressor.parallel import launch, sharding
+from compressor.tasks import Example
 from compressor.training import loop
 from tests.helpers import stages
 from tests.helpers.learning import learned_by, learning
@@ -54,8 +57,18 @@ def learned(name: str) -> dict[str, Any]:
 
 
 def results(folder: Path) -> dict[str, Any]:
-    found = {f"distilled {x}": distilled(x, folder / f"{x}.safetensors") for x in NAMES}
-    return found | {f"learned {name}": learned(name) for name in NAMES}
+    """Name of the case -> what came out. Of BERT's held-out rows rank 1 has none."""
+    found: dict[str, Any] = {}
+    for name, shard in zip(NAMES, (parallel.shard, all_to_the_first), strict=True):
+        with patch.object(parallel, "shard", shard):
+            found[f"distilled {name}"] = distilled(name, folder / f"{name}.safetensors")
+            found[f"learned {name}"] = learned(name)
+    return found
+
+
+def all_to_the_first(rows: Sequence[Example]) -> Sequence[Example]:
+    """As `parallel.shard` might deal fewer rows than there are ranks."""
+    return rows if parallel.is_main() else []
 
 
 def measured(held: list[tuple[int, int]]) -> None:

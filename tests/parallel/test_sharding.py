@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
+from compressor import parallel
 from compressor.errors import EnvironmentProblem
-from compressor.parallel import accelerate_options
+from compressor.parallel import Ranks, accelerate_options
+from compressor.tasks.batching import Batch, parts_of_rank
 from tests.helpers import shard_cases
 from tests.helpers.command_line import ranks
 from tests.helpers.errors import raises
@@ -68,6 +71,19 @@ def check(found: dict[str, Any], expected: dict[str, Any], tolerance: float) -> 
         most = 10 * tolerance if name.startswith("learned") else tolerance  # more steps
         assert largest_difference(own.pop("weights"), result["weights"]) <= most, name
         assert own == {what: value for what, value in result.items() if what != "weights"}
+
+
+def test_ranks_compute_as_many_parts_of_a_batch(monkeypatch):
+    """The first has three lines of five, in parts of one; the second makes up for the third."""
+    batch = Batch({"input_ids": torch.arange(10).view(5, 2)}, range(5))
+    found = {}
+    for rank in range(2):
+        monkeypatch.setattr(parallel, "_ranks", Ranks(rank, 2, shards=True))
+        found[rank] = [(part.rows, part.spare) for part in parts_of_rank(batch, 2)]
+    assert found[0] == [((0,), False), ((2,), False), ((4,), False)]
+    assert found[1] == [((1,), False), ((3,), False), ((0,), True)]
+    monkeypatch.setattr(parallel, "_ranks", Ranks(1, 2))
+    assert [part.rows for part in parts_of_rank(batch, 2)] == [(1,), (3,)]
 
 
 FSDP = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
