@@ -29,6 +29,7 @@ class Classification(EncoderTask):
     usage = 'print(model.classify(["First text.", "Second one."]))'
     answers = "labels"
     learning_rate = 5e-5
+    text_learning_rate = 2e-4
     hidden_weight = 1.0
 
     def require(self, config: Any, where: Path) -> None:
