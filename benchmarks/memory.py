@@ -4,9 +4,10 @@
 
 Models of OPUS-MT's and BERT-base's size with random weights, compressed to half of their
 multiply-adds (heads and neurons by second-order scores, reconstructed: the defaults), exported in
-float32 and int8, with as much memory for the statistics of sublayers as there is, and with little.
+float32 and int8, with little memory for the statistics of sublayers.
 Each run is a process of its own. Three things are measured by themselves and subtracted, as far as
-a stage has them: the memory of Python and its libraries before a model is loaded; `one batch`, what
+a stage has them: the peak of the same stage for a model of 0.2 million parameters, which is that of
+Python, its libraries and what they keep of an export; `one batch`, what
 a plain forward and backward pass over the largest scoring batch needs in addition to the model,
 without gradients of the weights; `one sublayer`, what the linear algebra of the largest sublayer
 needs. Models that were measured stay in the results where another is named, and runs in DIR are
@@ -20,6 +21,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -29,14 +31,9 @@ from benchmarks.pages import RESULTS, markdown_table, publish
 from benchmarks.speed import models
 from compressor.request import example
 
-LIBRARIES = (
-    "import torch, transformers, onnx, onnxscript, onnxruntime, sacrebleu, matplotlib.pyplot, "
-    "scipy.stats, scipy.optimize, rich.progress\n"
-    "from compressor.throughput.memory_process import host_peak_mib\nprint(host_peak_mib())"
-)
 # Stage -> what of it is not the model's: these run batches in PyTorch, or solve for sublayers.
-SUBTRACTED = {"scores": ("batch_mib", "sublayer_mib"), "build": ("batch_mib", "sublayer_mib")}
-SHORT = 0.15  # GiB for the statistics of sublayers where memory is short
+SUBTRACTED = {"scores": ("batch_mib", "sublayer_mib"), "build": ("sublayer_mib",)}
+STATISTICS = 0.15  # GiB for the statistics of sublayers, as where memory is short
 
 BATCH = """
 import sys
@@ -83,24 +80,19 @@ def printed_mib(code: str, *arguments: object) -> float:
     return float(done.stdout.splitlines()[-1])
 
 
-def measure(checkpoint: Path, rows: Path, count: int, memory: float | None) -> dict[str, Any]:
-    """A run's stages; of a run that was measured in the same directory, those of then.
-
-    Args:
-        memory: GiB for the statistics of sublayers; None: as much as there is.
-    """
-    output = checkpoint.with_name(f"{checkpoint.name}-{memory or 'all'}")
-    kept = output.with_suffix(f"{output.suffix}.json")
+def measure(checkpoint: Path, rows: Path, count: int) -> list[dict[str, Any]]:
+    """A run's stages; of a run that was measured in the same directory, those of then."""
+    output = checkpoint.with_name(f"{checkpoint.name}-out")
+    kept = output.with_suffix(".json")
     if not kept.exists():
         if output.exists():
             raise SystemExit(f"{output} is of a run that was stopped; remove it")
         options = ["--macs", "0.5", "--calibration", str(rows), "--calibration-rows", str(count)]
         options += ["--test", str(rows), "--test-rows", str(count), "--precision", "fp32,int8"]
         options += ["--no-bench", "--output", str(output), "--model", str(checkpoint)]
-        options += [] if memory is None else ["--statistics-memory", f"{memory:g}"]
-        found = [asdict(stage) for stage in stages.measure(["run", *options])]
-        kept.write_text(json.dumps(found), encoding="utf-8")
-    return {"statistics_gib": memory, "stages": json.loads(kept.read_text(encoding="utf-8"))}
+        found = stages.measure(["run", *options, "--statistics-memory", f"{STATISTICS:g}"])
+        kept.write_text(json.dumps([asdict(stage) for stage in found]), encoding="utf-8")
+    return list(json.loads(kept.read_text(encoding="utf-8")))
 
 
 def case(checkpoint: Path, rows: Path, count: int) -> dict[str, Any]:
@@ -112,47 +104,53 @@ def case(checkpoint: Path, rows: Path, count: int) -> dict[str, Any]:
         "checkpoint_mib": size,
         "batch_mib": printed_mib(BATCH, checkpoint, rows, count),
         "sublayer_mib": printed_mib(SUBLAYER, width, 4 * width),
-        "runs": [measure(checkpoint, rows, count, memory) for memory in (None, SHORT)],
+        "stages": measure(checkpoint, rows, count),
     }
 
 
-def shares(found: dict[str, Any], libraries: float) -> list[dict[str, float]]:
-    """Of each run: stage -> its peak less what is not the model's, in checkpoints."""
-    result = []
-    for run in found["runs"]:
-        peaks: dict[str, float] = {}
-        for row in run["stages"]:
-            name = row["name"].partition("-")[0]
-            own = row["peak_mib"] - libraries - sum(found[x] for x in SUBTRACTED.get(name, ()))
-            peaks[name] = max(peaks.get(name, 0.0), own / found["checkpoint_mib"])
-        result.append(peaks)
-    return result
+def peaks_of(stages: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Stage without what tells it from others of its kind -> its highest peak, MiB."""
+    peaks: dict[str, float] = {}
+    for row in stages:
+        name = row["name"].partition("-")[0]
+        peaks[name] = max(peaks.get(name, 0.0), row["peak_mib"])
+    return peaks
 
 
-def table(results: dict[str, Any]) -> str:
-    head = ["stage, in checkpoints"]
-    columns = []
-    for title, found in results["models"].items():
-        for run, peaks in zip(found["runs"], shares(found, results["libraries_mib"]), strict=True):
-            memory = run["statistics_gib"]
-            limit = "" if memory is None else f", statistics within {memory * 1024:.0f} MiB"
-            head.append(title + limit)
-            columns.append(peaks)
+def shares(found: Mapping[str, Any], libraries: Mapping[str, float]) -> dict[str, float]:
+    """Stage -> its peak less what is not the model's, in checkpoints.
+
+    Args:
+        libraries: stage -> its peak for a tiny model, MiB.
+    """
+    shares = {}
+    for name, peak in peaks_of(found["stages"]).items():
+        own = peak - libraries[name] - sum(found[x] for x in SUBTRACTED.get(name, ()))
+        shares[name] = own / found["checkpoint_mib"]
+    return shares
+
+
+def table(results: Mapping[str, Any]) -> str:
+    """Stages against models."""
+    models_, libraries = results["models"], results["libraries_mib"]
+    columns = [shares(found, libraries) for found in models_.values()]
     names = list(dict.fromkeys(name for peaks in columns for name in peaks))
-    lines = [[name, *(f"{max(0, c[name]):.2f}" if name in c else "" for c in columns)]
-             for name in names]  # fmt: skip
-    sizes = [
-        f"{title}: checkpoint {x['checkpoint_mib']:.0f} MiB, one batch {x['batch_mib']:.0f}, one "
-        f"sublayer {x['sublayer_mib']:.0f}, peak of the run "
-        + " and ".join(f"{max(s['peak_mib'] for s in r['stages']):.0f}" for r in x["runs"])
-        for title, x in results["models"].items()
+    lines = [
+        [name, *(f"{max(0, c[name]):.2f}" if name in c else "" for c in columns)] for name in names
     ]
-    about = (
-        f"{results['rows']} calibration and test rows. Less Python and its libraries "
-        f"({results['libraries_mib']:.0f} MiB); of `scores` and `build` one batch and one sublayer "
-        f"are subtracted as well. {'; '.join(sizes)}."
+    sizes = "; ".join(
+        f"{title}: checkpoint {x['checkpoint_mib']:,.0f} MiB, one batch {x['batch_mib']:,.0f}, one "
+        f"sublayer {x['sublayer_mib']:,.0f}, the whole run at its peak "
+        f"{max(stage['peak_mib'] for stage in x['stages']):,.0f}"
+        for title, x in models_.items()
     )
-    return f"{markdown_table(head, 'lr', lines)}\n\n{about}\n"
+    about = (
+        f"Peaks of stages in checkpoints. {results['rows']} rows to calibrate and to test; "
+        f"statistics of sublayers within {STATISTICS * 1024:.0f} MiB. Subtracted: the stage's peak "
+        f"for a tiny model ({min(libraries.values()):.0f} to {max(libraries.values()):.0f} MiB), "
+        f"of `scores` one batch and one sublayer, of `build` one sublayer. {sizes}."
+    )
+    return f"{markdown_table(['stage', *models_], 'lr', lines)}\n\n{about}\n"
 
 
 def main() -> None:
@@ -171,7 +169,10 @@ def main() -> None:
     results: dict[str, Any] = {"models": {}}
     if args.model is not None and path.exists():
         results = json.loads(path.read_text(encoding="utf-8"))
-    results |= {"libraries_mib": printed_mib(LIBRARIES), "rows": args.rows}
+    tiny = args.work / "tiny"
+    if not (tiny / "tokenizer_config.json").exists():
+        models.encoder(tiny, layers=1, width=64, pieces=400)
+    results |= {"libraries_mib": peaks_of(measure(tiny, labelled, 16)), "rows": args.rows}
     for name, (title, make, rows) in cases.items():
         if args.model in (None, name):
             checkpoint = args.work / name

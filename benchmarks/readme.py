@@ -52,6 +52,7 @@ PAGES = {
         "operators": "operators.md",
         "step": "step.md",
         "source-text": "source-text.md",
+        "memory": "memory.md",
     },
 }
 MOST_LOST = 1.0  # points, of what the README's table shows

@@ -56,14 +56,15 @@ def test_gpus_take_products_and_leave_the_rest():
 def test_peaks_are_told_in_checkpoints():
     found = {
         "checkpoint_mib": 100.0, "batch_mib": 50.0, "sublayer_mib": 25.0,
-        "runs": [{"statistics_gib": None, "stages": [
+        "stages": [
             {"name": "dense", "peak_mib": 550.0},
             {"name": "precision-dense-int8", "peak_mib": 500.0},
             {"name": "precision-macs-0.5-int8", "peak_mib": 525.0},
             {"name": "scores", "peak_mib": 650.0},
-        ]}],
+        ],
     }  # fmt: skip
-    (peaks,) = memory.shares(found, libraries=400.0)
+    tiny = {"dense": 400.0, "precision": 400.0, "scores": 400.0}
+    peaks = memory.shares(found, tiny)
     assert peaks == pytest.approx({"dense": 1.5, "precision": 1.25, "scores": 1.75})
 
 
