@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.commands import options as o
 from compressor.commands.lines import Artifact, Files, LinesOutput, json_line, stream, text_pairs
-from compressor.request.recipe import AnswerRequest
+from compressor.request.serving import AnswerRequest
 
 if TYPE_CHECKING:
     from compressor.pipeline.stream_lines import Lines

@@ -11,7 +11,7 @@ from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.commands.lines import Artifact, Files, opened
 from compressor.errors import InputError, UsageError
-from compressor.request.recipe import EmbedRequest
+from compressor.request.serving import EmbedRequest
 
 Array = Annotated[
     Path, typer.Option("-o", "--output", help="A new .npy file, float32 [lines, width].")

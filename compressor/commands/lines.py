@@ -11,7 +11,7 @@ import typer
 
 from compressor.commands.console import console
 from compressor.errors import InputError
-from compressor.request.recipe import GenerateRequest, ServeRequest, StreamRequest
+from compressor.request.serving import GenerateRequest, ServeRequest, StreamRequest
 
 if TYPE_CHECKING:
     from compressor.pipeline.stream_lines import Lines

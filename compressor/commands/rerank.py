@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.commands import options as o
 from compressor.commands.lines import Artifact, Files, LinesOutput, json_line, stream
-from compressor.request.recipe import RerankRequest
+from compressor.request.serving import RerankRequest
 
 if TYPE_CHECKING:
     from compressor.pipeline.stream_lines import Lines

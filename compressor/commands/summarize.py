@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compressor.commands import options as o
 from compressor.commands.lines import Artifact, Files, LinesOutput, generated
-from compressor.request.recipe import GenerateRequest
+from compressor.request.serving import GenerateRequest
 
 
 @o.command(GenerateRequest, json=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.commands import options as o
 from compressor.commands.lines import Artifact, Files, LinesOutput, json_line, stream
-from compressor.request.recipe import TagRequest
+from compressor.request.serving import TagRequest
 
 if TYPE_CHECKING:
     from compressor.pipeline.stream_lines import Lines

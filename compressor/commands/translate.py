@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compressor.commands import options as o
 from compressor.commands.lines import Artifact, Files, LinesOutput, generated
-from compressor.request.recipe import TranslateRequest
+from compressor.request.serving import TranslateRequest
 
 
 @o.command(TranslateRequest, json=False)
