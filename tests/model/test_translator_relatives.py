@@ -167,7 +167,10 @@ def test_attention_weights_are_the_librarys(name: str):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["t5", "m2m_100", *(pytest.param(x, marks=pytest.mark.attack) for x in ("umt5", "pegasus"))],
+    [
+        "t5",
+        *(pytest.param(x, marks=pytest.mark.attack) for x in ("umt5", "pegasus", "m2m_100")),
+    ],
 )
 def test_exported_graphs_search_as_the_library_does(name: str, tmp_path):
     """FLAN-T5's and UMT5's form; the caches, and tables of positions for the heads left alone."""
