@@ -35,7 +35,7 @@ def removal_order(
 
     Args:
         weight: of the output projection, [width, D], D = all heads x head_dim, float64.
-        covariance: of its inputs, [D, D].
+        covariance: of its inputs, [D, D]; in single precision where D is large.
         sensitivity: G, [width, width], symmetric.
         kept: the heads that are there; the others' inputs are zero.
 
@@ -45,7 +45,7 @@ def removal_order(
     """
     columns = unit_columns(kept, head_dim)
     dense = weight[:, columns]
-    moments = damped(covariance[columns][:, columns], damping)
+    moments = damped(covariance[columns][:, columns].double(), damping)
     left, order = list(range(len(kept))), []  # positions in `kept`
     while left:
         columns = unit_columns(left, head_dim)

@@ -328,6 +328,17 @@ def test_statistics_in_groups_give_the_same_scores(name: str):
     assert steps == [(done, batches) for done in range(1, batches + 1)]
 
 
+def test_wide_sublayers_have_statistics_in_single_precision(monkeypatch):
+    """Attentions too, as those of more than 1,024 columns."""
+    setup = scoring("marian")
+    method = SecondOrder()
+    expected = method.score(setup)
+    monkeypatch.setattr(room, "_WIDE", 8)
+    found = method.score(setup)
+    for layer in setup.layers:
+        assert found.values[layer.name] == pytest.approx(expected.values[layer.name], rel=1e-3)
+
+
 def test_groups_are_as_large_as_memory_allows(monkeypatch):
     setup = scoring("bert")
     assert groups_within(setup) == [list(setup.layers)]
