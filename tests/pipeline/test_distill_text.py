@@ -161,7 +161,7 @@ def test_weight_of_hidden_states_and_learning_rate_are_the_tasks(name, weight, m
     assert found == [(setup.task.learning_rate, weight), (0.1, 0.3)]
     with pytest.raises(Noted):
         recover([Distill()], replace(setup, text=object()))
-    assert found[-1][0] == {"bert": 5e-5, "marian": 5e-4}[name]
+    assert found[-1][0] == {"bert": 2e-4, "marian": 5e-4}[name]
 
 
 class StoppedTraining(Progress):
