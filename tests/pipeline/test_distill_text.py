@@ -143,7 +143,7 @@ def test_a_single_step_translates_with_pytorch(translator, text, tmp_path):
 
 @pytest.mark.parametrize(("name", "weight"), [("bert", 1.0), ("marian", 0.0)])
 def test_weight_of_hidden_states_and_learning_rate_are_the_tasks(name, weight, monkeypatch):
-    """Classifiers match hidden states; translators learn faster where there is more text."""
+    """Classifiers match hidden states; models learn faster where there is more text."""
     found = []
 
     class Noted(Exception):
