@@ -21,7 +21,7 @@ def evaluate(
     precision: o.MeasuredPrecision = None,
     engine: o.MeasuredEngines = "onnxruntime",
 ) -> int:
-    """Measure BLEU and chrF, or accuracy, of artifacts on the same rows."""
+    """Measure the quality of artifacts on the same rows, by the metrics of their task."""
     from compressor.export.engine_names import split_engines
     from compressor.export.precision_names import named_precisions
     from compressor.pipeline.compare_artifacts import evaluate_artifacts
