@@ -171,15 +171,34 @@ def test_the_same_model_exports_to_the_same_bytes(tmp_path):
     assert first == second
 
 
-def test_a_graph_of_another_model_is_caught(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "id"), [("bert", "onnx-differs"), ("marian", "onnx-translation-differs")]
+)
+def test_a_graph_of_another_model_is_caught(name: str, id: str, tmp_path):
     """Verification compares with the model at hand, so a swapped graph must fail it."""
-    checkpoint = open_toy("bert", tmp_path)
+    checkpoint = open_toy(name, tmp_path)
     _, _, inputs = export(checkpoint, tmp_path / "out")
-    mask = checkpoint.mask.without([("encoder_self.0", 0)])
+    mask = nothing_left_mask(checkpoint.layers)
     other = prune(checkpoint.model, checkpoint.layers, mask)
-    task = TASKS["classification"]
-    with raises(VerificationError, "onnx-differs"):
-        task.graphs.check(other, tmp_path / "out", inputs)
+    with raises(VerificationError, id):
+        TASKS[checkpoint.task].graphs.check(other, tmp_path / "out", inputs)
+
+
+def test_a_translation_may_take_the_other_of_two_tokens_with_nearly_one_logit(tmp_path):
+    checkpoint = open_toy("marian", tmp_path)
+    model, best = checkpoint.model, [5, 9]
+    with torch.no_grad():
+        model.lm_head.weight[best[1]] = model.lm_head.weight[best[0]]  # the embeddings, too
+
+    def prefer(token: int) -> None:
+        model.final_logits_bias[0, best] = 5
+        model.final_logits_bias[0, token] += 1e-5
+
+    prefer(best[0])
+    _, _, inputs = export(checkpoint, tmp_path / "out")
+    prefer(best[1])
+    _, check = TASKS[checkpoint.task].graphs.check(model, tmp_path / "out", inputs)
+    assert "rows differ from a tie of two logits on" in check.detail
 
 
 @pytest.mark.parametrize("is_new", [True, False])
