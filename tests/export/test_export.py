@@ -27,6 +27,7 @@ from compressor.pipeline.inputs import synthetic_probe
 from compressor.pipeline.single_steps import export_checkpoint
 from compressor.request.recipe import ExportRequest
 from compressor.results import Check
+from compressor.runtime import Translator, collate
 from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises
@@ -266,3 +267,17 @@ def test_a_checkpoint_may_ask_for_more_tokens_than_it_has_positions_for(setting,
     _, checks, inputs = export(checkpoint, tmp_path / "out")
     rows = sum(len(batch["input_ids"]) for batch in inputs)
     assert f"{40 * rows} greedy tokens of {rows} rows" in [check.detail for check in checks]
+
+
+def test_several_forced_end_tokens_are_forced_as_in_pytorch(tmp_path):
+    """`generate` gives all of them the same score, so the lowest id ends a translation."""
+    directory = toy.first_layers(toy.translator(tmp_path / "whole"), tmp_path / "dense")
+    path = directory / "generation_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings |= {"max_length": 4, "forced_eos_token_id": [9, 5]}
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    export(open_checkpoint(str(directory)), tmp_path / "out")  # compares the tokens itself
+    translator = Translator(tmp_path / "out", verify=False)
+    batch = collate(translator.encode(["w3 w7"]), 1, translator.artifact.inputs)
+    (row,) = translator.generate(batch)
+    assert row[-1] == 5
