@@ -115,8 +115,9 @@ def test_a_regression_model_through_run_gate_verify_and_predict(numbers, tmp_pat
     *written, blank = (tmp_path / "numbers").read_text(encoding="utf-8").split("\n")[:-1]
     np.testing.assert_allclose([float(x) for x in written], expected, atol=1e-4)
     assert blank == ""
-    with raises(InputError, "artifact-of-another-task"):
+    with raises(InputError, "artifact-of-another-task") as caught:
         invoke("classify", out, lines)
+    assert "compress predict" in str(caught.value)
 
 
 @pytest.mark.slow
