@@ -157,6 +157,10 @@ def test_a_reranker_through_run_verify_and_rerank(ranks, tmp_path, capsys):
     best = [json.loads(x) for x in (tmp_path / "best").read_text("utf-8").splitlines()]
     assert [x["line"] for x in best] == [x.number + 2 for x in ranked[:2]]
     assert [x["text"] for x in best] == [TEXTS[x.number] for x in ranked[:2]]
+    lines.write_text(f"{'w5 ' * 60}\n" * 6, encoding="utf-8")
+    capsys.readouterr()
+    invoke(*given, "-o", tmp_path / "cut")
+    assert capsys.readouterr().err.count("6 of the texts were cut") == 1  # not for each chunk
 
 
 def test_half_of_the_queries_are_held_out(tmp_path):
