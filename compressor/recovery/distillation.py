@@ -51,6 +51,7 @@ from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Problem, Schedule, train
+from compressor.training.optimizer import embedding_tables, sparse_gradients
 from compressor.training.precision import Precision, products_in
 from compressor.training.state import Trained
 
@@ -76,15 +77,16 @@ def distill(
             own = sum(map(sharding.bytes_held, (student, dense))) / 1e6
             job.report(f"  both models are sharded, {own:.1f} MB on rank 0 of {parallel.size()}")
         before = problem.validate(0.0)
-        trained = train(
-            problem,
-            TrainingRows(learn, job.task, job.dense, job.device, job.text),
-            schedule,
-            seed=job.seed,
-            state=job.state,
-            report=job.report,
-            progress=job.progress,
-        )
+        with sparse_gradients(embedding_tables(student)):
+            trained = train(
+                problem,
+                TrainingRows(learn, job.task, job.dense, job.device, job.text),
+                schedule,
+                seed=job.seed,
+                state=job.state,
+                report=job.report,
+                progress=job.progress,
+            )
     if trained.best is None or not trained.best < before:
         text = f"distill: nothing gained on {len(held)} held-out rows, weights as they were"
         return Recovered(pruned, text)
@@ -125,6 +127,9 @@ class Distillation(Problem):
 
     def groups(self) -> list[dict[str, object]]:
         return [{"params": list(self._parameters.values()), "lr": self.learning_rate}]
+
+    def tables(self) -> list[Tensor]:
+        return [table.weight for table in embedding_tables(self.student)]
 
     def tensors(self) -> dict[str, Tensor]:
         return dict(self._parameters)
