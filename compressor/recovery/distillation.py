@@ -77,6 +77,8 @@ def distill(
             own = sum(map(sharding.bytes_held, (student, dense))) / 1e6
             job.report(f"  both models are sharded, {own:.1f} MB on rank 0 of {parallel.size()}")
         before = problem.validate(0.0)
+        if job.text is not None and schedule.epochs > 1:
+            problem.teacher.remember_text(job.text, job.progress)
         with sparse_gradients(embedding_tables(student)):
             trained = train(
                 problem,

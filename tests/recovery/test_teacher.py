@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from compressor.recovery.hidden_states import find_blocks, observed, states_of
 from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
 from tests.helpers.stages import job, repair
+from tests.helpers.texts import classified, some_lines, write
 from tests.helpers.tiny import BUILDERS, TRANSLATORS
 
 
@@ -72,14 +74,38 @@ def test_what_it_keeps_takes_no_more_room_than_the_model(name: str, matching: bo
         require_answers(teacher, batch, said(setup, blocks, batch))
 
 
-def test_the_dense_model_is_run_once_however_many_epochs():
-    setup = job("marian")
+def rows_read(setup: RecoveryJob, **options) -> int:
+    """Rows that the dense model computes in a distillation."""
     rows = 0
 
     def count(model, args, inputs) -> None:
         nonlocal rows
         rows += len(inputs["input_ids"])
 
-    setup.dense.register_forward_pre_hook(count, with_kwargs=True)
-    repair(setup, distill={"epochs": 4, "hidden": 0})
-    assert rows == len(setup.examples)
+    handle = setup.dense.register_forward_pre_hook(count, with_kwargs=True)
+    repair(setup, distill={"hidden": 0, "patience": 9, **options})
+    handle.remove()
+    return rows
+
+
+def test_the_dense_model_is_run_once_however_many_epochs():
+    setup = job("marian")
+    assert rows_read(setup, epochs=4) == len(setup.examples)
+
+
+@pytest.mark.parametrize("lines", [100, 2100])
+def test_the_dense_model_reads_text_once_however_many_epochs(tmp_path: Path, lines: int):
+    """As long as what it says of all of it fits, which is estimated from 1,024 lines."""
+    text = classified(write(tmp_path / "text.txt", some_lines(lines)))
+    setup = dataclasses.replace(job("bert"), text=text)
+    assert rows_read(setup, epochs=3) == len(setup.examples) + lines
+
+
+def test_text_that_takes_too_much_room_is_computed_each_time(tmp_path: Path, monkeypatch):
+    text = classified(write(tmp_path / "text.txt", some_lines(1100)))
+    setup = dataclasses.replace(job("bert"), text=text)
+    room = len(setup.examples) + 1090  # rows
+    monkeypatch.setattr(
+        "compressor.parallel.sharding.bytes_held", lambda _: room * 4 * setup.dense.num_labels
+    )
+    assert rows_read(setup, epochs=2) == len(setup.examples) + 1024 + 2 * 1100
