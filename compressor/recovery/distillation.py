@@ -22,10 +22,10 @@ Three epochs after `reconstruct`, one seed: MiniLM on CLINC150 cut to 30 % of th
 to be computed in every epoch. So classifiers match hidden states unless told otherwise, and
 translators do not (`Task.hidden_weight`).
 
-Cost: a forward pass of the dense model over the calibration rows, whose results are kept up to the
-memory of its weights (`compressor.recovery.teacher`), and in each epoch a forward and backward pass
-of the pruned one. Hidden states of all layers take more memory than predictions; rows that do
-not fit cost a forward pass of the dense model in every epoch.
+Cost: a forward pass of the dense model over the calibration rows and the text, whose results are
+kept as far as there is room (`compressor.recovery.teacher`), and in each epoch a forward and
+backward pass of the pruned one. Hidden states of all layers take more memory than predictions; rows
+that do not fit cost a forward pass of the dense model in every epoch.
 """
 
 from __future__ import annotations

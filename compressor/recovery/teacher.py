@@ -18,6 +18,7 @@ from compressor.tasks import Batch, Task
 from compressor.training.data import batches_of_rank
 from compressor.training.text import BLOCK_ROWS, Text
 
+LEAST_ROOM = 2**30  # bytes for what is kept, of all ranks, however small the model
 _READ_BLOCKS = 32  # of text at a time
 
 
@@ -50,8 +51,8 @@ class Teacher:
     Of a translator it keeps what the output projection reads, the last hidden states: the logits
     themselves are a vocabulary wide. Of a classifier it keeps the logits. Where hidden states are
     matched, it keeps those of all blocks as well. As much is kept as the model's own weights take
-    on this rank: whole rows in the order of `batches`, then all rows of a text or none. Other rows
-    are computed each time.
+    on this rank, or `LEAST_ROOM`: whole rows in the order of `batches`, then all rows of a text or
+    none. Other rows are computed each time.
 
     Args:
         dense: in evaluation mode, on the device where batches will be; not changed.
@@ -73,7 +74,7 @@ class Teacher:
         self.projection: nn.Module | None = dense.get_output_embeddings()  # type: ignore[operator]
         self.kept: dict[int, Lesson] = {}  # by row
         device = next(dense.parameters()).device
-        self.memory_left = sharding.bytes_held(dense) // parallel.size()
+        self.memory_left = max(sharding.bytes_held(dense), LEAST_ROOM) // parallel.size()
         for batch in batches:
             if sharding.everywhere(not self.memory_left):
                 break

@@ -10,6 +10,7 @@ import torch
 
 from compressor.model.sublayers import Sublayer
 from compressor.recovery import RecoveryJob
+from compressor.recovery import teacher as teacher_module
 from compressor.recovery.hidden_states import find_blocks, observed, states_of
 from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
@@ -45,10 +46,8 @@ def test_rows_it_has_read_are_what_the_model_says_in_any_batch(name: str, matchi
         setup.dense.final_logits_bias.normal_(generator=torch.Generator().manual_seed(1))
     blocks = find_blocks(setup.layers) if matching else []
     teacher = Teacher(setup.dense, setup.task, batches_of(setup, 16), blocks)
-    if not matching:  # hidden states of all rows take more than the weights of tiny models
-        assert set(teacher.kept) == set(range(48))
-    rows = [example for example in setup.examples if example.row in teacher.kept]
-    asked = batches_of(dataclasses.replace(setup, examples=rows), 5)
+    assert set(teacher.kept) == set(range(48))
+    asked = batches_of(setup, 5)
     expected = [said(setup, blocks, batch) for batch in asked]
     setup.dense.forward = None  # whatever is asked now is not computed
     for batch, wanted in zip(asked, expected, strict=True):
@@ -64,6 +63,7 @@ def test_what_it_keeps_takes_no_more_room_than_the_model(name: str, matching: bo
     blocks = find_blocks(setup.layers) if matching else []
     width = model.config.d_model if name in TRANSLATORS else model.config.num_labels
     few = torch.zeros(6000 if matching else 30 * width)
+    monkeypatch.setattr(teacher_module, "LEAST_ROOM", 0)
     with monkeypatch.context() as patched:
         patched.setattr(model, "parameters", lambda: iter([few]))
         teacher = Teacher(model, setup.task, read, blocks)
@@ -104,8 +104,7 @@ def test_the_dense_model_reads_text_once_however_many_epochs(tmp_path: Path, lin
 def test_text_that_takes_too_much_room_is_computed_each_time(tmp_path: Path, monkeypatch):
     text = classified(write(tmp_path / "text.txt", some_lines(1100)))
     setup = dataclasses.replace(job("bert"), text=text)
-    room = len(setup.examples) + 1090  # rows
-    monkeypatch.setattr(
-        "compressor.parallel.sharding.bytes_held", lambda _: room * 4 * setup.dense.num_labels
-    )
+    rows = len(setup.examples) + 1090
+    monkeypatch.setattr(teacher_module, "LEAST_ROOM", rows * 4 * setup.dense.num_labels)
+    monkeypatch.setattr(teacher_module.sharding, "bytes_held", lambda _: 0)
     assert rows_read(setup, epochs=2) == len(setup.examples) + 1024 + 2 * 1100
