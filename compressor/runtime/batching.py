@@ -83,6 +83,16 @@ def by_length(
     return batches
 
 
+def require_several(*columns: object) -> None:
+    """Raise `UsageError` for a text where texts belong: each character would be one."""
+    for texts in columns:
+        if isinstance(texts, str):
+            raise UsageError(
+                f"{texts[:40]!r} is one text; give a list of texts: [{texts[:40]!r}]",
+                id="text-not-in-a-list",
+            )
+
+
 def check_limits(**limits: int | None) -> None:
     """Make sure that each limit is None or at least 1.
 

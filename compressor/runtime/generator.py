@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from compressor.errors import UsageError
 from compressor.runtime.artifact import Generation, TranslationArtifact
-from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits
+from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits, require_several
 from compressor.runtime.consistency import require_ids, require_translator
 from compressor.runtime.decoder import (
     SELECT_CACHES,
@@ -148,6 +148,7 @@ class Generator(Runtime[TranslationArtifact]):
         Raises:
             UsageError: a number below 1.
         """
+        require_several(texts)
         settings = self._settings(num_beams, max_new_tokens)
         filled = [text for text in texts if text.strip()]
         answer = partial(self._texts, settings=settings)

@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 from compressor.errors import InputError, UsageError
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
-from compressor.runtime.batching import Batch, by_length, check_limits, collate, in_chunks
+from compressor.runtime.batching import (
+    Batch,
+    by_length,
+    check_limits,
+    collate,
+    in_chunks,
+    require_several,
+)
 from compressor.runtime.consistency import read_description, require_files
 from compressor.runtime.engines import DEFAULT, choose_engine
 from compressor.runtime.engines.engine import Engine, Setup
@@ -160,6 +167,7 @@ class Runtime(ABC, Generic[Described]):
         batch_tokens: int | None,
     ) -> Iterator[Answer]:
         """Answers to texts or pairs, read a chunk at a time; `blank` to those of white space."""
+        require_several(rows)
 
         def answers(*columns: Sequence[str]) -> tuple[list[Answer], int]:
             encoded = self._tokenizer.encode(*columns)

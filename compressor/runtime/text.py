@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import CompressWarning, EnvironmentProblem, InputError, UsageError
+from compressor.runtime.batching import require_several
 from compressor.runtime.sentencepiece_normalizer import SentencePieceNormalizer
 from compressor.runtime.windows import Window, split
 from compressor.storage.input_files import MIB, Panic, panics_raised, read_text
@@ -150,13 +151,14 @@ class TextTokenizer:
         The `cut` of a row says whether it had to be cut; `warn_of_cut` warns of such rows.
 
         Raises:
-            UsageError: not as many pairs as texts.
+            UsageError: not as many pairs as texts, or one text in place of a list.
             InputError: the file is damaged in a way that only shows now.
         """
         return self.rows(self.encodings(texts, pairs))
 
     def encodings(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoding]:
         """As `encode`, as the library has them, with the characters of each token."""
+        require_several(texts, pairs)
         rows: list[Any] = self._normalized(texts)
         if pairs is not None:
             if len(pairs) != len(texts):

@@ -162,6 +162,14 @@ def test_no_texts(exported: Exported) -> None:
     assert classifier.classify([]) == []
 
 
+def test_one_text_in_place_of_a_list(exported: Exported) -> None:
+    classifier = Classifier(exported.directory, threads=1)
+    for answer in (classifier.classify, classifier.probabilities, classifier.classify_stream):
+        with raises(UsageError, "text-not-in-a-list") as caught:
+            answer("w5 w6")
+        assert "['w5 w6']" in str(caught.value)
+
+
 def test_long_texts_are_cut_as_by_transformers(exported: Exported) -> None:
     classifier = Classifier(exported.directory, threads=1)
     most = classifier.artifact.max_source_tokens

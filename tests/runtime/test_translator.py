@@ -261,6 +261,9 @@ def test_what_cannot_be_asked_for(pieces: Exported) -> None:
         translator.translate_stream(["w5"], num_beams=0)
     with raises(UsageError, "forced-length-with-other-limits"):
         translator.generate(batch, num_beams=2, forced_length=4)
+    for one_text in (translator.translate, translator.translate_stream):
+        with raises(UsageError, "text-not-in-a-list"):
+            one_text("w5")
     with raises(UsageError, "precision-not-in-artifact"):
         Translator(pieces.directory, precision="fp8")
     with raises(InputError, "artifact-of-another-task"):
