@@ -40,7 +40,7 @@ def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
     tokenizer = checkpoint.tokenizer
     require_kind(tokenizer, checkpoint.name)
     seen = {i for ids in each_chunk(file, lambda x: _ids(tokenizer, x)) for i in ids}
-    kept = sorted(seen | _always(checkpoint) | short_tokens(tokenizer, seen))
+    kept = sorted(seen | _always_kept(checkpoint) | short_tokens(tokenizer, seen))
     smaller = _cut_tokenizer(checkpoint, kept)
     for ids, found in each_chunk(
         file, lambda x: zip(_ids(tokenizer, x), _ids(smaller, x), strict=True)
@@ -67,7 +67,7 @@ def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
     return found
 
 
-def _always(checkpoint: Checkpoint) -> set[int]:
+def _always_kept(checkpoint: Checkpoint) -> set[int]:
     """Special and added tokens, those that the configuration names, and what positions need."""
     config: Any = checkpoint.model.config
     ids = {*checkpoint.tokenizer.all_special_ids, *checkpoint.tokenizer.added_tokens_decoder}
@@ -117,6 +117,7 @@ def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
 
 def _cut_model(model: Any, kept: list[int]) -> nn.Module:
     """A copy with some rows of the table of embeddings, which shares all other weights."""
+    # `deepcopy` takes what its memo holds for copied already.
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     made = copy.deepcopy(model, shared)
     old, numbers = model.get_input_embeddings(), {token: row for row, token in enumerate(kept)}

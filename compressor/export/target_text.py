@@ -8,9 +8,9 @@ rows for other tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from typing import Any, TypeVar
 
+from compressor.runtime.batching import in_chunks
 from compressor.tasks.encoder_decoder import require_target_language
 from compressor.tasks.texts import TextFile
 
@@ -39,8 +39,7 @@ def each_chunk(file: TextFile, use: Callable[[list[str]], Iterable[Result]]) -> 
     Raises:
         InputError: the file cannot be read.
     """
-    texts = file.each()
-    while chunk := list(islice(texts, CHUNK)):
+    for chunk in in_chunks(file.each(), CHUNK):
         yield from use(chunk)
 
 
@@ -62,8 +61,7 @@ def tokens_of_text(
     require_target_language(tokenizer)
     seen: set[int] = set()
     count = 0
-    texts = file.each()
-    while chunk := list(islice(texts, CHUNK)):
+    for chunk in in_chunks(file.each(), CHUNK):
         encoded = tokenizer(text_target=chunk, return_attention_mask=False, verbose=False)
         seen.update(token for ids in encoded["input_ids"] for token in ids)
         count += len(chunk)
