@@ -71,7 +71,7 @@ def by_length(
     if batch_size is None and batch_tokens is None:
         batch_tokens = default_tokens
     batches: list[list[int]] = []
-    room = 0  # rows that still fit into the last batch
+    room = 0  # rows that still fit into the last batch, whose first row is its longest
     for row in sorted(range(len(rows)), key=lambda row: -len(rows[row])):
         if room == 0:
             batches.append([])

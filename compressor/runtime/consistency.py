@@ -22,7 +22,6 @@ from compressor.runtime.artifact import (
 )
 from compressor.runtime.decoder import BEST, FLOATS, ROWS, SELECT_PAST, selected, writes_in_place
 from compressor.runtime.engines.engine import Engine, LogitsModel
-from compressor.runtime.engines.onnxruntime import OnnxRuntime
 from compressor.runtime.text import TextTokenizer
 from compressor.storage.manifest import GRAPHS_FILE, require_no_links_out, require_unchanged
 
@@ -30,26 +29,6 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 MASK = "attention_mask"
-
-
-def read_unchanged(
-    directory: Path,
-    precisions: Sequence[str] | None = None,
-    engine: type[Engine] = OnnxRuntime,
-) -> Artifact:
-    """`read_artifact`, after its files were checked against the manifest of the directory.
-
-    Args:
-        precisions: whose files are checked; None: those of the engine's default one.
-        engine: that will open the files.
-
-    Raises:
-        InputError: not an artifact, a file is damaged or not listed, or lies outside.
-        UsageError: the artifact has nothing that the engine could open.
-    """
-    artifact = read_description(directory, verify=True)
-    require_files(directory, artifact, engine, precisions)
-    return artifact
 
 
 def read_description(directory: Path, verify: bool) -> Artifact:
@@ -71,7 +50,15 @@ def read_description(directory: Path, verify: bool) -> Artifact:
 def require_files(
     directory: Path, artifact: Artifact, engine: type[Engine], precisions: Sequence[str] | None
 ) -> None:
-    """Check what an engine opens against the manifest; arguments and errors of `read_unchanged`."""
+    """Check what an engine opens against the manifest of the directory.
+
+    Args:
+        precisions: whose files are checked; None: those of the engine's default one.
+
+    Raises:
+        InputError: a file is damaged or not listed.
+        UsageError: the artifact has nothing that the engine could open.
+    """
     chosen = precisions or [engine.default_precision(artifact)]
     files = [name for p in chosen for name in engine.files(directory, artifact, p)]
     require_unchanged(directory, files)

@@ -78,6 +78,7 @@ class DecoderGraph:
         """Rows of each cache, on the device."""
         if not caches:
             return {}
+        # A graph has fixed inputs, so there is one for the past and one for all caches.
         graph = self._select[SELECT_CACHES if len(caches) > len(self.past) else SELECT_PAST]
         outputs = {selected(name): self.device for name in caches}
         values = run_bound(graph, {**caches, ROWS: self.value(rows)}, outputs)
@@ -92,12 +93,10 @@ class CachedStep:
     best_tokens: OrtValue  # [rows], on the CPU
 
     def best(self) -> Tokens:
-        """See `search.Step`."""
         best: Tokens = self.best_tokens.numpy()
         return best
 
     def scores(self) -> Scores:
-        """See `search.Step`."""
         logits: Scores = self.logits.numpy()
         return logits.astype(np.float32, copy=False)
 
@@ -122,7 +121,6 @@ class CachedDecoder:
         self._position = 0
 
     def step(self, tokens: Tokens) -> CachedStep:
-        """See `search.Decoder`."""
         graph = self._graph
         feeds = {
             "input_ids": graph.value(tokens[:, None]),  # [rows, 1]
@@ -135,12 +133,11 @@ class CachedDecoder:
         return CachedStep(outputs["logits"], outputs[BEST])
 
     def reorder(self, rows: Tokens) -> None:
-        """See `search.Decoder`."""
+        # Cross-attention stays as it is: rows that change places have the same source.
         if not np.array_equal(rows, np.arange(len(rows))):
             self.past = self._graph.select_rows(self.past, rows)
 
     def keep(self, rows: Tokens) -> None:
-        """See `search.Decoder`."""
         caches = self._graph.select_rows({**self.cross, **self.past}, rows)
         self.cross = {name: caches[name] for name in self.cross}
         self.past = {name: caches[name] for name in self.past}

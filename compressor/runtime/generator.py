@@ -61,6 +61,7 @@ class Generator(Runtime[TranslationArtifact]):
     ) -> None:
         super().__init__(directory, **options)
         if source_language is not None or target_language is not None:
+            # The copy for other languages takes this object's place.
             vars(self).update(vars(self.between(source_language, target_language)))
 
     def between(self, source: str | None = None, target: str | None = None) -> Self:
@@ -107,6 +108,7 @@ class Generator(Runtime[TranslationArtifact]):
         artifact = self.artifact
         self._encoder, decoder = self._session("encoder"), self._session("decoder")
         past, cross = any(artifact.decoder_self_heads), any(artifact.cross_heads)
+        # Caches in buffers of our own are moved by NumPy, without a graph.
         copied = not writes_in_place(decoder)
         roles = {SELECT_PAST: past and copied, SELECT_CACHES: (past or cross) and copied}
         select = {role: self._session(role) for role, needed in roles.items() if needed}
@@ -226,6 +228,7 @@ class Generator(Runtime[TranslationArtifact]):
         """
         decoder = self.start(batch)
         columns = self.tokens.indices(tokens).T  # [steps, rows]
+        # Filled step by step: a list of steps would need the memory twice when it is stacked.
         found = np.empty((*tokens.shape, len(self.tokens.ids)), np.float32)
         for step, column in enumerate(columns):
             found[:, step] = decoder.step(column).scores()

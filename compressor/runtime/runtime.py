@@ -97,9 +97,11 @@ class Runtime(ABC, Generic[Described]):
         tokenizer = self._graphs / artifact.tokenizer
         most = artifact.max_source_tokens if self.cuts_texts else None
         self._tokenizer = TextTokenizer(tokenizer, most)
-        kept = None if cache is None else _outside(Path(cache), self._directory, library)
+        compiled = None
+        if cache is not None:
+            compiled = _cache_directory(Path(cache), self._directory, library)
         self._engine = library(
-            Setup(self._directory, artifact, self.precision, device, threads, workers, kept)
+            Setup(self._directory, artifact, self.precision, device, threads, workers, compiled)
         )
         self._open()
         self._batch_tokens = self.batch_tokens[device]
@@ -145,6 +147,7 @@ class Runtime(ABC, Generic[Described]):
         if self._workers == 1 or len(batches) < 2:
             found = [compute(numbers) for numbers in batches]
         else:
+            # Threads are enough: engines release Python's global lock while they compute.
             with ThreadPoolExecutor(self._workers) as pool:
                 found = list(pool.map(compute, batches))
         answers = dict(pair for pairs in found for pair in pairs)
@@ -195,7 +198,7 @@ class Runtime(ABC, Generic[Described]):
         self._tokenizer.warn_of_cut(cut, texts, 4)
 
 
-def _outside(cache: Path, directory: Path, engine: type[Engine]) -> Path:
+def _cache_directory(cache: Path, directory: Path, engine: type[Engine]) -> Path:
     """The directory for compiled models.
 
     Raises:

@@ -54,8 +54,9 @@ class TextsCut(CompressWarning):
     """Some texts were longer than the model can read.
 
     Args:
-        cut: how many, of so many `texts`; None: of more than one knows.
-        what: they are, and what happened to them.
+        cut: how many.
+        texts: of how many; None where that is not known.
+        what: the rest of the sentence: what they are, and what happened to them.
     """
 
     def __init__(self, cut: int, texts: int | None, what: str) -> None:
@@ -113,13 +114,14 @@ class TextTokenizer:
             self._tokenizer.enable_truncation(max_tokens)
         self._first_without_id = self._tokenizer.token_to_id(FIRST_WITHOUT_ID)
         if self._first_without_id is not None:
+            # No entry is `MARK` alone, so it becomes the unknown token.
             self._unknown = self._tokenizer.model.tokenize(MARK)[0].id
         self._max_tokens = max_tokens
         self.prefix = ""  # what every text begins with
         self._language: tuple[int, int] | None = None
 
     def with_language(self, old: int, new: int) -> TextTokenizer:
-        """The same tokenizer, whose rows have another token where they tell the language.
+        """A copy whose rows have the token `new` where this one's have the language token `old`.
 
         Raises:
             InputError: they have no such token before or behind the text.

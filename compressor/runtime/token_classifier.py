@@ -17,11 +17,11 @@ from compressor.runtime.entities import (
     Span,
     entities,
     first_tokens,
-    spans_of,
+    spans_when_joined,
 )
 from compressor.runtime.processors import log_softmax
 
-Labelled = tuple[NDArray[np.intp], NDArray[np.float32]]  # label and probability of each token
+LabeledTokens = tuple[NDArray[np.intp], NDArray[np.float32]]  # label and probability of each token
 
 
 class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
@@ -76,10 +76,10 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         encodings = self._tokenizer.encodings(texts)
         rows = self._tokenizer.rows(encodings)
         self._tokenizer.warn_of_cut(sum(row.cut for row in rows), len(rows))
-        found = self._answer(rows, self._labelled, batch_size, batch_tokens)
+        found = self._answer(rows, self._labeled, batch_size, batch_tokens)
         answers = []
         for words, encoding, (best, _) in zip(sentences, encodings, found, strict=True):
-            tokens = first_tokens(encoding.offsets, spans_of(words))
+            tokens = first_tokens(encoding.offsets, spans_when_joined(words))
             answers.append([OUTSIDE if x is None else self.labels[best[x]] for x in tokens])
         return answers
 
@@ -114,7 +114,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         """Entities of each text, and how many texts were cut."""
         encodings = self._tokenizer.encodings(texts)
         rows = self._tokenizer.rows(encodings)
-        found = self._answer(rows, self._labelled, batch_size, batch_tokens)
+        found = self._answer(rows, self._labeled, batch_size, batch_tokens)
         tagged = []
         for text, encoding, (best, scores) in zip(texts, encodings, found, strict=True):
             tokens, words = self._words(text, encoding)
@@ -149,7 +149,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
                 words.append((start, end))
         return tokens, words
 
-    def _labelled(self, batch: Batch) -> Iterable[Labelled]:
+    def _labeled(self, batch: Batch) -> Iterable[LabeledTokens]:
         """The most probable label of each token, padding included, and its probability."""
         logits = self.run(batch)  # [rows, tokens, labels]
         best = logits.argmax(-1)

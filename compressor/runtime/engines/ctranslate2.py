@@ -138,7 +138,7 @@ class Translation:
             # `min_length` counts the start token. Where nothing ends a row, it is `limit` long.
             min_decoding_length=max(0, settings.min_length - 1) if ends else limit,
             max_decoding_length=limit,
-            max_input_length=0,
+            max_input_length=0,  # no limit: the tokenizer has cut the texts
             return_end_token=True,
             **options,
         )

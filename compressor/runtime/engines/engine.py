@@ -198,11 +198,11 @@ class Engine(ABC):
         """
         cls.choose_device(device)
         chosen = name or cls.default_precision(artifact)
-        there = cls.precisions(directory, artifact)
-        if chosen not in there:
+        available = cls.precisions(directory, artifact)
+        if chosen not in available:
             raise UsageError(
                 f"the engine {cls.name} does not compute {directory} in {chosen} here; use "
-                f"{' or '.join(there)}, or the engine onnxruntime, which has "
+                f"{' or '.join(available)}, or the engine onnxruntime, which has "
                 f"{', '.join(sorted(artifact.precisions))}",
                 id="precision-not-of-engine",
             )
