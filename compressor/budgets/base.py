@@ -201,6 +201,7 @@ class Budget(Section):
     @field_validator("floor", "multiple", mode="before")
     @classmethod
     def _text(cls, value: Any) -> Any:
+        # A recipe may say `floor: 1`, which YAML reads as a number.
         text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
         if isinstance(text, str) and len(text) > MOST_CHARACTERS:
             raise ValueError(f"a text of {len(text):,} characters is too long")

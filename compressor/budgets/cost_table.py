@@ -38,7 +38,7 @@ _STEPS = 20_000
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PredictedChoice:
     """Units to keep, and the speed-up that the cost table expects of them."""
 
     mask: Mask
@@ -86,6 +86,7 @@ def layer_costs(kind: str, layers: int, timings: Mapping[int, Timing]) -> list[L
     from scipy.optimize import isotonic_regression
 
     counts = sorted(timings, reverse=True)
+    # The model takes 1 / speedup of the dense time; the rest was saved by all sublayers together.
     shares = [(1 - 1 / _speedup(timings[count])) / layers for count in counts]
     rising = isotonic_regression(shares).x
     return [
@@ -134,7 +135,7 @@ def choose(
     speedup: float,
     multiples: Multiples = MULTIPLES,
     even: bool = False,
-) -> Candidate | None:
+) -> PredictedChoice | None:
     """The mask with the least summed score of removed units that the table says is fast enough.
 
     A sublayer that keeps n units keeps those with the highest scores; for `second-order` the sum
@@ -153,12 +154,13 @@ def choose(
     items = removal_groups(scores, start, floors, multiples, even)
     losses, gains = [], []
     for groups in items:
-        errors = [group.score * len(group.units) for group in groups]
+        errors = [group.score * len(group.units) for group in groups]  # a group's score is a mean
         losses.append(np.concatenate([[0.0], np.cumsum(errors)]))
         gains.append(_gains(groups, start, saved))
+    # Share of the dense time that is still to be saved, beside what dropped layers save.
     wanted = 1 / predicted_speedup(start, saved) - 1 / speedup
     if wanted <= 0:
-        return Candidate(start, predicted_speedup(start, saved))
+        return PredictedChoice(start, predicted_speedup(start, saved))
     chosen = cheapest(losses, gains, wanted)
     if chosen is None:
         return None
@@ -168,7 +170,7 @@ def choose(
         for group in groups[:place]
         for unit in group.units
     )
-    return Candidate(mask, predicted_speedup(mask, saved))
+    return PredictedChoice(mask, predicted_speedup(mask, saved))
 
 
 def _gains(groups: Sequence[Group], start: Mask, saved: Mapping[str, Array]) -> Array:
@@ -181,7 +183,7 @@ def _gains(groups: Sequence[Group], start: Mask, saved: Mapping[str, Array]) -> 
             before, counts[name] = counts[name], counts[name] - gone
             gain += saved[name][counts[name]] - saved[name][before]
         gains.append(float(gain))
-    return np.maximum.accumulate(gains)
+    return np.maximum.accumulate(gains)  # savings only rise; their sums may fall by rounding
 
 
 def fewest(
@@ -191,7 +193,7 @@ def fewest(
     table: CostTable,
     multiples: Multiples = MULTIPLES,
     even: bool = False,
-) -> Candidate:
+) -> PredictedChoice:
     """Every sublayer down to its floor: the fastest that there is."""
     mask = start.without(
         unit
@@ -199,7 +201,7 @@ def fewest(
         for group in groups
         for unit in group.units
     )
-    return Candidate(mask, predicted_speedup(mask, savings(table, start)))
+    return PredictedChoice(mask, predicted_speedup(mask, savings(table, start)))
 
 
 def predicted_speedup(mask: Mask, saved: Mapping[str, Array]) -> float:
@@ -233,17 +235,20 @@ def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> 
         units = np.minimum(np.floor(gain / step), _STEPS).astype(np.int64)
         sums = np.stack(
             [
+                # With this option, the items before have to gain the rest.
                 lost + least[np.maximum(0, places - won)]
                 for lost, won in zip(loss, units, strict=True)
             ]
         )  # [options, steps + 1]
-        best = sums.argmin(axis=0)
+        best = sums.argmin(axis=0)  # [steps + 1]
         least = sums[best, places]
         taken.append((best, units))
     if not np.isfinite(least[_STEPS]):
+        # Rounding gains down may have hidden that the most there is to gain is just enough.
         most = [int(np.argmax(gain)) for gain in gains]
         reached = sum(gain[place] for gain, place in zip(gains, most, strict=True))
         return most if reached >= wanted else None
+    # Back from the last item: its option for what is needed leaves what the others must gain.
     chosen, need = [], _STEPS
     for best, units in reversed(taken):
         option = int(best[need])
@@ -254,8 +259,8 @@ def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> 
 
 def reach(
     wanted: float,
-    choose: Callable[[float], Candidate | None],
-    fewest: Candidate,
+    choose: Callable[[float], PredictedChoice | None],
+    fewest: PredictedChoice,
     measure: Callable[[Mask, int], Timing],
 ) -> tuple[Mask, list[SpeedTry]]:
     """Choose units, time the choice, and ask for more where it misses, `RETRIES` times at most.

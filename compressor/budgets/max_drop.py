@@ -130,6 +130,7 @@ def find(
 
     position = search(last, accepts)
     if position == 0 and proof == "bound":
+        # Nothing can be proven. What was judged before is not judged again.
         proof = "measured"
         position = search(last, accepts)
     while position:

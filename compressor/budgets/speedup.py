@@ -65,7 +65,7 @@ class Speedup(SearchedUnits):
             fewest(scores, start, floors, table, multiples, limits.even),
             lambda mask, number: trials.time_mask(mask, number, self.at_batch),
         )
-        if not tries[-1].met:
+        if not tries[-1].met:  # the last one, since `reach` ends with the first that does
             trials.message(
                 f"no choice reached {self.speedup:g} at batch {self.at_batch} in {len(tries)} "
                 "tries; the fastest one is taken"
@@ -86,6 +86,7 @@ class Speedup(SearchedUnits):
         lengths = ""
         for kinds in kinds_to_measure(limits):
             totals = [n for name, n in limits.full.totals().items() if kind_of(name) in kinds]
+            # In a dense model all sublayers of a kind have equally many units.
             floor = max(limits.floors[kind] for kind in kinds)
             counts = counts_to_measure(totals[0], floor, kinds[0], limits.multiples)
             if not counts:
