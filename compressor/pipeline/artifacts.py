@@ -9,7 +9,7 @@ from pathlib import Path
 from compressor import parallel
 from compressor.budgets import Choice, Limits
 from compressor.errors import InputError
-from compressor.export.engine_names import ALWAYS
+from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import precisions_to_export
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask, units_of
@@ -128,7 +128,7 @@ def require_rows_for_ranks(rows: int) -> None:
 
 
 @dataclass(frozen=True)
-class Making:
+class ArtifactMaker:
     """What the artifacts of all budgets share, and how each is made.
 
     Args:
@@ -162,7 +162,7 @@ class Making:
         ] + engine_builds(model, self.engines)
 
 
-def begin(plan: RunPlan, inputs: Inputs, workspace: Workspace) -> Making:
+def begin(plan: RunPlan, inputs: Inputs, workspace: Workspace) -> ArtifactMaker:
     """Compute what comes before the artifacts: tokens, layers to drop, the dense model, texts."""
     own, given = inputs.encoded, inputs.dense
     tokens = target_tokens(workspace, own.checkpoint, inputs.target_text)
@@ -173,7 +173,7 @@ def begin(plan: RunPlan, inputs: Inputs, workspace: Workspace) -> Making:
     repair = with_translations(with_unpacked_text(inputs.repair, workspace), workspace, dense)
     builder = Builder(workspace, repair, own.probe, tokens, costs, plan.engines)
     trials = make_trials(plan, inputs, workspace, dense, builder)
-    return Making(inputs, workspace, plan.engines, dense, builder, trials)
+    return ArtifactMaker(inputs, workspace, plan.engines, dense, builder, trials)
 
 
 def without_layers(inputs: Inputs, workspace: Workspace) -> Limits:
@@ -204,12 +204,12 @@ def make_trials(
     if plan.throughput is not None:
         timer = Timer(
             checkpoint, Path(dense.directory), data.timed, plan.throughput, device,
-            plan.budget.timed_engine or ALWAYS,
+            plan.budget.timed_engine or ONNXRUNTIME,
         )  # fmt: skip
     if data.search is not None and data.test is not None:
         answering = Answering(device, plan.evaluation.num_beams)
         resamples = plan.evaluation.resamples
-        candidates = replace(builder, engines=(ALWAYS,))  # which are not delivered
+        candidates = replace(builder, engines=(ONNXRUNTIME,))  # which are not delivered
         judge = Judge(
             workspace, data.search, data.test, dense, candidates.build, answering, resamples, seed
         )

@@ -49,7 +49,7 @@ class RunTrials:
 
     Args:
         timer: times choices; None where the run measures no throughput.
-        judge: compares built models; None where there are no rows to search on.
+        artifact_judge: compares built models; None where there are no rows to search on.
     """
 
     workspace: Workspace
@@ -59,7 +59,7 @@ class RunTrials:
     scorer: Scorer
     repair: Repair
     timer: Timer | None
-    judge_built: Judge | None
+    artifact_judge: Judge | None
 
     def message(self, text: str) -> None:
         self.workspace.progress.message(text)
@@ -76,6 +76,7 @@ class RunTrials:
         mask, model = first(scores, self.limits.start), dense
         for number, cut in enumerate(later, 1):
             if repairs:
+                # The next scores need the dense model's shape, in which masks name units.
                 pruned = prune(model, layers, mask)
                 repaired = self.repair.run(pruned, f"{self.plan.name}-step-{number}")
                 model = restore_shape(dense, repaired.model, layers, mask)
@@ -99,8 +100,8 @@ class RunTrials:
 
     @property
     def _judge(self) -> Judge:
-        assert self.judge_built is not None
-        return self.judge_built
+        assert self.artifact_judge is not None
+        return self.artifact_judge
 
     def layer_to_drop(self, stack: str, gone: Sequence[str]) -> str:
         return next_layer(self.workspace, self, stack, gone, ",".join([*gone, stack]))

@@ -244,17 +244,6 @@ def pick_device(wanted: str, progress: Progress) -> str:
     return device
 
 
-def fit(data: DataRows, checkpoint: Checkpoint, task: Task, progress: Progress) -> Fitted:
-    """Encode the rows to score, repair and check on; tells how many are cut."""
-    examples = encode(data.fitted, checkpoint, task)
-    cut = count_truncated(examples)
-    if cut:
-        progress.message(
-            f"{cut} of {len(examples)} rows are longer than the model allows and were cut"
-        )
-    return Fitted(examples, data.fitted, data.calibration is not None)
-
-
 @dataclass(frozen=True)
 class Encoded:
     """A checkpoint with the rows that it is fitted to and checked on, in its own tokens."""
@@ -266,9 +255,14 @@ class Encoded:
 
 def encoded(data: DataRows, checkpoint: Checkpoint, task: Task, progress: Progress) -> Encoded:
     """Encode the rows to score, repair and check on; tells how many are cut."""
-    fitted = fit(data, checkpoint, task, progress)
-    probe = make_probe(data.fitted, fitted.examples, checkpoint.model, task)
-    return Encoded(checkpoint, fitted, probe)
+    examples = encode(data.fitted, checkpoint, task)
+    cut = count_truncated(examples)
+    if cut:
+        progress.message(
+            f"{cut} of {len(examples)} rows are longer than the model allows and were cut"
+        )
+    fitted = Fitted(examples, data.fitted, data.calibration is not None)
+    return Encoded(checkpoint, fitted, make_probe(data.fitted, examples, checkpoint.model, task))
 
 
 def with_tokens_of(text: TextFile | None, dense: Checkpoint, progress: Progress) -> Checkpoint:
@@ -329,6 +323,7 @@ def make_probe(rows: Rows, examples: Sequence[Example], model: nn.Module, task: 
     count = min(len(examples), CHECKED_BATCHES * CHECKED_ROWS)
     by_length = sorted(range(len(examples)), key=lambda i: (len(examples[i].source), i))
     chosen = [by_length[i * len(examples) // count] for i in range(count)]
+    # Every fourth of the sorted rows: each batch pads rows of all lengths.
     ragged = [chosen[i::CHECKED_BATCHES] for i in range(min(CHECKED_BATCHES, count))]
     batches = [
         batch

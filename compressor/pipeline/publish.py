@@ -1,6 +1,6 @@
-"""The end of a run: the report of all that it found out, and what is written for people.
+"""The end of a run: its report, then reports, recipes, model cards and manifests as files.
 
-Reports, recipes, model cards and manifests: of the whole run, and of each artifact.
+Some are of the whole run, some of each artifact.
 """
 
 from __future__ import annotations

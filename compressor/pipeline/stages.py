@@ -36,8 +36,8 @@ class Stage:
     Args:
         title: what the user reads while it runs.
         keys: key -> argument, which tell results of the same stage apart.
-        needs: stages that it is computed from: it is dropped with any of them whose keys do not
-            differ from its own.
+        needs: stages that it is computed from. When one of them is made again, results with the
+            same values of common keys are dropped.
         writes: argument that holds the directory where it writes files for the user, by
             `Workspace.making`.
         weights: file in the state directory with weights, texts or translations that belong to
@@ -208,7 +208,7 @@ def _begin(workspace: Workspace, name: str, keys: dict[str, Any], label: str, ti
     """Remove what depends on an earlier result of a stage; returns when the stage began."""
     _drop_dependents(workspace, name, keys)
     began = workspace.begin(label, title)
-    workspace.made()  # by a stage that failed
+    workspace.made()  # forgets files of a stage that failed
     return began
 
 
