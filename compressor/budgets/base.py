@@ -196,7 +196,7 @@ class Budget(Section):
     default_floor: ClassVar[str] = "1"
     searches_rows: ClassVar[bool] = False  # half of the test rows are for a search
     by_penalty: ClassVar[bool] = False  # a penalty on open gates decides how many units stay
-    needs_scores: ClassVar[str] = ""  # what it is, where a learned mask cannot meet it
+    needs_scores: ClassVar[str] = ""  # its name in messages, if a learned mask cannot meet it
 
     @field_validator("floor", "multiple", mode="before")
     @classmethod

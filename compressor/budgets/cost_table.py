@@ -123,7 +123,7 @@ def savings(table: CostTable, full: Mask) -> dict[str, Array]:
         points = {len(flags): 0.0} | {row.units: row.saved_share for row in rows}
         counts = sorted(points)
         shares = [points[count] for count in counts]
-        found[name] = np.interp(np.arange(len(flags) + 1), counts, shares)
+        found[name] = np.interp(np.arange(len(flags) + 1), counts, shares)  # [units + 1]
     return found
 
 

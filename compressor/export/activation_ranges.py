@@ -151,7 +151,7 @@ def decode(
     for position in range(steps):
         feeds = {"input_ids": tokens[:, None], "position": np.array([position])}
         outputs = decoder.run({**constant, **past, **feeds})
-        left = np.flatnonzero(~np.isin(outputs[BEST], ends))
+        left = np.flatnonzero(~np.isin(outputs[BEST], ends))  # padding must not widen the ranges
         if len(left) == 0:
             return
         tokens = outputs[BEST][left]

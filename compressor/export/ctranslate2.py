@@ -122,6 +122,7 @@ def _greedy(
     for batch in batches:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         tokens = model.generate(**inputs, num_beams=1, do_sample=False, **longest)
+        # [rows, steps, vocabulary]
         logits = model(**inputs, decoder_input_ids=tokens[:, :-1]).logits
         yield inputs, [_to_end(row, settings) for row in tokens[:, 1:].tolist()], logits
 

@@ -57,6 +57,7 @@ def specification(network: Network) -> Any:
     counts = network.mask.counts()
     for name, part in parts.items():
         kinds = [x for x in network.checkpoint.layers if x.kind in _STACKS[name]]
+        # One head, of zeros, where no attention of the stack has any left.
         form.heads = max(1, *(counts[x.name] for x in kinds))
         target = getattr(spec, name)
         target.num_heads = np.int16(form.heads)

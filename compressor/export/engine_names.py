@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compressor.errors import UsageError
+from compressor.export.precision_names import comma_separated
 
 ONNXRUNTIME = "onnxruntime"  # runs every artifact
 
@@ -15,13 +16,12 @@ def split_engines(values: str | Sequence[str]) -> list[str]:
     Raises:
         UsageError: an unknown name, or one given twice.
     """
-    texts = values if isinstance(values, list | tuple) else [values]
-    names = [name.strip() for text in texts for name in str(text).split(",")]
+    names = comma_separated(values)
     if names != [ONNXRUNTIME]:
         from compressor.runtime.engines import engine_class
 
         for name in names:
-            engine_class(name)
+            engine_class(name)  # raises if it is unknown
     if len(set(names)) < len(names):
         raise UsageError(
             f"engines {','.join(names)}: one is named twice; name each once",

@@ -82,6 +82,7 @@ def _cast_logits(graph: GraphProto) -> None:
         if value.name == LOGITS:
             value.type.tensor_type.elem_type = TensorProto.FLOAT
             half = f"{LOGITS}.half"
+            # The nodes that look for the best token read the float16 ones, too.
             for node in graph.node:
                 renamed = [half if name == LOGITS else name for name in node.output]
                 node.output[:] = renamed

@@ -78,7 +78,7 @@ def quantize_columns(
     scales = np.empty(outputs, np.float32)
     at_once = max(1, _PANEL // inputs)
     for panel in (slice(start, start + at_once) for start in range(0, outputs, at_once)):
-        columns = weight[:, panel]
+        columns = weight[:, panel]  # [inputs, some outputs]
         largest = np.abs(columns).max(axis=0)
         if multiplied:
             # Rounding adds at most a half to each of the two: a sum of 127 becomes 128 at most.
@@ -197,6 +197,7 @@ class _Quantizer:
         """Whether a node multiplies with stored weights that are worth it."""
         if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in self.weights:
             return False
+        # The product of integers has no factors alpha and beta.
         if node.op_type == "Gemm" and (
             _attribute(node, "alpha", 1.0) != 1.0
             or _attribute(node, "transA", 0)

@@ -257,7 +257,7 @@ def verify_translator(
         source = {name: batch[name] for name in ("input_ids", "attention_mask")}
         start = runtime.encode(*(value.numpy() for value in source.values()))
         state, tokens = dict(start), batch["decoder_input_ids"][:, :1].numpy()
-        stepwise = []
+        stepwise = []  # [batch, 1, vocabulary] each
         for _ in range(steps):
             stepwise.append(runtime.decode(state, tokens[:, -1:]))
             tokens = np.concatenate([tokens, stepwise[-1].argmax(-1)], axis=1)

@@ -20,9 +20,10 @@ from torch import nn
 
 from compressor.errors import InputError, VerificationError
 from compressor.export.smaller_tokenizer import cut_file, require_kind, short_tokens
-from compressor.export.target_text import each_chunk
+from compressor.export.target_text import CHUNK
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.quiet import quiet_transformers
+from compressor.runtime.batching import in_chunks
 from compressor.tasks.texts import TextFile
 
 
@@ -39,18 +40,18 @@ def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
     """
     tokenizer = checkpoint.tokenizer
     require_kind(tokenizer, checkpoint.name)
-    seen = {i for ids in each_chunk(file, lambda x: _ids(tokenizer, x)) for i in ids}
+    chunks = (_ids(tokenizer, texts) for texts in in_chunks(file.each(), CHUNK))
+    seen = {i for rows in chunks for ids in rows for i in ids}
     kept = sorted(seen | _always_kept(checkpoint) | short_tokens(tokenizer, seen))
     smaller = _cut_tokenizer(checkpoint, kept)
-    for ids, found in each_chunk(
-        file, lambda x: zip(_ids(tokenizer, x), _ids(smaller, x), strict=True)
-    ):
-        if ids != [kept[i] for i in found]:
-            raise VerificationError(
-                f"without the other tokens, a text of {file.path} with {len(ids)} tokens is cut "
-                "into others; please report this with the checkpoint's name",
-                id="tokenizer-encodes-differently",
-            )
+    for texts in in_chunks(file.each(), CHUNK):
+        for ids, found in zip(_ids(tokenizer, texts), _ids(smaller, texts), strict=True):
+            if ids != [kept[i] for i in found]:
+                raise VerificationError(
+                    f"without the other tokens, a text of {file.path} with {len(ids)} tokens is "
+                    "cut into others; please report this with the checkpoint's name",
+                    id="tokenizer-encodes-differently",
+                )
     return replace(checkpoint, model=_cut_model(checkpoint.model, kept), tokenizer=smaller)
 
 

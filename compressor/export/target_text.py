@@ -7,15 +7,14 @@ rows for other tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 from compressor.runtime.batching import in_chunks
 from compressor.tasks.encoder_decoder import require_target_language
 from compressor.tasks.texts import TextFile
 
 CHUNK = 2000  # texts that are tokenized at once
-Result = TypeVar("Result")
 
 
 def count_texts(file: TextFile, progress: Callable[[int], None] = lambda lines: None) -> int:
@@ -31,16 +30,6 @@ def count_texts(file: TextFile, progress: Callable[[int], None] = lambda lines: 
     if not count:
         raise file.empty()
     return count
-
-
-def each_chunk(file: TextFile, use: Callable[[list[str]], Iterable[Result]]) -> Iterator[Result]:
-    """What `use` makes of the texts of a file, many at a time.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
-    for chunk in in_chunks(file.each(), CHUNK):
-        yield from use(chunk)
 
 
 def tokens_of_text(

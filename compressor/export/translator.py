@@ -81,6 +81,7 @@ class TranslatorGraphs(TaskGraphs):
                 export_encoder(encoder, directory / files["encoder"])
             if "decoder" not in skip:
                 export_decoder(model, layers, mask, network.tokens, directory / files["decoder"])
+        # Its stacked weights are copies of its own, which the exporter keeps alive otherwise.
         release(encoder.cross)
         cross, past = (
             cache_names(name, [x.index for x in with_heads(layers, mask, kind)])
@@ -107,7 +108,7 @@ class TranslatorGraphs(TaskGraphs):
         data: dict[str, Any] = {
             "decoder_self_heads": [counts[x.name] for x in decoder_self],
             "cross_heads": [counts[x.name] for x in cross],
-            "head_dim": cross[0].unit_width,
+            "head_dim": cross[0].unit_width,  # the same in all attentions
             "vocab_size": int(model.get_output_embeddings().out_features),  # type: ignore[operator]
         }
         if tokens is not None:
@@ -143,6 +144,7 @@ class TranslatorGraphs(TaskGraphs):
                 sentences += 1
                 tokens += len(want)
                 if want.tolist() != list(got):
+                    # Logits are of the scored tokens alone, in the order of their indices.
                     columns = [runtime.tokens.indices(np.array(t)).tolist() for t in (want, got)]
                     require_tie(columns[0], columns[1], wanted[row])
                     ties += 1
@@ -157,7 +159,7 @@ class TranslatorGraphs(TaskGraphs):
         same: list[bool] = []
         for _, answers, wanted, actual in _along_greedy(expected, runtime):
             differences.append(relative_difference(actual, wanted))
-            read = _reads_tokens(answers[:, :-1], runtime.end_ids)
+            read = _reads_tokens(answers[:, :-1], runtime.end_ids)  # [rows, steps]
             same += (actual.argmax(-1) == wanted.argmax(-1))[read].tolist()
         return Compared(runtime.precision, differences, same, "greedy tokens", runtime.provider)
 

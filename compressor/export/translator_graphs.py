@@ -86,11 +86,7 @@ def export_encoder(
 
 
 def export_decoder(
-    model: nn.Module,
-    layers: Sequence[Sublayer],
-    mask: Mask,
-    tokens: list[int] | None,
-    path: Path,
+    model: nn.Module, layers: Sequence[Sublayer], mask: Mask, tokens: list[int] | None, path: Path
 ) -> None:
     """Write one decoding step; `tokens` are those it scores, None: all."""
     used = {kind: with_heads(layers, mask, kind) for kind in ("cross", "decoder_self")}

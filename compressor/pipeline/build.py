@@ -130,7 +130,7 @@ class Builder:
             )  # fmt: skip
 
         built = parallel.on_main(described)
-        release(small.model, keep=source)
+        release(small.model, keep=source)  # whose weights it shares where nothing was removed
         return _with_scores(built, choice.scores)
 
 

@@ -139,7 +139,7 @@ def choose(workspace: Workspace, plan: ArtifactPlan, trials: RunTrials) -> Choic
 def _learn(
     workspace: Workspace, plan: ArtifactPlan, trials: RunTrials, method: LearnedMask
 ) -> Choice:
-    """What a learned mask keeps; weights that were trained along are kept beside the result."""
+    """What a learned mask keeps; weights that were trained with it are kept beside the result."""
     scorer, progress = trials.scorer, workspace.progress
     checkpoint = scorer.checkpoint
     keep, penalty = plan.budget.to_learn(trials.limits.full)
@@ -247,6 +247,6 @@ def chosen_model(workspace: Workspace, plan: ArtifactPlan, checkpoint: Checkpoin
 def _save_weights(model: nn.Module, path: Path) -> None:
     # Tied weights share memory, which the file format refuses: every name gets a copy.
     tensors = {n: t.to("cpu", copy=True).contiguous() for n, t in model.state_dict().items()}
-    temporary = path.with_suffix(".tmp")
+    temporary = path.with_suffix(".tmp")  # so that a killed run leaves no half file
     save_file(tensors, temporary)
     temporary.replace(path)

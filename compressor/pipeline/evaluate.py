@@ -37,7 +37,7 @@ class Answering:
 
 @dataclass(frozen=True)
 class Measured:
-    """What some answers are worth, and the difference to those of each model compared with."""
+    """The quality of a model's answers, and their differences from those of other models."""
 
     quality: Quality
     comparisons: Mapping[str, list[Comparison]]

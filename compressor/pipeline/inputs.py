@@ -74,14 +74,14 @@ class DataRows:
 
     @property
     def fitted(self) -> Rows:
-        """The rows to score and check builds on: calibration rows, or others without those."""
+        """The rows to score and check builds on: calibration rows, else other rows of the run."""
         rows = self.calibration or self.search or self.test
         assert rows is not None
         return rows
 
     @property
     def timed(self) -> Rows:
-        """The rows to time on: test rows, or calibration rows without those."""
+        """The rows to time on: test rows, else those of `fitted`."""
         return self.test or self.fitted
 
 
@@ -128,7 +128,7 @@ class Fitted:
 
     Args:
         rows: as they were read; None where there are none.
-        calibrated: whether they were given for that.
+        calibrated: whether they are calibration rows.
     """
 
     examples: Sequence[Example]
@@ -340,6 +340,7 @@ def synthetic_probe(checkpoint: Checkpoint, task: Task) -> Probe:
     rng = random.Random(0)
     tokenizer, model = checkpoint.tokenizer, checkpoint.model
     special = set(tokenizer.all_special_ids)
+    # Texts of BERT and its relatives end with a separator, others with an end token.
     end = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
     ids = [i for i in range(len(tokenizer)) if i not in special]
 

@@ -14,7 +14,7 @@ import queue
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,16 +122,16 @@ def _gpus() -> list[str]:
 
 @dataclass
 class _Process:
-    """One that makes an artifact.
+    """A process that makes an artifact.
 
     Args:
-        error: what it said before it ended.
+        error: the one that it sent before it ended.
     """
 
     name: str
     slot: int
     process: subprocess.Popen[str]
-    error: dict[str, Any] | None = field(default=None)
+    error: dict[str, Any] | None = None
 
 
 class _Processes:
@@ -214,6 +214,7 @@ def _environments(jobs: int, device: str) -> list[dict[str, str]]:
     if device == "cuda":
         gpus = _gpus()
         return [shared | {_GPUS: gpus[slot % len(gpus)]} for slot in range(jobs)]
+    # Processes that each took all cores would slow each other down; a number that is set stays.
     threads = max(1, (os.cpu_count() or 1) // jobs)
     return [{_THREADS: str(threads)} | shared] * jobs
 

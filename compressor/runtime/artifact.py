@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from compressor.errors import InputError, UsageError
+from compressor.runtime.batching import check_limits
 from compressor.runtime.fields import (
     MOST,
     checked,
@@ -89,11 +90,7 @@ class Generation:
             UsageError: a number below 1, or more tokens than the decoder has positions for.
         """
         given: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": max_new_tokens}
-        for name, value in given.items():
-            if value is not None and value < 1:
-                raise UsageError(
-                    f"{name} is {value}, but must be at least 1", id="number-below-one"
-                )
+        check_limits(**given)
         if max_new_tokens is not None and max_new_tokens > (self.positions or max_new_tokens):
             raise UsageError(
                 f"{max_new_tokens} tokens are more than the {self.positions} that the model can "

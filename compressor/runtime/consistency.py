@@ -98,7 +98,8 @@ def require_translator(
     """
     cross = _caches("cross", artifact.cross_heads)
     past = _caches("past", artifact.decoder_self_heads)
-    expected = {name: _cache_shape(heads, artifact) for name, heads in (cross | past).items()}
+    heads = (cross | past).items()
+    expected = {name: f"{count} heads of {artifact.head_dim}" for name, count in heads}
     inputs = _shapes(decoder.get_inputs())
     _require(where, "decoder's inputs", set(inputs) - {MASK}, {"input_ids", "position", *expected})
     for name, shape in expected.items():
@@ -119,7 +120,7 @@ def require_translator(
     _require_floats(where, types, ["logits", *expected])
     for name in cross:
         _require(where, f"type of the encoder's {name}", made_types[name], types[name])
-    if writes_in_place(decoder):
+    if writes_in_place(decoder):  # into NumPy's buffers, which are float32
         for name in expected:
             _require(where, f"type of the decoder's {name}", types[name], "tensor(float)")
     for role, graph in select.items():
@@ -165,10 +166,6 @@ def _caches(prefix: str, heads: Iterable[int]) -> dict[str, int]:
         if count
         for part in ("key", "value")
     }
-
-
-def _cache_shape(heads: int, artifact: TranslationArtifact) -> str:
-    return f"{heads} heads of {artifact.head_dim}"
 
 
 def _cache_part(shape: list[object]) -> str:

@@ -127,7 +127,7 @@ class CachedDecoder:
             "position": graph.value(np.array([self._position])),
             **self.past,
         }
-        outputs = _run(graph.session, self._binding, feeds, graph.outputs)
+        outputs = run_bound(graph.session, feeds, graph.outputs, self._binding)
         self.past = {name: outputs[name.replace("past", "present")] for name in self.past}
         self._position += 1
         return CachedStep(outputs["logits"], outputs[BEST])
@@ -155,23 +155,18 @@ class CachedDecoder:
 
 
 def run_bound(
-    session: InferenceSession, feeds: Mapping[str, OrtValue], outputs: Mapping[str, str]
+    session: InferenceSession,
+    feeds: Mapping[str, OrtValue],
+    outputs: Mapping[str, str],
+    binding: IOBinding | None = None,
 ) -> dict[str, OrtValue]:
     """Run without copying values from or to Python.
 
     Args:
         outputs: name -> device that its value is to be on.
+        binding: one that has further inputs.
     """
-    return _run(session, session.io_binding(), feeds, outputs)
-
-
-def _run(
-    session: InferenceSession,
-    binding: IOBinding,
-    feeds: Mapping[str, OrtValue],
-    outputs: Mapping[str, str],
-) -> dict[str, OrtValue]:
-    """As `run_bound`, with a binding that may have further inputs."""
+    binding = session.io_binding() if binding is None else binding
     for name, value in feeds.items():
         binding.bind_ortvalue_input(name, value)
     for name, device in outputs.items():  # anew in every run, so that each gets memory of its own

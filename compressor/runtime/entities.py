@@ -53,6 +53,7 @@ def first_tokens(offsets: Sequence[Span], words: Sequence[Span]) -> list[int | N
     found: list[int | None] = [None] * len(words)
     number = 0
     for token, (start, end) in enumerate(offsets):
+        # Words that end before the token begins, and words without characters, have no more tokens.
         while number < len(words) and words[number][1] <= max(start, words[number][0]):
             number += 1
         if number == len(words):

@@ -65,7 +65,7 @@ class Generator(Runtime[TranslationArtifact]):
             vars(self).update(vars(self.between(source_language, target_language)))
 
     def between(self, source: str | None = None, target: str | None = None) -> Self:
-        """The same opened model, translating from and into these languages; None: as it does.
+        """The same opened model, translating from and into these languages; None: unchanged.
 
         Raises:
             UsageError: the model has no languages, or not that one, or the engine cannot.
@@ -271,10 +271,7 @@ class Generator(Runtime[TranslationArtifact]):
             return self.tokens.rows(search(self.start(batch), rows, settings))
 
     def _settings(
-        self,
-        num_beams: int | None,
-        max_new_tokens: int | None,
-        forced_length: int | None = None,
+        self, num_beams: int | None, max_new_tokens: int | None, forced_length: int | None = None
     ) -> Generation:
         settings = self._generation
         if forced_length is None:

@@ -36,7 +36,7 @@ class Runtime(ABC, Generic[Described]):
     Args:
         directory: what `compress run` or `compress export` wrote, with `onnx/` in it.
         precision: one that the engine has for the artifact; None takes the artifact's default, or
-            fp32 where the engine has not that one.
+            fp32 where the engine lacks that one.
         device: `cpu` or `cuda`; there is no fallback to another one.
         threads: threads within an operation; None leaves the choice to the engine, and is 1 with
             several workers.
@@ -183,6 +183,7 @@ class Runtime(ABC, Generic[Described]):
         Args:
             answers: of a chunk's texts (and, of pairs, its second texts), and how many were cut.
         """
+        # Rows of white space are left out of the batches, and their answers put back in between.
         read = cut = 0
         for chunk in in_chunks(rows, chunk_rows):
             columns = [(row,) if isinstance(row, str) else row for row in chunk]

@@ -218,7 +218,7 @@ def _finish(state: _Beams, candidates: _Candidates, settings: Generation, step: 
     ended[:, beams:] = False  # as in transformers, further candidates can only be continued
     if not ended.any():
         return
-    scores = candidates.scores / step**settings.length_penalty
+    scores = candidates.scores / step**settings.length_penalty  # [sentences, candidates]
     # As transformers does: a sentence that is closed takes no more hypotheses.
     if settings.early_stopping is True:
         scores += state.finished.all(axis=1, keepdims=True) * EXCLUDED
@@ -244,7 +244,7 @@ def _advance(state: _Beams, candidates: _Candidates) -> Tokens:
         The beam that each continues [sentences, beams].
     """
     scores = candidates.scores + candidates.ended.astype(np.float32) * EXCLUDED
-    order = _descending(scores)[:, : state.scores.shape[1]]
+    order = _descending(scores)[:, : state.scores.shape[1]]  # [sentences, beams]
     state.scores = np.take_along_axis(scores, order, axis=1)
     state.tokens = np.take_along_axis(candidates.tokens, order[:, :, None], axis=1)
     return np.take_along_axis(candidates.parents, order, axis=1)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from compressor.errors import EnvironmentProblem, InputError, UsageError, did_you_mean
 from compressor.runtime.artifact import CPU_ONLY
+from compressor.runtime.batching import check_limits
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -34,11 +35,7 @@ def slower_optimizations(device: str, precision: str) -> tuple[str, ...]:
 
 
 def open_session(
-    graph: Path,
-    device: str = "cpu",
-    threads: int | None = None,
-    *,
-    without: Sequence[str] = (),
+    graph: Path, device: str = "cpu", threads: int | None = None, *, without: Sequence[str] = ()
 ) -> InferenceSession:
     """Open a graph on `device` with all graph optimizations but those named.
 
@@ -62,9 +59,8 @@ def open_session(
     # Idle workers otherwise spin for tens of milliseconds after a run, on the cores that the next
     # session needs: a translator has three, and a benchmark runs several models in turn.
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    check_limits(threads=threads)
     if threads is not None:
-        if threads < 1:
-            raise UsageError(f"threads is {threads}, but must be at least 1", id="number-below-one")
         options.intra_op_num_threads = threads
     session = _create(ort, graph, options, device, without)
     if session.get_providers()[0] != provider:

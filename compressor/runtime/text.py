@@ -168,6 +168,7 @@ class TextTokenizer:
                 )
             rows = list(zip(rows, self._normalized(pairs), strict=True))
         try:
+            # The library is written in Rust, and may panic only now where the file is damaged.
             with panics_raised():
                 return list(self._tokenizer.encode_batch(rows))
         except Panic as error:

@@ -39,10 +39,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         return self.artifact.labels
 
     def tag(
-        self,
-        texts: Sequence[str],
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        self, texts: Sequence[str], batch_size: int | None = None, batch_tokens: int | None = None
     ) -> list[list[Entity]]:
         """The entities of each text, in their order.
 
@@ -91,18 +88,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
     ) -> Iterator[list[Entity]]:
-        """The entities of each row of a stream of any length, in their order.
-
-        A row of white space alone has none. One warning at the end counts the rows that were cut.
-
-        Args:
-            rows: texts; read a chunk at a time.
-            chunk_rows: rows that are read ahead and sorted by length; all that is held at a time.
-            batch_size, batch_tokens: as in `tag`.
-
-        Raises:
-            UsageError: a number below 1.
-        """
+        """The entities of each row of a stream; all else as `Classifier.probabilities_stream`."""
         check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
         return self._chunks(
             rows, lambda texts: self._tag(texts, batch_size, batch_tokens), [], chunk_rows

@@ -118,6 +118,7 @@ def dependencies(
                 offset=int(offsets[best]),
                 baseline=baseline,
                 accuracy={n: (h[group] / len(rows)).tolist() for n, h in hits.items()},
+                # At least as many hits as the head's, if each were one by the baseline's chance.
                 p_holm={
                     n: binom.sf(h[group] - 1, len(rows), baseline).tolist() for n, h in hits.items()
                 },

@@ -84,11 +84,7 @@ class Translation:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        precision: str = BASE,
-        threads: int | None = None,
-        workers: int = 1,
+        self, directory: Path, precision: str = BASE, threads: int | None = None, workers: int = 1
     ) -> None:
         library = CTranslate2.library()
         try:

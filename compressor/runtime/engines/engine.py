@@ -164,8 +164,8 @@ class Engine(ABC):
     @classmethod
     @abstractmethod
     def default_precision(cls, artifact: Artifact) -> str:
-        """The precision where none is named: the artifact's default one, or float32 where it
-        computes none such."""
+        """The precision where none is named: the artifact's default one, or float32 where the
+        engine does not compute in that."""
 
     @classmethod
     @abstractmethod
