@@ -166,8 +166,8 @@ def choose(
         return None
     mask = start.without(
         unit
-        for groups, place in zip(items, chosen, strict=True)
-        for group in groups[:place]
+        for groups, count in zip(items, chosen, strict=True)
+        for group in groups[:count]
         for unit in group.units
     )
     return PredictedChoice(mask, predicted_speedup(mask, saved))
@@ -246,7 +246,7 @@ def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> 
     if not np.isfinite(least[_STEPS]):
         # Rounding gains down may have hidden that the most there is to gain is just enough.
         most = [int(np.argmax(gain)) for gain in gains]
-        reached = sum(gain[place] for gain, place in zip(gains, most, strict=True))
+        reached = sum(gain[option] for gain, option in zip(gains, most, strict=True))
         return most if reached >= wanted else None
     # Back from the last item: its option for what is needed leaves what the others must gain.
     chosen, need = [], _STEPS

@@ -129,5 +129,5 @@ def _greedy(
 
 def _to_end(tokens: list[int], settings: Generation) -> list[int]:
     """Up to and including the first token that ends a translation."""
-    ends = (place for place, token in enumerate(tokens, 1) if token in settings.eos_token_id)
+    ends = (length for length, token in enumerate(tokens, 1) if token in settings.eos_token_id)
     return tokens[: next(ends, None)]

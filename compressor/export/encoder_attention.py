@@ -99,8 +99,8 @@ class MPNetAttention(EncoderSelfAttention):
         self, hidden_states: Tensor, attention_mask: Tensor, position_bias: Tensor, **_: object
     ) -> tuple[Tensor, None]:
         query, key, value = self.split(hidden_states)
-        own = position_bias if self.kept is None else position_bias[:, self.kept]
-        return self.merge(attend(query, key, value, own + attention_mask)), None
+        bias = position_bias if self.kept is None else position_bias[:, self.kept]
+        return self.merge(attend(query, key, value, bias + attention_mask)), None
 
 
 def _full_mask(config: Any, inputs_embeds: Tensor, attention_mask: Tensor) -> Tensor:

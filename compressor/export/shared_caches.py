@@ -49,8 +49,8 @@ def share_caches(model: ModelProto) -> None:
             scale=1.0,  # the query's weights are scaled already
         )
         # After all that it reads and before all that reads it: ONNX wants nodes in this order.
-        place = list(graph.node).index(block.last)
-        graph.node.insert(place, fused)
+        index = list(graph.node).index(block.last)
+        graph.node.insert(index, fused)
         for node in block.nodes:
             graph.node.remove(node)
     _count_positions(model)

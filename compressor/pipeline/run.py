@@ -68,7 +68,9 @@ def run(
         outcomes = rules.check(report, plan.rules, plan.inconclusive)
         report = report.model_copy(update={"gate": outcomes})
         recipes = {output: plan.to_yaml()}
-        recipes |= {own.directory: plan.to_yaml(own.budget) for own in inputs.artifacts}
+        recipes |= {
+            artifact.directory: plan.to_yaml(artifact.budget) for artifact in inputs.artifacts
+        }
         parallel.on_main(lambda: publish(workspace, report, recipes, inputs.precisions, output))
     return report
 

@@ -178,9 +178,9 @@ class TextTokenizer:
         """The token ids of encodings."""
         rows = [Encoded(self._known(e.ids), e.type_ids, bool(e.overflowing)) for e in encodings]
         if self._language is not None:
-            place, token = self._language
+            index, token = self._language
             for row in rows:
-                row[place] = token
+                row[index] = token
         return rows
 
     def windows(

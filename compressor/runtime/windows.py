@@ -177,7 +177,7 @@ def best_span(logits: NDArray[np.float32], window: Window) -> tuple[float, int, 
     # All answers of one length at a time, so that Python does not loop over pairs of tokens.
     for length in range(min(MOST_ANSWER, count)):
         products = chances[1 : count + 1 - length, 0] * chances[1 + length :, 1]
-        place = int(products.argmax())
-        if products[place] > best:
-            best, first, last = float(products[place]), place, place + length
+        start = int(products.argmax())
+        if products[start] > best:
+            best, first, last = float(products[start]), start, start + length
     return best, window.first + first, window.first + last, none
