@@ -149,7 +149,10 @@ def best_tokens(logits: Tensor) -> Tensor:
 
 
 def _block_width(tokens: int) -> int | None:
-    """The largest divisor up to the square root of `tokens`; None below `MIN_BLOCK_WIDTH`."""
+    """The largest divisor up to the square root of `tokens`; None below `MIN_BLOCK_WIDTH`.
+
+    The slow ArgMax then reads few numbers, both over the blocks and in the best one.
+    """
     root = math.isqrt(tokens)
     width = next(width for width in range(root, 0, -1) if tokens % width == 0)
     return width if width >= MIN_BLOCK_WIDTH else None

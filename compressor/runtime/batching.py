@@ -35,7 +35,7 @@ def collate(rows: Sequence[Sequence[int]], pad_id: int, names: Sequence[str]) ->
 
     def fill(values: Sequence[Sequence[int]], padding: int) -> NDArray[np.int64]:
         array = np.full(real.shape, padding, dtype=np.int64)
-        array[real] = [value for row in values for value in row]
+        array[real] = [value for row in values for value in row]  # row by row, padding skipped
         return array
 
     makers = {

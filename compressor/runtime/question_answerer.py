@@ -161,6 +161,7 @@ def _best(
     none = min(span[3] for span in spans)
     number = max(range(len(spans)), key=lambda x: spans[x][0])
     score, first, last, _ = spans[number]
+    # Below 0 for a context without tokens.
     if score < 0 or (null_answers and none > score):
         return Answer("", max(none, 0.0), 0, 0)
     start, end = windows[number].characters(first, last)

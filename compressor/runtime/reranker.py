@@ -71,6 +71,7 @@ def relevance(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     """Of [rows, 1 or 2] logits the one of "relevant", [rows]; of two classes that is the second."""
     if logits.shape[1] == 1:
         return logits[:, 0]
+    # Its sigmoid is the second class's probability by the softmax.
     difference: NDArray[np.float32] = logits[:, 1] - logits[:, 0]
     return difference
 

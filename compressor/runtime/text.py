@@ -262,6 +262,7 @@ def _invalid(path: Path, error: Exception) -> InputError:
 
 def _take_normalizer(tokenizer: Tokenizer) -> SentencePieceNormalizer | None:
     """Take SentencePiece's rules out of the tokenizer, which would apply them inexactly."""
+    # The library shows and takes the parts of a normalizer only as pickles do, which is JSON.
     state = json.loads(tokenizer.normalizer.__getstate__())
     steps = [step for step in state["normalizers"] if step["type"] == "Precompiled"]
     state["normalizers"] = [step for step in state["normalizers"] if step not in steps]

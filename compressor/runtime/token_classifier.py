@@ -126,6 +126,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
             if marks:
                 goes_on = bool(tokens) and number == last
             else:
+                # Some tokenizers' tokens begin with the space before a word, others' after it.
                 goes_on = bool(tokens) and start > 0 and " " not in text[start - 1 : start + 1]
             last = number
             if goes_on:

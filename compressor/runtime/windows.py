@@ -82,7 +82,7 @@ class _Layout:
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> _Layout:
         pair = tokenizer.encode("a", "a")
-        parts = list(pair.sequence_ids)
+        parts = list(pair.sequence_ids)  # 0, 1, or None for special tokens
         if 0 not in parts or 1 not in parts:
             raise ValueError("it does not encode pairs of texts")
         last = len(parts) - parts[::-1].index(0)  # behind the question

@@ -143,7 +143,10 @@ class Translation:
 
 
 def _with_forced_end(row: list[int], settings: Generation) -> list[int]:
-    """The row with the token that settings force into the last place, where it gets so far."""
+    """The row with the token that settings force into the last place, where it gets so far.
+
+    CTranslate2 has no such setting.
+    """
     forced = settings.forced_eos_token_id
     if forced is None or len(row) < settings.limit:
         return row

@@ -121,6 +121,7 @@ class Engine(ABC):
                 f"the package {cls.package} is not installed; {advice}",
                 id=f"{cls.package}-not-installed",
             ) from error
+        # OpenVINO's version goes on with a build number behind a dash.
         numbers = tuple(int(part) for part in found.__version__.split("-")[0].split(".")[:2])
         if not cls.versions[0] <= numbers < cls.versions[1]:
             raise EnvironmentProblem(
