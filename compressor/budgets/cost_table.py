@@ -22,8 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from compressor.budgets.base import Limits
 from compressor.budgets.layer_search import UNREACHABLE
-from compressor.budgets.units import MULTIPLES, Floors, Group, Multiples, removal_groups
+from compressor.budgets.units import MULTIPLES, Group, Multiples, removal_groups
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores, kind_of, units_of
 from compressor.results import CostTable, LayerCost, SpeedTry, Timing
@@ -129,13 +130,7 @@ def savings(table: CostTable, full: Mask) -> dict[str, Array]:
 
 
 def choose(
-    scores: Scores,
-    start: Mask,
-    floors: Floors,
-    table: CostTable,
-    speedup: float,
-    multiples: Multiples = MULTIPLES,
-    even: bool = False,
+    scores: Scores, limits: Limits, table: CostTable, speedup: float
 ) -> PredictedChoice | None:
     """The mask with the least summed score of removed units that the table says is fast enough.
 
@@ -143,16 +138,14 @@ def choose(
     of the others' scores is exactly the error of removing them together.
 
     Args:
-        start: the units to choose from; layers that it drops save what sublayers without units do.
-        floors: least number of units in each sublayer of a kind.
+        limits: layers that they drop save what sublayers without units do.
         speedup: over dense, above 1.
-        even: see `removal_groups`.
 
     Returns:
         None where even `fewest` units are not fast enough.
     """
-    saved = savings(table, start)
-    items = removal_groups(scores, start, floors, multiples, even)
+    start = limits.start
+    saved, items = savings(table, start), _items(scores, limits)
     losses, gains = [], []
     for groups in items:
         errors = [group.score * len(group.units) for group in groups]  # a group's score is a mean
@@ -187,22 +180,18 @@ def _gains(groups: Sequence[Group], start: Mask, saved: Mapping[str, Array]) -> 
     return np.maximum.accumulate(gains)  # savings only rise; their sums may fall by rounding
 
 
-def fewest(
-    scores: Scores,
-    start: Mask,
-    floors: Floors,
-    table: CostTable,
-    multiples: Multiples = MULTIPLES,
-    even: bool = False,
-) -> PredictedChoice:
+def fewest(scores: Scores, limits: Limits, table: CostTable) -> PredictedChoice:
     """Every sublayer down to its floor: the fastest that there is."""
-    mask = start.without(
-        unit
-        for groups in removal_groups(scores, start, floors, multiples, even)
-        for group in groups
-        for unit in group.units
+    items = _items(scores, limits)
+    mask = limits.start.without(
+        unit for groups in items for group in groups for unit in group.units
     )
-    return PredictedChoice(mask, predicted_speedup(mask, savings(table, start)))
+    return PredictedChoice(mask, predicted_speedup(mask, savings(table, limits.start)))
+
+
+def _items(scores: Scores, limits: Limits) -> list[list[Group]]:
+    """What can go from each sublayer, in order; each is an item of the knapsack."""
+    return removal_groups(scores, limits.start, limits.floors, limits.multiples, limits.even)
 
 
 def predicted_speedup(mask: Mask, saved: Mapping[str, Array]) -> float:

@@ -58,11 +58,10 @@ class Speedup(SearchedUnits):
         from compressor.budgets.cost_table import choose, fewest, reach  # imports NumPy
 
         limits, scores = trials.limits, trials.scores()
-        start, floors, multiples = limits.start, limits.floors, limits.multiples
         mask, tries = reach(
             self.speedup,
-            lambda aim: choose(scores, start, floors, table, aim, multiples, limits.even),
-            fewest(scores, start, floors, table, multiples, limits.even),
+            lambda aim: choose(scores, limits, table, aim),
+            fewest(scores, limits, table),
             lambda mask, number: trials.time_mask(mask, number, self.at_batch),
         )
         if not tries[-1].met:  # the last one, since `reach` ends with the first that does
