@@ -218,9 +218,17 @@ def warn_of_shared_rows(data: DataRows, progress: Progress) -> None:
         progress.message(f"warning: {text}; give other --test rows")
 
 
-def encode(rows: Rows, checkpoint: Checkpoint, task: Task) -> list[Example]:
-    """Token ids of rows, as long as the model allows."""
-    return task.encode(rows, checkpoint.tokenizer, checkpoint.max_source_tokens)
+def encode(
+    rows: Rows, checkpoint: Checkpoint, task: Task, progress: Progress = SILENT
+) -> list[Example]:
+    """Token ids of rows, as long as the model allows; tells how many are cut."""
+    examples = task.encode(rows, checkpoint.tokenizer, checkpoint.max_source_tokens)
+    cut = count_truncated(examples)
+    if cut:
+        progress.message(
+            f"{cut} of {len(examples)} rows are longer than the model allows and were cut"
+        )
+    return examples
 
 
 def pick_device(wanted: str, progress: Progress) -> str:
@@ -255,12 +263,7 @@ class Encoded:
 
 def encoded(data: DataRows, checkpoint: Checkpoint, task: Task, progress: Progress) -> Encoded:
     """Encode the rows to score, repair and check on; tells how many are cut."""
-    examples = encode(data.fitted, checkpoint, task)
-    cut = count_truncated(examples)
-    if cut:
-        progress.message(
-            f"{cut} of {len(examples)} rows are longer than the model allows and were cut"
-        )
+    examples = encode(data.fitted, checkpoint, task, progress)
     fitted = Fitted(examples, data.fitted, data.calibration is not None)
     return Encoded(checkpoint, fitted, make_probe(data.fitted, examples, checkpoint.model, task))
 

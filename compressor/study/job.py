@@ -39,7 +39,7 @@ from compressor.study.effects import Effect
 from compressor.study.options import MeasuringStudy, StudyRequest
 from compressor.study.output import PREFIX
 from compressor.study.shared import shared
-from compressor.tasks import TASKS, Batch, Rows, Task, count_shared, count_truncated
+from compressor.tasks import TASKS, Batch, Rows, Task, count_shared
 from compressor.tasks.tables import read_lines
 
 Request = TypeVar("Request", bound=StudyRequest, covariant=True)
@@ -183,12 +183,7 @@ def _read(
 
 def make_batches(job: Job[StudyRequest], checkpoint: Checkpoint, rows: Rows) -> list[Batch]:
     """Batches of all rows on the CPU; reports how many rows had to be cut."""
-    examples = encode(rows, checkpoint, job.task)
-    cut = count_truncated(examples)
-    if cut:
-        job.progress.message(
-            f"{cut} of {len(examples)} rows are longer than the model allows and were cut"
-        )
+    examples = encode(rows, checkpoint, job.task, job.progress)
     batches: list[Batch] = job.task.batches(examples, checkpoint.model)
     return batches
 
