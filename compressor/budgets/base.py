@@ -140,7 +140,7 @@ class Trials(Protocol):
         """Remove units in steps, scoring anew (and repairing, if the run repairs) between them."""
 
     def time_units(self, kinds: Sequence[str], counts: Sequence[int], at_batch: int) -> Throughput:
-        """Time models with all sublayers of some kinds at so many units.
+        """Time models in which all sublayers of some kinds have one of these numbers of units.
 
         Returns:
             Rows of `dense` and of `KIND=COUNT`, several kinds joined by a plus sign.
@@ -293,7 +293,7 @@ class Budget(Section):
         return f"choosing units: {self.text}"
 
     def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:
-        """What a learned mask is told: units to keep per pool, or the penalty per open gate.
+        """What a learned mask needs: units to keep per pool, or the penalty per open gate.
 
         Raises:
             UsageError: the model does not have what the budget counts.

@@ -31,8 +31,8 @@ from compressor.results import CostTable, LayerCost, SpeedTry, Timing
 
 Array = NDArray[np.float64]
 
-# A choice that misses the wanted speed-up is followed by at most so many tighter ones. Each of them
-# is exported and timed.
+# How many tighter choices may follow one that misses the wanted speed-up. Each is exported and
+# timed.
 RETRIES = 3
 # Steps that the wanted saving is divided into. Rounding wastes less than one step per layer:
 # of a model with 36 layers 0.2 % of the saving at most.

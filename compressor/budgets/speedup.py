@@ -1,4 +1,4 @@
-"""`--speedup`: as few units as make the model so many times as fast on this machine."""
+"""`--speedup`: removes what makes the model faster by a factor on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compressor.results import CostTable, LayerCost, SpeedSearch
 
 
 class Speedup(SearchedUnits):
-    """As few units as make the model so many times as fast on this machine."""
+    """The cheapest removal that makes the model faster by a factor on this machine."""
 
     name: Literal["speedup"] = "speedup"
     speedup: float = option(

@@ -28,7 +28,7 @@ from compressor.model.sublayers import (
 HEADS: Units = "heads"
 NEURONS: Units = "neurons"
 Floors = Mapping[str, int]  # kind -> least number of units in each of its sublayers
-# Of heads and of neurons: each sublayer keeps a multiple of so many, or all that it has.
+# Heads, neurons -> a number: each sublayer keeps a multiple of it, or all that it has.
 Multiples = Mapping[str, int]
 MULTIPLES: Multiples = {HEADS: 1, NEURONS: 32}
 

@@ -78,7 +78,7 @@ class PositionBias(nn.Module):
         super().__init__()
         # Beyond this distance all are the same.
         most = self.max_distance = int(attention.relative_attention_max_distance)
-        # One query in the middle of so many keys meets every distance: [1, heads, 1, distances]
+        # One query in the middle of these keys meets every distance: [1, heads, 1, distances]
         made = attention.compute_bias(1, 2 * most + 1, past_seen_tokens=most)
         self.table = nn.Parameter(made[0, list(heads), 0].detach().T.clone())  # [distances, heads]
 

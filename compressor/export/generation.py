@@ -72,7 +72,7 @@ def generation_settings(model: nn.Module) -> dict[str, Any]:
 
 
 def length_option(settings: Generation, tokens: int) -> dict[str, int]:
-    """The option of `generate` that limits answers to so many tokens after the start token.
+    """The option of `generate` that limits answers to `tokens` tokens after the start token.
 
     It is the one that the checkpoint's settings have: transformers warns where both are given.
     """

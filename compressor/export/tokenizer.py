@@ -194,7 +194,7 @@ def _from_m2m100(tokenizer: Any) -> Tokenizer:
     )
     rules = model.normalizer_spec.precompiled_charsmap
     steps: list[Any] = [normalizers.Precompiled(rules)] if rules else []
-    # SentencePiece joins spaces, strips the ends and puts a space before the first word.
+    # SentencePiece makes one space of several, strips the ends, and begins a text with a space.
     steps += [
         normalizers.Replace(Regex(" {2,}"), " "),
         normalizers.Replace(Regex(rf"\A +|[ {SPACE}]+\z"), ""),

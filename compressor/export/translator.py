@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from compressor.runtime.artifact import Generation, TranslationArtifact
 
 OUTPUT_TOKENS = "output_tokens.json"
-# A translation that does not end is followed for so many tokens, and two per source token: while
+# A translation that does not end is followed for this many tokens and two per source token: while
 # ranges are observed, and while it is compared with PyTorch's.
 _OBSERVED, _COMPARED = 8, 32
 
@@ -272,5 +272,6 @@ def _along_greedy(
 def _reads_tokens(tokens: np.ndarray, end_ids: Sequence[int]) -> np.ndarray:
     """[rows, steps]: whether the step reads a real token; the start token may be an end token."""
     ended = np.isin(tokens, list(end_ids))
-    ended[:, 0] = False  # what comes after an end token is padding
+    ended[:, 0] = False
+    # Neither an end token nor the padding behind it.
     return np.cumsum(ended, axis=1) == 0

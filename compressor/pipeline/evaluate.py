@@ -207,7 +207,7 @@ def within_tolerance(variant: Variant) -> bool:
 
 
 def choose_default(builds: Sequence[Variant], throughput: Throughput | None) -> str:
-    """The precision an artifact runs unless told otherwise.
+    """The precision that an artifact runs where none is named.
 
     The fastest, by the geometric mean of its sentences per second over all batch sizes, of those
     that are for the device, met their tolerance and lose no quality significantly against float32.

@@ -55,7 +55,7 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
         """The texts, the most relevant one first; of equal ones the first comes first.
 
         Args:
-            top_k: only so many.
+            top_k: how many to return; None: all.
             batch_size, batch_tokens: as in `scores`.
 
         Raises:

@@ -195,7 +195,7 @@ class Runtime(ABC, Generic[Described]):
         self._warn_of_cut(cut, read)
 
     def _warn_of_cut(self, cut: int, texts: int) -> None:
-        """Warn that so many of the texts were cut, unless it is none."""
+        """Warn that `cut` of `texts` texts were cut, unless it is none."""
         self._tokenizer.warn_of_cut(cut, texts, 4)
 
 

@@ -187,7 +187,7 @@ def _collect(outputs: list[list[int]], rows: Tokens, state: _Beams) -> None:
 
 
 def _continue(scores: Scores, state: _Beams, settings: Generation, step: int) -> _Candidates:
-    """The best continuations of all beams: so many that at least `num_beams` of them do not end.
+    """The best continuations of all beams, enough that at least `num_beams` of them do not end.
 
     Args:
         scores: log-probabilities [sentences * beams, vocabulary]; overwritten.

@@ -39,7 +39,7 @@ class Encoded(list[int]):
     Args:
         ids: the token ids.
         type_ids: as many entries; None for all 0, as they are unless the row is a pair.
-        cut: whether tokens were left out because the model cannot read so many.
+        cut: whether it was longer than the model can read.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class TextTokenizer:
         """A copy whose rows have the token `new` where this one's have the language token `old`.
 
         Raises:
-            InputError: they have no such token before or behind the text.
+            InputError: rows have no language token.
         """
         ids = self._tokenizer.encode("").ids
         if old not in ids:
@@ -198,7 +198,7 @@ class TextTokenizer:
             raise _invalid(self._path, error) from error
 
     def warn_of_cut(self, cut: int, texts: int, stacklevel: int = 3) -> None:
-        """Warn that `cut` of so many texts had to be cut, unless it is none.
+        """Warn that `cut` of `texts` texts had to be cut, unless it is none.
 
         Args:
             stacklevel: of `warnings.warn`; 3 names the line that called the caller.

@@ -38,7 +38,7 @@ def engine_for(name: str, kind: str) -> type[Engine]:
     """The engine of this name, for a kind of model: `encoder` or `encoder-decoder`.
 
     Raises:
-        UsageError: there is none of the name, or it runs no such models.
+        UsageError: an unknown name, or an engine that does not run such models.
     """
     found = engine_class(name)
     if kind not in found.kinds:
