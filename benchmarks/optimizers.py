@@ -33,7 +33,7 @@ from benchmarks.pages import (
 )
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
 from compressor.runtime.decoder import CAPACITY, writes_in_place
-from compressor.runtime.in_place import FIRST
+from compressor.runtime.in_place import FIRST_LENGTH
 from compressor.runtime.session import PROVIDERS, open_session
 
 # Names of graph transformers in onnxruntime 1.31 that could concern a transformer model.
@@ -76,7 +76,7 @@ def feeds_of(
 ) -> dict[str, np.ndarray[Any, Any]]:
     """A random batch; sizes follow from the names of the dynamic dimensions."""
     rng = np.random.default_rng(0)
-    sizes = {"batch": rows, "source": tokens, "past": PAST, CAPACITY: FIRST}
+    sizes = {"batch": rows, "source": tokens, "past": PAST, CAPACITY: FIRST_LENGTH}
     found = {}
     for value in session.get_inputs():
         shape = [x if isinstance(x, int) else sizes[x] for x in value.shape]

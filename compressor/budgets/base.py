@@ -140,7 +140,7 @@ class Trials(Protocol):
         """Remove units in steps, scoring anew (and repairing, if the run repairs) between them."""
 
     def time_units(self, kinds: Sequence[str], counts: Sequence[int], at_batch: int) -> Throughput:
-        """Time models with all sublayers of some kinds at so many units.
+        """Time models in which all sublayers of some kinds have one of these numbers of units.
 
         Returns:
             Rows of `dense` and of `KIND=COUNT`, several kinds joined by a plus sign.
@@ -196,11 +196,12 @@ class Budget(Section):
     default_floor: ClassVar[str] = "1"
     searches_rows: ClassVar[bool] = False  # half of the test rows are for a search
     by_penalty: ClassVar[bool] = False  # a penalty on open gates decides how many units stay
-    needs_scores: ClassVar[str] = ""  # what it is, where a learned mask cannot meet it
+    needs_scores: ClassVar[str] = ""  # its name in messages, if a learned mask cannot meet it
 
     @field_validator("floor", "multiple", mode="before")
     @classmethod
     def _text(cls, value: Any) -> Any:
+        # A recipe may say `floor: 1`, which YAML reads as a number.
         text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
         if isinstance(text, str) and len(text) > MOST_CHARACTERS:
             raise ValueError(f"a text of {len(text):,} characters is too long")
@@ -292,7 +293,7 @@ class Budget(Section):
         return f"choosing units: {self.text}"
 
     def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:
-        """What a learned mask is told: units to keep per pool, or the penalty per open gate.
+        """What a learned mask needs: units to keep per pool, or the penalty per open gate.
 
         Raises:
             UsageError: the model does not have what the budget counts.

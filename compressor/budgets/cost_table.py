@@ -22,15 +22,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from compressor.budgets.base import Limits
 from compressor.budgets.layer_search import UNREACHABLE
-from compressor.budgets.units import MULTIPLES, Floors, Group, Multiples, removal_groups
+from compressor.budgets.units import MULTIPLES, Group, Multiples, removal_groups
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores, kind_of, units_of
 from compressor.results import CostTable, LayerCost, SpeedTry, Timing
 
 Array = NDArray[np.float64]
 
-# A choice that misses the wanted speed-up is followed by at most so many tighter ones.
+# How many tighter choices may follow one that misses the wanted speed-up. Each is exported and
+# timed.
 RETRIES = 3
 # Steps that the wanted saving is divided into. Rounding wastes less than one step per layer:
 # of a model with 36 layers 0.2 % of the saving at most.
@@ -38,7 +40,7 @@ _STEPS = 20_000
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PredictedChoice:
     """Units to keep, and the speed-up that the cost table expects of them."""
 
     mask: Mask
@@ -86,6 +88,7 @@ def layer_costs(kind: str, layers: int, timings: Mapping[int, Timing]) -> list[L
     from scipy.optimize import isotonic_regression
 
     counts = sorted(timings, reverse=True)
+    # The model takes 1 / speedup of the dense time; the rest was saved by all sublayers together.
     shares = [(1 - 1 / _speedup(timings[count])) / layers for count in counts]
     rising = isotonic_regression(shares).x
     return [
@@ -122,53 +125,46 @@ def savings(table: CostTable, full: Mask) -> dict[str, Array]:
         points = {len(flags): 0.0} | {row.units: row.saved_share for row in rows}
         counts = sorted(points)
         shares = [points[count] for count in counts]
-        found[name] = np.interp(np.arange(len(flags) + 1), counts, shares)
+        found[name] = np.interp(np.arange(len(flags) + 1), counts, shares)  # [units + 1]
     return found
 
 
 def choose(
-    scores: Scores,
-    start: Mask,
-    floors: Floors,
-    table: CostTable,
-    speedup: float,
-    multiples: Multiples = MULTIPLES,
-    even: bool = False,
-) -> Candidate | None:
+    scores: Scores, limits: Limits, table: CostTable, speedup: float
+) -> PredictedChoice | None:
     """The mask with the least summed score of removed units that the table says is fast enough.
 
     A sublayer that keeps n units keeps those with the highest scores; for `second-order` the sum
     of the others' scores is exactly the error of removing them together.
 
     Args:
-        start: the units to choose from; layers that it drops save what sublayers without units do.
-        floors: least number of units in each sublayer of a kind.
+        limits: layers that they drop save what sublayers without units do.
         speedup: over dense, above 1.
-        even: see `removal_groups`.
 
     Returns:
         None where even `fewest` units are not fast enough.
     """
-    saved = savings(table, start)
-    items = removal_groups(scores, start, floors, multiples, even)
+    start = limits.start
+    saved, items = savings(table, start), _items(scores, limits)
     losses, gains = [], []
     for groups in items:
-        errors = [group.score * len(group.units) for group in groups]
+        errors = [group.score * len(group.units) for group in groups]  # a group's score is a mean
         losses.append(np.concatenate([[0.0], np.cumsum(errors)]))
         gains.append(_gains(groups, start, saved))
+    # Share of the dense time that is still to be saved, beside what dropped layers save.
     wanted = 1 / predicted_speedup(start, saved) - 1 / speedup
     if wanted <= 0:
-        return Candidate(start, predicted_speedup(start, saved))
+        return PredictedChoice(start, predicted_speedup(start, saved))
     chosen = cheapest(losses, gains, wanted)
     if chosen is None:
         return None
     mask = start.without(
         unit
-        for groups, place in zip(items, chosen, strict=True)
-        for group in groups[:place]
+        for groups, count in zip(items, chosen, strict=True)
+        for group in groups[:count]
         for unit in group.units
     )
-    return Candidate(mask, predicted_speedup(mask, saved))
+    return PredictedChoice(mask, predicted_speedup(mask, saved))
 
 
 def _gains(groups: Sequence[Group], start: Mask, saved: Mapping[str, Array]) -> Array:
@@ -181,25 +177,21 @@ def _gains(groups: Sequence[Group], start: Mask, saved: Mapping[str, Array]) -> 
             before, counts[name] = counts[name], counts[name] - gone
             gain += saved[name][counts[name]] - saved[name][before]
         gains.append(float(gain))
-    return np.maximum.accumulate(gains)
+    return np.maximum.accumulate(gains)  # savings only rise; their sums may fall by rounding
 
 
-def fewest(
-    scores: Scores,
-    start: Mask,
-    floors: Floors,
-    table: CostTable,
-    multiples: Multiples = MULTIPLES,
-    even: bool = False,
-) -> Candidate:
+def fewest(scores: Scores, limits: Limits, table: CostTable) -> PredictedChoice:
     """Every sublayer down to its floor: the fastest that there is."""
-    mask = start.without(
-        unit
-        for groups in removal_groups(scores, start, floors, multiples, even)
-        for group in groups
-        for unit in group.units
+    items = _items(scores, limits)
+    mask = limits.start.without(
+        unit for groups in items for group in groups for unit in group.units
     )
-    return Candidate(mask, predicted_speedup(mask, savings(table, start)))
+    return PredictedChoice(mask, predicted_speedup(mask, savings(table, limits.start)))
+
+
+def _items(scores: Scores, limits: Limits) -> list[list[Group]]:
+    """What can go from each sublayer, in order; each is an item of the knapsack."""
+    return removal_groups(scores, limits.start, limits.floors, limits.multiples, limits.even)
 
 
 def predicted_speedup(mask: Mask, saved: Mapping[str, Array]) -> float:
@@ -233,17 +225,20 @@ def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> 
         units = np.minimum(np.floor(gain / step), _STEPS).astype(np.int64)
         sums = np.stack(
             [
+                # With this option, the items before have to gain the rest.
                 lost + least[np.maximum(0, places - won)]
                 for lost, won in zip(loss, units, strict=True)
             ]
         )  # [options, steps + 1]
-        best = sums.argmin(axis=0)
+        best = sums.argmin(axis=0)  # [steps + 1]
         least = sums[best, places]
         taken.append((best, units))
     if not np.isfinite(least[_STEPS]):
+        # Rounding gains down may have hidden that the most there is to gain is just enough.
         most = [int(np.argmax(gain)) for gain in gains]
-        reached = sum(gain[place] for gain, place in zip(gains, most, strict=True))
+        reached = sum(gain[option] for gain, option in zip(gains, most, strict=True))
         return most if reached >= wanted else None
+    # Back from the last item: its option for what is needed leaves what the others must gain.
     chosen, need = [], _STEPS
     for best, units in reversed(taken):
         option = int(best[need])
@@ -254,8 +249,8 @@ def cheapest(losses: Sequence[Array], gains: Sequence[Array], wanted: float) -> 
 
 def reach(
     wanted: float,
-    choose: Callable[[float], Candidate | None],
-    fewest: Candidate,
+    choose: Callable[[float], PredictedChoice | None],
+    fewest: PredictedChoice,
     measure: Callable[[Mask, int], Timing],
 ) -> tuple[Mask, list[SpeedTry]]:
     """Choose units, time the choice, and ask for more where it misses, `RETRIES` times at most.

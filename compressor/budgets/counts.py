@@ -1,4 +1,4 @@
-"""`--keep` and `--remove`: so many units, or a fraction of them."""
+"""`--keep` and `--remove`: a number of units, or a fraction of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compressor.options.declare import option
 
 
 class Counts(Budget):
-    """So many units, or a fraction of them."""
+    """A number of units, or a fraction of them."""
 
     name: Literal["counts"] = "counts"
     keep: list[str] = option(
@@ -63,7 +63,7 @@ class Counts(Budget):
         return self.amounts(full), None
 
     def cut(self, limits: Limits, target: Mapping[str, int], scores: Scores, mask: Mask) -> Mask:
-        """What is left of a mask when so many units are kept per pool."""
+        """What is left of a mask when `target` units are kept per pool."""
         return select(scores, mask, target, limits.floors, limits.multiples)
 
     def choose(self, trials: Trials) -> Choice:
@@ -73,7 +73,7 @@ class Counts(Budget):
 
 
 class SteppedCounts(Counts):
-    """So many units, or a fraction of them, at once or in steps; several budgets in one run."""
+    """A number of units, or a fraction of them, at once or in steps; several budgets in one run."""
 
     steps: int = option(
         1, ge=1, le=MOST_STEPS, help="Remove in so many steps; scores anew before each."

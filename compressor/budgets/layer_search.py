@@ -38,12 +38,13 @@ def search_layers(trials: Trials, choose: Callable[[Trials], Choice]) -> Choice:
         except UsageError as error:
             if error.id != UNREACHABLE:
                 raise
+            # It may be reached without one more layer.
             errors.append(error)
             choices.append(None)
             return LayersTry(layers=layers)
         choices.append(found.choice)
-        tried = _described(layers, found)
-        trials.message(_told(tried))
+        tried = _layers_try(layers, found)
+        trials.message(_message(tried))
         return tried
 
     stacks = Counter(layer.partition(".")[0] for layer in trials.limits.full.layers())
@@ -84,6 +85,7 @@ def climb(
             return tries
         tries += more
         better = min(more, key=_rank)
+        # While the speed is out of reach, every further layer is a step towards it.
         none_reached = best.divergence is None and better.divergence is None
         if _rank(better) >= _rank(best) and not none_reached:
             return tries
@@ -97,7 +99,7 @@ def _rank(found: LayersTry) -> tuple[float, float]:
     return float("inf"), -(found.speedup or 0.0)
 
 
-def _described(layers: Sequence[str], found: Tried) -> LayersTry:
+def _layers_try(layers: Sequence[str], found: Tried) -> LayersTry:
     search = found.choice.search
     assert isinstance(search, SpeedSearch)
     delivered = max(search.tries, key=lambda x: (x.met, x.speedup))
@@ -109,7 +111,7 @@ def _described(layers: Sequence[str], found: Tried) -> LayersTry:
     )
 
 
-def _told(tried: LayersTry) -> str:
+def _message(tried: LayersTry) -> str:
     without = f"without {' and '.join(tried.layers)}" if tried.layers else "with all layers"
     if tried.divergence is None:
         return f"  {without}: {tried.speedup:.3g} times as fast, less than wanted"

@@ -130,6 +130,7 @@ def find(
 
     position = search(last, accepts)
     if position == 0 and proof == "bound":
+        # Nothing can be proven. What was judged before is not judged again.
         proof = "measured"
         position = search(last, accepts)
     while position:
@@ -257,7 +258,7 @@ class MaxDrop(SearchedUnits):
         return self._judged(trials, probe, f"  on the held-out rows: {cut.mask}")
 
     def _judged(self, trials: Trials, probe: QualityProbe, what: str) -> QualityProbe:
-        """A probe with its verdict, which the user is told."""
+        """The probe with its verdict, which is also shown to the user."""
         is_accepted = accepted(probe, self.max_drop, self.drop_proof)
         refused = "not proven" if within(probe, self.max_drop) else "refused"
         trials.message(

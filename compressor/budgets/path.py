@@ -97,7 +97,7 @@ class RemovalPath:
         return shares
 
     def mask(self, position: int) -> Mask:
-        """The mask after so many groups."""
+        """The mask after the first `position` groups are gone."""
         return self.start.without(x for group in self.groups[:position] for x in group.units)
 
     def cut(self, position: int) -> PathCut:
@@ -110,7 +110,7 @@ class RemovalPath:
         Raises:
             UsageError: none does.
         """
-        rounding = 1e-12
+        rounding = 1e-12  # shares are sums of thousands of differences
         for position, left in enumerate(self.shares):
             if left <= share + rounding:
                 return position
@@ -136,6 +136,8 @@ def removal_path(
         scores: errors, comparable between sublayers.
         even: see `removal_groups`.
     """
+    # Equal errors go by position, so that ties fall alike everywhere; a sublayer's own groups stay
+    # in their order.
     ascending = sorted(
         (error, position, number, group)
         for position, groups in enumerate(removal_groups(scores, mask, floors, multiples, even))

@@ -1,4 +1,4 @@
-"""`--speedup`: as few units as make the model so many times as fast on this machine."""
+"""`--speedup`: removes what makes the model faster by a factor on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compressor.results import CostTable, LayerCost, SpeedSearch
 
 
 class Speedup(SearchedUnits):
-    """As few units as make the model so many times as fast on this machine."""
+    """The cheapest removal that makes the model faster by a factor on this machine."""
 
     name: Literal["speedup"] = "speedup"
     speedup: float = option(
@@ -58,14 +58,13 @@ class Speedup(SearchedUnits):
         from compressor.budgets.cost_table import choose, fewest, reach  # imports NumPy
 
         limits, scores = trials.limits, trials.scores()
-        start, floors, multiples = limits.start, limits.floors, limits.multiples
         mask, tries = reach(
             self.speedup,
-            lambda aim: choose(scores, start, floors, table, aim, multiples, limits.even),
-            fewest(scores, start, floors, table, multiples, limits.even),
+            lambda aim: choose(scores, limits, table, aim),
+            fewest(scores, limits, table),
             lambda mask, number: trials.time_mask(mask, number, self.at_batch),
         )
-        if not tries[-1].met:
+        if not tries[-1].met:  # the last one, since `reach` ends with the first that does
             trials.message(
                 f"no choice reached {self.speedup:g} at batch {self.at_batch} in {len(tries)} "
                 "tries; the fastest one is taken"
@@ -86,6 +85,7 @@ class Speedup(SearchedUnits):
         lengths = ""
         for kinds in kinds_to_measure(limits):
             totals = [n for name, n in limits.full.totals().items() if kind_of(name) in kinds]
+            # In a dense model all sublayers of a kind have equally many units.
             floor = max(limits.floors[kind] for kind in kinds)
             counts = counts_to_measure(totals[0], floor, kinds[0], limits.multiples)
             if not counts:

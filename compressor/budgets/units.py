@@ -28,7 +28,7 @@ from compressor.model.sublayers import (
 HEADS: Units = "heads"
 NEURONS: Units = "neurons"
 Floors = Mapping[str, int]  # kind -> least number of units in each of its sublayers
-# Of heads and of neurons: each sublayer keeps a multiple of so many, or all that it has.
+# Heads, neurons -> a number: each sublayer keeps a multiple of it, or all that it has.
 Multiples = Mapping[str, int]
 MULTIPLES: Multiples = {HEADS: 1, NEURONS: 32}
 
@@ -169,8 +169,8 @@ def _count(amount: str, total: int, pool: str, where: str) -> int:
     return count
 
 
-def fewest_units(full: Mask, floors: Floors, pool: str | None = None) -> int:
-    """How many units the floors demand, of one pool or of all."""
+def fewest_units(full: Mask, floors: Floors, pool: str) -> int:
+    """How many units of a pool the floors demand."""
     return sum(
         min(len(flags), floors[kind_of(name)])
         for name, flags in full.keep.items()
@@ -211,11 +211,7 @@ class Group(NamedTuple):
 
 
 def removal_groups(
-    scores: Scores,
-    mask: Mask,
-    floors: Floors,
-    multiples: Multiples = MULTIPLES,
-    even: bool = False,
+    scores: Scores, mask: Mask, floors: Floors, multiples: Multiples, even: bool = False
 ) -> list[list[Group]]:
     """What can go from each sublayer that has scores, in the order in which it goes.
 
@@ -236,10 +232,11 @@ def removal_groups(
         floor = max(floors[kind_of(name)] for name in names)
         groups, most = [], max(map(len, kept.values()))
         while most > floor:
-            first = most % size or size
+            first = most % size or size  # the first group may be smaller, later ones are whole
             if most - first < floor:
                 break
             most -= first
+            # All but the last `most`, of each sublayer that has more than that.
             gone = [(name, unit) for name in names for unit in kept[name][: -most or None]]
             kept = {name: units[-most:] if most else [] for name, units in kept.items()}
             mean = sum(scores.values[name][unit] for name, unit in gone) / len(gone)
@@ -266,7 +263,7 @@ def select(
 ) -> Mask:
     """Remove the least important units of `mask` until as many are left as are wanted.
 
-    Exactly as many where units go one by one; else the fewest that are no less.
+    Where units go in groups, as few are left as groups allow without falling below that.
 
     Args:
         keep: kept units per pool.
@@ -293,7 +290,7 @@ def select(
 
 
 def step_targets(full: Mask, keep: Mapping[str, int], steps: int) -> list[dict[str, int]]:
-    """Units to keep per pool after each of some equal steps to a mask with those of `keep`.
+    """Units to keep per pool after each of `steps` equal steps from `full` to `keep`.
 
     Steps without effect are left out; there is at least one.
     """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compressor.export.engine_names import ALWAYS
+from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import BASE
 from compressor.tasks import TASKS
 
@@ -23,7 +23,7 @@ def export_model(
     batches: Sequence[Batch],
     texts: Sequence[str],
     directory: Path,
-    engines: Sequence[str] = (ALWAYS,),
+    engines: Sequence[str] = (ONNXRUNTIME,),
 ) -> list[Check]:
     """Write `directory/onnx` and check it: graphs and tokenizer answer as PyTorch does.
 
@@ -49,7 +49,7 @@ def export_model(
     inputs = [batch.inputs() for batch in batches]
     checks: list[Check] = task.graphs.check(network.model, directory, inputs)
     for engine in engines:
-        if engine != ALWAYS:
+        if engine != ONNXRUNTIME:
             checks += task.graphs.add_engine(network, directory, engine, inputs)
     trim_memory()
     return checks

@@ -7,6 +7,7 @@ ranges with numbers that no answer depends on. A decoder reads what it generates
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -58,7 +59,7 @@ def activation_ranges(
         raise InputError("there are no rows to see the ranges on; give some", id="too-few-rows")
     artifact = read_artifact(directory)
     graphs = directory / GRAPH_DIRECTORY
-    chosen = examples[:: -(-len(examples) // MOST_ROWS)]
+    chosen = examples[:: math.ceil(len(examples) / MOST_ROWS)]
     batches = [_collate(rows, artifact) for rows in _of_one_length(chosen)]
     found = TASKS[artifact.task].graphs.observe(graphs, artifact, batches, products)
     return {graph.file: graph.ranges for graph in found if graph.ranges}
@@ -94,6 +95,7 @@ class Observed:
         """All outputs, of those feeds that the graph reads."""
         read = {name: feeds[name] for name in self.inputs}
         names = [value.name for value in self.session.get_outputs()]
+        # Ranges are computed in the graph: the activations themselves would take much memory.
         outputs = dict(zip(names, self.session.run(names, read), strict=True))
         for value in self.values:
             low, high = (float(outputs.pop(_output(value, op))) for op in (_SMALLEST, _LARGEST))
@@ -149,7 +151,7 @@ def decode(
     for position in range(steps):
         feeds = {"input_ids": tokens[:, None], "position": np.array([position])}
         outputs = decoder.run({**constant, **past, **feeds})
-        left = np.flatnonzero(~np.isin(outputs[BEST], ends))
+        left = np.flatnonzero(~np.isin(outputs[BEST], ends))  # padding must not widen the ranges
         if len(left) == 0:
             return
         tokens = outputs[BEST][left]

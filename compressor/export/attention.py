@@ -22,7 +22,8 @@ from compressor.model.sublayers import Mask, Sublayer
 from compressor.options.table import Table
 
 KeysValues = dict[int, tuple[Tensor, Tensor]]  # layer -> key, value
-# Added to the scores of padded keys. exp(-1e4) is zero in every precision that is exported.
+# Added to the scores of padded keys. exp(-1e4) is zero in every precision that is exported. It is
+# finite, so that float16 can hold it and a row of padding alone gives no NaN.
 MASKED = -1e4
 
 
@@ -56,6 +57,7 @@ def _stack(projections: Sequence[nn.Linear], scales: Sequence[float]) -> nn.Line
             for p, s in zip(projections, scales, strict=True)
         ]
     )
+    # On "meta" no weights are allocated and drawn at random that are replaced at once.
     linear = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
     linear.weight, linear.bias = nn.Parameter(weight.detach()), nn.Parameter(bias.detach())
     return linear
@@ -63,6 +65,9 @@ def _stack(projections: Sequence[nn.Linear], scales: Sequence[float]) -> nn.Line
 
 class PositionBias(nn.Module):
     """The bias of relative positions of one attention's heads, looked up by the distance.
+
+    The logarithm that buckets are rounded from may differ in its last bit in onnxruntime, so it is
+    not computed in the graph.
 
     Args:
         attention: whose table it is, its own or the first layer's (T5, UMT5).
@@ -72,8 +77,9 @@ class PositionBias(nn.Module):
     def __init__(self, attention: Any, heads: Sequence[int]) -> None:
         super().__init__()
         # Beyond this distance all are the same.
-        self.most = int(attention.relative_attention_max_distance)
-        made = attention.compute_bias(1, 2 * self.most + 1, past_seen_tokens=self.most)
+        most = self.max_distance = int(attention.relative_attention_max_distance)
+        # One query in the middle of these keys meets every distance: [1, heads, 1, distances]
+        made = attention.compute_bias(1, 2 * most + 1, past_seen_tokens=most)
         self.table = nn.Parameter(made[0, list(heads), 0].detach().T.clone())  # [distances, heads]
 
     def forward(self, first: Tensor | int, queries: int, keys: int) -> Tensor:
@@ -82,8 +88,9 @@ class PositionBias(nn.Module):
         Args:
             first: position of the first query.
         """
+        most = self.max_distance
         distance = torch.arange(keys)[None] - (torch.arange(queries)[:, None] + first)
-        numbers = distance.clamp(-self.most, self.most) + self.most  # [queries, keys]
+        numbers = distance.clamp(-most, most) + most  # [queries, keys]
         return nn.functional.embedding(numbers, self.table).permute(2, 0, 1)
 
 
@@ -105,11 +112,12 @@ class _Attention(nn.Module):
         self.index, self.heads, self.head_dim = layer.index, len(kept), layer.unit_width
         self.projection = self.stacked(model, layer)
         self.output = output if output is not None else nn.Identity()
-        self.hands_on = architecture_of(model).position_bias == "first_layer"
+        # T5: one table, of the first layer, for all heads of the dense model.
+        self.first_layer_bias = architecture_of(model).position_bias == "first_layer"
         self.bias: PositionBias | None = None
         if layer.biased_by is not None:
             # A table of the layer's own has columns for the heads that are left alone.
-            columns = kept if self.hands_on else range(len(kept))
+            columns = kept if self.first_layer_bias else range(len(kept))
             self.bias = PositionBias(model.get_submodule(layer.biased_by), columns)
 
     def stacked(self, model: nn.Module, layer: Sublayer) -> nn.Linear:
@@ -124,7 +132,7 @@ class _Attention(nn.Module):
 
     def returned(self, output: Tensor) -> tuple[Tensor | None, ...]:
         """What the library's attention returns, of which only the output is read."""
-        return (output, None, None) if self.hands_on else (output, None)
+        return (output, None, None) if self.first_layer_bias else (output, None)
 
 
 class EncoderSelfAttention(_Attention):
@@ -154,12 +162,14 @@ class EncoderSelfAttention(_Attention):
         query, key, value = self.split(hidden_states)
         tokens = hidden_states.shape[1]
         bias = None if self.bias is None else self.bias(0, tokens, tokens)
+        # [batch, heads, tokens, head_dim]
         mixed = attend(query, key, value, bias, attention_mask if mask is None else mask)
         return self.returned(self.merge(mixed))
 
     def split(self, hidden_states: Tensor) -> list[Tensor]:
         """[batch, tokens, width] -> query, key, value [batch, heads, tokens, head_dim]"""
         parts = self.projection(hidden_states).split(self.heads * self.head_dim, dim=-1)
+        # Not by `view`, which the exporter writes with sizes that the graph computes.
         return [x.unflatten(-1, (self.heads, self.head_dim)).transpose(1, 2) for x in parts]
 
     def merge(self, mixed: Tensor) -> Tensor:
@@ -198,6 +208,7 @@ class DecoderSelfAttention(_StepAttention):
         **_: object,
     ) -> tuple[Tensor | None, ...]:
         query, key, value = self.split(self.projection(hidden_states), 3)
+        # The first decoder of optimum's layout has no past; that of our own has one of length 0.
         if self.index in past_key_values.past:
             past = past_key_values.past[self.index]  # each [batch, heads, past, head_dim]
             key, value = (torch.cat(pair, dim=2) for pair in zip(past, (key, value), strict=True))
@@ -225,7 +236,7 @@ class CrossAttention(_StepAttention):
         **_: object,
     ) -> tuple[Tensor | None, ...]:
         (query,) = self.split(self.projection(hidden_states), 1)
-        key, value = past_key_values.cross[self.index]
+        key, value = past_key_values.cross[self.index]  # [batch, heads, source, head_dim]
         mixed = attend(query, key, value, attention_mask if mask is None else mask)
         return self.returned(self.output(self.merge(mixed)))
 
@@ -355,7 +366,7 @@ def graph_attention(
         for path, block in originals.items():
             _set(model, path, block)
         for module in made.values():
-            module.output = nn.Identity()  # the model's own
+            module.output = nn.Identity()  # the model's own, which must not be released
             release(module)
 
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from compressor.runtime.decoder import ROWS, SELECT_CACHES, SELECT_PAST, selected
 
-_OPSET, _IR_VERSION = 13, 8
+_OPSET, _IR_VERSION = 13, 8  # Gather has not changed since opset 13
 
 
 def export_cache_rows(cross: Sequence[str], past: Sequence[str], directory: Path) -> dict[str, str]:

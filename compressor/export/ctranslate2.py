@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from compressor.export.ctranslate2_layers import specification
-from compressor.export.generation import generation_settings
+from compressor.export.generation import generation_settings, length_option
 from compressor.export.task_graphs import Inputs, Network
 from compressor.export.verify import require_tie, translation_check
 from compressor.export.vocabulary import bias_of, restricted
@@ -61,7 +61,7 @@ def _scored(network: Network) -> Sequence[int]:
 
 def _bias(model: Any, scored: Sequence[int]) -> Tensor:
     """The bias of the logits [tokens], with `NEVER` for tokens that are never generated."""
-    given = bias_of(model).detach().clamp(min=NEVER)
+    given = bias_of(model).detach().clamp(min=NEVER)  # -inf bans a token
     bias = torch.full_like(given, NEVER)
     bias[list(scored)] = given[list(scored)]
     bias[generation_settings(model)["suppress_tokens"]] = NEVER
@@ -79,7 +79,7 @@ def _describe(spec: Any, checkpoint: Checkpoint) -> None:
     start = tokenizer.convert_ids_to_tokens(settings["decoder_start_token_id"])
     spec.config.decoder_start_token = start
     known = {number: token for token, number in tokenizer.get_vocab().items()}
-    # Which M2M100's does not list.
+    # The vocabulary of M2M100's tokenizer lacks its languages.
     known |= {i: tokenizer.convert_ids_to_tokens(i) for i in languages(tokenizer).values()}
     size = checkpoint.model.get_output_embeddings().out_features  # type: ignore[operator]
     names = [known.get(number, f"<unused {number}>") for number in range(size)]
@@ -118,17 +118,16 @@ def _greedy(
     model: Any, settings: Generation, batches: Sequence[Inputs]
 ) -> Iterator[tuple[Inputs, list[list[int]], Tensor]]:
     """Of each batch its inputs, PyTorch's tokens of each row with the end, and the logits."""
-    # As in `translator._along_greedy`: transformers warns where both lengths are given.
-    counts_new = settings.max_new_tokens is not None
-    longest = {"max_new_tokens" if counts_new else "max_length": settings.limit + (not counts_new)}
+    longest = length_option(settings, settings.limit)
     for batch in batches:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         tokens = model.generate(**inputs, num_beams=1, do_sample=False, **longest)
+        # [rows, steps, vocabulary]
         logits = model(**inputs, decoder_input_ids=tokens[:, :-1]).logits
         yield inputs, [_to_end(row, settings) for row in tokens[:, 1:].tolist()], logits
 
 
 def _to_end(tokens: list[int], settings: Generation) -> list[int]:
     """Up to and including the first token that ends a translation."""
-    ends = (place for place, token in enumerate(tokens, 1) if token in settings.eos_token_id)
+    ends = (length for length, token in enumerate(tokens, 1) if token in settings.eos_token_id)
     return tokens[: next(ends, None)]

@@ -50,18 +50,19 @@ def specification(network: Network) -> Any:
         )
     spec = transformer_spec.TransformerSpec.from_config(
         tuple(len(getattr(part, form.layers)) for part in parts.values()),
-        1,  # heads; set below
+        1,  # head; `set_head_dim` and `num_heads` below say how many there are
         activation=converters._SUPPORTED_ACTIVATIONS[activation],
         **form.options(parts["encoder"]),
     )
     counts = network.mask.counts()
     for name, part in parts.items():
         kinds = [x for x in network.checkpoint.layers if x.kind in _STACKS[name]]
+        # One head, of zeros, where no attention of the stack has any left.
         form.heads = max(1, *(counts[x.name] for x in kinds))
         target = getattr(spec, name)
         target.num_heads = np.int16(form.heads)
         for layer in target.layer:
-            form.name_head_size(layer, kinds[0].unit_width)
+            form.set_head_dim(layer, kinds[0].unit_width)
         form.load(target, part, name)
     form.loader.set_linear(spec.decoder.projection, model.lm_head)
     scale = OutputLayer(model, None).scale
@@ -107,8 +108,11 @@ class _Form(ABC):
             stack: `encoder` or `decoder`.
         """
 
-    def name_head_size(self, layer: Any, head_dim: int) -> None:
-        """Say how wide heads are: it does not follow from the model's width and their number."""
+    def set_head_dim(self, layer: Any, head_dim: int) -> None:
+        """Set the size of heads, which is not the model's width over `num_heads` after a cut.
+
+        Specifications take it when they are made, so attentions get new ones.
+        """
         from ctranslate2.specs.attention_spec import MultiHeadAttentionSpec
 
         for name, is_self in (("self_attention", True), ("attention", False)):
@@ -126,7 +130,7 @@ class _Form(ABC):
         size = self.heads * sublayer.unit_width
 
         def rows(path: str) -> SimpleNamespace:
-            weight, bias = torch.zeros(size, width), torch.zeros(size)
+            weight, bias = torch.zeros(size, width), torch.zeros(size)  # heads that are left first
             if not is_empty:
                 given: Any = self.model.get_submodule(path)
                 weight[: given.out_features] = given.weight
@@ -134,7 +138,7 @@ class _Form(ABC):
                     bias[: given.out_features] = given.bias
             return _linear(weight, None if output.bias is None else bias)
 
-        columns = torch.zeros(width, size)
+        columns = torch.zeros(width, size)  # of the output projection
         if not is_empty:
             columns[:, : output.in_features] = output.weight
         padded = [*map(rows, sublayer.inputs.values()), _linear(columns, output.bias)]
@@ -201,7 +205,7 @@ class _T5(_Form):
 
     def __init__(self, network: Network) -> None:
         super().__init__(network)
-        self.hands_on = network.checkpoint.entry.position_bias == "first_layer"
+        self.first_layer_bias = network.checkpoint.entry.position_bias == "first_layer"
 
     def options(self, encoder: Any) -> dict[str, Any]:
         gated = bool(self.model.config.is_gated_act)  # type: ignore[union-attr]
@@ -233,12 +237,12 @@ class _T5(_Form):
         """Columns of the bias of positions for the heads that are left, zeros for padding."""
         config: Any = self.model.config
         sublayer, kept = self.sublayers[name], self.mask.kept(name)
-        table = torch.zeros(config.relative_attention_num_buckets, self.heads)
+        table = torch.zeros(config.relative_attention_num_buckets, self.heads)  # [buckets, heads]
         if kept:
             assert sublayer.biased_by is not None
             given: Any = self.model.get_submodule(sublayer.biased_by).get_submodule(BIAS_TABLE)
             # A table of the layer's own has columns for the heads that are left alone.
-            table[:, : len(kept)] = given.weight[:, kept] if self.hands_on else given.weight
+            table[:, : len(kept)] = given.weight[:, kept] if self.first_layer_bias else given.weight
         attention.has_relative_attention_bias = True
         attention.relative_attention_bias = SimpleNamespace(weight=table)
         attention.relative_attention_max_distance = config.relative_attention_max_distance

@@ -24,9 +24,10 @@ MODEL = "model.onnx"
 
 
 class EncoderGraph(nn.Module):
-    """
+    """An encoder with its head.
+
     Args:
-        output: what it gives of the model's outputs.
+        output: name of the one of the model's outputs that it returns.
     """
 
     def __init__(self, model: nn.Module, output: str = "logits") -> None:

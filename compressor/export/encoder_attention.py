@@ -25,16 +25,17 @@ def base_of(model: nn.Module) -> Any:
     return model.get_submodule(architecture_of(model).base)
 
 
-def tokens_of(model: Any) -> int:
+def max_tokens_of(model: Any) -> int:
     """The most tokens of a text."""
     tokens = architecture_of(model).most_positions(model.config)
-    assert tokens is not None  # no encoder here goes without
+    assert tokens is not None  # of an encoder there is always a limit
     return tokens
 
 
 @contextmanager
 def replaced(owner: Any, **attributes: object) -> Iterator[None]:
-    """An object, or a module of Python, has other attributes while the context lasts."""
+    """An object or a Python module has other attributes while the context lasts."""
+    # Only what was in its own namespace is put back: the others come from its class.
     before = {name: vars(owner)[name] for name in attributes if name in vars(owner)}
     vars(owner).update(attributes)
     try:
@@ -46,20 +47,20 @@ def replaced(owner: Any, **attributes: object) -> Iterator[None]:
 
 
 class ByDistance:
-    """Something for each distance of two tokens, a row of a table.
+    """Rows of a table, for each distance of two tokens.
 
     Args:
-        rows: from distances [any] to rows of the table, [any] each.
+        rows: from distances to rows of the table, both of any one shape.
         tokens: the most of a text.
     """
 
     def __init__(self, rows: Callable[[Tensor], Tensor], tokens: int) -> None:
-        self.most = tokens - 1
-        self.rows = rows(torch.arange(-self.most, tokens)).long()  # [2 x tokens - 1]
+        self.max_distance = tokens - 1
+        self.rows = rows(torch.arange(-self.max_distance, tokens)).long()  # [2 x tokens - 1]
 
     def __call__(self, distances: Tensor) -> Tensor:
         """Rows of the table for distances, any shape."""
-        return self.rows[distances.clamp(-self.most, self.most) + self.most]
+        return self.rows[distances.clamp(-self.max_distance, self.max_distance) + self.max_distance]
 
 
 class MPNetBias:
@@ -72,6 +73,7 @@ class MPNetBias:
     def __call__(self, hidden_states: Tensor) -> Tensor:
         """[batch, tokens, width] -> [1, heads of the dense model, queries, keys]"""
         places = torch.arange(hidden_states.shape[1])
+        # [queries, keys, heads]
         bias: Tensor = self.table(self.buckets(places[None] - places[:, None]))
         return bias.permute(2, 0, 1)[None]
 
@@ -83,12 +85,13 @@ class MPNetAttention(EncoderSelfAttention):
         self, model: nn.Module, layer: Sublayer, kept: Sequence[int], output: nn.Module | None
     ) -> None:
         super().__init__(model, layer, kept, output)
+        # With all heads left the graph does without a Gather.
         self.kept = None if len(kept) == layer.units else torch.tensor(kept)
 
     @classmethod
     @contextmanager
     def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
-        encoder, tokens = base_of(model).encoder, tokens_of(model)
+        encoder, tokens = base_of(model).encoder, max_tokens_of(model)
         with replaced(encoder, compute_position_bias=MPNetBias(encoder, tokens)):
             yield ()
 
@@ -96,8 +99,8 @@ class MPNetAttention(EncoderSelfAttention):
         self, hidden_states: Tensor, attention_mask: Tensor, position_bias: Tensor, **_: object
     ) -> tuple[Tensor, None]:
         query, key, value = self.split(hidden_states)
-        own = position_bias if self.kept is None else position_bias[:, self.kept]
-        return self.merge(attend(query, key, value, own + attention_mask)), None
+        bias = position_bias if self.kept is None else position_bias[:, self.kept]
+        return self.merge(attend(query, key, value, bias + attention_mask)), None
 
 
 def _full_mask(config: Any, inputs_embeds: Tensor, attention_mask: Tensor) -> Tensor:
@@ -108,7 +111,7 @@ def _full_mask(config: Any, inputs_embeds: Tensor, attention_mask: Tensor) -> Te
 def _window_mask(config: Any, inputs_embeds: Tensor, attention_mask: Tensor) -> Tensor:
     """Stands in for its `create_bidirectional_sliding_window_mask`: [batch, 1, queries, keys]."""
     places = torch.arange(inputs_embeds.shape[1])
-    far = (places[None] - places[:, None]).abs() > config.sliding_window
+    far = (places[None] - places[:, None]).abs() > config.sliding_window  # [queries, keys]
     return additive_mask(attention_mask) + far.to(torch.float32) * MASKED
 
 
@@ -120,8 +123,9 @@ class RotaryTable:
 
     def __init__(self, rotary: Any, tokens: int) -> None:
         places = torch.arange(tokens)[None]
+        # Of the zeros only type and device are read. Cosines and sines, [1, tokens, head_dim] each.
         angles = {kind: rotary(torch.zeros(1), places, kind) for kind in rotary.layer_types}
-        # The two halves of what is rotated have the same angles.
+        # The two halves of what is rotated have the same angles: [tokens, head_dim / 2]
         self.halves = {
             kind: tuple(x[0].chunk(2, dim=-1)[0].contiguous() for x in found)
             for kind, found in angles.items()
@@ -154,12 +158,13 @@ class ModernBertAttention(EncoderSelfAttention):
     @contextmanager
     def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
         modeling = import_module("transformers.models.modernbert.modeling_modernbert")
-        rotary, tokens = base_of(model).rotary_emb, tokens_of(model)
+        rotary, tokens = base_of(model).rotary_emb, max_tokens_of(model)
         masks = {
             "create_bidirectional_mask": _full_mask,
             "create_bidirectional_sliding_window_mask": _window_mask,
         }
         table = RotaryTable(rotary, tokens)
+        # The model's forward looks the masks up in its module each time.
         with replaced(modeling, **masks), replaced(rotary, forward=table):
             yield [half for halves in table.halves.values() for half in halves]
 
@@ -207,12 +212,15 @@ class DistanceRows:
     ) -> Tensor:
         """[batch, tokens, width] -> [2, 2 x tokens]"""
         tokens = hidden_states.shape[1]
+        # One more than there are distances, which `relative_shift` needs for its reshape.
         up = torch.arange(2 * tokens) - (tokens - 1)
         return self.rows(torch.stack((-up, up)))
 
 
-def by_key(products: Tensor) -> Tensor:
-    """For each query, of its products with all distances those with the distances of its keys.
+def relative_shift(products: Tensor) -> Tensor:
+    """From each query's products with all distances to those with the distances of its keys.
+
+    The relative shift of Dai et al. 2019, "Transformer-XL", appendix B.
 
     Args:
         products: [batch, heads, tokens, 2 x tokens], distances so that the one of query i and key
@@ -222,7 +230,8 @@ def by_key(products: Tensor) -> Tensor:
         [batch, heads, tokens, tokens]
     """
     batch, heads, tokens, _ = products.shape
-    # In one row after the other, the wanted ones of a query start 2 x tokens - 1 behind the last's.
+    # Each query's keys begin one column before those of the last: if all rows are one, that is 2 x
+    # tokens - 1 numbers further on.
     flat = products.reshape(batch, heads, 2 * tokens * tokens)
     rows = flat[..., tokens - 1 : 2 * tokens * tokens - 1]
     return rows.reshape(batch, heads, tokens, 2 * tokens - 1)[..., :tokens]
@@ -279,7 +288,7 @@ class DebertaAttention(EncoderSelfAttention):
     @classmethod
     @contextmanager
     def shared(cls, model: nn.Module) -> Iterator[Sequence[Tensor]]:
-        encoder, tokens = base_of(model).encoder, tokens_of(model)
+        encoder, tokens = base_of(model).encoder, max_tokens_of(model)
         others: dict[str, Any] = {"get_attention_mask": additive_mask}
         if encoder.relative_attention:
             others["get_rel_pos"] = DistanceRows(encoder, tokens)
@@ -296,10 +305,11 @@ class DebertaAttention(EncoderSelfAttention):
         **_: object,
     ) -> tuple[Tensor, None]:
         query, key, value = self.split(hidden_states)
-        scores = query @ key.transpose(-1, -2) + attention_mask
+        scores = query @ key.transpose(-1, -2) + attention_mask  # [batch, heads, queries, keys]
         if self.position_key is not None and relative_pos is not None:
-            scores = scores + by_key(query @ _columns(self.position_key[relative_pos[0]]))
+            scores = scores + relative_shift(query @ _columns(self.position_key[relative_pos[0]]))
         if self.position_query is not None and relative_pos is not None:
-            products = by_key(key @ _columns(self.position_query[relative_pos[1]]))
+            # [batch, heads, keys, queries]
+            products = relative_shift(key @ _columns(self.position_query[relative_pos[1]]))
             scores = scores + products.transpose(-1, -2)
         return self.merge(torch.softmax(scores, dim=-1) @ value), None

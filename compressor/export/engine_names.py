@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compressor.errors import UsageError
+from compressor.export.precision_names import comma_separated
 
-ALWAYS = "onnxruntime"  # runs every artifact
+ONNXRUNTIME = "onnxruntime"  # runs every artifact
 
 
 def split_engines(values: str | Sequence[str]) -> list[str]:
@@ -15,13 +16,12 @@ def split_engines(values: str | Sequence[str]) -> list[str]:
     Raises:
         UsageError: an unknown name, or one given twice.
     """
-    texts = values if isinstance(values, list | tuple) else [values]
-    names = [name.strip() for text in texts for name in str(text).split(",")]
-    if names != [ALWAYS]:
+    names = comma_separated(values)
+    if names != [ONNXRUNTIME]:
         from compressor.runtime.engines import engine_class
 
         for name in names:
-            engine_class(name)
+            engine_class(name)  # raises if it is unknown
     if len(set(names)) < len(names):
         raise UsageError(
             f"engines {','.join(names)}: one is named twice; name each once",
@@ -37,11 +37,11 @@ def engines_to_export(values: str | Sequence[str]) -> list[str]:
         UsageError: as `split_engines`, or onnxruntime is not among them.
     """
     names = split_engines(values)
-    if ALWAYS not in names:
+    if ONNXRUNTIME not in names:
         text = ",".join(names)
         raise UsageError(
-            f"--engines {text} lacks {ALWAYS}, which every artifact is for; write --engines "
-            f"{ALWAYS},{text}",
+            f"--engines {text} lacks {ONNXRUNTIME}, which every artifact is for; write --engines "
+            f"{ONNXRUNTIME},{text}",
             id="engines-without-onnxruntime",
         )
-    return [ALWAYS, *(name for name in names if name != ALWAYS)]
+    return [ONNXRUNTIME, *(name for name in names if name != ONNXRUNTIME)]

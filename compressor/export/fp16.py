@@ -16,7 +16,7 @@ from onnx.helper import make_attribute, make_node
 from onnx.numpy_helper import from_array
 
 from compressor.errors import InputError
-from compressor.export.fp16_normalization import keep_single, norms
+from compressor.export.fp16_normalization import find_norms, keep_float32
 from compressor.export.stored_arrays import stored_array
 
 LOGITS = "logits"
@@ -32,11 +32,10 @@ def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
     Raises:
         InputError: a weight is too large for float16.
     """
-
     converted = ModelProto()
     converted.CopyFrom(model)
     graph = converted.graph
-    normalizations = norms(model.graph, directory)
+    normalizations = find_norms(model.graph, directory)
     for tensor in graph.initializer:
         _convert_tensor(tensor, directory)
     _convert_nodes(graph)
@@ -44,18 +43,17 @@ def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
         if value.type.tensor_type.elem_type == TensorProto.FLOAT:
             value.type.tensor_type.elem_type = TensorProto.FLOAT16
     del graph.value_info[:]  # these types are float32's; onnxruntime infers the new ones
-    keep_single(graph, normalizations)
+    keep_float32(graph, normalizations)
     _cast_logits(graph)
     return converted
 
 
 def _convert_tensor(tensor: TensorProto, directory: Path = Path()) -> None:
-
     if tensor.data_type != TensorProto.FLOAT:
         return
     values = stored_array(tensor, directory)
     largest = float(np.abs(values).max(initial=0))
-    if not largest <= float(np.finfo(np.float16).max):
+    if not largest <= float(np.finfo(np.float16).max):  # refuses NaN, too
         raise InputError(
             f"the weight {tensor.name} holds {largest:g}, which is too large for float16; leave "
             "fp16 out of --precision",
@@ -65,7 +63,6 @@ def _convert_tensor(tensor: TensorProto, directory: Path = Path()) -> None:
 
 
 def _convert_nodes(graph: GraphProto) -> None:
-
     for node in graph.node:
         if node.op_type == "ConstantOfShape" and not node.attribute:
             # Without a value it makes float32 zeros.
@@ -81,11 +78,11 @@ def _convert_nodes(graph: GraphProto) -> None:
 
 def _cast_logits(graph: GraphProto) -> None:
     """Return the logits as float32: the search adds up their logarithms over many steps."""
-
     for value in graph.output:
         if value.name == LOGITS:
             value.type.tensor_type.elem_type = TensorProto.FLOAT
             half = f"{LOGITS}.half"
+            # The nodes that look for the best token read the float16 ones, too.
             for node in graph.node:
                 renamed = [half if name == LOGITS else name for name in node.output]
                 node.output[:] = renamed

@@ -32,7 +32,7 @@ class Norm:
     epsilon: TensorProto
 
 
-def norms(graph: GraphProto, directory: Path = Path()) -> list[Norm]:
+def find_norms(graph: GraphProto, directory: Path = Path()) -> list[Norm]:
     """The normalizations of a float32 graph.
 
     Args:
@@ -63,8 +63,8 @@ def _chains(first: NodeProto, readers: dict[str, list[NodeProto]]) -> Iterator[l
         yield chain
 
 
-def keep_single(graph: GraphProto, found: Sequence[Norm]) -> None:
-    """Compute normalizations in float32, in place.
+def keep_float32(graph: GraphProto, found: Sequence[Norm]) -> None:
+    """Make a graph compute its normalizations in float32; changes the graph.
 
     Args:
         graph: in float16 already.
@@ -79,6 +79,7 @@ def keep_single(graph: GraphProto, found: Sequence[Norm]) -> None:
         before[square.output[0]] = [
             make_node("Cast", [norm.hidden], [single], to=TensorProto.FLOAT)
         ]
+        # The exponent of `Pow` is float16 by now; a product needs none.
         square.op_type = "Mul"
         square.input[:] = [single, single]
         epsilon = f"{add.output[0]}.epsilon"
@@ -94,6 +95,5 @@ def keep_single(graph: GraphProto, found: Sequence[Norm]) -> None:
     for node in graph.node:
         name = node.output[0] if node.output else ""
         ordered += [*before.get(name, []), node, *([after[name]] if name in after else [])]
-    copies = [NodeProto.FromString(node.SerializeToString()) for node in ordered]
     del graph.node[:]
-    graph.node.extend(copies)
+    graph.node.extend(ordered)

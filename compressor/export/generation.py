@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from compressor.errors import InputError
+from compressor.runtime.artifact import Generation
 
 # Settings of `generate` that the runtime does not implement, with the values that change nothing.
 _NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -68,3 +69,13 @@ def generation_settings(model: nn.Module) -> dict[str, Any]:
         "no_repeat_ngram_size": settings.no_repeat_ngram_size or 0,
         "renormalize_logits": bool(settings.renormalize_logits),
     }
+
+
+def length_option(settings: Generation, tokens: int) -> dict[str, int]:
+    """The option of `generate` that limits answers to `tokens` tokens after the start token.
+
+    It is the one that the checkpoint's settings have: transformers warns where both are given.
+    """
+    if settings.max_new_tokens is not None:
+        return {"max_new_tokens": tokens}
+    return {"max_length": tokens + 1}

@@ -23,7 +23,7 @@ OPSET = 20
 # several times over, as they are while one protobuf message is made of them. The name is the one
 # that the loaders of Hugging Face optimum download together with a graph.
 WEIGHTS_SUFFIX = "_data"
-INSIDE_BYTES = 1024  # weights up to this size stay in the graph's own file
+INLINE_BYTES = 1024  # weights up to this size stay in the graph's own file
 
 BATCH = torch.export.Dim("batch", min=1)
 SOURCE = torch.export.Dim("source", min=1)
@@ -41,7 +41,7 @@ def export_graph(
     """Export one graph without the exporter's output, and check its inputs and outputs.
 
     Args:
-        example: inputs to trace with.
+        example: inputs to trace with; the tracer takes a size of 0 or 1 for fixed.
         shapes: for each input its dynamic dimensions, as `torch.onnx.export` takes them.
 
     Raises:
@@ -81,7 +81,7 @@ def export_graph(
         )
     _strip_traces(program.model)
     weights = path.name + WEIGHTS_SUFFIX
-    onnx_ir.save(program.model, path, external_data=weights, size_threshold_bytes=INSIDE_BYTES)
+    onnx_ir.save(program.model, path, external_data=weights, size_threshold_bytes=INLINE_BYTES)
 
 
 def _strip_traces(model: Any) -> None:

@@ -51,7 +51,7 @@ LEVELS = 127  # -128 is left out, so that the range is symmetric
 TOKENS = "input_ids"  # the input that embedding tables are indexed with
 # Weights with fewer output columns than this (a classifier's labels) stay float32: they are small,
 # and their rounding errors go straight into the logits.
-NARROW = 16
+MIN_OUTPUTS = 16
 _CONTRIBUTED = "com.microsoft"  # where onnxruntime's own operators are
 _PANEL = 1 << 21  # numbers of a weight that are rounded at the same time
 _LEAST = 1e-12  # scale of a token whose activations are all zero
@@ -62,7 +62,7 @@ def quantize_columns(
 ) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Integers and the scale of each column: weight ~ integers x scales.
 
-    A few columns at a time, so that no copies of the whole weight are made.
+    A few columns at a time: NumPy would copy the whole weight in each step.
 
     Args:
         weight: [inputs, outputs].
@@ -78,7 +78,7 @@ def quantize_columns(
     scales = np.empty(outputs, np.float32)
     at_once = max(1, _PANEL // inputs)
     for panel in (slice(start, start + at_once) for start in range(0, outputs, at_once)):
-        columns = weight[:, panel]
+        columns = weight[:, panel]  # [inputs, some outputs]
         largest = np.abs(columns).max(axis=0)
         if multiplied:
             # Rounding adds at most a half to each of the two: a sum of 127 becomes 128 at most.
@@ -99,7 +99,6 @@ def to_int8(
         directory: where its external data lies, if it has any; read a weight at a time.
         ranges: of the first inputs of all `products`; without them each token has a scale.
     """
-
     converted = ModelProto()
     converted.CopyFrom(model)
     if _Quantizer(converted.graph, directory, ranges).run():
@@ -189,7 +188,7 @@ class _Quantizer:
                 continue
             rows, columns = self.weights[node.input[1]].dims
             size = rows if _attribute(node, "transB", 0) else columns
-            (bias,) = {*read[0].input} - {value} or {""}
+            (bias,) = {*read[0].input} - {value} or {""}  # none where it is added to itself
             if self.vectors.get(bias) == size:
                 biases[value] = read[0]
         return biases
@@ -198,6 +197,7 @@ class _Quantizer:
         """Whether a node multiplies with stored weights that are worth it."""
         if node.op_type not in ("MatMul", "Gemm") or node.input[1] not in self.weights:
             return False
+        # The product of integers has no factors alpha and beta.
         if node.op_type == "Gemm" and (
             _attribute(node, "alpha", 1.0) != 1.0
             or _attribute(node, "transA", 0)
@@ -205,7 +205,7 @@ class _Quantizer:
         ):
             return False
         rows, columns = self.weights[node.input[1]].dims
-        return (rows if _attribute(node, "transB", 0) else columns) >= NARROW
+        return (rows if _attribute(node, "transB", 0) else columns) >= MIN_OUTPUTS
 
     def _is_lookup(self, node: NodeProto) -> bool:
         return (
@@ -267,6 +267,7 @@ class _Quantizer:
         if x not in self.rounded:
             self.rounded.add(x)
             yield from rounded.nodes
+        # The last one is the zero point of the weights, which are symmetric.
         factors = [rounded.integers, integers, rounded.scale, scales, rounded.zero, ""]
         multiply = partial(make_node, "MatMulIntegerToFloat", domain=_CONTRIBUTED)
         if not rounded.largest and all(name in self.vectors for name in bias):
@@ -292,7 +293,10 @@ class _Quantizer:
         return _Rounded(nodes, integers, scale, zero)
 
     def _per_token(self, x: str) -> _Rounded:
-        """Activations divided by the largest of their token."""
+        """Activations divided by the largest of their token, which the product is multiplied by.
+
+        MatMulIntegerToFloat takes one scale for all rows of its first factor.
+        """
         least = self._constant("int8.least", np.array(_LEAST, np.float32))
         scale = self._constant("int8.scale", np.array(1 / LEVELS, np.float32))
         zero = self._constant("int8.zero", np.array(128, np.uint8))

@@ -24,7 +24,7 @@ from compressor.export.attention import (
     graph_attention,
 )
 from compressor.export.graphs import BATCH, PAST, SOURCE
-from compressor.export.translator_graphs import EncoderGraph, example_caches, export_encoder
+from compressor.export.translator_graphs import TranslatorEncoder, example_caches, export_encoder
 from compressor.export.verify import (
     logit_check,
     relative_difference,
@@ -44,6 +44,7 @@ ENCODER, DECODER = "encoder_model.onnx", "decoder_model.onnx"
 DECODER_WITH_PAST = "decoder_with_past_model.onnx"
 CHECKED_STEPS = 16  # tokens decoded greedily per checked sentence
 _STEPS = torch.export.Dim("steps", min=1)
+# A layer's caches in optimum's order: of its self-attention, then of its cross-attention.
 _PARTS = ("decoder.key", "decoder.value", "encoder.key", "encoder.value")
 
 
@@ -122,13 +123,14 @@ class NextDecoder(_Decoder):
     ) -> list[Tensor]:
         layers = range(len(past) // len(_PARTS))
         caches = [past[len(_PARTS) * i :][: len(_PARTS)] for i in layers]
-        length = past[0].shape[2]
+        length = past[0].shape[2]  # of [batch, heads, past, head_dim]
         state = StepState(
             length,
             {i: (caches[i][2], caches[i][3]) for i in layers},
             {i: (caches[i][0], caches[i][1]) for i in layers},
         )
         logits = self.logits(input_ids, encoder_attention_mask, length, state)
+        # optimum keeps the cross-attention's caches of the first step.
         return [logits, *(t for i in layers for t in state.present[i])]
 
 
@@ -160,7 +162,7 @@ def export_translator(
     # Made before the attention is replaced, since it reads the cross-attention's projections.
     cross = CrossKeysValues(model, layers, mask)
     with graph_attention(model, layers, mask, forms):
-        encoder = EncoderGraph(model, (), mask)  # without the caches, which the decoder makes
+        encoder = TranslatorEncoder(model, (), mask)  # without the caches, which the decoder makes
         export_encoder(encoder, directory / ENCODER, "last_hidden_state")
         _export_first(FirstDecoder(model, cross), directory / DECODER)
         _export_next(NextDecoder(model), layers, mask, directory / DECODER_WITH_PAST)
@@ -255,7 +257,7 @@ def verify_translator(
         source = {name: batch[name] for name in ("input_ids", "attention_mask")}
         start = runtime.encode(*(value.numpy() for value in source.values()))
         state, tokens = dict(start), batch["decoder_input_ids"][:, :1].numpy()
-        stepwise = []
+        stepwise = []  # [batch, 1, vocabulary] each
         for _ in range(steps):
             stepwise.append(runtime.decode(state, tokens[:, -1:]))
             tokens = np.concatenate([tokens, stepwise[-1].argmax(-1)], axis=1)

@@ -15,6 +15,12 @@ AUTO = "auto"
 ON_DEVICE = {"cpu": (BASE, "int8"), "cuda": (BASE, "fp16")}
 
 
+def comma_separated(values: str | Sequence[str]) -> list[str]:
+    """The names in a comma list, or in several."""
+    texts = values if isinstance(values, list | tuple) else [values]
+    return [name.strip() for text in texts for name in str(text).split(",")]
+
+
 def split_precisions(
     values: str | Sequence[str], known: Sequence[str] = (*PRECISIONS, AUTO)
 ) -> list[str]:
@@ -23,8 +29,7 @@ def split_precisions(
     Raises:
         UsageError: an unknown name, one given twice, or `auto` beside others.
     """
-    texts = values if isinstance(values, list | tuple) else [values]
-    names = [name.strip() for text in texts for name in str(text).split(",")]
+    names = comma_separated(values)
     given = ",".join(names)
     if not names:
         raise UsageError(

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from compressor.errors import VerificationError
 from compressor.export.activation_ranges import Range, activation_ranges
 from compressor.export.fp16 import to_fp16
-from compressor.export.graphs import INSIDE_BYTES, WEIGHTS_SUFFIX
+from compressor.export.graphs import INLINE_BYTES, WEIGHTS_SUFFIX
 from compressor.export.half_range import LargestValue, range_check
 from compressor.export.int8 import products, to_int8
 from compressor.export.precision_names import BASE
@@ -70,20 +70,12 @@ def add_precision(
         VerificationError: the graphs' inputs or outputs are not those of the float32 ones.
     """
     write_precision(directory, precision, examples)
-    return compare_precision(
-        expect_answers(model, batches, directory, precision),
-        directory,
-        precision,
-        device,
-        bool(examples),
-    )
+    expected = expect_answers(model, batches, directory, precision)
+    return compare_precision(expected, directory, precision, device, bool(examples))
 
 
 def write_precision(
-    directory: Path,
-    precision: str,
-    examples: Sequence[Example] = (),
-    target: Path | None = None,
+    directory: Path, precision: str, examples: Sequence[Example], target: Path | None = None
 ) -> None:
     """The first part of `add_precision`: the graphs, and their names in `graphs.json`.
 
@@ -134,11 +126,7 @@ def expect_answers(
 
 
 def compare_precision(
-    expected: Answers,
-    directory: Path,
-    precision: str,
-    device: str = "cpu",
-    real: bool = False,
+    expected: Answers, directory: Path, precision: str, device: str, real: bool
 ) -> list[Check]:
     """The third part of `add_precision`: the graphs' answers compared with PyTorch's.
 
@@ -213,7 +201,7 @@ def _convert(source: Path, target: Path, precision: str, convert: _Conversion) -
         target,
         save_as_external_data=True,
         location=target.name + WEIGHTS_SUFFIX,
-        size_threshold=INSIDE_BYTES,
+        size_threshold=INLINE_BYTES,
     )
     onnx.checker.check_model(target)
     del model, converted
@@ -254,7 +242,7 @@ class Compared:
         return f"{np.mean(self.same):.1%} of {len(self.same)} {self.answers} are PyTorch's"
 
     def by_logits(self, tolerance: float) -> Check:
-        """Logits that are all near PyTorch's."""
+        """The check that all logits are near PyTorch's."""
         return Check(
             name=f"{self.precision} against PyTorch in float32",
             largest_difference=self.largest,
@@ -264,13 +252,13 @@ class Compared:
         )
 
     def on_random_tokens(self) -> Check:
-        """Logits that are not all others; more cannot be said without rows."""
+        """`by_logits` with a wide tolerance: answers to random tokens mean nothing."""
         check = self.by_logits(RANDOM_TOKENS)
         detail = f"{check.detail}; on random tokens, so what it means for quality is not known"
         return check.model_copy(update={"detail": detail})
 
     def by_answers(self) -> Check:
-        """Logits that are all near PyTorch's, or few answers that are others than PyTorch's."""
+        """The check that all logits are near PyTorch's, or else that few answers differ."""
         logits = self.by_logits(TOLERANCES[self.precision])
         # A NaN is not larger than the tolerance: it is returned, and `require_within` refuses it.
         if not logits.largest_difference > logits.tolerance:

@@ -16,12 +16,12 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from numpy.typing import NDArray
-from onnx import numpy_helper
 from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 from compressor.errors import InputError
 from compressor.export.graphs import WEIGHTS_SUFFIX
 from compressor.export.precision_names import BASE
+from compressor.export.stored_arrays import stored_array
 from compressor.export.task_graphs import Network, TaskGraphs
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.fields import parse
@@ -35,10 +35,7 @@ _CONSTANT = 1  # numbers of an initializer that may be a constant of a formula
 
 
 def require_same_facts(
-    graphs: TaskGraphs,
-    network: Network,
-    artifact: Artifact,
-    directory: Path,
+    graphs: TaskGraphs, network: Network, artifact: Artifact, directory: Path
 ) -> None:
     """Check `graphs.json` and the float32 graphs' weights against the checkpoint beside them.
 
@@ -88,16 +85,8 @@ def _weights(path: Path) -> Iterator[tuple[str, Values]]:
     """A float32 graph's weights and their names; not what the exporter computed, as masks."""
     for tensor in onnx.load(path, load_external_data=False).graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT and math.prod(tensor.dims) > _CONSTANT:
-            yield tensor.name, _array(tensor, path.parent)
-
-
-def _array(tensor: onnx.TensorProto, directory: Path) -> Values:
-    if not uses_external_data(tensor):
-        return numpy_helper.to_array(tensor)
-    # Not by onnx, which takes a file with a second hard link for an attack.
-    place = ExternalDataInfo(tensor)
-    path, count = directory / place.location, math.prod(tensor.dims)
-    return np.fromfile(path, "<f4", count, offset=place.offset or 0).reshape(tensor.dims)
+            # Not by onnx, which takes a file with a second hard link for an attack.
+            yield tensor.name, stored_array(tensor, path.parent)
 
 
 def _is_known(values: Values, known: list[Values]) -> bool:

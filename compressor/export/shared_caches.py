@@ -37,6 +37,7 @@ def share_caches(model: ModelProto) -> None:
     for layer in layers:
         block = _block(graph.node, layer)
         heads = sizes[f"past_key.{layer}"][1]
+        # Queries, keys and values come in one input, so those of keys and values stay empty.
         inputs = [block.projected, "", "", f"past_key.{layer}", f"past_value.{layer}"]
         fused = make_node(
             "GroupQueryAttention",
@@ -44,14 +45,16 @@ def share_caches(model: ModelProto) -> None:
             [block.mixed, f"present_key.{layer}", f"present_value.{layer}"],
             domain=_CONTRIBUTED,
             num_heads=heads,
-            kv_num_heads=heads,
+            kv_num_heads=heads,  # a group for each head: attention as usual
             scale=1.0,  # the query's weights are scaled already
         )
-        place = list(graph.node).index(block.last)
-        graph.node.insert(place, fused)
+        # After all that it reads and before all that reads it: ONNX wants nodes in this order.
+        index = list(graph.node).index(block.last)
+        graph.node.insert(index, fused)
         for node in block.nodes:
             graph.node.remove(node)
     _count_positions(model)
+    # By this name of the length, the runtime knows that the graph writes in place.
     for value in (*graph.input, *graph.output):
         if value.name.startswith(("past_", "present_")):
             value.type.tensor_type.shape.dim[2].dim_param = CAPACITY
@@ -107,7 +110,11 @@ def _reader(nodes: list[NodeProto], value: str) -> NodeProto:
 
 
 def _count_positions(model: ModelProto) -> None:
-    """Compute how much of the buffers is filled: of each row [batch], and after the step [1]."""
+    """Compute how much of the buffers is filled: of each row [batch], and after the step [1].
+
+    onnxruntime calls them `seqlens_k`, which is the length after the step less one, and
+    `total_sequence_length`.
+    """
     one = from_array(np.array([1], np.int32), "caches.one")
     model.graph.initializer.append(one)
     nodes = [

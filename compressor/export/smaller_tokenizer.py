@@ -6,7 +6,7 @@ What a text is cut into stays the same where all of its tokens stay, because of 
 - Unigram takes the tokens with the highest sum of scores; what an unknown character costs goes by
   the lowest score, whose token stays.
 - BPE merges pairs in the order of its list; what a token is merged from stays, and so does every
-  merge of tokens that stay. A list without merges that a text has no use for merges it alike.
+  merge of tokens that stay. The merges that go are none that such a text uses.
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ def _parts(piece: str, ranks: dict[Pair, int], model: dict[str, Any]) -> set[str
     ends = bool(suffix) and piece.endswith(suffix)
     continues = bool(prefix) and piece.startswith(prefix)
     letters = [*piece.removeprefix(prefix).removesuffix(suffix)]
+    # Each letter is a symbol of its own; those that do not begin a word have the prefix.
     first = 0 if continues else 1
     symbols = [*letters[:first], *(prefix + letter for letter in letters[first:])]
     if ends and symbols:

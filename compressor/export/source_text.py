@@ -20,9 +20,10 @@ from torch import nn
 
 from compressor.errors import InputError, VerificationError
 from compressor.export.smaller_tokenizer import cut_file, require_kind, short_tokens
-from compressor.export.target_text import each_chunk
+from compressor.export.target_text import CHUNK
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.quiet import quiet_transformers
+from compressor.runtime.batching import in_chunks
 from compressor.tasks.texts import TextFile
 
 
@@ -39,18 +40,18 @@ def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
     """
     tokenizer = checkpoint.tokenizer
     require_kind(tokenizer, checkpoint.name)
-    seen = {i for ids in each_chunk(file, lambda x: _ids(tokenizer, x)) for i in ids}
-    kept = sorted(seen | _always(checkpoint) | short_tokens(tokenizer, seen))
+    chunks = (_ids(tokenizer, texts) for texts in in_chunks(file.each(), CHUNK))
+    seen = {i for rows in chunks for ids in rows for i in ids}
+    kept = sorted(seen | _always_kept(checkpoint) | short_tokens(tokenizer, seen))
     smaller = _cut_tokenizer(checkpoint, kept)
-    for ids, found in each_chunk(
-        file, lambda x: zip(_ids(tokenizer, x), _ids(smaller, x), strict=True)
-    ):
-        if ids != [kept[i] for i in found]:
-            raise VerificationError(
-                f"without the other tokens, a text of {file.path} with {len(ids)} tokens is cut "
-                "into others; please report this with the checkpoint's name",
-                id="tokenizer-encodes-differently",
-            )
+    for texts in in_chunks(file.each(), CHUNK):
+        for ids, found in zip(_ids(tokenizer, texts), _ids(smaller, texts), strict=True):
+            if ids != [kept[i] for i in found]:
+                raise VerificationError(
+                    f"without the other tokens, a text of {file.path} with {len(ids)} tokens is "
+                    "cut into others; please report this with the checkpoint's name",
+                    id="tokenizer-encodes-differently",
+                )
     return replace(checkpoint, model=_cut_model(checkpoint.model, kept), tokenizer=smaller)
 
 
@@ -67,7 +68,7 @@ def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
     return found
 
 
-def _always(checkpoint: Checkpoint) -> set[int]:
+def _always_kept(checkpoint: Checkpoint) -> set[int]:
     """Special and added tokens, those that the configuration names, and what positions need."""
     config: Any = checkpoint.model.config
     ids = {*checkpoint.tokenizer.all_special_ids, *checkpoint.tokenizer.added_tokens_decoder}
@@ -117,6 +118,7 @@ def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
 
 def _cut_model(model: Any, kept: list[int]) -> nn.Module:
     """A copy with some rows of the table of embeddings, which shares all other weights."""
+    # `deepcopy` takes what its memo holds for copied already.
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     made = copy.deepcopy(model, shared)
     old, numbers = model.get_input_embeddings(), {token: row for row, token in enumerate(kept)}

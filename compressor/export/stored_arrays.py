@@ -24,7 +24,7 @@ def stored_array(tensor: TensorProto, directory: Path) -> NDArray[Any]:
     Raises:
         ValueError: the graph names a file outside of its directory.
     """
-    if not uses_external_data(tensor) or 0 in tensor.dims:
+    if not uses_external_data(tensor) or 0 in tensor.dims:  # an empty weight cannot be mapped
         return to_array(tensor, str(directory))
     info = ExternalDataInfo(tensor)
     return np.memmap(

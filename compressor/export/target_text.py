@@ -7,15 +7,14 @@ rows for other tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import Any
 
+from compressor.runtime.batching import in_chunks
 from compressor.tasks.encoder_decoder import require_target_language
 from compressor.tasks.texts import TextFile
 
 CHUNK = 2000  # texts that are tokenized at once
-Result = TypeVar("Result")
 
 
 def count_texts(file: TextFile, progress: Callable[[int], None] = lambda lines: None) -> int:
@@ -31,17 +30,6 @@ def count_texts(file: TextFile, progress: Callable[[int], None] = lambda lines: 
     if not count:
         raise file.empty()
     return count
-
-
-def each_chunk(file: TextFile, use: Callable[[list[str]], Iterable[Result]]) -> Iterator[Result]:
-    """What `use` makes of the texts of a file, many at a time.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
-    texts = file.each()
-    while chunk := list(islice(texts, CHUNK)):
-        yield from use(chunk)
 
 
 def tokens_of_text(
@@ -62,8 +50,7 @@ def tokens_of_text(
     require_target_language(tokenizer)
     seen: set[int] = set()
     count = 0
-    texts = file.each()
-    while chunk := list(islice(texts, CHUNK)):
+    for chunk in in_chunks(file.each(), CHUNK):
         encoded = tokenizer(text_target=chunk, return_attention_mask=False, verbose=False)
         seen.update(token for ids in encoded["input_ids"] for token in ids)
         count += len(chunk)

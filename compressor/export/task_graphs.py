@@ -98,10 +98,10 @@ class TaskGraphs(ABC):
 
     def tensors(self, network: Network) -> Iterator[Tensor]:
         """All weights that its float32 graphs can hold, as they are there or transposed."""
-        own = [*network.model.parameters(), *network.model.buffers()]
-        yield from own
+        stored = [*network.model.parameters(), *network.model.buffers()]
+        yield from stored
         with graph_attention(network.model, network.checkpoint.layers, network.mask) as tables:
-            made = {*network.model.parameters()}.difference(own)
+            made = {*network.model.parameters()}.difference(stored)
             yield from [tensor.clone() for tensor in (*made, *tables)]  # freed at the end
 
     @abstractmethod

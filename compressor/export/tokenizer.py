@@ -118,6 +118,7 @@ def _from_fast(tokenizer: Any) -> Tokenizer:
     copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     copy.no_truncation()
     copy.no_padding()
+    # transformers does not clean up what BPE decodes, unless this setting says so.
     keeps_spaces = type(copy.model).__name__ == "BPE" and not getattr(
         tokenizer, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", False
     )
@@ -187,11 +188,13 @@ def _from_m2m100(tokenizer: Any) -> Tokenizer:
             id="vocabulary-lacks-pieces",
         )
     merges = generate_merges({piece: ids[piece] for piece in scores}, scores)
+    # fuse_unk, since SentencePiece makes one piece of neighboring unknown characters.
     built = Tokenizer(
         models.BPE(vocab=ids, merges=merges, unk_token=tokenizer.unk_token, fuse_unk=True)
     )
     rules = model.normalizer_spec.precompiled_charsmap
     steps: list[Any] = [normalizers.Precompiled(rules)] if rules else []
+    # SentencePiece makes one space of several, strips the ends, and begins a text with a space.
     steps += [
         normalizers.Replace(Regex(" {2,}"), " "),
         normalizers.Replace(Regex(rf"\A +|[ {SPACE}]+\z"), ""),

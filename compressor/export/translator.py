@@ -15,17 +15,13 @@ from compressor.export import ctranslate2, optimum_translator, vocabulary
 from compressor.export.activation_ranges import Array, Finder, Observed, decode, observed
 from compressor.export.attention import CrossKeysValues, graph_attention
 from compressor.export.cache_rows import export_cache_rows
-from compressor.export.engine_names import ALWAYS
-from compressor.export.generation import generation_settings
+from compressor.export.engine_names import ONNXRUNTIME
+from compressor.export.generation import generation_settings, length_option
 from compressor.export.precision_names import BASE
 from compressor.export.precisions import Compared
-from compressor.export.task_graphs import (
-    Inputs,
-    Network,
-    TaskGraphs,
-)
+from compressor.export.task_graphs import Inputs, Network, TaskGraphs
 from compressor.export.translator_graphs import (
-    EncoderGraph,
+    TranslatorEncoder,
     cache_names,
     export_decoder,
     export_encoder,
@@ -53,7 +49,7 @@ if TYPE_CHECKING:
     from compressor.runtime.artifact import Generation, TranslationArtifact
 
 OUTPUT_TOKENS = "output_tokens.json"
-# A translation that does not end is followed for so many tokens, and two per source token: while
+# A translation that does not end is followed for this many tokens and two per source token: while
 # ranges are observed, and while it is compared with PyTorch's.
 _OBSERVED, _COMPARED = 8, 32
 
@@ -79,12 +75,13 @@ class TranslatorGraphs(TaskGraphs):
         model, layers, mask = network.model.eval(), network.checkpoint.layers, network.mask
         files = {"encoder": "encoder.onnx", "decoder": "decoder.onnx"}
         # Made before the attention is replaced, since it reads the cross-attention's projections.
-        encoder = EncoderGraph(model, layers, mask)
+        encoder = TranslatorEncoder(model, layers, mask)
         with graph_attention(model, layers, mask):
             if "encoder" not in skip:
                 export_encoder(encoder, directory / files["encoder"])
             if "decoder" not in skip:
                 export_decoder(model, layers, mask, network.tokens, directory / files["decoder"])
+        # Its stacked weights are copies of its own, which the exporter keeps alive otherwise.
         release(encoder.cross)
         cross, past = (
             cache_names(name, [x.index for x in with_heads(layers, mask, kind)])
@@ -94,9 +91,8 @@ class TranslatorGraphs(TaskGraphs):
 
     def tensors(self, network: Network) -> Iterator[Tensor]:
         yield from super().tensors(network)
-        yield from CrossKeysValues(
-            network.model, network.checkpoint.layers, network.mask
-        ).parameters()
+        layers, mask = network.checkpoint.layers, network.mask
+        yield from CrossKeysValues(network.model, layers, mask).parameters()
         output = OutputLayer(network.model, network.tokens)
         with embedding_only(network.model, output, network.tokens):
             rows = network.model.get_decoder().embed_tokens.weight  # type: ignore[operator]
@@ -112,7 +108,7 @@ class TranslatorGraphs(TaskGraphs):
         data: dict[str, Any] = {
             "decoder_self_heads": [counts[x.name] for x in decoder_self],
             "cross_heads": [counts[x.name] for x in cross],
-            "head_dim": cross[0].unit_width,
+            "head_dim": cross[0].unit_width,  # the same in all attentions
             "vocab_size": int(model.get_output_embeddings().out_features),  # type: ignore[operator]
         }
         if tokens is not None:
@@ -148,6 +144,7 @@ class TranslatorGraphs(TaskGraphs):
                 sentences += 1
                 tokens += len(want)
                 if want.tolist() != list(got):
+                    # Logits are of the scored tokens alone, in the order of their indices.
                     columns = [runtime.tokens.indices(np.array(t)).tolist() for t in (want, got)]
                     require_tie(columns[0], columns[1], wanted[row])
                     ties += 1
@@ -162,7 +159,7 @@ class TranslatorGraphs(TaskGraphs):
         same: list[bool] = []
         for _, answers, wanted, actual in _along_greedy(expected, runtime):
             differences.append(relative_difference(actual, wanted))
-            read = _reads_tokens(answers[:, :-1], runtime.end_ids)
+            read = _reads_tokens(answers[:, :-1], runtime.end_ids)  # [rows, steps]
             same += (actual.argmax(-1) == wanted.argmax(-1))[read].tolist()
         return Compared(runtime.precision, differences, same, "greedy tokens", runtime.provider)
 
@@ -199,7 +196,7 @@ class TranslatorGraphs(TaskGraphs):
         return optimum_translator.verify_translator(model, directory, batches)
 
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
-        if engine == ALWAYS:
+        if engine == ONNXRUNTIME:
             return False  # CTranslate2 is the only other engine for translators
         ctranslate2.write_translator(network, directory / CTRANSLATE2_DIRECTORY, BASE)
         return True
@@ -236,16 +233,13 @@ def _greedy(model: nn.Module, settings: Generation, ids: Array, batch: Inputs) -
         With logits [rows, steps, tokens that the decoder scores].
     """
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    limit = _most_steps(settings, inputs["input_ids"])
-    # The limit is given by the setting that the checkpoint has: transformers warns where both are.
-    counts_new = settings.max_new_tokens is not None
-    longest = {"max_new_tokens": limit} if counts_new else {"max_length": limit + 1}
+    longest = length_option(settings, _most_steps(settings, inputs["input_ids"]))
     with restricted(model, ids.tolist()):
         tokens = model.generate(**inputs, num_beams=1, do_sample=False, **longest)  # type: ignore[operator]
     given = {**inputs, "decoder_input_ids": tokens[:, :-1]}
     # A row at a time: logits of all tokens take as much memory as a small model.
     rows = ({n: value[row : row + 1] for n, value in given.items()} for row in range(len(tokens)))
-    logits = [model(**row).logits[0].numpy()[:, ids] for row in rows]
+    logits = [model(**row).logits[0].numpy()[:, ids] for row in rows]  # [steps, ids] each
     arrays = {name: value.numpy() for name, value in inputs.items()}
     return Expected(arrays, Spooled(np.stack(logits)), tokens.numpy())
 
@@ -279,4 +273,5 @@ def _reads_tokens(tokens: np.ndarray, end_ids: Sequence[int]) -> np.ndarray:
     """[rows, steps]: whether the step reads a real token; the start token may be an end token."""
     ended = np.isin(tokens, list(end_ids))
     ended[:, 0] = False
+    # Neither an end token nor the padding behind it.
     return np.cumsum(ended, axis=1) == 0

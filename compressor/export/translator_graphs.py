@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from compressor.export import graphs
 from compressor.export.attention import CrossKeysValues, StepState, additive_mask, by_layer
 from compressor.export.graphs import BATCH, PAST, SOURCE
-from compressor.export.vocabulary import OutputLayer, embedding_only, largest
+from compressor.export.vocabulary import OutputLayer, best_tokens, embedding_only
 from compressor.model.sublayers import Mask, Sublayer
 
 
-class EncoderGraph(nn.Module):
+class TranslatorEncoder(nn.Module):
     def __init__(self, model: nn.Module, layers: Sequence[Sublayer], mask: Mask) -> None:
         super().__init__()
         self.encoder = model.get_encoder()  # type: ignore[operator]
@@ -30,7 +30,7 @@ class EncoderGraph(nn.Module):
         return [hidden, *self.cross(hidden)]
 
 
-class DecoderGraph(nn.Module):
+class DecoderStep(nn.Module):
     """One decoding step: logits of the next token, the best one, and the grown cache."""
 
     def __init__(
@@ -55,6 +55,7 @@ class DecoderGraph(nn.Module):
         past: list[Tensor],
     ) -> list[Tensor]:
         state = StepState(position, by_layer(self.cross, cross), by_layer(self.decoder_self, past))
+        # Given a mask of four dimensions, transformers makes none; the one token sees all others.
         unmasked = torch.zeros(1, 1, 1, 1)
         source_mask = unmasked if attention_mask is None else additive_mask(attention_mask)
         width = self.output.weight.shape[1]
@@ -62,10 +63,16 @@ class DecoderGraph(nn.Module):
         logits = self.output(hidden[:, -1])  # [batch, 1, width] -> [batch, tokens]
         # The best token is an output too: greedy search then reads one number per row, and the
         # logits stay on the GPU.
-        return [logits, largest(logits), *(t for i in self.decoder_self for t in state.present[i])]
+        return [
+            logits,
+            best_tokens(logits),
+            *(t for i in self.decoder_self for t in state.present[i]),
+        ]
 
 
-def export_encoder(graph: EncoderGraph, path: Path, hidden: str = "encoder_hidden_state") -> None:
+def export_encoder(
+    graph: TranslatorEncoder, path: Path, hidden: str = "encoder_hidden_state"
+) -> None:
     """Write the encoder, which also makes the keys and values of the cross-attention.
 
     Args:
@@ -79,17 +86,14 @@ def export_encoder(graph: EncoderGraph, path: Path, hidden: str = "encoder_hidde
 
 
 def export_decoder(
-    model: nn.Module,
-    layers: Sequence[Sublayer],
-    mask: Mask,
-    tokens: list[int] | None,
-    path: Path,
+    model: nn.Module, layers: Sequence[Sublayer], mask: Mask, tokens: list[int] | None, path: Path
 ) -> None:
     """Write one decoding step; `tokens` are those it scores, None: all."""
     used = {kind: with_heads(layers, mask, kind) for kind in ("cross", "decoder_self")}
     cross, decoder_self = ([x.index for x in used[k]] for k in ("cross", "decoder_self"))
     memory, memory_dims = example_caches(used["cross"], mask, 5, SOURCE)
     past, past_dims = example_caches(used["decoder_self"], mask, 3, PAST)
+    # Without cross-attention nothing reads it, so it is no input of the graph.
     source_mask = torch.ones(2, 5, dtype=torch.long) if cross else None
     example = (torch.ones(2, 1, dtype=torch.long), torch.tensor([3]), source_mask, memory, past)
     shapes = {
@@ -104,7 +108,7 @@ def export_decoder(
     outputs = ["logits", "best", *cache_names("present", decoder_self)]
     output = OutputLayer(model, tokens)
     with embedding_only(model, output, tokens):
-        graph = DecoderGraph(model, output, cross, decoder_self)
+        graph = DecoderStep(model, output, cross, decoder_self)
         graphs.export_graph(graph, example, names, outputs, shapes, path)
 
 

@@ -73,7 +73,7 @@ def require_tie(want: list[int], got: list[int], logits: Any, engine: str = "ONN
 def translation_check(
     tokens: int, rows: int, ties: int, note: str = "", engine: str = "ONNX"
 ) -> Check:
-    """The check that all answers are PyTorch's; `require_tie` has found nothing else.
+    """The check that all answers equal PyTorch's, up to ties that `require_tie` has allowed.
 
     Args:
         tokens, rows: how many were compared.

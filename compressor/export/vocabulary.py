@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 # Leaving out less than this share of the vocabulary is not worth a second numbering of tokens.
-WORTH = 0.05
-# `largest` searches blocks of at least this many tokens: smaller ones save no time.
-NARROW = 16
+MIN_SAVING = 0.05
+# Tokens in a block of `best_tokens` at least: smaller blocks save no time.
+MIN_BLOCK_WIDTH = 16
 
 
 def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -> list[int] | None:
@@ -39,8 +39,8 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
 
     Left out are pieces of `source.spm` that `target.spm` lacks. A piece that consists only of
     characters unknown to `target.spm` stays, because unknown characters of a target text are looked
-    up in the vocabulary as they are. A few other pieces stay too, so that `largest` can divide the
-    tokens into blocks.
+    up in the vocabulary as they are. A few other pieces stay too, so that `best_tokens` can divide
+    the tokens into blocks.
 
     Args:
         seen: ids of the tokens of target texts. Other tokens are left out as well, except special
@@ -51,10 +51,14 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
     ids: dict[str, int] = tokenizer.get_vocab()
     kept = set(ids.values()) - {ids[piece] for piece in _source_only(tokenizer) if piece in ids}
     if seen is not None:
-        kept &= {*seen, *_always(checkpoint), *(ids[piece] for piece in ids if is_short(piece))}
-    if len(kept) > (1 - WORTH) * len(ids):
+        kept &= {
+            *seen,
+            *_always_kept(checkpoint),
+            *(ids[piece] for piece in ids if is_short(piece)),
+        }
+    if len(kept) > (1 - MIN_SAVING) * len(ids):
         return None
-    more = -len(kept) % NARROW  # up to a multiple, which `_block_width` can divide
+    more = -len(kept) % MIN_BLOCK_WIDTH  # up to a multiple, which `_block_width` can divide
     return sorted(kept | set(sorted(set(ids.values()) - kept)[:more]))
 
 
@@ -63,7 +67,7 @@ def _source_only(tokenizer: Any) -> set[str]:
     if type(tokenizer).__name__ != "MarianTokenizer" or tokenizer.separate_vocabs:
         return set()
     source, target = (_pieces(Path(path)) for path in tokenizer.spm_files)
-    known = set().union(*target)
+    known = set().union(*target)  # the characters of target pieces
     never = source - target - _special(tokenizer)
     return {piece for piece in never if not known.isdisjoint(piece)}
 
@@ -73,7 +77,7 @@ def _special(tokenizer: Any) -> set[str]:
     return set(tokenizer.all_special_tokens) | added
 
 
-def _always(checkpoint: Checkpoint) -> set[int]:
+def _always_kept(checkpoint: Checkpoint) -> set[int]:
     """Special tokens, and those that the search inserts by itself."""
     settings = generation_settings(checkpoint.model)
     names = ("decoder_start_token_id", "eos_token_id", "forced_bos_token_id", "forced_eos_token_id")
@@ -128,7 +132,7 @@ class OutputLayer(nn.Module):
         return nn.functional.linear(hidden, self.weight, self.bias if self.biased else None)
 
 
-def largest(logits: Tensor) -> Tensor:
+def best_tokens(logits: Tensor) -> Tensor:
     """Index of the largest logit of each row, the first one of equals: [rows, tokens] -> [rows].
 
     First the block that it is in, then the index there. onnxruntime's ArgMax reads numbers one by
@@ -145,13 +149,16 @@ def largest(logits: Tensor) -> Tensor:
 
 
 def _block_width(tokens: int) -> int | None:
-    """The largest divisor up to the square root of `tokens`; None if that is below `NARROW`."""
+    """The largest divisor up to the square root of `tokens`; None below `MIN_BLOCK_WIDTH`.
+
+    The slow ArgMax then reads few numbers, both over the blocks and in the best one.
+    """
     root = math.isqrt(tokens)
     width = next(width for width in range(root, 0, -1) if tokens % width == 0)
-    return width if width >= NARROW else None
+    return width if width >= MIN_BLOCK_WIDTH else None
 
 
-class _Part(nn.Embedding):
+class _ScaledEmbedding(nn.Embedding):
     """Rows of an embedding table, [tokens, width]; those of BART and its relatives are scaled."""
 
     def __init__(self, rows: Tensor, scale: float) -> None:
@@ -169,15 +176,15 @@ class _Part(nn.Embedding):
 def embedding_only(model: Any, output: OutputLayer, tokens: list[int] | None) -> Iterator[None]:
     """Inside this context the decoder reads indices into `tokens` instead of ids.
 
-    Its embedding table is the output layer's where the model ties the two. Copies of rows are freed
-    at the end.
+    Its embedding table is the output layer's where the model ties the two, so that the graph stores
+    it once. Copies of rows are freed at the end.
     """
     decoder = model.get_decoder()
     original = decoder.embed_tokens
     if tokens is not None:
         tied = original.weight is model.lm_head.weight
         rows = output.weight if tied else nn.Parameter(original.weight.detach()[tokens])
-        decoder.embed_tokens = _Part(rows, getattr(original, "embed_scale", 1.0))
+        decoder.embed_tokens = _ScaledEmbedding(rows, getattr(original, "embed_scale", 1.0))
     try:
         yield
     finally:
@@ -192,7 +199,7 @@ def restricted(model: Any, tokens: Sequence[int]) -> Iterator[None]:
     """Inside this context the PyTorch model gives other tokens than these a probability of 0."""
     projection = model.get_output_embeddings()
     left_out = torch.ones(projection.out_features, dtype=torch.bool)
-    left_out[list(tokens)] = False
+    left_out[list(tokens)] = False  # [vocabulary]
 
     def leave_out(module: nn.Module, inputs: Any, logits: Tensor) -> Tensor:
         return logits.masked_fill(left_out, -torch.inf)

@@ -21,14 +21,14 @@ from typing import Any, TextIO
 from compressor.errors import CompressError, CompressWarning
 
 
-class Teller:
-    """Sends messages to the run."""
+class RunProgress:
+    """Progress that the run shows, sent to it as JSON, an object a line."""
 
     def __init__(self, output: TextIO) -> None:
         self._output = output
 
-    def send(self, **sign: Any) -> None:
-        print(json.dumps(sign), file=self._output, flush=True)
+    def send(self, **fields: Any) -> None:
+        print(json.dumps(fields), file=self._output, flush=True)
 
     def message(self, text: str) -> None:
         self.send(message=text)
@@ -37,10 +37,10 @@ class Teller:
         self.send(detail=text)
 
     def update(self, what: str, done: int, total: int | None) -> None:
-        """The run counts artifacts."""
+        """Nothing: the run shows how many artifacts are done, not the steps of each."""
 
 
-def make(request: dict[str, Any], teller: Teller) -> None:
+def make(request: dict[str, Any], progress: RunProgress) -> None:
     """Make the artifact with a number.
 
     Args:
@@ -57,41 +57,41 @@ def make(request: dict[str, Any], teller: Teller) -> None:
     output = Path(request["output"])
     plan = resolve(Recipe.model_validate(request["recipe"]))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CompressWarning)  # the run told them
+        warnings.simplefilter("ignore", CompressWarning)  # the run has shown them
         inputs = prepare(plan, load(plan.model), output, SILENT)
-    workspace = Workspace(output, teller, shared=True)
+    workspace = Workspace(output, progress, shared=True)
     workspace.mute_finished()
     needed = partial(written_by_run, inputs)
     with translate_disk_errors(output, needed, lambda: workspace.doing):
-        making = begin(plan, inputs, workspace)
-        making.artifact(making.trials[request["number"]])
+        maker = begin(plan, inputs, workspace)
+        maker.artifact(maker.trials[request["number"]])
 
 
 def main() -> int:
-    # What libraries print to standard output must not stand between the signs.
-    teller = Teller(os.fdopen(os.dup(1), "w", encoding="utf-8"))
+    # What libraries print to standard output must not stand between the JSON lines.
+    progress = RunProgress(os.fdopen(os.dup(1), "w", encoding="utf-8"))
     os.dup2(2, 1)
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_the_run, daemon=True).start()
     try:
         with warnings.catch_warnings():
-            _tell_warnings(teller)
-            make(request, teller)
+            _send_warnings(progress)
+            make(request, progress)
     except CompressError as error:
-        teller.send(error={"kind": type(error).__name__, "message": str(error), "id": error.id})
+        progress.send(error={"kind": type(error).__name__, "message": str(error), "id": error.id})
         return error.exit_code
     except KeyboardInterrupt:
         return 130
     return 0
 
 
-def _tell_warnings(teller: Teller) -> None:
+def _send_warnings(progress: RunProgress) -> None:
     """Send our own warnings as messages, as the command line shows them."""
     usual = warnings.showwarning
 
     def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
         if issubclass(category, CompressWarning):
-            teller.message(f"warning: {message}")
+            progress.message(f"warning: {message}")
         else:
             usual(message, category, *place, **more)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from compressor import parallel
 from compressor.budgets import Choice, Limits
 from compressor.errors import InputError
-from compressor.export.engine_names import ALWAYS
+from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import precisions_to_export
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask, units_of
@@ -95,17 +95,17 @@ def prepare(plan: RunPlan, dense: Checkpoint, output: Path, progress: Progress) 
     warn_of_shared_rows(data, progress)
     source_text = open_text_option(plan.source_text, SOURCE, task, plan.data)
     checkpoint = with_tokens_of(source_text, dense, progress)
-    own = encoded(data, checkpoint, task, progress)
-    require_rows_to_train(plan.recovery, len(own.fitted.examples), learns=plan.method.learns)
-    require_rows_for_ranks(len(own.fitted.examples))
+    source = encoded(data, checkpoint, task, progress)
+    require_rows_to_train(plan.recovery, len(source.fitted.examples), learns=plan.method.learns)
+    require_rows_for_ranks(len(source.fitted.examples))
     text = open_text(plan.recovery, data.fitted, task, checkpoint, plan.data, progress)
     repair = Repair(
-        plan.recovery, checkpoint, own.fitted.examples, plan.seed, device, progress,
+        plan.recovery, checkpoint, source.fitted.examples, plan.seed, device, progress,
         output / STATE, text,
     )  # fmt: skip
     return Inputs(
-        dense=own if checkpoint is dense else encoded(data, dense, task, SILENT),
-        encoded=own,
+        dense=source if checkpoint is dense else encoded(data, dense, task, SILENT),
+        encoded=source,
         data=data,
         limits=limits,
         artifacts=artifacts,
@@ -128,7 +128,7 @@ def require_rows_for_ranks(rows: int) -> None:
 
 
 @dataclass(frozen=True)
-class Making:
+class ArtifactMaker:
     """What the artifacts of all budgets share, and how each is made.
 
     Args:
@@ -162,18 +162,18 @@ class Making:
         ] + engine_builds(model, self.engines)
 
 
-def begin(plan: RunPlan, inputs: Inputs, workspace: Workspace) -> Making:
+def begin(plan: RunPlan, inputs: Inputs, workspace: Workspace) -> ArtifactMaker:
     """Compute what comes before the artifacts: tokens, layers to drop, the dense model, texts."""
-    own, given = inputs.encoded, inputs.dense
-    tokens = target_tokens(workspace, own.checkpoint, inputs.target_text)
-    costs = unit_costs(own.checkpoint, TASKS[own.checkpoint.task], own.fitted.examples)
+    source, given = inputs.encoded, inputs.dense
+    tokens = target_tokens(workspace, source.checkpoint, inputs.target_text)
+    costs = unit_costs(source.checkpoint, TASKS[source.checkpoint.task], source.fitted.examples)
     inputs = replace(inputs, limits=without_layers(inputs, workspace))
     directory = workspace.state / "dense"
     dense = export_dense(workspace, given.checkpoint, given.probe, costs, directory, plan.engines)
     repair = with_translations(with_unpacked_text(inputs.repair, workspace), workspace, dense)
-    builder = Builder(workspace, repair, own.probe, tokens, costs, plan.engines)
+    builder = Builder(workspace, repair, source.probe, tokens, costs, plan.engines)
     trials = make_trials(plan, inputs, workspace, dense, builder)
-    return Making(inputs, workspace, plan.engines, dense, builder, trials)
+    return ArtifactMaker(inputs, workspace, plan.engines, dense, builder, trials)
 
 
 def without_layers(inputs: Inputs, workspace: Workspace) -> Limits:
@@ -181,8 +181,8 @@ def without_layers(inputs: Inputs, workspace: Workspace) -> Limits:
     limits = inputs.limits
     if not limits.to_drop:
         return limits
-    own = inputs.encoded
-    found = drop_layers(workspace, own.checkpoint, own.fitted, limits.to_drop, inputs.device)
+    source = inputs.encoded
+    found = drop_layers(workspace, source.checkpoint, source.fitted, limits.to_drop, inputs.device)
     return replace(limits, dropped=frozenset(found))
 
 
@@ -204,12 +204,12 @@ def make_trials(
     if plan.throughput is not None:
         timer = Timer(
             checkpoint, Path(dense.directory), data.timed, plan.throughput, device,
-            plan.budget.timed_engine or ALWAYS,
+            plan.budget.timed_engine or ONNXRUNTIME,
         )  # fmt: skip
     if data.search is not None and data.test is not None:
         answering = Answering(device, plan.evaluation.num_beams)
         resamples = plan.evaluation.resamples
-        candidates = replace(builder, engines=(ALWAYS,))  # which are not delivered
+        candidates = replace(builder, engines=(ONNXRUNTIME,))  # which are not delivered
         judge = Judge(
             workspace, data.search, data.test, dense, candidates.build, answering, resamples, seed
         )

@@ -12,7 +12,7 @@ from compressor.budgets import Choice
 from compressor.budgets.path import UnitCosts
 from compressor.errors import VerificationError
 from compressor.export import export_model, graph_bytes
-from compressor.export.engine_names import ALWAYS
+from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import BASE, BYTES_PER_WEIGHT
 from compressor.export.precisions import compare_precision, expect_answers, write_precision
 from compressor.export.source_text import embedding_rows
@@ -81,7 +81,7 @@ def save_pruned(
     repaired = repair.run(pruned, name)
     trim_memory()
     small = without_skipped(checkpoint, repaired.model, choice.mask)
-    round_to(small.model, checkpoint.dtype)
+    round_to(small.model, checkpoint.dtype)  # so that checks are of what is stored
     record = pruning_facts(checkpoint, choice.mask, choice.scores, budget, repair.seed)
     record |= {"selection": choice.text, "recovery": repaired.text or "none"}
     parallel.on_main(lambda: save_checkpoint(checkpoint, small.model, record, directory))
@@ -104,7 +104,7 @@ class Builder:
     probe: Probe
     tokens: TargetTokens
     costs: UnitCosts
-    engines: Sequence[str] = (ALWAYS,)
+    engines: Sequence[str] = (ONNXRUNTIME,)
 
     def build(self, plan: ArtifactPlan, choice: Choice, directory: Path) -> Variant:
         """Remove units, repair, save, export."""
@@ -130,7 +130,7 @@ class Builder:
             )  # fmt: skip
 
         built = parallel.on_main(described)
-        release(small.model, keep=source)
+        release(small.model, keep=source)  # whose weights it shares where nothing was removed
         return _with_scores(built, choice.scores)
 
 
@@ -157,7 +157,7 @@ def export_dense(
     probe: Probe,
     costs: UnitCosts,
     directory: Path,
-    engines: Sequence[str] = (ALWAYS,),
+    engines: Sequence[str],
 ) -> Variant:
     """Export the dense model, to be compared with, and describe it."""
     full = Mask.full(checkpoint.layers)

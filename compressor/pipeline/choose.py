@@ -49,7 +49,7 @@ class RunTrials:
 
     Args:
         timer: times choices; None where the run measures no throughput.
-        judge: compares built models; None where there are no rows to search on.
+        artifact_judge: compares built models; None where there are no rows to search on.
     """
 
     workspace: Workspace
@@ -59,7 +59,7 @@ class RunTrials:
     scorer: Scorer
     repair: Repair
     timer: Timer | None
-    judge_built: Judge | None
+    artifact_judge: Judge | None
 
     def message(self, text: str) -> None:
         self.workspace.progress.message(text)
@@ -76,6 +76,7 @@ class RunTrials:
         mask, model = first(scores, self.limits.start), dense
         for number, cut in enumerate(later, 1):
             if repairs:
+                # The next scores need the dense model's shape, in which masks name units.
                 pruned = prune(model, layers, mask)
                 repaired = self.repair.run(pruned, f"{self.plan.name}-step-{number}")
                 model = restore_shape(dense, repaired.model, layers, mask)
@@ -99,8 +100,8 @@ class RunTrials:
 
     @property
     def _judge(self) -> Judge:
-        assert self.judge_built is not None
-        return self.judge_built
+        assert self.artifact_judge is not None
+        return self.artifact_judge
 
     def layer_to_drop(self, stack: str, gone: Sequence[str]) -> str:
         return next_layer(self.workspace, self, stack, gone, ",".join([*gone, stack]))
@@ -138,7 +139,7 @@ def choose(workspace: Workspace, plan: ArtifactPlan, trials: RunTrials) -> Choic
 def _learn(
     workspace: Workspace, plan: ArtifactPlan, trials: RunTrials, method: LearnedMask
 ) -> Choice:
-    """What a learned mask keeps; weights that were trained along are kept beside the result."""
+    """What a learned mask keeps; weights that were trained with it are kept beside the result."""
     scorer, progress = trials.scorer, workspace.progress
     checkpoint = scorer.checkpoint
     keep, penalty = plan.budget.to_learn(trials.limits.full)
@@ -246,6 +247,6 @@ def chosen_model(workspace: Workspace, plan: ArtifactPlan, checkpoint: Checkpoin
 def _save_weights(model: nn.Module, path: Path) -> None:
     # Tied weights share memory, which the file format refuses: every name gets a copy.
     tensors = {n: t.to("cpu", copy=True).contiguous() for n, t in model.state_dict().items()}
-    temporary = path.with_suffix(".tmp")
+    temporary = path.with_suffix(".tmp")  # so that a killed run leaves no half file
     save_file(tensors, temporary)
     temporary.replace(path)

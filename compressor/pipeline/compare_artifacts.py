@@ -1,4 +1,4 @@
-"""Measuring artifacts that are there already: `compress evaluate` and `compress bench`."""
+"""Measuring finished artifacts: `compress evaluate` and `compress bench`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from compressor.errors import InputError
 from compressor.evaluation import compare_rows, require_references
 from compressor.evaluation.answers import answers
-from compressor.export.engine_names import ALWAYS
+from compressor.export.engine_names import ONNXRUNTIME
 from compressor.model.configuration import read_configuration
 from compressor.model.pruning_record import PRUNING_RECORD, read_pruning_record
 from compressor.pipeline.engines import Build, builds_of, choose_device
@@ -21,7 +21,7 @@ from compressor.progress import SILENT, Progress
 from compressor.request.recipe import BenchRequest, EvaluateRequest
 from compressor.results import Comparison, Quality, Throughput
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
-from compressor.runtime.consistency import read_unchanged
+from compressor.runtime.consistency import read_description, require_files
 from compressor.storage.manifest import GRAPHS_FILE, require_unchanged
 from compressor.tasks import TASKS, Rows, Task
 from compressor.throughput import Subject, benchmark
@@ -32,7 +32,7 @@ class Evaluated(BaseModel, frozen=True):
 
     directory: str
     precision: str
-    engine: str = ALWAYS
+    engine: str = ONNXRUNTIME
     quality: Quality
     comparisons: list[Comparison] = []
 
@@ -42,7 +42,7 @@ def evaluate_artifacts(
     request: EvaluateRequest,
     precisions: Sequence[str] | None = None,
     progress: Progress = SILENT,
-    engines: Sequence[str] = (ALWAYS,),
+    engines: Sequence[str] = (ONNXRUNTIME,),
 ) -> list[Evaluated]:
     """Quality of every artifact on the same rows, each compared with the first.
 
@@ -99,7 +99,7 @@ def bench_artifacts(
     precisions: Sequence[str] | None = None,
     progress: Progress = SILENT,
     memory: bool = True,
-    engines: Sequence[str] = (ALWAYS,),
+    engines: Sequence[str] = (ONNXRUNTIME,),
 ) -> Throughput:
     """Interleaved throughput of artifacts, speed-ups against the first.
 
@@ -185,10 +185,11 @@ def _open(
 def _verify(builds: Sequence[Build], task: Task) -> None:
     """Check what will be opened against the manifests."""
     for build in builds:
-        read_unchanged(build.directory, [build.precision], task.engine(build.engine))
+        artifact = read_description(build.directory, verify=True)
+        require_files(build.directory, artifact, task.engine(build.engine), [build.precision])
         settings = (PRUNING_RECORD, "config.json")  # for limits of speed
-        there = [name for name in settings if (build.directory / name).exists()]
-        require_unchanged(build.directory, there, warn=False)
+        present = [name for name in settings if (build.directory / name).exists()]
+        require_unchanged(build.directory, present, warn=False)
 
 
 def _subjects(directories: Sequence[Path]) -> tuple[list[Subject], dict[str, Any] | None]:

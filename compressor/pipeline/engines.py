@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compressor.errors import UsageError
-from compressor.export.engine_names import ALWAYS
+from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import BASE
 from compressor.results import Variant
 from compressor.runtime.artifact import Artifact, read_artifact
@@ -23,7 +23,7 @@ def require_engines(names: Sequence[str], task: Task, device: str = "cpu") -> No
     """
     for name in names:
         engine = task.engine(name)
-        if name != ALWAYS:
+        if name != ONNXRUNTIME:
             engine.library()
             engine.choose_device(device)
 
@@ -58,11 +58,11 @@ def builds_of(
             engine.files(directory, artifact, chosen := engine.default_precision(artifact))
             builds.append(Build(directory, name, chosen))
             continue
-        there = engine.precisions(directory, artifact)
-        own = [precision for precision in precisions if precision in there]
-        if not own:
-            raise _lacking(directory, f"{precisions[0]!r} in the engine {name}", there)
-        for precision in own:
+        available = engine.precisions(directory, artifact)
+        wanted = [precision for precision in precisions if precision in available]
+        if not wanted:
+            raise _lacking(directory, f"{precisions[0]!r} in the engine {name}", available)
+        for precision in wanted:
             engine.files(directory, artifact, precision)
             builds.append(Build(directory, name, precision))
     for precision in precisions or ():
@@ -72,10 +72,10 @@ def builds_of(
     return builds
 
 
-def _lacking(directory: Path, precision: str, there: Sequence[str]) -> UsageError:
+def _lacking(directory: Path, precision: str, available: Sequence[str]) -> UsageError:
     return UsageError(
-        f"{directory} has no precision {precision}, only {', '.join(there)}; choose one of those, "
-        "or export it",
+        f"{directory} has no precision {precision}, only {', '.join(available)}; choose one of "
+        "those, or export it",
         id="precision-not-in-artifact",
     )
 
@@ -101,7 +101,7 @@ def engine_builds(model: Variant, engines: Sequence[str]) -> list[Variant]:
             }
         )
         for name in engines
-        if name != ALWAYS
+        if name != ONNXRUNTIME
         for precision in TASKS[artifact.task].engine(name).precisions(directory, artifact)
     ]
 

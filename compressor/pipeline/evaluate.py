@@ -10,7 +10,7 @@ from typing import Any
 
 from compressor.evaluation import compare_rows, score_rows
 from compressor.evaluation.answers import answers
-from compressor.export.engine_names import ALWAYS
+from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import BASE, ON_DEVICE
 from compressor.model.sublayers import renumbered
 from compressor.pipeline.stages import DENSE, stage
@@ -37,7 +37,7 @@ class Answering:
 
 @dataclass(frozen=True)
 class Measured:
-    """What some answers are worth, and the difference to those of each model compared with."""
+    """The quality of a model's answers, and their differences from those of other models."""
 
     quality: Quality
     comparisons: Mapping[str, list[Comparison]]
@@ -185,21 +185,20 @@ def benchmark(
 def choose_defaults(builds: Sequence[Variant], throughput: Throughput | None) -> list[Variant]:
     """The models, each marked whether its artifact runs it where no precision is named."""
     chosen = {
-        base.name: choose_default(in_graphs(builds, base.name), throughput)
+        base.name: choose_default(
+            # Those that onnxruntime runs, float32 first.
+            [x for x in builds if x.family == base.name and x.engine == ONNXRUNTIME],
+            throughput,
+        )
         for base in builds
         if not base.base
     }
     return [
         build.model_copy(update={"default": build.precision == chosen[build.family]})
-        if build.family in chosen and build.engine == ALWAYS
+        if build.family in chosen and build.engine == ONNXRUNTIME
         else build
         for build in builds
     ]
-
-
-def in_graphs(builds: Sequence[Variant], name: str) -> list[Variant]:
-    """The builds of a model that onnxruntime runs, float32 first."""
-    return [build for build in builds if build.family == name and build.engine == ALWAYS]
 
 
 def within_tolerance(variant: Variant) -> bool:
@@ -208,7 +207,7 @@ def within_tolerance(variant: Variant) -> bool:
 
 
 def choose_default(builds: Sequence[Variant], throughput: Throughput | None) -> str:
-    """The precision an artifact runs unless told otherwise.
+    """The precision that an artifact runs where none is named.
 
     The fastest, by the geometric mean of its sentences per second over all batch sizes, of those
     that are for the device, met their tolerance and lose no quality significantly against float32.
@@ -225,7 +224,6 @@ def choose_default(builds: Sequence[Variant], throughput: Throughput | None) -> 
         # fp16 is computed in float32 on most CPUs: there it can be faster by luck alone.
         if build.precision in ON_DEVICE[throughput.device]:
             sound += [build] if within_tolerance(build) and facts.keeps_quality(build) else []
-
     return max(sound, key=lambda build: speed(build, throughput)).precision
 
 
@@ -249,7 +247,7 @@ def fastest_engines(builds: Sequence[Variant], throughput: Throughput | None) ->
         return {}
     for build in builds:
         known = found.get(build.precision)
-        sound = build.precision == BASE or build.engine == ALWAYS or facts.keeps_quality(build)
+        sound = build.precision == BASE or build.engine == ONNXRUNTIME or facts.keeps_quality(build)
         if sound and (known is None or speed(build, throughput) > speed(known, throughput)):
             found[build.precision] = build
     return {precision: build.engine for precision, build in found.items()}

@@ -74,14 +74,14 @@ class DataRows:
 
     @property
     def fitted(self) -> Rows:
-        """The rows to score and check builds on: calibration rows, or others without those."""
+        """The rows to score and check builds on: calibration rows, else other rows of the run."""
         rows = self.calibration or self.search or self.test
         assert rows is not None
         return rows
 
     @property
     def timed(self) -> Rows:
-        """The rows to time on: test rows, or calibration rows without those."""
+        """The rows to time on: test rows, else those of `fitted`."""
         return self.test or self.fitted
 
 
@@ -128,7 +128,7 @@ class Fitted:
 
     Args:
         rows: as they were read; None where there are none.
-        calibrated: whether they were given for that.
+        calibrated: whether they are calibration rows.
     """
 
     examples: Sequence[Example]
@@ -218,9 +218,17 @@ def warn_of_shared_rows(data: DataRows, progress: Progress) -> None:
         progress.message(f"warning: {text}; give other --test rows")
 
 
-def encode(rows: Rows, checkpoint: Checkpoint, task: Task) -> list[Example]:
-    """Token ids of rows, as long as the model allows."""
-    return task.encode(rows, checkpoint.tokenizer, checkpoint.max_source_tokens)
+def encode(
+    rows: Rows, checkpoint: Checkpoint, task: Task, progress: Progress = SILENT
+) -> list[Example]:
+    """Token ids of rows, as long as the model allows; tells how many are cut."""
+    examples = task.encode(rows, checkpoint.tokenizer, checkpoint.max_source_tokens)
+    cut = count_truncated(examples)
+    if cut:
+        progress.message(
+            f"{cut} of {len(examples)} rows are longer than the model allows and were cut"
+        )
+    return examples
 
 
 def pick_device(wanted: str, progress: Progress) -> str:
@@ -244,17 +252,6 @@ def pick_device(wanted: str, progress: Progress) -> str:
     return device
 
 
-def fit(data: DataRows, checkpoint: Checkpoint, task: Task, progress: Progress) -> Fitted:
-    """Encode the rows to score, repair and check on; tells how many are cut."""
-    examples = encode(data.fitted, checkpoint, task)
-    cut = count_truncated(examples)
-    if cut:
-        progress.message(
-            f"{cut} of {len(examples)} rows are longer than the model allows and were cut"
-        )
-    return Fitted(examples, data.fitted, data.calibration is not None)
-
-
 @dataclass(frozen=True)
 class Encoded:
     """A checkpoint with the rows that it is fitted to and checked on, in its own tokens."""
@@ -266,9 +263,9 @@ class Encoded:
 
 def encoded(data: DataRows, checkpoint: Checkpoint, task: Task, progress: Progress) -> Encoded:
     """Encode the rows to score, repair and check on; tells how many are cut."""
-    fitted = fit(data, checkpoint, task, progress)
-    probe = make_probe(data.fitted, fitted.examples, checkpoint.model, task)
-    return Encoded(checkpoint, fitted, probe)
+    examples = encode(data.fitted, checkpoint, task, progress)
+    fitted = Fitted(examples, data.fitted, data.calibration is not None)
+    return Encoded(checkpoint, fitted, make_probe(data.fitted, examples, checkpoint.model, task))
 
 
 def with_tokens_of(text: TextFile | None, dense: Checkpoint, progress: Progress) -> Checkpoint:
@@ -329,6 +326,7 @@ def make_probe(rows: Rows, examples: Sequence[Example], model: nn.Module, task: 
     count = min(len(examples), CHECKED_BATCHES * CHECKED_ROWS)
     by_length = sorted(range(len(examples)), key=lambda i: (len(examples[i].source), i))
     chosen = [by_length[i * len(examples) // count] for i in range(count)]
+    # Every fourth of the sorted rows: each batch pads rows of all lengths.
     ragged = [chosen[i::CHECKED_BATCHES] for i in range(min(CHECKED_BATCHES, count))]
     batches = [
         batch
@@ -345,6 +343,7 @@ def synthetic_probe(checkpoint: Checkpoint, task: Task) -> Probe:
     rng = random.Random(0)
     tokenizer, model = checkpoint.tokenizer, checkpoint.model
     special = set(tokenizer.all_special_ids)
+    # Texts of BERT and its relatives end with a separator, others with an end token.
     end = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
     ids = [i for i in range(len(tokenizer)) if i not in special]
 

@@ -27,7 +27,7 @@ from compressor.storage.workspace import Workspace
 from compressor.tasks import Rows
 
 # Builds the artifact of a choice in a directory, as it would be delivered.
-Build = Callable[[ArtifactPlan, Choice, Path], Variant]
+BuildArtifact = Callable[[ArtifactPlan, Choice, Path], Variant]
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Judge:
     search: Rows
     held_out: Rows
     dense: Variant
-    build: Build
+    build: BuildArtifact
     answering: Answering
     resamples: int
     seed: int
@@ -114,7 +114,7 @@ class Judge:
         return found.value, needed
 
 
-class Candidate(ResultModel):
+class JudgedCandidate(ResultModel):
     """A candidate judged on the rows of the search, and what it answers to the held-out rows.
 
     Args:
@@ -134,7 +134,7 @@ def _candidate(
     cut: PathCut,
     drop: float,
     error: float,
-) -> Candidate:
+) -> JudgedCandidate:
     """Build a smaller model as it would be delivered, let it answer the rows, compare it."""
     device, beams = judge.answering.device, judge.answering.num_beams
     name = f"candidate-{cut.position}"
@@ -146,6 +146,6 @@ def _candidate(
         reference = answer_search_rows(workspace, judge.dense, judge.search, judge.answering)
         probe = judge.compare(judge.search, reference, outputs, cut, drop, error)
         if not within(probe, drop):
-            return Candidate(probe=probe, held_out=[])
+            return JudgedCandidate(probe=probe, held_out=[])
         outputs = answers(directory, judge.held_out, device, beams, workspace.progress)
-    return Candidate(probe=probe, held_out=outputs)
+    return JudgedCandidate(probe=probe, held_out=outputs)

@@ -1,6 +1,6 @@
-"""The end of a run: the report of all that it found out, and what is written for people.
+"""The end of a run: its report, then reports, recipes, model cards and manifests as files.
 
-Reports, recipes, model cards and manifests: of the whole run, and of each artifact.
+Some are of the whole run, some of each artifact.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ def publish(
         hashes[path.relative_to(output).as_posix()] = digest
     texts = {directory / RECIPE: text for directory, text in recipes.items()}
     for model in models:
-        own = only(report, model)
-        directory = Path(model.directory)
-        texts |= render_reports(own, directory) | {directory / CARD: render_card(own, model.name)}
+        own_report, directory = only(report, model), Path(model.directory)
+        texts |= render_reports(own_report, directory)
+        texts[directory / CARD] = render_card(own_report, model.name)
     if len(models) > 1:
         texts |= render_reports(report, output)
     written = write_outputs(output, workspace.state, texts)
@@ -157,10 +157,10 @@ def _require_unchanged_graphs(workspace: Workspace) -> None:
 def _write_dense_manifest(workspace: Workspace, provenance: dict[str, Any], output: Path) -> None:
     """The dense model's graphs can be opened as an artifact too."""
     directory = workspace.state / "dense"
-    own = _below(workspace.files, directory.relative_to(output))
+    hashes = _below(workspace.files, directory.relative_to(output))
     graphs = directory / GRAPH_DIRECTORY / GRAPHS_FILE  # was found intact
-    own[graphs.relative_to(directory).as_posix()] = sha256_of(graphs)
-    write_manifest(directory, provenance, own)
+    hashes[graphs.relative_to(directory).as_posix()] = sha256_of(graphs)
+    write_manifest(directory, provenance, hashes)
 
 
 def _below(hashes: Mapping[str, str], directory: Path) -> dict[str, str]:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Repair:
-    """Recovery methods, with a checkpoint's model as what to come close to.
+    """Recovery methods, and the checkpoint whose model they bring a pruned one close to.
 
     Args:
         examples: calibration rows, encoded.

@@ -1,6 +1,6 @@
-"""The journey of a checkpoint, from `compress run`'s options to a finished report.
+"""`compress run`: from its options to a finished report.
 
-Every step is one call into one room and returns a value. Steps that take long are stages
+Every step is one call into one package and returns a value. Steps that take long are stages
 (`compressor.pipeline.stages`): each leaves a record in `OUT/.compress`, from which a stopped run
 goes on.
 """
@@ -68,7 +68,9 @@ def run(
         outcomes = rules.check(report, plan.rules, plan.inconclusive)
         report = report.model_copy(update={"gate": outcomes})
         recipes = {output: plan.to_yaml()}
-        recipes |= {own.directory: plan.to_yaml(own.budget) for own in inputs.artifacts}
+        recipes |= {
+            artifact.directory: plan.to_yaml(artifact.budget) for artifact in inputs.artifacts
+        }
         parallel.on_main(lambda: publish(workspace, report, recipes, inputs.precisions, output))
     return report
 
@@ -94,16 +96,16 @@ def _compress(
     command: str,
     jobs: int | None,
 ) -> Report:
-    """The journey; the gate's outcomes are not in the report yet."""
+    """Make and measure all models; the gate's outcomes are not in the report yet."""
     data, device, seed = inputs.data, inputs.device, plan.seed
     checkpoint = inputs.encoded.checkpoint
     parallel.on_main(lambda: require_own_outputs(workspace, output, inputs.artifacts))
     started = start(workspace, command)
-    making = begin(plan, inputs, workspace)
-    dense, builds, search = making.dense, making.builds_of(making.dense, inputs.dense), None
-    side_by_side(plan, making, output, jobs)
-    for trials in making.trials:
-        choice, made = making.artifact(trials)
+    maker = begin(plan, inputs, workspace)
+    dense, builds, search = maker.dense, maker.builds_of(maker.dense, inputs.dense), None
+    side_by_side(plan, maker, output, jobs)
+    for trials in maker.trials:
+        choice, made = maker.artifact(trials)
         builds += made
         search = choice.search
 
@@ -119,5 +121,5 @@ def _compress(
     text = source_of_text(inputs.source_text)
     return describe_run(
         checkpoint, data, seed, started, dense, builds, throughput, search,
-        making.builder.tokens, text,
+        maker.builder.tokens, text,
     )  # fmt: skip

@@ -14,7 +14,7 @@ import queue
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from compressor.progress import Progress
 from compressor.request.plan import RunPlan
 
 if TYPE_CHECKING:
-    from compressor.pipeline.artifacts import Making
+    from compressor.pipeline.artifacts import ArtifactMaker
 
 _THREADS = "OMP_NUM_THREADS"
 _GPUS = "CUDA_VISIBLE_DEVICES"
@@ -74,21 +74,21 @@ def count_jobs(jobs: int | None, budget: Budget, artifacts: int, device: str) ->
     return max(1, min(jobs, artifacts))
 
 
-def side_by_side(plan: RunPlan, making: Making, output: Path, jobs: int | None) -> None:
+def side_by_side(plan: RunPlan, maker: ArtifactMaker, output: Path, jobs: int | None) -> None:
     """Make the artifacts that are not there, if there is more than one process for them.
 
     Raises:
         CompressError: what one of the processes met; the others are ended.
         EnvironmentProblem: one of them was killed.
     """
-    workspace, device = making.workspace, making.inputs.device
-    names = [trials.plan.name for trials in making.trials]
-    numbers = [number for number, name in enumerate(names) if not _is_made(making, name)]
+    workspace, device = maker.workspace, maker.inputs.device
+    names = [trials.plan.name for trials in maker.trials]
+    numbers = [number for number, name in enumerate(names) if not _is_made(maker, name)]
     jobs = count_jobs(jobs, plan.budget, len(numbers), device)
     if jobs < 2:
         return
     if not plan.method.learns:
-        making.trials[0].scores()  # all budgets start from them
+        maker.trials[0].scores()  # all budgets start from them
     workspace.doing = f"making {len(numbers)} artifacts, {jobs} at a time"
     workspace.progress.message(f"{workspace.doing} …")
     request = {"recipe": dict(plan.options) | {"device": device}, "output": str(output)}
@@ -98,15 +98,15 @@ def side_by_side(plan: RunPlan, making: Making, output: Path, jobs: int | None) 
             while waiting and processes.free:
                 number = waiting.pop(0)
                 processes.start(names[number], request | {"number": number})
-            done += processes.attend()
+            done += processes.wait_for_message()
             workspace.progress.update("artifacts made", done, len(numbers))
     workspace.mute_finished()
 
 
-def _is_made(making: Making, name: str) -> bool:
-    """Whether all builds of an artifact have records; whether these hold is seen when read."""
-    later = [f"precision-{name}-{precision}" for precision in making.inputs.precisions[1:]]
-    state = making.workspace.state
+def _is_made(maker: ArtifactMaker, name: str) -> bool:
+    """Whether all builds of an artifact have records; reading them later checks that they hold."""
+    later = [f"precision-{name}-{precision}" for precision in maker.inputs.precisions[1:]]
+    state = maker.workspace.state
     return all((state / f"{label}.json").exists() for label in (f"build-{name}", *later))
 
 
@@ -122,16 +122,16 @@ def _gpus() -> list[str]:
 
 @dataclass
 class _Process:
-    """One that makes an artifact.
+    """A process that makes an artifact.
 
     Args:
-        error: what it said before it ended.
+        error: the one that it sent before it ended.
     """
 
     name: str
     slot: int
     process: subprocess.Popen[str]
-    error: dict[str, Any] | None = field(default=None)
+    error: dict[str, Any] | None = None
 
 
 class _Processes:
@@ -176,15 +176,15 @@ class _Processes:
         process.stdin.flush()
         threading.Thread(target=self._listen, args=(slot, process), daemon=True).start()
 
-    def attend(self) -> int:
-        """Wait for the next sign of one of them; returns how many have ended with it, 0 or 1.
+    def wait_for_message(self) -> int:
+        """Wait for a message of one of the processes; returns how many ended with it, 0 or 1.
 
         Raises:
             CompressError: one ended with an error.
         """
-        slot, sign = self._lines.get()
+        slot, message = self._lines.get()
         running = self._running[slot]
-        if sign is None:
+        if message is None:
             del self._running[slot]
             status = running.process.wait()
             for pipe in (running.process.stdin, running.process.stdout):
@@ -192,11 +192,11 @@ class _Processes:
                 pipe.close()
             _require_success(running, status)
             return 1
-        running.error = sign.get("error", running.error)
-        if "message" in sign:
-            self._progress.message(f"{running.name}: {sign['message'].strip()}")
-        if "detail" in sign:
-            self._progress.detail(sign["detail"])
+        running.error = message.get("error", running.error)
+        if "message" in message:
+            self._progress.message(f"{running.name}: {message['message'].strip()}")
+        if "detail" in message:
+            self._progress.detail(message["detail"])
         return 0
 
     def _listen(self, slot: int, process: subprocess.Popen[str]) -> None:
@@ -214,6 +214,7 @@ def _environments(jobs: int, device: str) -> list[dict[str, str]]:
     if device == "cuda":
         gpus = _gpus()
         return [shared | {_GPUS: gpus[slot % len(gpus)]} for slot in range(jobs)]
+    # Processes that each took all cores would slow each other down; a number that is set stays.
     threads = max(1, (os.cpu_count() or 1) // jobs)
     return [{_THREADS: str(threads)} | shared] * jobs
 

@@ -1,4 +1,4 @@
-"""Single steps of the journey, for `compress score`, `prune` and `export` and for Python."""
+"""Single steps of a run, for `compress score`, `prune` and `export` and for Python."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compressor.budgets.units import select
 from compressor.errors import InputError, UsageError, did_you_mean
 from compressor.export import export_model
 from compressor.export.ctranslate2 import STORED
-from compressor.export.engine_names import ALWAYS
+from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.optimum import export_optimum
 from compressor.export.precision_names import AUTO, BASE, precisions_to_export
 from compressor.export.precisions import add_precision, require_within
@@ -228,7 +228,11 @@ def _check_export(request: ExportRequest, output: Path) -> tuple[str, ...]:
     )
     require_rows(None, [], request.data)
     if request.data.calibration is not None and "int8" not in precisions:
-        raise _rows_without_use(request)
+        raise UsageError(
+            f"--calibration {request.data.calibration} is for int8; add --precision int8, or leave "
+            "it out",
+            id="option-without-use",
+        )
     require_directory(output)
     require_free(output)
     if (output / "onnx").exists():
@@ -250,18 +254,10 @@ def _rows_to_compare(
     return examples, probe.inputs
 
 
-def _rows_without_use(request: ExportRequest) -> UsageError:
-    return UsageError(
-        f"--calibration {request.data.calibration} is for int8; add --precision int8, or leave it "
-        "out",
-        id="option-without-use",
-    )
-
-
 def _require_plain(request: ExportRequest, layout: str) -> None:
     """Refuse options that a layout other than this tool's own has no use for."""
     export = request.export
-    if export.engines != [ALWAYS]:
+    if export.engines != [ONNXRUNTIME]:
         raise UsageError(
             f"--engines {','.join(export.engines)} is for --layout compress; leave it out, or "
             f"leave out --layout {layout}",

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Concatenate, ParamSpec, TypeVar, get_type_hints
 
 from pydantic import TypeAdapter
@@ -36,8 +37,8 @@ class Stage:
     Args:
         title: what the user reads while it runs.
         keys: key -> argument, which tell results of the same stage apart.
-        needs: stages that it is computed from: it is dropped with any of them whose keys do not
-            differ from its own.
+        needs: stages that it is computed from. When one of them is made again, results with the
+            same values of common keys are dropped.
         writes: argument that holds the directory where it writes files for the user, by
             `Workspace.making`.
         weights: file in the state directory with weights, texts or translations that belong to
@@ -100,14 +101,7 @@ STAGES: dict[str, Stage] = {
     "choice": Stage(
         "{plan.action}",
         keys=(_PLAN,),
-        needs=(
-            "scores",
-            "costs",
-            "timed-choice",
-            "layers-try",
-            "candidate",
-            "distill-text",
-        ),
+        needs=("scores", "costs", "timed-choice", "layers-try", "candidate", "distill-text"),
         weights="weights-{plan.name}.safetensors",
         scratch=("gates-{plan.name}*.safetensors", "repair-{plan.name}-step-*.safetensors"),
         shared=True,
@@ -166,17 +160,18 @@ def stage(
         def run(workspace: Workspace, *args: Rest.args, **kwargs: Rest.kwargs) -> Result:
             bound = signature.bind(workspace, *args, **kwargs)
             bound.apply_defaults()
-            arguments = bound.arguments
-            keys = {key: attrgetter(path)(_Names(arguments)) for key, path in row.keys}
+            arguments, names = bound.arguments, SimpleNamespace(**bound.arguments)
+            keys = {key: attrgetter(path)(names) for key, path in row.keys}
             label = "-".join([name, *map(str, keys.values())])
             title = row.title.format(**arguments)
             encode, decode = _forms(function)
             found = parallel.on_main(lambda: workspace.read(label, decode, title))
             if found is None:
                 began = parallel.on_main(lambda: _begin(workspace, name, keys, label, title))
-                weights = _kept_weights(workspace, row, arguments)
+                file = row.weights.format(**arguments)
+                weights = workspace.state / file if file else None
                 if weights is not None and parallel.is_main():
-                    weights.unlink(missing_ok=True)
+                    weights.unlink(missing_ok=True)  # not every result has some
                 if row.shared:
                     made = parallel.agree(function(workspace, *args, **kwargs))
                 else:
@@ -191,7 +186,7 @@ def stage(
                 found = made
             elif row.writes and isinstance(found, Variant):
                 # The output directory may have been moved since.
-                directory = Path(attrgetter(row.writes)(_Names(arguments))).as_posix()
+                directory = Path(attrgetter(row.writes)(names)).as_posix()
                 found = found.model_copy(update={"directory": directory})
             if parallel.is_main():
                 for pattern in row.scratch:
@@ -208,20 +203,13 @@ def _begin(workspace: Workspace, name: str, keys: dict[str, Any], label: str, ti
     """Remove what depends on an earlier result of a stage; returns when the stage began."""
     _drop_dependents(workspace, name, keys)
     began = workspace.begin(label, title)
-    workspace.made()  # by a stage that failed
+    workspace.made()  # forgets files of a stage that failed
     return began
 
 
 def weights_file(workspace: Workspace, name: str, **arguments: Any) -> Path:
     """Where a stage keeps weights that belong to its result."""
     return workspace.state / STAGES[name].weights.format(**arguments)
-
-
-class _Names:
-    """Arguments as attributes, for dotted paths."""
-
-    def __init__(self, arguments: dict[str, Any]) -> None:
-        self.__dict__.update(arguments)
 
 
 def _forms(
@@ -233,11 +221,6 @@ def _forms(
         return kind.to_json, kind.from_json
     adapter: TypeAdapter[Result] = TypeAdapter(kind)
     return lambda found: adapter.dump_python(found, mode="json"), adapter.validate_python
-
-
-def _kept_weights(workspace: Workspace, row: Stage, arguments: dict[str, Any]) -> Path | None:
-    """Where a stage keeps weights, if it does."""
-    return workspace.state / row.weights.format(**arguments) if row.weights else None
 
 
 def _written(workspace: Workspace, weights: Path | None) -> dict[str, str]:
@@ -262,6 +245,7 @@ def _drop_dependents(workspace: Workspace, name: str, keys: dict[str, Any]) -> N
             return False  # what was found about the dense model needs nothing of the pruned ones
         shared = keys.keys() & record.keys.keys()
         same = all(record.keys[key] == keys[key] for key in shared)
+        # A comparison is of two models' answers: those of its plan and those of its base.
         compared = record.keys.get("base", "") == keys.get("plan")
         return record.stage in dependents - {name} and (same or compared)
 

@@ -234,7 +234,7 @@ def serve(
     """Write the answer to each line, in their order, as soon as its chunk is done.
 
     Args:
-        answer: a stream of answers to a stream of lines, which reads so many lines ahead.
+        answer: a stream of answers to a stream of lines; takes the number of lines to read ahead.
         form: the line to write for an answer and its number, counted from 1.
         output: see `LineWriter`.
         chunk_lines: lines to read ahead; None for `CHUNK_ROWS`, or 1 if someone types them.

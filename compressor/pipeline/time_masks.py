@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compressor.budgets.cost_table import trial_mask
-from compressor.export.engine_names import ALWAYS
+from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.task_graphs import Network
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.depth import without_skipped
@@ -47,7 +47,7 @@ class Timer:
     rows: Rows
     settings: Benchmark
     device: str
-    engine: str = ALWAYS
+    engine: str = ONNXRUNTIME
 
     def time(self, workspace: Workspace, masks: Mapping[str, Mask], at_batch: int) -> Throughput:
         """Time some masks against the dense model.
@@ -107,7 +107,7 @@ def time_mask(workspace: Workspace, timer: Timer, mask: Mask, number: int, at_ba
 
 
 def export_trial(
-    checkpoint: Checkpoint, mask: Mask, dense: Path, directory: Path, engine: str = ALWAYS
+    checkpoint: Checkpoint, mask: Mask, dense: Path, directory: Path, engine: str = ONNXRUNTIME
 ) -> None:
     """Write what an engine runs of the dense weights without the units that `mask` removes.
 

@@ -101,7 +101,7 @@ def _read_files(directory: Path) -> Iterator[Path]:
     yield directory / GRAPH_DIRECTORY / GRAPHS_FILE
     try:
         artifact = read_artifact(directory)
-    except InputError:  # told when it is opened
+    except InputError:  # reported when it is opened
         return
     for precision in artifact.precisions:
         for name in artifact.used_files(precision):

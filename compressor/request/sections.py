@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from compressor.budgets.base import amounts_as_text
 from compressor.errors import UsageError
-from compressor.export.engine_names import ALWAYS, engines_to_export
+from compressor.export.engine_names import ONNXRUNTIME, engines_to_export
 from compressor.export.precision_names import BASE, split_precisions
 from compressor.options.bounds import (
     MINIMUM_ROWS,
@@ -132,7 +132,7 @@ class Export(Section):
         help="fp32 (default), fp32,int8, fp32,fp16, or auto: int8 for the CPU, fp16 for CUDA.",
     )
     engines: list[str] = option(
-        [ALWAYS],
+        [ONNXRUNTIME],
         help="Libraries to export for, as in onnxruntime,ctranslate2: what each needs is written, "
         "and its answers are compared with PyTorch's. openvino is for encoders, ctranslate2 for "
         "encoder-decoders.",

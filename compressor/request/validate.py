@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import UsageError
-from compressor.export.engine_names import ALWAYS
+from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.target_text import count_texts
 from compressor.importance import METHODS, UnitMethod
 from compressor.learned_masks import LEARNED
@@ -58,7 +58,7 @@ def check_recipe(recipe: Recipe, rules: Sequence[Rule]) -> None:
             _require_timing(recipe.throughput, f"--{rule.name}", rule.batch_size)
         if rule.needs_engines and len(recipe.export.engines) == 1:
             raise UsageError(
-                f"--{rule.name} needs --engines with another engine beside {ALWAYS}",
+                f"--{rule.name} needs --engines with another engine beside {ONNXRUNTIME}",
                 id="engines-missing",
             )
 
@@ -140,7 +140,7 @@ def _check_budget(recipe: Recipe) -> None:
     if budget.timed_engine not in (None, *recipe.export.engines):
         raise UsageError(
             f"--at-engine {budget.timed_engine} is not among the engines that models are exported "
-            f"for; add --engines {ALWAYS},{budget.timed_engine}",
+            f"for; add --engines {ONNXRUNTIME},{budget.timed_engine}",
             id="engine-not-exported",
         )
     if budget.searches_rows and recipe.data.test is None:

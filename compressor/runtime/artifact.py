@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from compressor.errors import InputError, UsageError
+from compressor.runtime.batching import check_limits
 from compressor.runtime.fields import (
+    MOST,
     checked,
     either,
     file_name,
@@ -20,6 +22,7 @@ from compressor.runtime.fields import (
     parse,
     record,
     text,
+    token_id,
     whole,
 )
 from compressor.runtime.languages import Languages
@@ -37,10 +40,8 @@ CTRANSLATE2_FILES = (
 MOST_BEAMS = 1024
 CPU_ONLY = ("int8",)  # onnxruntime has no CUDA kernels for products of unsigned bytes
 
-_MOST = (1 << 31) - 1  # ids, lengths and counts are 32-bit numbers in tokenizers
-
-_TOKEN = _COUNT = whole(0, _MOST)
-_SIZE = whole(1, _MOST)
+_COUNT = whole(0, MOST)
+_SIZE = whole(1, MOST)
 _FLAG = one_of(True, False)
 
 
@@ -52,20 +53,20 @@ class Generation:
     `max_length`, and `positions`: the most tokens that the decoder can generate (None: not known).
     """
 
-    decoder_start_token_id: int = checked(_TOKEN)
-    eos_token_id: list[int] = checked(list_of(_TOKEN))
-    max_length: int | None = checked(optional(whole(2, _MOST)), None)
+    decoder_start_token_id: int = checked(token_id)
+    eos_token_id: list[int] = checked(list_of(token_id))
+    max_length: int | None = checked(optional(whole(2, MOST)), None)
     max_new_tokens: int | None = checked(optional(_SIZE), None)
     positions: int | None = checked(optional(_SIZE), None)
     min_length: int = checked(_COUNT, 0)
     num_beams: int = checked(whole(1, MOST_BEAMS), 1)
     length_penalty: float = checked(finite, 1.0)
     early_stopping: bool | Literal["never"] = checked(one_of(True, False, "never"), False)
-    forced_bos_token_id: int | None = checked(optional(_TOKEN), None)
+    forced_bos_token_id: int | None = checked(optional(token_id), None)
     forced_eos_token_id: int | list[int] | None = checked(
-        optional(either(list_of(_TOKEN), _TOKEN)), None
+        optional(either(list_of(token_id), token_id)), None
     )
-    suppress_tokens: list[int] = checked(list_of(_TOKEN), [])
+    suppress_tokens: list[int] = checked(list_of(token_id), [])
     no_repeat_ngram_size: int = checked(_COUNT, 0)
     renormalize_logits: bool = checked(_FLAG, False)
 
@@ -89,11 +90,7 @@ class Generation:
             UsageError: a number below 1, or more tokens than the decoder has positions for.
         """
         given: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": max_new_tokens}
-        for name, value in given.items():
-            if value is not None and value < 1:
-                raise UsageError(
-                    f"{name} is {value}, but must be at least 1", id="number-below-one"
-                )
+        check_limits(**given)
         if max_new_tokens is not None and max_new_tokens > (self.positions or max_new_tokens):
             raise UsageError(
                 f"{max_new_tokens} tokens are more than the {self.positions} that the model can "
@@ -128,7 +125,7 @@ class Artifact:
     default_precision: str = checked(text)
     tokenizer: str = checked(file_name)
     max_source_tokens: int = checked(_SIZE)
-    pad_token_id: int = checked(_TOKEN)
+    pad_token_id: int = checked(token_id)
     inputs: list[str] = checked(list_of(one_of("input_ids", "attention_mask", "token_type_ids")))
     labels: list[str] | None = checked(one_of(None), None)  # of classes, in the order of the logits
     # Precision -> the engine that was the fastest in it on the CPU; None where one was measured.

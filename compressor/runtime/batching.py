@@ -35,7 +35,7 @@ def collate(rows: Sequence[Sequence[int]], pad_id: int, names: Sequence[str]) ->
 
     def fill(values: Sequence[Sequence[int]], padding: int) -> NDArray[np.int64]:
         array = np.full(real.shape, padding, dtype=np.int64)
-        array[real] = [value for row in values for value in row]
+        array[real] = [value for row in values for value in row]  # row by row, padding skipped
         return array
 
     makers = {
@@ -71,7 +71,7 @@ def by_length(
     if batch_size is None and batch_tokens is None:
         batch_tokens = default_tokens
     batches: list[list[int]] = []
-    room = 0  # rows that still fit into the last batch
+    room = 0  # rows that still fit into the last batch, whose first row is its longest
     for row in sorted(range(len(rows)), key=lambda row: -len(rows[row])):
         if room == 0:
             batches.append([])

@@ -22,7 +22,6 @@ from compressor.runtime.artifact import (
 )
 from compressor.runtime.decoder import BEST, FLOATS, ROWS, SELECT_PAST, selected, writes_in_place
 from compressor.runtime.engines.engine import Engine, LogitsModel
-from compressor.runtime.engines.onnxruntime import OnnxRuntime
 from compressor.runtime.text import TextTokenizer
 from compressor.storage.manifest import GRAPHS_FILE, require_no_links_out, require_unchanged
 
@@ -30,26 +29,6 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 MASK = "attention_mask"
-
-
-def read_unchanged(
-    directory: Path,
-    precisions: Sequence[str] | None = None,
-    engine: type[Engine] = OnnxRuntime,
-) -> Artifact:
-    """`read_artifact`, after its files were checked against the manifest of the directory.
-
-    Args:
-        precisions: whose files are checked; None: those of the engine's default one.
-        engine: that will open the files.
-
-    Raises:
-        InputError: not an artifact, a file is damaged or not listed, or lies outside.
-        UsageError: the artifact has nothing that the engine could open.
-    """
-    artifact = read_description(directory, verify=True)
-    require_files(directory, artifact, engine, precisions)
-    return artifact
 
 
 def read_description(directory: Path, verify: bool) -> Artifact:
@@ -71,7 +50,15 @@ def read_description(directory: Path, verify: bool) -> Artifact:
 def require_files(
     directory: Path, artifact: Artifact, engine: type[Engine], precisions: Sequence[str] | None
 ) -> None:
-    """Check what an engine opens against the manifest; arguments and errors of `read_unchanged`."""
+    """Check what an engine opens against the manifest of the directory.
+
+    Args:
+        precisions: whose files are checked; None: those of the engine's default one.
+
+    Raises:
+        InputError: a file is damaged or not listed.
+        UsageError: the artifact has nothing that the engine could open.
+    """
     chosen = precisions or [engine.default_precision(artifact)]
     files = [name for p in chosen for name in engine.files(directory, artifact, p)]
     require_unchanged(directory, files)
@@ -111,7 +98,8 @@ def require_translator(
     """
     cross = _caches("cross", artifact.cross_heads)
     past = _caches("past", artifact.decoder_self_heads)
-    expected = {name: _cache_shape(heads, artifact) for name, heads in (cross | past).items()}
+    heads = (cross | past).items()
+    expected = {name: f"{count} heads of {artifact.head_dim}" for name, count in heads}
     inputs = _shapes(decoder.get_inputs())
     _require(where, "decoder's inputs", set(inputs) - {MASK}, {"input_ids", "position", *expected})
     for name, shape in expected.items():
@@ -132,7 +120,7 @@ def require_translator(
     _require_floats(where, types, ["logits", *expected])
     for name in cross:
         _require(where, f"type of the encoder's {name}", made_types[name], types[name])
-    if writes_in_place(decoder):
+    if writes_in_place(decoder):  # into NumPy's buffers, which are float32
         for name in expected:
             _require(where, f"type of the decoder's {name}", types[name], "tensor(float)")
     for role, graph in select.items():
@@ -178,10 +166,6 @@ def _caches(prefix: str, heads: Iterable[int]) -> dict[str, int]:
         if count
         for part in ("key", "value")
     }
-
-
-def _cache_shape(heads: int, artifact: TranslationArtifact) -> str:
-    return f"{heads} heads of {artifact.head_dim}"
 
 
 def _cache_part(shape: list[object]) -> str:

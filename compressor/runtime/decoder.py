@@ -78,6 +78,7 @@ class DecoderGraph:
         """Rows of each cache, on the device."""
         if not caches:
             return {}
+        # A graph has fixed inputs, so there is one for the past and one for all caches.
         graph = self._select[SELECT_CACHES if len(caches) > len(self.past) else SELECT_PAST]
         outputs = {selected(name): self.device for name in caches}
         values = run_bound(graph, {**caches, ROWS: self.value(rows)}, outputs)
@@ -92,12 +93,10 @@ class CachedStep:
     best_tokens: OrtValue  # [rows], on the CPU
 
     def best(self) -> Tokens:
-        """See `search.Step`."""
         best: Tokens = self.best_tokens.numpy()
         return best
 
     def scores(self) -> Scores:
-        """See `search.Step`."""
         logits: Scores = self.logits.numpy()
         return logits.astype(np.float32, copy=False)
 
@@ -122,25 +121,23 @@ class CachedDecoder:
         self._position = 0
 
     def step(self, tokens: Tokens) -> CachedStep:
-        """See `search.Decoder`."""
         graph = self._graph
         feeds = {
             "input_ids": graph.value(tokens[:, None]),  # [rows, 1]
             "position": graph.value(np.array([self._position])),
             **self.past,
         }
-        outputs = _run(graph.session, self._binding, feeds, graph.outputs)
+        outputs = run_bound(graph.session, feeds, graph.outputs, self._binding)
         self.past = {name: outputs[name.replace("past", "present")] for name in self.past}
         self._position += 1
         return CachedStep(outputs["logits"], outputs[BEST])
 
     def reorder(self, rows: Tokens) -> None:
-        """See `search.Decoder`."""
+        # Cross-attention stays as it is: rows that change places have the same source.
         if not np.array_equal(rows, np.arange(len(rows))):
             self.past = self._graph.select_rows(self.past, rows)
 
     def keep(self, rows: Tokens) -> None:
-        """See `search.Decoder`."""
         caches = self._graph.select_rows({**self.cross, **self.past}, rows)
         self.cross = {name: caches[name] for name in self.cross}
         self.past = {name: caches[name] for name in self.past}
@@ -158,23 +155,18 @@ class CachedDecoder:
 
 
 def run_bound(
-    session: InferenceSession, feeds: Mapping[str, OrtValue], outputs: Mapping[str, str]
+    session: InferenceSession,
+    feeds: Mapping[str, OrtValue],
+    outputs: Mapping[str, str],
+    binding: IOBinding | None = None,
 ) -> dict[str, OrtValue]:
     """Run without copying values from or to Python.
 
     Args:
         outputs: name -> device that its value is to be on.
+        binding: one that has further inputs.
     """
-    return _run(session, session.io_binding(), feeds, outputs)
-
-
-def _run(
-    session: InferenceSession,
-    binding: IOBinding,
-    feeds: Mapping[str, OrtValue],
-    outputs: Mapping[str, str],
-) -> dict[str, OrtValue]:
-    """As `run_bound`, with a binding that may have further inputs."""
+    binding = session.io_binding() if binding is None else binding
     for name, value in feeds.items():
         binding.bind_ortvalue_input(name, value)
     for name, device in outputs.items():  # anew in every run, so that each gets memory of its own

@@ -31,10 +31,7 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         return super().encode([*texts, *(pairs or ())])
 
     def embed(
-        self,
-        texts: Sequence[str],
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        self, texts: Sequence[str], batch_size: int | None = None, batch_tokens: int | None = None
     ) -> NDArray[np.float32]:
         """Embeddings [rows, width] in the order of the texts.
 
@@ -75,18 +72,9 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
     ) -> Iterator[NDArray[np.float32]]:
-        """The embedding [width] of each row of a stream of any length, in their order.
+        """The embedding [width] of each row of a stream, zeros for one of white space alone.
 
-        A row of white space alone gives zeros. One warning at the end counts the rows that were
-        cut.
-
-        Args:
-            rows: texts; read a chunk at a time.
-            chunk_rows: rows that are read ahead and sorted by length; all that is held at a time.
-            batch_size, batch_tokens: as in `embed`.
-
-        Raises:
-            UsageError: a number below 1.
+        All else as `Classifier.probabilities_stream`.
         """
         check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
         blank = np.zeros(self.width, dtype=np.float32)

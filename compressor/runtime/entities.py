@@ -33,12 +33,12 @@ class Entity:
 
 
 def word_spans(text: str) -> list[Span]:
-    """Where the words of a text are that stand between spaces."""
+    """The characters of each word of a text; words are what spaces separate."""
     return [match.span() for match in _WORD.finditer(text)]
 
 
-def spans_of(words: Sequence[str]) -> list[Span]:
-    """Where words are in the text that they are with a space between each two."""
+def spans_when_joined(words: Sequence[str]) -> list[Span]:
+    """The characters of each word in `" ".join(words)`."""
     ends = accumulate(len(word) + 1 for word in words)
     return [(end - 1 - len(word), end - 1) for word, end in zip(words, ends, strict=True)]
 
@@ -53,6 +53,7 @@ def first_tokens(offsets: Sequence[Span], words: Sequence[Span]) -> list[int | N
     found: list[int | None] = [None] * len(words)
     number = 0
     for token, (start, end) in enumerate(offsets):
+        # Words that end before the token begins, and words without characters, have no more tokens.
         while number < len(words) and words[number][1] <= max(start, words[number][0]):
             number += 1
         if number == len(words):

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from compressor.storage.input_files import inner_path
 
 Value = TypeVar("Value")
+MOST = (1 << 31) - 1  # ids, lengths and counts are 32-bit numbers in tokenizers
 # Takes a value and where it stands, and gives it back; raises ValueError for any other value.
 Check = Callable[[Any, str], Any]
 
@@ -64,6 +65,9 @@ def whole(least: int, most: int) -> Check:
         return value
 
     return check
+
+
+token_id = whole(0, MOST)
 
 
 def finite(value: Any, where: str) -> float:

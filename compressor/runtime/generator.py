@@ -61,10 +61,11 @@ class Generator(Runtime[TranslationArtifact]):
     ) -> None:
         super().__init__(directory, **options)
         if source_language is not None or target_language is not None:
+            # The copy for other languages takes this object's place.
             vars(self).update(vars(self.between(source_language, target_language)))
 
     def between(self, source: str | None = None, target: str | None = None) -> Self:
-        """The same opened model, translating from and into these languages; None: as it does.
+        """The same opened model, translating from and into these languages; None: unchanged.
 
         Raises:
             UsageError: the model has no languages, or not that one, or the engine cannot.
@@ -107,6 +108,7 @@ class Generator(Runtime[TranslationArtifact]):
         artifact = self.artifact
         self._encoder, decoder = self._session("encoder"), self._session("decoder")
         past, cross = any(artifact.decoder_self_heads), any(artifact.cross_heads)
+        # Caches in buffers of our own are moved by NumPy, without a graph.
         copied = not writes_in_place(decoder)
         roles = {SELECT_PAST: past and copied, SELECT_CACHES: (past or cross) and copied}
         select = {role: self._session(role) for role, needed in roles.items() if needed}
@@ -227,6 +229,7 @@ class Generator(Runtime[TranslationArtifact]):
         """
         decoder = self.start(batch)
         columns = self.tokens.indices(tokens).T  # [steps, rows]
+        # Filled step by step: a list of steps would need the memory twice when it is stacked.
         found = np.empty((*tokens.shape, len(self.tokens.ids)), np.float32)
         for step, column in enumerate(columns):
             found[:, step] = decoder.step(column).scores()
@@ -269,10 +272,7 @@ class Generator(Runtime[TranslationArtifact]):
             return self.tokens.rows(search(self.start(batch), rows, settings))
 
     def _settings(
-        self,
-        num_beams: int | None,
-        max_new_tokens: int | None,
-        forced_length: int | None = None,
+        self, num_beams: int | None, max_new_tokens: int | None, forced_length: int | None = None
     ) -> Generation:
         settings = self._generation
         if forced_length is None:

@@ -22,10 +22,10 @@ from compressor.runtime.processors import Scores, Tokens
 if TYPE_CHECKING:
     from onnxruntime import OrtValue
 
-# Tokens that there is room for at first. Later there is room for 40, 72, 136, …: a multiple of 32
-# lets all heads' rows fall into the same sets of the processor's cache; with 64 sentences a step of
-# a 6+6 model took 5.3 ms with 32 and 4.5 ms with 24.
-FIRST = 24
+# Tokens that there is room for at first; then for 40, 72, 136, … (2 n - 8). With a multiple of 32
+# all heads' rows would fall into the same sets of the processor's cache: a step of a 6+6 model with
+# 64 sentences took 5.3 ms with 32 and 4.5 ms with 24.
+FIRST_LENGTH = 24
 
 Cache = NDArray[np.float32]  # [rows, heads, length, head_dim]
 
@@ -38,11 +38,9 @@ class BufferedStep:
     best_tokens: Tokens  # [rows]
 
     def best(self) -> Tokens:
-        """See `search.Step`."""
         return self.best_tokens
 
     def scores(self) -> Scores:
-        """See `search.Step`."""
         return self.logits
 
 
@@ -53,41 +51,40 @@ class InPlaceDecoder:
         self, graph: DecoderGraph, rows: int, cross: Mapping[str, OrtValue], mask: Tokens
     ) -> None:
         self._graph = graph
-        self._encoded = cross  # owns the memory of the other two
+        self._encoded = cross  # owns the memory that the other two look at
         self._cross = {name: cross[name] for name in graph.cross}
         self.cross: dict[str, Cache] = {}  # the same as arrays, once rows were selected
         self._mask = mask
         self._position = 0
-        self.past = self._new_past(rows, FIRST)
+        self.past = self._new_past(rows, FIRST_LENGTH)
         self._bind()
 
     def step(self, tokens: Tokens) -> BufferedStep:
-        """See `search.Decoder`."""
-        if self._position == self._room and self.past:
+        if self._position == self._length and self.past:
             self._move_past(np.arange(len(tokens)), 2 * self._position - 8)
             self._bind()
-        self._tokens[:, 0] = tokens
-        self._at[0] = self._position
+        self._token_input[:, 0] = tokens
+        self._position_input[0] = self._position
         self._graph.session.run_with_iobinding(self._binding)
         self._position += 1
         return self._output
 
     def reorder(self, rows: Tokens) -> None:
-        """See `search.Decoder`."""
         if not np.array_equal(rows, np.arange(len(rows))):
             filled = self._position
             for cache in self.past.values():
+                # Indexing with an array copies, so rows may take each other's places.
                 cache[:, :, :filled] = cache[rows, :, :filled]
 
     def keep(self, rows: Tokens) -> None:
-        """See `search.Decoder`."""
         if not self.cross:
             self.cross = {name: _view(value) for name, value in self._cross.items()}
         self.cross = {name: _rows(cache, rows) for name, cache in self.cross.items()}
         self._cross = {name: self._graph.value(cache) for name, cache in self.cross.items()}
-        if len(rows) > len(self._mask):
-            self._move_past(rows, FIRST)
+        if len(rows) > len(self._mask):  # beam search repeats each source after the first step
+            self._move_past(rows, FIRST_LENGTH)
         else:
+            # Fewer rows stay in the same memory, so that nothing is allocated.
             filled = self._position
             for name, cache in self.past.items():
                 cache[: len(rows), :, :filled] = cache[rows, :, :filled]
@@ -97,7 +94,7 @@ class InPlaceDecoder:
 
     def _new_past(self, rows: int, length: int) -> dict[str, Cache]:
         """Room for the caches, in one block: the system takes several back when they are freed."""
-        self._room = length
+        self._length = length
         shapes = {
             name: (rows, heads, length, head_dim)
             for name, (_, heads, _, head_dim) in self._graph.past_shapes.items()
@@ -119,13 +116,16 @@ class InPlaceDecoder:
     def _bind(self) -> None:
         """Bind all inputs and outputs to their memory."""
         graph, rows = self._graph, len(self._mask)
-        self._tokens, self._at = np.empty((rows, 1), np.int64), np.empty(1, np.int64)
+        self._token_input, self._position_input = (
+            np.empty((rows, 1), np.int64),
+            np.empty(1, np.int64),
+        )
         self._output = BufferedStep(
             np.empty((rows, graph.scored), np.float32), np.empty(rows, np.int64)
         )
         # A value shares the memory of its array.
         past = {name: graph.value(array) for name, array in self.past.items()}
-        tokens, position = graph.value(self._tokens), graph.value(self._at)
+        tokens, position = graph.value(self._token_input), graph.value(self._position_input)
         inputs = {"input_ids": tokens, "position": position, **self._cross, **past}
         if graph.reads_mask:
             inputs["attention_mask"] = graph.value(self._mask)

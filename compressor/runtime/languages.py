@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compressor.errors import UsageError, did_you_mean
-from compressor.runtime.fields import checked, mapping, one_of, optional, text, whole
-
-_MOST = (1 << 31) - 1
+from compressor.runtime.fields import checked, mapping, one_of, optional, text, token_id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +20,7 @@ class Languages:
         starts: decoders start with the target's token; else it is forced to be the first.
     """
 
-    codes: Mapping[str, int] = checked(mapping(whole(0, _MOST), 1))
+    codes: Mapping[str, int] = checked(mapping(token_id, 1))
     source: str = checked(text)
     target: str | None = checked(optional(text), None)
     starts: bool = checked(one_of(True, False), False)

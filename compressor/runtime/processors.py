@@ -25,7 +25,7 @@ _BLOCK = 1 << 18
 def log_softmax(scores: Scores, _: Tokens | None = None) -> None:
     """Turn scores [rows, vocabulary] into log-probabilities, in place."""
     rows = max(1, _BLOCK // scores.shape[1])
-    for start in range(0, len(scores), rows):
+    for start in range(0, len(scores), rows):  # views: a copy of all scores would be large
         block = scores[start : start + rows]
         block -= block.max(axis=1, keepdims=True)
         block -= np.log(np.exp(block).sum(axis=1, keepdims=True))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compressor.errors import UsageError
 from compressor.runtime.artifact import QuestionAnsweringArtifact
-from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits
+from compressor.runtime.batching import CHUNK_ROWS, check_limits
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.text import Encoded, TextsCut
 from compressor.runtime.windows import MOST_QUESTION, STRIDE, Window, best_span
@@ -98,18 +98,11 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
     ) -> Iterator[Answer]:
-        """The answer to each row of a stream of any length, in their order.
-
-        A row of white space alone has none. One warning at the end counts the questions that were
-        cut.
+        """The answer to each row of a stream; all else as `Classifier.probabilities_stream`.
 
         Args:
-            rows: (question, context) tuples; read a chunk at a time.
-            chunk_rows: rows that are read ahead and sorted by length; all that is held at a time.
+            rows: (question, context) tuples; one of white space alone has no answer.
             null_answers, stride, batch_size, batch_tokens: as in `answers`.
-
-        Raises:
-            UsageError: a number below 1.
         """
         check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
 
@@ -145,15 +138,12 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
         """Answers, and how many questions were cut."""
         windows = self._windows(questions, contexts, stride)
         rows = [Encoded(x.ids, x.types) for group in windows for x in group]
-        logits = iter(self._answer(rows, self._logits, batch_size, batch_tokens))
+        logits = iter(self._answer(rows, self.run, batch_size, batch_tokens))  # [tokens, 2] each
         found = [
             _best(context, group, [next(logits) for _ in group], null_answers)
             for context, group in zip(contexts, windows, strict=True)
         ]
         return found, sum(group[0].cut for group in windows)
-
-    def _logits(self, batch: Batch) -> Iterable[NDArray[np.float32]]:
-        return self.run(batch)
 
     def _warn_of_cut(self, cut: int, texts: int) -> None:
         if cut:
@@ -171,6 +161,7 @@ def _best(
     none = min(span[3] for span in spans)
     number = max(range(len(spans)), key=lambda x: spans[x][0])
     score, first, last, _ = spans[number]
+    # Below 0 for a context without tokens.
     if score < 0 or (null_answers and none > score):
         return Answer("", max(none, 0.0), 0, 0)
     start, end = windows[number].characters(first, last)

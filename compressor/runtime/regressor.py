@@ -35,18 +35,7 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
     ) -> Iterator[float | None]:
-        """The number of each row of a stream of any length, in their order.
-
-        A row of white space alone gives None. One warning at the end counts the rows that were cut.
-
-        Args:
-            rows: texts, or (text, pair) tuples; read a chunk at a time.
-            chunk_rows: rows that are read ahead and sorted by length; all that is held at a time.
-            batch_size, batch_tokens: as in `logits`.
-
-        Raises:
-            UsageError: a number below 1.
-        """
+        """The number of each row of a stream; all else as `Classifier.probabilities_stream`."""
         check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
         return self._stream(rows, self._numbers, None, chunk_rows, batch_size, batch_tokens)
 

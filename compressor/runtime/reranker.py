@@ -55,7 +55,7 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
         """The texts, the most relevant one first; of equal ones the first comes first.
 
         Args:
-            top_k: only so many.
+            top_k: how many to return; None: all.
             batch_size, batch_tokens: as in `scores`.
 
         Raises:
@@ -71,6 +71,7 @@ def relevance(logits: NDArray[np.float32]) -> NDArray[np.float32]:
     """Of [rows, 1 or 2] logits the one of "relevant", [rows]; of two classes that is the second."""
     if logits.shape[1] == 1:
         return logits[:, 0]
+    # Its sigmoid is the second class's probability by the softmax.
     difference: NDArray[np.float32] = logits[:, 1] - logits[:, 0]
     return difference
 

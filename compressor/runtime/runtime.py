@@ -43,7 +43,7 @@ class Runtime(ABC, Generic[Described]):
     Args:
         directory: what `compress run` or `compress export` wrote, with `onnx/` in it.
         precision: one that the engine has for the artifact; None takes the artifact's default, or
-            fp32 where the engine has not that one.
+            fp32 where the engine lacks that one.
         device: `cpu` or `cuda`; there is no fallback to another one.
         threads: threads within an operation; None leaves the choice to the engine, and is 1 with
             several workers.
@@ -104,9 +104,11 @@ class Runtime(ABC, Generic[Described]):
         tokenizer = self._graphs / artifact.tokenizer
         most = artifact.max_source_tokens if self.cuts_texts else None
         self._tokenizer = TextTokenizer(tokenizer, most)
-        kept = None if cache is None else _outside(Path(cache), self._directory, library)
+        compiled = None
+        if cache is not None:
+            compiled = _cache_directory(Path(cache), self._directory, library)
         self._engine = library(
-            Setup(self._directory, artifact, self.precision, device, threads, workers, kept)
+            Setup(self._directory, artifact, self.precision, device, threads, workers, compiled)
         )
         self._open()
         self._batch_tokens = self.batch_tokens[device]
@@ -152,6 +154,7 @@ class Runtime(ABC, Generic[Described]):
         if self._workers == 1 or len(batches) < 2:
             found = [compute(numbers) for numbers in batches]
         else:
+            # Threads are enough: engines release Python's global lock while they compute.
             with ThreadPoolExecutor(self._workers) as pool:
                 found = list(pool.map(compute, batches))
         answers = dict(pair for pairs in found for pair in pairs)
@@ -188,6 +191,7 @@ class Runtime(ABC, Generic[Described]):
         Args:
             answers: of a chunk's texts (and, of pairs, its second texts), and how many were cut.
         """
+        # Rows of white space are left out of the batches, and their answers put back in between.
         read = cut = 0
         for chunk in in_chunks(rows, chunk_rows):
             columns = [(row,) if isinstance(row, str) else row for row in chunk]
@@ -199,11 +203,11 @@ class Runtime(ABC, Generic[Described]):
         self._warn_of_cut(cut, read)
 
     def _warn_of_cut(self, cut: int, texts: int) -> None:
-        """Warn that so many of the texts were cut, unless it is none."""
+        """Warn that `cut` of `texts` texts were cut, unless it is none."""
         self._tokenizer.warn_of_cut(cut, texts, 4)
 
 
-def _outside(cache: Path, directory: Path, engine: type[Engine]) -> Path:
+def _cache_directory(cache: Path, directory: Path, engine: type[Engine]) -> Path:
     """The directory for compiled models.
 
     Raises:

@@ -29,7 +29,7 @@ EXCLUDED = np.float32(-1e9)
 # the bundled translator (454 lines, batches of 1024 tokens, one thread) took 2.8 CPU seconds when
 # none ever left, 2.2 when half had to be finished, and 2.1 to 2.2, within the noise, from a quarter
 # down to every single one.
-LEAVE = 0.125
+MIN_FINISHED_SHARE = 0.125
 
 
 class Step(Protocol):
@@ -66,9 +66,9 @@ def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]
     ends = frozenset(settings.eos_token_id)
     apply = rules(settings)
     tokens = np.full((rows, settings.limit + 1), settings.decoder_start_token_id, dtype=np.int64)
-    lengths = np.full(rows, settings.limit)
+    lengths = np.full(rows, settings.limit)  # rows go on after their end until they leave
     live = np.arange(rows)  # output row of each row of the decoder
-    done = np.zeros(rows, dtype=bool)
+    done = np.zeros(rows, dtype=bool)  # ended, but still a row of the decoder
     chosen = tokens[:, 0]
     for step in range(1, settings.limit + 1):
         output = decoder.step(chosen)
@@ -88,7 +88,7 @@ def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]
         done |= ended
         if done.all():
             break
-        if done.mean() >= LEAVE and step < settings.limit:
+        if done.mean() >= MIN_FINISHED_SHARE and step < settings.limit:
             decoder.keep(np.flatnonzero(~done))
             chosen, live = chosen[~done], live[~done]
             done = np.zeros(len(live), dtype=bool)
@@ -159,6 +159,7 @@ def beam_search(decoder: Decoder, rows: int, settings: Generation) -> list[list[
             decoder.keep(np.repeat(np.arange(rows), beams))
         else:
             scores = decoder.step(state.tokens[:, :, -1].ravel()).scores()
+        # [sentences x beams, vocabulary]; log-probabilities before the rules, as in transformers.
         log_softmax(scores)
         for rule in apply:
             rule(scores, state.tokens.reshape(-1, step))
@@ -169,7 +170,7 @@ def beam_search(decoder: Decoder, rows: int, settings: Generation) -> list[list[
         closed = _closed(state, settings, step)
         if closed.all() or candidates.ended.all():
             break
-        if closed.mean() >= LEAVE:
+        if closed.mean() >= MIN_FINISHED_SHARE:
             _collect(outputs, live[closed], state.select(closed))
             decoder.keep(parents[~closed].ravel())
             state, live = state.select(~closed), live[~closed]
@@ -186,7 +187,7 @@ def _collect(outputs: list[list[int]], rows: Tokens, state: _Beams) -> None:
 
 
 def _continue(scores: Scores, state: _Beams, settings: Generation, step: int) -> _Candidates:
-    """The best continuations of all beams: so many that at least `num_beams` of them do not end.
+    """The best continuations of all beams, enough that at least `num_beams` of them do not end.
 
     Args:
         scores: log-probabilities [sentences * beams, vocabulary]; overwritten.
@@ -194,9 +195,11 @@ def _continue(scores: Scores, state: _Beams, settings: Generation, step: int) ->
     sentences, beams = state.scores.shape
     totals = scores.reshape(sentences, beams, -1)  # [sentences, beams, vocabulary]
     totals += state.scores[:, :, None]
+    # Even if every beam's best continuations are all end tokens, one more of each does not end.
     wanted = max(2, 1 + len(settings.eos_token_id)) * beams
     values, columns = top_k(totals.reshape(sentences, -1), wanted)  # [sentences, wanted]
     parents, chosen = np.divmod(columns, scores.shape[1])
+    # [sentences, wanted, length]
     past = np.take_along_axis(state.tokens, parents[:, :, None], axis=1)
     return _Candidates(
         scores=values,
@@ -209,12 +212,14 @@ def _continue(scores: Scores, state: _Beams, settings: Generation, step: int) ->
 def _finish(state: _Beams, candidates: _Candidates, settings: Generation, step: int) -> None:
     """Merge the candidates that end, if they are among the best, into the finished hypotheses."""
     beams = state.scores.shape[1]
+    # As long as the candidates, which have one token more in every step.
     state.final_tokens = np.pad(state.final_tokens, ((0, 0), (0, 0), (0, 1)))
     ended = candidates.ended.copy()
     ended[:, beams:] = False  # as in transformers, further candidates can only be continued
     if not ended.any():
         return
-    scores = candidates.scores / step**settings.length_penalty
+    scores = candidates.scores / step**settings.length_penalty  # [sentences, candidates]
+    # As transformers does: a sentence that is closed takes no more hypotheses.
     if settings.early_stopping is True:
         scores += state.finished.all(axis=1, keepdims=True) * EXCLUDED
     scores += ~state.improvable[:, None] * EXCLUDED
@@ -239,7 +244,7 @@ def _advance(state: _Beams, candidates: _Candidates) -> Tokens:
         The beam that each continues [sentences, beams].
     """
     scores = candidates.scores + candidates.ended.astype(np.float32) * EXCLUDED
-    order = _descending(scores)[:, : state.scores.shape[1]]
+    order = _descending(scores)[:, : state.scores.shape[1]]  # [sentences, beams]
     state.scores = np.take_along_axis(scores, order, axis=1)
     state.tokens = np.take_along_axis(candidates.tokens, order[:, :, None], axis=1)
     return np.take_along_axis(candidates.parents, order, axis=1)
@@ -284,7 +289,7 @@ def top_k(scores: Scores, k: int) -> tuple[Scores, Tokens]:
     # The entries behind the grid, where n is no multiple of its height.
     rest = np.broadcast_to(np.arange(height * width, n), (rows, n - height * width))
     indices = np.concatenate([indices, rest], axis=1)
-    values = np.take_along_axis(scores, indices, axis=1)
+    values = np.take_along_axis(scores, indices, axis=1)  # [rows, height x k + rest]
     best = np.argpartition(values, values.shape[1] - k, axis=1)[:, values.shape[1] - k :]
     values, indices = (np.take_along_axis(array, best, axis=1) for array in (values, indices))
     order = _descending(values)

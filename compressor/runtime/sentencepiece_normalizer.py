@@ -73,8 +73,10 @@ class SentencePieceNormalizer:
 
     def _offset(self, node: int) -> int:
         unit = self._units[node]
+        # Bits 10 and up; with bit 9 set they count blocks of 256 units.
         return unit >> 10 << ((unit & 1 << 9) >> 6)
 
     def _replacement(self, node: int) -> str:
+        # The unit of the value, where only bit 31 is not part of it.
         start = self._units[node ^ self._offset(node)] & 0x7FFFFFFF
         return self._strings[start : self._strings.index(0, start)].decode()

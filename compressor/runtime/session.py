@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from compressor.errors import EnvironmentProblem, InputError, UsageError, did_you_mean
 from compressor.runtime.artifact import CPU_ONLY
+from compressor.runtime.batching import check_limits
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 Device = Literal["cpu", "cuda"]
 PROVIDERS: dict[str, str] = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
-_ERRORS_ONLY = 3
+_ERRORS_ONLY = 3  # onnxruntime's number of the severity
 # (device, precision) -> optimizations of onnxruntime that make our graphs slower there. Its one
 # kernel for residual addition and layer normalization is slower in float32 on the CPU than the two
 # that it replaces: without it encoders run 1.05 to 1.25 times as fast, decoders up to 1.03 times
@@ -34,11 +35,7 @@ def slower_optimizations(device: str, precision: str) -> tuple[str, ...]:
 
 
 def open_session(
-    graph: Path,
-    device: str = "cpu",
-    threads: int | None = None,
-    *,
-    without: Sequence[str] = (),
+    graph: Path, device: str = "cpu", threads: int | None = None, *, without: Sequence[str] = ()
 ) -> InferenceSession:
     """Open a graph on `device` with all graph optimizations but those named.
 
@@ -57,13 +54,13 @@ def open_session(
     provider = _provider(device, ort)
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.log_severity_level = _ERRORS_ONLY  # shape arithmetic stays on the CPU on purpose
+    # It would warn that shape arithmetic stays on the CPU, where it belongs.
+    options.log_severity_level = _ERRORS_ONLY
     # Idle workers otherwise spin for tens of milliseconds after a run, on the cores that the next
     # session needs: a translator has three, and a benchmark runs several models in turn.
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    check_limits(threads=threads)
     if threads is not None:
-        if threads < 1:
-            raise UsageError(f"threads is {threads}, but must be at least 1", id="number-below-one")
         options.intra_op_num_threads = threads
     session = _create(ort, graph, options, device, without)
     if session.get_providers()[0] != provider:
@@ -225,11 +222,15 @@ def _graph_errors(state: Any) -> tuple[type[Exception], ...]:
 
 
 def _unusable(ort: Any, graph: Path, error: Exception) -> InputError:
-    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
     return InputError(
-        f"onnxruntime {ort.__version__} cannot open {graph}: {reason:.300}; export the model again",
+        f"onnxruntime {ort.__version__} cannot open {graph}: {_reason(error):.300}; export the "
+        "model again",
         id="graph-invalid",
     )
+
+
+def _reason(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 @contextlib.contextmanager
@@ -243,8 +244,8 @@ def run_errors(directory: Path) -> Iterator[None]:
     try:
         yield
     except (*_graph_errors(state), state.RuntimeException) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        if "llocat" in reason:  # memory, not the graph
+        reason = _reason(error)
+        if "llocat" in reason:  # "Failed to allocate", "bad_alloc…": memory, not the graph
             raise
         raise InputError(
             f"the graphs in {directory} fail ({reason:.300}); the tokenizer or graphs.json may be "

@@ -40,7 +40,7 @@ class Encoded(list[int]):
     Args:
         ids: the token ids.
         type_ids: as many entries; None for all 0, as they are unless the row is a pair.
-        cut: whether tokens were left out because the model cannot read so many.
+        cut: whether it was longer than the model can read.
     """
 
     def __init__(
@@ -55,8 +55,9 @@ class TextsCut(CompressWarning):
     """Some texts were longer than the model can read.
 
     Args:
-        cut: how many, of so many `texts`; None: of more than one knows.
-        what: they are, and what happened to them.
+        cut: how many.
+        texts: of how many; None where that is not known.
+        what: the rest of the sentence: what they are, and what happened to them.
     """
 
     def __init__(self, cut: int, texts: int | None, what: str) -> None:
@@ -114,16 +115,17 @@ class TextTokenizer:
             self._tokenizer.enable_truncation(max_tokens)
         self._first_without_id = self._tokenizer.token_to_id(FIRST_WITHOUT_ID)
         if self._first_without_id is not None:
+            # No entry is `MARK` alone, so it becomes the unknown token.
             self._unknown = self._tokenizer.model.tokenize(MARK)[0].id
         self._max_tokens = max_tokens
         self.prefix = ""  # what every text begins with
         self._language: tuple[int, int] | None = None
 
     def with_language(self, old: int, new: int) -> TextTokenizer:
-        """The same tokenizer, whose rows have another token where they tell the language.
+        """A copy whose rows have the token `new` where this one's have the language token `old`.
 
         Raises:
-            InputError: they have no such token before or behind the text.
+            InputError: rows have no language token.
         """
         ids = self._tokenizer.encode("").ids
         if old not in ids:
@@ -168,6 +170,7 @@ class TextTokenizer:
                 )
             rows = list(zip(rows, self._normalized(pairs), strict=True))
         try:
+            # The library is written in Rust, and may panic only now where the file is damaged.
             with panics_raised():
                 return list(self._tokenizer.encode_batch(rows))
         except Panic as error:
@@ -177,9 +180,9 @@ class TextTokenizer:
         """The token ids of encodings."""
         rows = [Encoded(self._known(e.ids), e.type_ids, bool(e.overflowing)) for e in encodings]
         if self._language is not None:
-            place, token = self._language
+            index, token = self._language
             for row in rows:
-                row[place] = token
+                row[index] = token
         return rows
 
     def windows(
@@ -197,7 +200,7 @@ class TextTokenizer:
             raise _invalid(self._path, error) from error
 
     def warn_of_cut(self, cut: int, texts: int, stacklevel: int = 3) -> None:
-        """Warn that `cut` of so many texts had to be cut, unless it is none.
+        """Warn that `cut` of `texts` texts had to be cut, unless it is none.
 
         Args:
             stacklevel: of `warnings.warn`; 3 names the line that called the caller.
@@ -261,6 +264,7 @@ def _invalid(path: Path, error: Exception) -> InputError:
 
 def _take_normalizer(tokenizer: Tokenizer) -> SentencePieceNormalizer | None:
     """Take SentencePiece's rules out of the tokenizer, which would apply them inexactly."""
+    # The library shows and takes the parts of a normalizer only as pickles do, which is JSON.
     state = json.loads(tokenizer.normalizer.__getstate__())
     steps = [step for step in state["normalizers"] if step["type"] == "Precompiled"]
     state["normalizers"] = [step for step in state["normalizers"] if step not in steps]

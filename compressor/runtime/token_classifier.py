@@ -17,11 +17,11 @@ from compressor.runtime.entities import (
     Span,
     entities,
     first_tokens,
-    spans_of,
+    spans_when_joined,
 )
 from compressor.runtime.processors import log_softmax
 
-Labelled = tuple[NDArray[np.intp], NDArray[np.float32]]  # label and probability of each token
+LabeledTokens = tuple[NDArray[np.intp], NDArray[np.float32]]  # label and probability of each token
 
 
 class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
@@ -39,10 +39,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         return self.artifact.labels
 
     def tag(
-        self,
-        texts: Sequence[str],
-        batch_size: int | None = None,
-        batch_tokens: int | None = None,
+        self, texts: Sequence[str], batch_size: int | None = None, batch_tokens: int | None = None
     ) -> list[list[Entity]]:
         """The entities of each text, in their order.
 
@@ -76,10 +73,10 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         encodings = self._tokenizer.encodings(texts)
         rows = self._tokenizer.rows(encodings)
         self._tokenizer.warn_of_cut(sum(row.cut for row in rows), len(rows))
-        found = self._answer(rows, self._labelled, batch_size, batch_tokens)
+        found = self._answer(rows, self._labeled, batch_size, batch_tokens)
         answers = []
         for words, encoding, (best, _) in zip(sentences, encodings, found, strict=True):
-            tokens = first_tokens(encoding.offsets, spans_of(words))
+            tokens = first_tokens(encoding.offsets, spans_when_joined(words))
             answers.append([OUTSIDE if x is None else self.labels[best[x]] for x in tokens])
         return answers
 
@@ -91,18 +88,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
     ) -> Iterator[list[Entity]]:
-        """The entities of each row of a stream of any length, in their order.
-
-        A row of white space alone has none. One warning at the end counts the rows that were cut.
-
-        Args:
-            rows: texts; read a chunk at a time.
-            chunk_rows: rows that are read ahead and sorted by length; all that is held at a time.
-            batch_size, batch_tokens: as in `tag`.
-
-        Raises:
-            UsageError: a number below 1.
-        """
+        """The entities of each row of a stream; all else as `Classifier.probabilities_stream`."""
         check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
         return self._chunks(
             rows, lambda texts: self._tag(texts, batch_size, batch_tokens), [], chunk_rows
@@ -114,7 +100,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         """Entities of each text, and how many texts were cut."""
         encodings = self._tokenizer.encodings(texts)
         rows = self._tokenizer.rows(encodings)
-        found = self._answer(rows, self._labelled, batch_size, batch_tokens)
+        found = self._answer(rows, self._labeled, batch_size, batch_tokens)
         tagged = []
         for text, encoding, (best, scores) in zip(texts, encodings, found, strict=True):
             tokens, words = self._words(text, encoding)
@@ -140,6 +126,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
             if marks:
                 goes_on = bool(tokens) and number == last
             else:
+                # Some tokenizers' tokens begin with the space before a word, others' after it.
                 goes_on = bool(tokens) and start > 0 and " " not in text[start - 1 : start + 1]
             last = number
             if goes_on:
@@ -149,7 +136,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
                 words.append((start, end))
         return tokens, words
 
-    def _labelled(self, batch: Batch) -> Iterable[Labelled]:
+    def _labeled(self, batch: Batch) -> Iterable[LabeledTokens]:
         """The most probable label of each token, padding included, and its probability."""
         logits = self.run(batch)  # [rows, tokens, labels]
         best = logits.argmax(-1)

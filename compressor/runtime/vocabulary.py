@@ -59,6 +59,7 @@ class OutputTokens:
             return None if token is None else int(self.indices(np.array(token)))
 
         def some(tokens: Sequence[int]) -> list[int]:
+            # Tokens that the decoder does not score cannot occur.
             return [int(index) for index in self._indices[list(tokens)] if index >= 0]
 
         start = int(self.indices(np.array(given.decoder_start_token_id)))
@@ -69,7 +70,7 @@ class OutputTokens:
             eos_token_id=some(given.eos_token_id),
             forced_bos_token_id=one(given.forced_bos_token_id),
             forced_eos_token_id=some(forced) if isinstance(forced, list) else one(forced),
-            suppress_tokens=some(given.suppress_tokens),  # others cannot occur
+            suppress_tokens=some(given.suppress_tokens),
         )
 
     def rows(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from compressor.runtime.entities import Span
+
 if TYPE_CHECKING:
     from tokenizers import Encoding, Tokenizer
-
-Span = tuple[int, int]  # of characters, the last one not included
 
 # The usual sizes for SQuAD, in tokens: of a window, of what two windows share, of a question, and
 # of an answer.
@@ -82,7 +82,7 @@ class _Layout:
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> _Layout:
         pair = tokenizer.encode("a", "a")
-        parts = list(pair.sequence_ids)
+        parts = list(pair.sequence_ids)  # 0, 1, or None for special tokens
         if 0 not in parts or 1 not in parts:
             raise ValueError("it does not encode pairs of texts")
         last = len(parts) - parts[::-1].index(0)  # behind the question
@@ -121,6 +121,7 @@ def split(
         raise ValueError(
             f"{layout.tokens} special tokens leave no room in windows of {most} tokens"
         )
+    # Several questions often share a context, which is then tokenized once.
     distinct = list(dict.fromkeys(contexts))
     encoded = dict(
         zip(distinct, tokenizer.encode_batch(distinct, add_special_tokens=False), strict=True)
@@ -135,7 +136,7 @@ def split(
 def _windows(
     layout: _Layout, question: Encoding, context: Encoding, most: int, stride: int
 ) -> list[Window]:
-    limit = min(MOST_QUESTION, (most - layout.tokens) // 2)
+    limit = min(MOST_QUESTION, (most - layout.tokens) // 2)  # half of the room is the context's
     asked = question.ids[:limit]
     room = most - layout.tokens - len(asked)
     before, between, behind = layout.ids
@@ -173,9 +174,10 @@ def best_span(logits: NDArray[np.float32], window: Window) -> tuple[float, int, 
     chances = np.exp(allowed) / np.exp(allowed).sum(axis=0)
     none = float(chances[0].prod())
     best, first, last = -1.0, 0, 0
+    # All answers of one length at a time, so that Python does not loop over pairs of tokens.
     for length in range(min(MOST_ANSWER, count)):
         products = chances[1 : count + 1 - length, 0] * chances[1 + length :, 1]
-        place = int(products.argmax())
-        if products[place] > best:
-            best, first, last = float(products[place]), place, place + length
+        start = int(products.argmax())
+        if products[start] > best:
+            best, first, last = float(products[start]), start, start + length
     return best, window.first + first, window.first + last, none

@@ -14,13 +14,7 @@ from compressor.errors import UsageError
 from compressor.model.sublayers import Scores
 from compressor.report import numbers
 from compressor.report.facts import kind_label
-from compressor.study.compare_scores import (
-    TIED,
-    compare_scores,
-    comparison_figure,
-    flat,
-    overlap_p,
-)
+from compressor.study.compare_scores import TIED, compare_scores, comparison_figure, flat, overlap_p
 from compressor.study.job import Job, score
 from compressor.study.options import AgreementStudy
 from compressor.study.output import Result, table

@@ -44,6 +44,7 @@ def study(job: Job[HeadsStudy]) -> Result:
             list[Effect],
         )
     tests = corrected([effect for by_head in effects.values() for effect in by_head])
+    # The correction looks at all heads together; its results go back to their layers.
     in_order = iter(tests)
     layers = {name: [next(in_order) for _ in by_head] for name, by_head in effects.items()}
     metric = MetricText(job.metric)

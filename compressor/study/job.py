@@ -39,7 +39,7 @@ from compressor.study.effects import Effect
 from compressor.study.options import MeasuringStudy, StudyRequest
 from compressor.study.output import PREFIX
 from compressor.study.shared import shared
-from compressor.tasks import TASKS, Batch, Rows, Task, count_shared, count_truncated
+from compressor.tasks import TASKS, Batch, Rows, Task, count_shared
 from compressor.tasks.tables import read_lines
 
 Request = TypeVar("Request", bound=StudyRequest, covariant=True)
@@ -114,8 +114,8 @@ def prepare(request: StudyRequest, output: Path, progress: Progress) -> Job[Stud
         require_rows(request.scoring, [], request.data)
     rows = _read(request.data, checkpoint, task, progress)
     calibration, test = rows.get("calibration"), rows.get("test")
-    shared = count_shared(test, calibration) if calibration and test else 0
-    warn_of_shared_rows(DataRows(calibration, test, shared), progress)
+    shared_rows = count_shared(test, calibration) if calibration and test else 0
+    warn_of_shared_rows(DataRows(calibration, test, shared_rows), progress)
     pruned, conllu = (getattr(request, name, None) for name in ("pruned", "conllu"))
     others = [*request.checkpoints[:-1], *([] if pruned is None else [pruned])]
     directories = [checkpoint.directory, *map(resolve, others)]
@@ -133,7 +133,7 @@ def prepare(request: StudyRequest, output: Path, progress: Progress) -> Job[Stud
     }
     root = output / STATE / f"{PREFIX}{request.name}"
     workspace = open_workspace(root, identity, progress, output)
-    return Job(request, checkpoint, rows, shared, device, workspace, progress)
+    return Job(request, checkpoint, rows, shared_rows, device, workspace, progress)
 
 
 def _require_output(output: Path) -> None:
@@ -183,12 +183,7 @@ def _read(
 
 def make_batches(job: Job[StudyRequest], checkpoint: Checkpoint, rows: Rows) -> list[Batch]:
     """Batches of all rows on the CPU; reports how many rows had to be cut."""
-    examples = encode(rows, checkpoint, job.task)
-    cut = count_truncated(examples)
-    if cut:
-        job.progress.message(
-            f"{cut} of {len(examples)} rows are longer than the model allows and were cut"
-        )
+    examples = encode(rows, checkpoint, job.task, job.progress)
     batches: list[Batch] = job.task.batches(examples, checkpoint.model)
     return batches
 
@@ -212,19 +207,18 @@ def score(
         scorer = Scorer(method, checkpoint, layers, fitted, seed, job.device, job.progress)
         return scorer.score(Mask.full(layers)).to_json()
 
-    key = _made_of(checkpoint, job, rows) | {
-        "method": method.model_dump(mode="json"),
-        "seed": job.request.seed,
-    }
+    options = {"method": method.model_dump(mode="json"), "seed": job.request.seed}
+    key = _cache_key(checkpoint, job, rows) | options
+    scores = job.workspace.stage(
+        name,
+        title or f"scoring with {method.name}",
+        lambda: _shared(job, "scores", key, compute, dict[str, Any]),
+        dict[str, Any],
+    )
+    return Scores.from_json(scores)
 
-    def computed() -> Any:
-        return _shared(job, "scores", key, compute, dict[str, Any])
 
-    title = title or f"scoring with {method.name}"
-    return Scores.from_json(job.workspace.stage(name, title, computed, dict[str, Any]))
-
-
-def _made_of(checkpoint: Checkpoint, job: Job[StudyRequest], rows: Rows | None) -> dict[str, Any]:
+def _cache_key(checkpoint: Checkpoint, job: Job[StudyRequest], rows: Rows | None) -> dict[str, Any]:
     """What scores and answers depend on, whatever the study."""
     return {
         "version": __version__,
@@ -336,7 +330,7 @@ def dense_answers(
     The answers are shared between studies.
     """
     rows = job.rows["test"]
-    key = _made_of(job.checkpoint, job, rows) | {"beams": job.request.evaluation.num_beams}
+    key = _cache_key(job.checkpoint, job, rows) | {"beams": job.request.evaluation.num_beams}
 
     def compute() -> list[str]:
         return answer(job, job.checkpoint, batches)

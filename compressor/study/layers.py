@@ -22,15 +22,7 @@ from compressor.study.effects import (
     count_significant,
     significance_sentences,
 )
-from compressor.study.job import (
-    Job,
-    answer,
-    dense_answers,
-    judge,
-    make_batches,
-    score,
-    scoring,
-)
+from compressor.study.job import Job, answer, dense_answers, judge, make_batches, score, scoring
 from compressor.study.options import LayersStudy
 from compressor.study.output import Result, table
 from compressor.study.plotting import COLORS, MARKERS, by_kind, legend, panel

@@ -74,6 +74,7 @@ def save_figure(figure: Figure, path: Path, **metadata: Any) -> None:
         metadata: for the file, such as its `Title`.
     """
     options: dict[str, Any] = {"dpi": 200}
+    # matplotlib writes the time into SVG files.
     if path.suffix.lower() == ".svg":
         options, metadata = {}, metadata | {"Date": None}
     with written_at_once(path) as staged:
@@ -81,7 +82,7 @@ def save_figure(figure: Figure, path: Path, **metadata: Any) -> None:
 
 
 def render_markdown(result: Result, plot: str) -> str:
-    """The study as a page of GitHub-flavoured Markdown, ending with a newline."""
+    """The study as a page of GitHub-flavored Markdown, ending with a newline."""
     blocks = [f"# {escape(result.title)}", *bullets(result.sentences), f"![{plot}]({plot})"]
     for shown in (*result.tables, *result.details):
         blocks += render_table(shown)

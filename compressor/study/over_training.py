@@ -51,8 +51,8 @@ class HeadRanking:
 
 
 @dataclass(frozen=True)
-class Stop:
-    """One checkpoint of the training."""
+class TrainingCheckpoint:
+    """What was found about one checkpoint of the training."""
 
     name: str
     directory: str
@@ -78,8 +78,8 @@ def study(job: Job[TrainingStudy]) -> Result:
     names = _names(directories)
     measured = [_measure(job, number, name) for number, name in enumerate(names)]
     last, _ = measured[-1]
-    stops = [
-        Stop(name, directory, scores, points, ranking(scores, last))
+    checkpoints = [
+        TrainingCheckpoint(name, directory, scores, points, ranking(scores, last))
         for name, directory, (scores, points) in zip(names, directories, measured, strict=True)
     ]
     data = {
@@ -87,9 +87,9 @@ def study(job: Job[TrainingStudy]) -> Result:
         "metric": job.metric,
         "signature_scores": last.signature,
         "resamples": job.request.evaluation.resamples,
-        "checkpoints": [stop.to_json() for stop in stops],
+        "checkpoints": [one.to_json() for one in checkpoints],
     }
-    return _result(job, data, stops)
+    return _result(job, data, checkpoints)
 
 
 def _names(directories: Sequence[str]) -> list[str]:
@@ -146,8 +146,10 @@ def ranking(scores: Scores, last: Scores) -> HeadRanking:
     )
 
 
-def _result(job: Job[TrainingStudy], data: dict[str, Any], stops: list[Stop]) -> Result:
-    metric, first = MetricText(job.metric), stops[0]
+def _result(
+    job: Job[TrainingStudy], data: dict[str, Any], checkpoints: list[TrainingCheckpoint]
+) -> Result:
+    metric, first = MetricText(job.metric), checkpoints[0]
     kinds = ", ".join(kind_label(kind) for kind in first.ranking.kinds)
     return Result(
         title=f"Heads over the training of {job.checkpoint.name}",
@@ -160,19 +162,19 @@ def _result(job: Job[TrainingStudy], data: dict[str, Any], stops: list[Stop]) ->
                 "the probability of at least as many by chance. "
                 f"{numbers.ABSENT}: {TIED}, or all scores are the same.",
                 f"checkpoint, all heads, {kinds}, top quarter shared, by chance, p",
-                [(stop.name, *_cells(stop.ranking)) for stop in stops],
+                [(one.name, *_cells(one.ranking)) for one in checkpoints],
             ),
             table(
                 f"{metric.label} with some of {first.points[0].of} heads removed, by each "
                 "checkpoint's own scores.",
                 ", ".join(["checkpoint", *(f"{point.removed} removed" for point in first.points)]),
                 [
-                    (stop.name, *(metric.value(point.effect.value) for point in stop.points))
-                    for stop in stops
+                    (one.name, *(metric.value(point.effect.value) for point in one.points))
+                    for one in checkpoints
                 ],
             ),
         ],
-        draw=lambda: _figure(metric, stops),
+        draw=lambda: _figure(metric, checkpoints),
     )
 
 
@@ -186,7 +188,7 @@ def _cells(ranking: HeadRanking) -> tuple[str, ...]:
     )
 
 
-def _verdict(first: Stop) -> list[str]:
+def _verdict(first: TrainingCheckpoint) -> list[str]:
     """How close the first checkpoint's ranking is to the last one's, as far as that is defined."""
     ranking, sentences = first.ranking, []
     if ranking.spearman is not None:
@@ -202,11 +204,11 @@ def _verdict(first: Stop) -> list[str]:
     return sentences
 
 
-def _figure(metric: MetricText, stops: list[Stop]) -> Figure:
+def _figure(metric: MetricText, checkpoints: list[TrainingCheckpoint]) -> Figure:
     from matplotlib.figure import Figure
 
-    x, absent = range(len(stops)), float("nan")
-    rankings = [stop.ranking for stop in stops]
+    x, absent = range(len(checkpoints)), float("nan")
+    rankings = [one.ranking for one in checkpoints]
     correlations = [absent if one.spearman is None else one.spearman for one in rankings]
     shares = [absent if one.shared is None else one.shared / one.top for one in rankings]
     figure = Figure(figsize=(9.6, 4.0), layout="constrained")
@@ -218,12 +220,14 @@ def _figure(metric: MetricText, stops: list[Stop]) -> Figure:
     draw_lines(left, agreement)
     left.set_ylabel("share, correlation")
     levels = [
-        Line(f"{point.removed} heads removed", x, [stop.points[i].effect.value for stop in stops])
-        for i, point in enumerate(stops[0].points)
+        Line(
+            f"{point.removed} heads removed", x, [one.points[i].effect.value for one in checkpoints]
+        )
+        for i, point in enumerate(checkpoints[0].points)
     ]
     draw_lines(right, levels)
     right.set_ylabel(metric.label)
     for axes in (left, right):
-        axes.set_xticks(x, [stop.name for stop in stops], rotation=30, ha="right")
+        axes.set_xticks(x, [one.name for one in checkpoints], rotation=30, ha="right")
         axes.legend(fontsize=8)
     return figure

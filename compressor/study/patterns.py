@@ -35,7 +35,7 @@ class Rarity:
 
 
 def rarity(
-    batches: Sequence[Batch], vocabulary: int, common: int, special: Iterable[int] = ()
+    batches: Sequence[Batch], vocabulary: int, common: int, special: Iterable[int]
 ) -> Rarity:
     """Counts of the source tokens of all rows, without special tokens.
 
@@ -45,7 +45,7 @@ def rarity(
     """
     counts = torch.zeros(vocabulary, dtype=torch.long)
     for batch in batches:
-        ids = batch["input_ids"][batch["attention_mask"].bool()]
+        ids = batch["input_ids"][batch["attention_mask"].bool()]  # [real tokens]
         counts += torch.bincount(ids.cpu(), minlength=vocabulary)
     counts[sorted(special)] = 0
     seen = int((counts > 0).sum())
@@ -224,7 +224,7 @@ def _prepare(
     return words.to(device), torch.cat(lines).to(device)
 
 
-def word_attention(weights: Tensor, words: Tensor, from_word: str = "last") -> Tensor:
+def word_attention(weights: Tensor, words: Tensor, from_word: str) -> Tensor:
     """Turn attention between tokens into attention between words.
 
     The weight on a word is the largest on one of its tokens; the weight from a word is that of its

@@ -22,7 +22,7 @@ SYNTACTIC = 0.1  # accuracy above the best fixed offset (section 5.2.1), and sig
 # The paper gives no threshold; its rare-word heads attend to the least frequent token in 50 to 66 %
 # of the cases (section 5.3).
 RARE = 0.5
-# Sentences whose least frequent token is among so many most frequent ones are left out.
+# Sentences are left out whose least frequent token is among this many most frequent ones.
 COMMON = 500
 RELATIONS = ("nsubj", "obj", "amod", "advmod")  # those of the paper
 MINIMUM_ARCS = 100  # on fewer arcs one of many heads is far above the baseline by chance
@@ -118,6 +118,7 @@ def dependencies(
                 offset=int(offsets[best]),
                 baseline=baseline,
                 accuracy={n: (h[group] / len(rows)).tolist() for n, h in hits.items()},
+                # At least as many hits as the head's, if each were one by the baseline's chance.
                 p_holm={
                     n: binom.sf(h[group] - 1, len(rows), baseline).tolist() for n, h in hits.items()
                 },

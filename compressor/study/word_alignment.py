@@ -79,8 +79,8 @@ def _slow(tokenizer: Any, sentence: Sentence) -> tuple[list[int], NDArray[np.int
     first = next((i for i in range(len(ids)) if ids[i : i + len(pieces)] == piece_ids), None)
     if "".join(bare) != "".join(sentence.words) or first is None or not pieces:
         return ids, words
-    lengths = np.array([len(piece) for piece in bare])
-    ends = np.cumsum([len(word) for word in sentence.words])
+    lengths = np.array([len(piece) for piece in bare])  # [pieces]
+    ends = np.cumsum([len(word) for word in sentence.words])  # [words]
     # Positions count letters, not spaces. A piece that is only a space belongs to the next word.
     begins = np.minimum(np.cumsum(lengths) - lengths, ends[-1] - 1)
     words[first : first + len(pieces)] = np.searchsorted(ends, begins, side="right")

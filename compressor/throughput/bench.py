@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from compressor.export.engine_names import ALWAYS
+from compressor.export.engine_names import ONNXRUNTIME
 from compressor.results import Throughput
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.tasks import TASKS, Task
@@ -199,8 +199,8 @@ def _limits(
     """
     dense, *others = subjects
     precision = precisions[dense.name]
-    alike = [x for x in others if precisions[x.name] == precision and x.engine == ALWAYS]
-    if dense.engine != ALWAYS:
+    alike = [x for x in others if precisions[x.name] == precision and x.engine == ONNXRUNTIME]
+    if dense.engine != ONNXRUNTIME:
         return {}
     if not alike or precision == "int8":
         return {}

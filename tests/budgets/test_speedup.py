@@ -30,7 +30,7 @@ from tests.helpers.scores import cost_table, timing
 
 HEADS = {"encoder_self.0": 4, "encoder_self.1": 4, "decoder_self.0": 4, "cross.0": 4}
 FULL = Mask({name: (True,) * count for name, count in HEADS.items()})
-NO_FLOOR = parse_floors("0", FULL)
+LIMITS = Limits(FULL, frozenset({"heads"}), parse_floors("0", FULL), MULTIPLES)
 
 
 def scores(seed: int = 0) -> Scores:
@@ -144,7 +144,7 @@ def test_choice_reaches_the_speedup_at_least_loss(seed, even):
         for names in together
     ]  # by heads removed of each
     gains = [sum(saved[name][::-1] for name in names) for names in together]
-    candidate = choose(found, FULL, NO_FLOOR, COSTS, wanted, even=even)
+    candidate = choose(found, replace(LIMITS, even=even), COSTS, wanted)
     assert candidate is not None
     counts = candidate.mask.counts()
     assert all(len({counts[name] for name in names}) == 1 for names in together)
@@ -162,7 +162,7 @@ def test_choice_reaches_the_speedup_at_least_loss(seed, even):
 
 
 def test_each_layer_loses_its_least_important_heads():
-    mask = choose(scores(1), FULL, NO_FLOOR, COSTS, 1.4).mask
+    mask = choose(scores(1), LIMITS, COSTS, 1.4).mask
     assert 0 < mask.count() < 16
     for name, flags in mask.keep.items():
         values = np.array(scores(1).values[name])
@@ -172,28 +172,27 @@ def test_each_layer_loses_its_least_important_heads():
 
 
 def test_kinds_that_keep_as_many_are_timed_together():
-    limits = Limits(FULL, frozenset({"heads"}), NO_FLOOR, MULTIPLES)
-    assert kinds_to_measure(limits) == [["encoder_self"], ["decoder_self"], ["cross"]]
-    even = replace(limits, even=True)
+    assert kinds_to_measure(LIMITS) == [["encoder_self"], ["decoder_self"], ["cross"]]
+    even = replace(LIMITS, even=True)
     assert kinds_to_measure(even) == [["encoder_self"], ["decoder_self", "cross"]]
 
 
 def test_floors_hold_and_what_they_forbid_is_not_reachable():
-    floors = parse_floors("cross=2,decoder_self=4", FULL)
-    most = fewest(scores(), FULL, floors, COSTS)
+    limits = replace(LIMITS, floors=parse_floors("cross=2,decoder_self=4", FULL))
+    most = fewest(scores(), limits, COSTS)
     assert most.mask.counts() == {
         "encoder_self.0": 1, "encoder_self.1": 1, "decoder_self.0": 4, "cross.0": 2,
     }  # fmt: skip
     assert most.predicted == pytest.approx(1 / (1 - 2 * 0.07 - 0.06))
-    assert choose(scores(), FULL, floors, COSTS, most.predicted + 1e-6) is None
-    reached = choose(scores(), FULL, floors, COSTS, most.predicted - 1e-9)
+    assert choose(scores(), limits, COSTS, most.predicted + 1e-6) is None
+    reached = choose(scores(), limits, COSTS, most.predicted - 1e-9)
     assert reached.mask.counts() == most.mask.counts()
 
 
 def test_heads_that_save_nothing_stay():
     shares = {"encoder_self": [0.2, 0.1, 0.05, 0.02], "decoder_self": [0] * 4, "cross": [0] * 4}
     costs = cost_table(shares, LAYERS)
-    mask = choose(scores(), FULL, NO_FLOOR, costs, 1.3).mask
+    mask = choose(scores(), LIMITS, costs, 1.3).mask
     assert mask.count("decoder_self") == mask.count("cross") == 4
     assert mask.count("encoder_self") < 8
 
@@ -214,11 +213,11 @@ class Machine:
 
 
 def try_to_reach(wanted: float, machine: Machine, floor: str = "0"):
-    found, floors = scores(), parse_floors(floor, FULL)
+    found, limits = scores(), replace(LIMITS, floors=parse_floors(floor, FULL))
     return reach(
         wanted,
-        lambda aim: choose(found, FULL, floors, COSTS, aim),
-        fewest(found, FULL, floors, COSTS),
+        lambda aim: choose(found, limits, COSTS, aim),
+        fewest(found, limits, COSTS),
         machine.measure,
     )
 

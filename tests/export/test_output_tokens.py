@@ -18,7 +18,7 @@ from compressor.export import export_model
 from compressor.export.graphs import BATCH, export_graph
 from compressor.export.precisions import add_precision, require_within
 from compressor.export.task_graphs import Network
-from compressor.export.vocabulary import largest, output_tokens
+from compressor.export.vocabulary import best_tokens, output_tokens
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.surgery import prune
 from compressor.pipeline.inputs import make_probe
@@ -119,7 +119,7 @@ def test_a_broken_list_is_refused(made, tmp_path, text):
 
 class Best(nn.Module):
     def forward(self, logits: torch.Tensor) -> torch.Tensor:
-        return largest(logits)
+        return best_tokens(logits)
 
 
 @pytest.mark.parametrize("tokens", [6000, 32112, 97, 256, 2, 289])
@@ -130,7 +130,7 @@ def test_the_largest_logit_is_the_first_of_equals(tokens, tmp_path):
     logits[0] = -np.inf
     logits[1] = -3e38
     expected = logits.argmax(axis=1)
-    np.testing.assert_array_equal(largest(torch.from_numpy(logits)).numpy(), expected)
+    np.testing.assert_array_equal(best_tokens(torch.from_numpy(logits)).numpy(), expected)
     if tokens in (6000, 97):
         path = tmp_path / "best.onnx"
         example = (torch.zeros(2, tokens),)

@@ -166,7 +166,7 @@ def test_only_looked_up_weights_keep_the_finer_scale():
 def test_what_cannot_be_quantized_is_left_alone():
     wide = np.ones((32, 32), np.float32)
     for model in (
-        product(np.ones((32, int8_module.NARROW - 1), np.float32)),
+        product(np.ones((32, int8_module.MIN_OUTPUTS - 1), np.float32)),
         product(wide, "Gemm", alpha=0.5),
         product(wide, "Gemm", beta=2.0),
     ):

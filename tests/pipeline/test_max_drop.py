@@ -54,9 +54,9 @@ def drop_recipe(model: Path, tmp_path: Path, *, rows: int = 24, **options) -> Re
 def choose(recipe: Recipe, out: Path, progress=SILENT) -> Choice:
     """What a run chooses; nothing is built."""
     trials = before_search(recipe, out, progress)
-    judge = replace(trials.judge_built, build=Models.build)
+    judge = replace(trials.artifact_judge, build=Models.build)
     try:
-        return trials.plan.budget.choose(replace(trials, judge_built=judge))
+        return trials.plan.budget.choose(replace(trials, artifact_judge=judge))
     finally:
         trials.workspace.close()
 

@@ -14,7 +14,7 @@ from compressor.errors import InputError
 from compressor.export.shared_caches import share_caches
 from compressor.runtime import Translator
 from compressor.runtime.decoder import CachedDecoder
-from compressor.runtime.in_place import FIRST, InPlaceDecoder
+from compressor.runtime.in_place import FIRST_LENGTH, InPlaceDecoder
 from tests.helpers import runtime_artifacts, toy
 from tests.helpers.errors import raises
 from tests.helpers.runtime_artifacts import Exported, write_hashes
@@ -59,7 +59,7 @@ def test_caches_grow_beyond_their_first_length(pieces: Exported, in_place: Path)
     ours, other = (Translator(path, threads=1) for path in (in_place, pieces.directory))
     batch = batch_of(ours, toy.sentences(5))
     assert isinstance(other.start(batch), CachedDecoder)
-    length = FIRST + 6
+    length = FIRST_LENGTH + 6
     forced = ours.generate(batch, forced_length=length)
     assert [len(row) for row in forced] == [length] * 5
     assert forced == other.generate(batch, forced_length=length)

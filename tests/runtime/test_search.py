@@ -242,7 +242,7 @@ def test_when_sentences_leave_changes_no_token(
     lengths = [3, 9, 6, 2, 9, 4, 7, 5, 8, 3]
     model, batch = tiny_model(4, 1.5), sources(lengths, 1)
     options = {**NO_PAD, "num_beams": beams, "early_stopping": beams > 1, "max_length": 40}
-    monkeypatch.setattr(searching, "LEAVE", share)
+    monkeypatch.setattr(searching, "MIN_FINISHED_SHARE", share)
     decoder = TorchDecoder(model, batch)
     got = search(decoder, len(lengths), **options)
     assert got == expected(model, batch, **options)

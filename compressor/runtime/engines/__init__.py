@@ -21,7 +21,7 @@ def engine_class(name: str) -> type[Engine]:
     """The engine of this name.
 
     Raises:
-        UsageError: there is none; the message lists those there are.
+        UsageError: an unknown name; the message lists the engines.
     """
     if name not in ENGINES:
         raise UsageError(
@@ -38,7 +38,7 @@ def engine_for(name: str, kind: str) -> type[Engine]:
     """The engine of this name, for a kind of model: `encoder` or `encoder-decoder`.
 
     Raises:
-        UsageError: there is none of the name, or it runs no such models.
+        UsageError: an unknown name, or an engine that does not run such models.
     """
     found = engine_class(name)
     if kind not in found.kinds:
@@ -51,7 +51,7 @@ def engine_for(name: str, kind: str) -> type[Engine]:
 
 
 def choose_engine(
-    name: str, kind: str, artifact: Artifact, precision: str | None, device: str = "cpu"
+    name: str, kind: str, artifact: Artifact, precision: str | None, device: str
 ) -> type[Engine]:
     """As `engine_for`; `auto` is the engine that the artifact records as the fastest.
 

@@ -84,11 +84,7 @@ class Translation:
     """
 
     def __init__(
-        self,
-        directory: Path,
-        precision: str = BASE,
-        threads: int | None = None,
-        workers: int = 1,
+        self, directory: Path, precision: str = BASE, threads: int | None = None, workers: int = 1
     ) -> None:
         library = CTranslate2.library()
         try:
@@ -138,7 +134,7 @@ class Translation:
             # `min_length` counts the start token. Where nothing ends a row, it is `limit` long.
             min_decoding_length=max(0, settings.min_length - 1) if ends else limit,
             max_decoding_length=limit,
-            max_input_length=0,
+            max_input_length=0,  # no limit: the tokenizer has cut the texts
             return_end_token=True,
             **options,
         )
@@ -147,7 +143,10 @@ class Translation:
 
 
 def _with_forced_end(row: list[int], settings: Generation) -> list[int]:
-    """The row with the token that settings force into the last place, where it gets so far."""
+    """The row with the token that settings force into the last place, where it gets so far.
+
+    CTranslate2 has no such setting.
+    """
     forced = settings.forced_eos_token_id
     if forced is None or len(row) < settings.limit:
         return row

@@ -121,6 +121,7 @@ class Engine(ABC):
                 f"the package {cls.package} is not installed; {advice}",
                 id=f"{cls.package}-not-installed",
             ) from error
+        # OpenVINO's version goes on with a build number behind a dash.
         numbers = tuple(int(part) for part in found.__version__.split("-")[0].split(".")[:2])
         if not cls.versions[0] <= numbers < cls.versions[1]:
             raise EnvironmentProblem(
@@ -164,8 +165,8 @@ class Engine(ABC):
     @classmethod
     @abstractmethod
     def default_precision(cls, artifact: Artifact) -> str:
-        """The precision where none is named: the artifact's default one, or float32 where it
-        computes none such."""
+        """The precision where none is named: the artifact's default one, or float32 where the
+        engine does not compute in that."""
 
     @classmethod
     @abstractmethod
@@ -198,11 +199,11 @@ class Engine(ABC):
         """
         cls.choose_device(device)
         chosen = name or cls.default_precision(artifact)
-        there = cls.precisions(directory, artifact)
-        if chosen not in there:
+        available = cls.precisions(directory, artifact)
+        if chosen not in available:
             raise UsageError(
                 f"the engine {cls.name} does not compute {directory} in {chosen} here; use "
-                f"{' or '.join(there)}, or the engine onnxruntime, which has "
+                f"{' or '.join(available)}, or the engine onnxruntime, which has "
                 f"{', '.join(sorted(artifact.precisions))}",
                 id="precision-not-of-engine",
             )

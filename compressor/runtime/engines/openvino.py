@@ -105,12 +105,12 @@ class _Encoder:
         self.inputs, self.outputs = _values(compiled.inputs), _values(compiled.outputs)
 
     def run(self, batch: Arrays) -> NDArray[np.float32]:
-        if not hasattr(self._requests, "own"):
-            self._requests.own = self._compiled.create_infer_request()
+        if not hasattr(self._requests, "request"):
+            self._requests.request = self._compiled.create_infer_request()
         feeds = {value.name: batch[value.name] for value in self.inputs}
         try:
             # The request reads the arrays where they are, and its outputs are copied.
-            found = self._requests.own.infer(feeds, share_inputs=True)
+            found = self._requests.request.infer(feeds, share_inputs=True)
         except RuntimeError as error:
             what = f"the graphs in {self._directory} fail in OpenVINO"
             raise _unusable(what, error) from error

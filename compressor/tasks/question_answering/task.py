@@ -39,7 +39,7 @@ class QuestionAnswering(EncoderTask):
         "text_column": ("question",),
         "text_pair_column": ("context",),
     }
-    exporter = "compressor.export.answers:AnswerGraphs"
+    exporter = "compressor.export.question_answering:QuestionAnsweringGraphs"
     runtime = "compressor.runtime:QuestionAnswerer"
     pipeline_tag = "question-answering"
     usage = 'print(model.answer("Who came?", "Yesterday Ada came.").text)'

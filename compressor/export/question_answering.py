@@ -11,7 +11,7 @@ from compressor.export.task_graphs import Network
 
 
 class _StartsAndEnds(nn.Module):
-    """As optimum has it: an output for each."""
+    """Starts and ends as two outputs, as optimum has them."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class _StartsAndEnds(nn.Module):
         return logits[..., 0], logits[..., 1]
 
 
-class AnswerGraphs(EncoderGraphs):
+class QuestionAnsweringGraphs(EncoderGraphs):
     """One graph, `model`; its output, `logits` [rows, tokens, 2], are those of both."""
 
     optimum_outputs = ("start_logits", "end_logits")
