@@ -21,7 +21,6 @@ ROOT = Path(__file__).parent.parent
 # Page -> marker -> file in benchmarks/results.
 PAGES = {
     "docs/results.md": {
-        "translator": "translator.md",
         "classifier": "classifier.md",
         "tradeoff-translator": "tradeoff-translator.md",
         "tradeoff-classifier": "tradeoff-classifier.md",
