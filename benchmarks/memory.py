@@ -137,8 +137,9 @@ def whole_run(found: Mapping[str, Any], libraries: Mapping[str, float]) -> str:
     stage = max(peaks, key=lambda name: peaks[name])
     own = peaks[stage] - libraries[stage] - found["batch_mib"] - found["sublayer_mib"]
     return (
-        f"the whole run at its peak {peaks[stage]:,.0f}, which is {own / found['checkpoint_mib']:.2f} "
-        "checkpoints beside the libraries, one batch and one sublayer"
+        f"the whole run at its peak {peaks[stage]:,.0f}, which is "
+        f"{own / found['checkpoint_mib']:.2f} checkpoints beside the libraries, one batch and one "
+        "sublayer"
     )
 
 
