@@ -162,8 +162,8 @@ class MaxDrop(SearchedUnits):
         ge=0,
         allow_inf_nan=False,
         selects=True,
-        help="The smallest model whose BLEU or accuracy on held-out test rows is shown to fall by "
-        "at most this, as in 0.3.",
+        help="The smallest model whose main metric (BLEU, accuracy, ...) on held-out test rows is "
+        "shown to fall by at most this, as in 0.3.",
     )
     drop_proof: Proof = option(
         "bound",

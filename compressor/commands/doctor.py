@@ -18,7 +18,7 @@ def doctor() -> int:
     lines += [f"provider {name}: {state}" for name, state in diagnosis.providers.items()]
     lines += [f"problem: {problem}" for problem in diagnosis.problems]
     if not diagnosis.problems:
-        lines.append("no conflicts diagnosis")
+        lines.append("no problems found")
     if diagnosis.problems and console.as_json:
         raise EnvironmentProblem("; ".join(diagnosis.problems), id="packages-clash")
     console.result("\n".join(lines), diagnosis.as_dict())

@@ -46,15 +46,16 @@ def embed(
     require_directory(output.parent)
     lines = Lines(files or [])
     model = opened(Embedder, request, directory, request.cache)
+    chunk, counts = request.chunk_lines or CHUNK_ROWS, console.counts_lines(to_stdout=False)
+    limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
+    rows = []
     with warnings_to(console):
-        rows = list(
-            model.embed_stream(
-                lines,
-                chunk_rows=request.chunk_lines or CHUNK_ROWS,
-                batch_size=request.batch_size,
-                batch_tokens=request.batch_tokens,
-            )
-        )
+        for row in model.embed_stream(lines, chunk_rows=chunk, **limits):
+            rows.append(row)
+            if counts and len(rows) % chunk == 0:
+                console.update("lines", len(rows), None)
+    if counts:
+        console.update("lines", len(rows), len(rows))
     array = np.array(rows, dtype=np.float32).reshape(-1, model.width)
     with written_at_once(output, replace=False) as path, path.open("xb") as file:
         np.save(file, array)

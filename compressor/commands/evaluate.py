@@ -21,7 +21,7 @@ def evaluate(
     precision: o.MeasuredPrecision = None,
     engine: o.MeasuredEngines = "onnxruntime",
 ) -> int:
-    """Measure BLEU and chrF, or accuracy, of artifacts on the same rows."""
+    """Measure the quality of artifacts on the same rows, by the metrics of their task."""
     from compressor.export.engine_names import split_engines
     from compressor.export.precision_names import named_precisions
     from compressor.pipeline.compare_artifacts import evaluate_artifacts
@@ -32,13 +32,17 @@ def evaluate(
     results = evaluate_artifacts(artifacts, request, precisions, console, engines)
     lines = []
     for result in results:
-        metrics = ", ".join(f"{name} {value:.2f}" for name, value in result.quality.metrics.items())
+        metrics = ", ".join(
+            f"{name} {value:.{facts.metric_style(name).digits}f}"
+            for name, value in result.quality.metrics.items()
+        )
         how = f"{result.engine}, {result.precision}" if len(engines) > 1 else result.precision
         counted = facts.metric_style(next(iter(result.quality.metrics))).counted
         lines.append(f"{result.directory} ({how}): {metrics} ({result.quality.rows} {counted})")
         for x in result.comparisons:
             low, high = x.interval
-            change = f"{x.difference:+.2f} [{low:+.2f}, {high:+.2f}]"
+            digits = facts.metric_style(x.metric).digits
+            change = f"{x.difference:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
             lines.append(f"  {x.metric} {change}, {numbers.p_equation(x.p_value)}")
     signatures = results[0].quality.signatures
     lines += [f"{metric}: {signature}" for metric, signature in signatures.items()]

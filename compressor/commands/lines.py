@@ -141,7 +141,8 @@ def text_pairs(lines: Lines, wanted: str) -> Iterator[tuple[str, str]]:
         texts = line.split("\t") if line.strip() else ["", ""]
         if len(texts) != 2:
             raise InputError(
-                f"{lines.place}: {len(texts)} columns, but {wanted} with one tab between them",
+                f"{lines.place}: {wanted} with one tab between them, and the line has "
+                f"{len(texts) - 1 or 'none'}",
                 id="cell-count-differs",
             )
         yield texts[0], texts[1]

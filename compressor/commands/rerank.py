@@ -27,13 +27,15 @@ def rerank(
 
     def answer(model: Reranker, lines: Lines, chunk_rows: int, **batching: Any) -> Iterator[Line]:
         from compressor.runtime.batching import in_chunks
+        from compressor.runtime.text import one_warning_of_cut
 
         found: list[Line] = []
         filled = ((number, text) for number, text in enumerate(lines, 1) if text.strip())
-        for chunk in in_chunks(filled, chunk_rows):
-            texts = [text for _, text in chunk]
-            scores = model.scores([request.query] * len(texts), texts, **batching)
-            found += [(*line, score) for line, score in zip(chunk, scores.tolist(), strict=True)]
+        with one_warning_of_cut():
+            for chunk in in_chunks(filled, chunk_rows):
+                texts = [text for _, text in chunk]
+                scores = model.scores([request.query] * len(texts), texts, **batching).tolist()
+                found += [(*line, score) for line, score in zip(chunk, scores, strict=True)]
         yield from sorted(found, key=lambda line: -line[2])[: request.top_k]
 
     def form(_: int, found: Line) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from compressor import parallel
 from compressor.parallel.launch import counted
 from compressor.progress import Progress
+from compressor.runtime.text import one_warning_of_cut
 from compressor.tasks import TASKS, Rows
 
 _CHUNK_ROWS = 512  # rows between two reports of progress
@@ -38,11 +39,12 @@ def answers(
     done, report = 0, counted(lambda done, total: progress.update("rows", done, total))
     starts = parallel.dealt(range(0, len(rows.sources), _CHUNK_ROWS))
     total = sum(min(_CHUNK_ROWS, len(rows.sources) - start) for start in starts)
-    for start in starts:
-        part = slice(start, start + _CHUNK_ROWS)
-        pairs = None if rows.pairs is None else rows.pairs[part]
-        found[start] = task.answer(runtime, rows.sources[part], pairs, num_beams, **settings)
-        report(done := done + len(found[start]), total)
+    with one_warning_of_cut():
+        for start in starts:
+            part = slice(start, start + _CHUNK_ROWS)
+            pairs = None if rows.pairs is None else rows.pairs[part]
+            found[start] = task.answer(runtime, rows.sources[part], pairs, num_beams, **settings)
+            report(done := done + len(found[start]), total)
     for others in parallel.gather(found):
         found |= others
     return [text for start in sorted(found) for text in found[start]]

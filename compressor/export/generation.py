@@ -63,12 +63,8 @@ def generation_settings(model: nn.Module) -> dict[str, Any]:
         "length_penalty": 1.0 if settings.length_penalty is None else settings.length_penalty,
         "early_stopping": settings.early_stopping or False,
         "forced_bos_token_id": settings.forced_bos_token_id,
-        "forced_eos_token_id": _single(settings.forced_eos_token_id),
+        "forced_eos_token_id": settings.forced_eos_token_id,  # one, or several that tie
         "suppress_tokens": sorted(banned | set(settings.suppress_tokens or [])),
         "no_repeat_ngram_size": settings.no_repeat_ngram_size or 0,
         "renormalize_logits": bool(settings.renormalize_logits),
     }
-
-
-def _single(value: Any) -> int | None:
-    return value[0] if isinstance(value, (list, tuple)) else value

@@ -51,7 +51,7 @@ def require_tie(want: list[int], got: list[int], logits: Any, engine: str = "ONN
     """Raise VerificationError unless two token sequences part at a tie of PyTorch's logits.
 
     Args:
-        logits: [steps, vocabulary] of PyTorch along `want`.
+        logits: [steps, vocabulary] of PyTorch along `want`, an array or a tensor.
         engine: what answered.
     """
     step = next(
@@ -59,8 +59,9 @@ def require_tie(want: list[int], got: list[int], logits: Any, engine: str = "ONN
         min(len(want), len(got)),
     )
     if step < min(len(want), len(got)):
-        gap = float(logits[step, want[step]] - logits[step, got[step]])
-        if abs(gap) <= EXPORT_TOLERANCE * float(logits[step].abs().max()):
+        row = np.asarray(logits[step])  # [vocabulary]
+        gap = float(row[want[step]] - row[got[step]])
+        if abs(gap) <= EXPORT_TOLERANCE * float(np.abs(row).max()):
             return
     raise VerificationError(
         f"the {engine} model differs from PyTorch at token {step + 1} of a calibration row's "

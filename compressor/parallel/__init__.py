@@ -147,7 +147,8 @@ def add_up_gradients(parameters: Iterable[nn.Parameter]) -> None:
     if not chosen:
         return
     present = [p.new_tensor([p.grad is not None], dtype=torch.float32) for p in chosen]
-    parts = [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in chosen]
+    whole = (torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for p in chosen)
+    parts = [gradient.flatten() for gradient in whole]
     flat = torch.cat([*present, *parts])
     add_up(flat)
     flags, *sums = flat.split([len(chosen), *(p.numel() for p in chosen)])

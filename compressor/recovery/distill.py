@@ -48,7 +48,8 @@ class Distill(RecoveryMethod):
         ge=0,
         allow_inf_nan=False,
         help="Distillation: weight of the difference in hidden states after every layer; 0 leaves "
-        "it out. Default: 1 for classifiers, 0.1 for sentence encoders, 0 for encoder-decoders.",
+        "it out. Default: 1 for classifiers, 0.1 for sentence encoders, 0 for encoder-decoders and "
+        "with --distill-text.",
     )
     text: str | None = option(
         None,
@@ -80,9 +81,11 @@ class Distill(RecoveryMethod):
 
         seconds = None if self.minutes is None else 60 * self.minutes
         schedule = Schedule(self.epochs, patience=self.patience, steps=self.steps, seconds=seconds)
-        usual = job.task.learning_rate
+        usual, hidden = job.task.learning_rate, job.task.hidden_weight
         if job.text is not None:
-            usual = job.task.text_learning_rate or usual
+            # Hidden states of much text do not fit into memory: the dense model would be run in
+            # every epoch, which takes three times as long as to train the small one without.
+            usual, hidden = job.task.text_learning_rate or usual, 0.0
         rate = self.learning_rate or usual
-        hidden = job.task.hidden_weight if self.hidden is None else self.hidden
+        hidden = hidden if self.hidden is None else self.hidden
         return distill(job, schedule, rate, hidden, self.precision)

@@ -22,10 +22,10 @@ Three epochs after `reconstruct`, one seed: MiniLM on CLINC150 cut to 30 % of th
 to be computed in every epoch. So classifiers match hidden states unless told otherwise, and
 translators do not (`Task.hidden_weight`).
 
-Cost: a forward pass of the dense model over the calibration rows, whose results are kept up to the
-memory of its weights (`compressor.recovery.teacher`), and in each epoch a forward and backward pass
-of the pruned one. Hidden states of all layers take more memory than predictions; rows that do
-not fit cost a forward pass of the dense model in every epoch.
+Cost: a forward pass of the dense model over the calibration rows and the text, whose results are
+kept as far as there is room (`compressor.recovery.teacher`), and in each epoch a forward and
+backward pass of the pruned one. Hidden states of all layers take more memory than predictions; rows
+that do not fit cost a forward pass of the dense model in every epoch.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Problem, Schedule, train
+from compressor.training.optimizer import embedding_tables, sparse_gradients
 from compressor.training.precision import Precision, products_in
 from compressor.training.state import Trained
 
@@ -76,15 +77,18 @@ def distill(
             own = sum(map(sharding.bytes_held, (student, dense))) / 1e6
             job.report(f"  both models are sharded, {own:.1f} MB on rank 0 of {parallel.size()}")
         before = problem.validate(0.0)
-        trained = train(
-            problem,
-            TrainingRows(learn, job.task, job.dense, job.device, job.text),
-            schedule,
-            seed=job.seed,
-            state=job.state,
-            report=job.report,
-            progress=job.progress,
-        )
+        if job.text is not None and schedule.epochs > 1:
+            problem.teacher.remember_text(job.text, job.progress)
+        with sparse_gradients(embedding_tables(student)):
+            trained = train(
+                problem,
+                TrainingRows(learn, job.task, job.dense, job.device, job.text),
+                schedule,
+                seed=job.seed,
+                state=job.state,
+                report=job.report,
+                progress=job.progress,
+            )
     if trained.best is None or not trained.best < before:
         text = f"distill: nothing gained on {len(held)} held-out rows, weights as they were"
         return Recovered(pruned, text)
@@ -125,6 +129,9 @@ class Distillation(Problem):
 
     def groups(self) -> list[dict[str, object]]:
         return [{"params": list(self._parameters.values()), "lr": self.learning_rate}]
+
+    def tables(self) -> list[Tensor]:
+        return [table.weight for table in embedding_tables(self.student)]
 
     def tensors(self) -> dict[str, Tensor]:
         return dict(self._parameters)

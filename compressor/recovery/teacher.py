@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,11 @@ from compressor.model.sublayers import Sublayer
 from compressor.parallel import sharding
 from compressor.recovery.hidden_states import observed, states_of
 from compressor.tasks import Batch, Task
+from compressor.training.data import batches_of_rank
+from compressor.training.text import BLOCK_ROWS, Text
+
+LEAST_ROOM = 2**30  # bytes for what is kept, of all ranks, however small the model
+_READ_BLOCKS = 32  # of text at a time
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,8 @@ class Teacher:
     Of a translator it keeps what the output projection reads, the last hidden states: the logits
     themselves are a vocabulary wide. Of a classifier it keeps the logits. Where hidden states are
     matched, it keeps those of all blocks as well. As much is kept as the model's own weights take
-    on this rank, whole rows in the order of `batches`; later rows are computed each time.
+    on this rank, or `LEAST_ROOM`: whole rows in the order of `batches`, then all rows of a text or
+    none. Other rows are computed each time.
 
     Args:
         dense: in evaluation mode, on the device where batches will be; not changed.
@@ -68,15 +74,40 @@ class Teacher:
         self.projection: nn.Module | None = dense.get_output_embeddings()  # type: ignore[operator]
         self.kept: dict[int, Lesson] = {}  # by row
         device = next(dense.parameters()).device
-        self.memory_left = sharding.bytes_held(dense) // parallel.size()
+        self.memory_left = max(sharding.bytes_held(dense), LEAST_ROOM) // parallel.size()
         for batch in batches:
             if sharding.everywhere(not self.memory_left):
                 break
-            self._remember(batch.to(device))
-        if parallel.size() > 1:
-            own = {row: lesson.to("cpu") for row, lesson in self.kept.items()}
-            for lessons in parallel.gather(own):
-                self.kept |= {row: lesson.to(device) for row, lesson in lessons.items()}
+            self._remember(batch.to(device), self.kept)
+        self.kept = _of_all_ranks(self.kept, device)
+
+    @torch.no_grad()
+    def remember_text(
+        self, text: Text, progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> None:
+        """Keep what the dense model computes for all rows of a text, if the memory left is enough.
+
+        Batches of text are drawn from all of it, so that a part would help few of them. Whether it
+        is enough is estimated from the first rows.
+
+        Args:
+            progress: called with (rows done, rows in all).
+        """
+        device = next(self.dense.parameters()).device
+        blocks, found, before = -(-text.rows // BLOCK_ROWS), dict[int, Lesson](), self.memory_left
+        for first in range(0, blocks, _READ_BLOCKS):
+            rows = text.read(range(first, min(first + _READ_BLOCKS, blocks)))
+            for batch in batches_of_rank(self.task, rows, self.dense):
+                self._remember(batch.to(device), found)
+            if first == 0:
+                needed = parallel.total(before - self.memory_left) * text.rows / len(rows)
+                if needed > parallel.total(before):
+                    break
+            if parallel.total(int(not self.memory_left)):
+                break
+            progress(min(text.rows, (first + _READ_BLOCKS) * BLOCK_ROWS), text.rows)
+        else:
+            self.kept |= _of_all_ranks(found, device)
 
     @torch.no_grad()
     def answers(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -96,7 +127,7 @@ class Teacher:
             hidden = lesson.hidden
         return self.task.predictions(logits), hidden
 
-    def _remember(self, batch: Batch) -> None:
+    def _remember(self, batch: Batch, kept: dict[int, Lesson]) -> None:
         _, lesson = self._compute(batch)
         if batch.spare:
             return
@@ -110,7 +141,7 @@ class Teacher:
                 self.memory_left = 0
                 return
             self.memory_left -= own.bytes
-            self.kept[row] = own
+            kept[row] = own
 
     def _compute(self, batch: Batch) -> tuple[Tensor, Lesson]:
         """One pass of the dense model: logits [loss terms, vocabulary or classes], and the rest."""
@@ -130,6 +161,14 @@ class Teacher:
         with sharding.outer_weights(self.dense):
             logits: Tensor = self.projection(read)
         return logits if bias is None else logits + getattr(self.dense, bias)
+
+
+def _of_all_ranks(own: dict[int, Lesson], device: torch.device) -> dict[int, Lesson]:
+    """What all ranks have kept, by row."""
+    if parallel.size() == 1:
+        return own
+    every = parallel.gather({row: lesson.to("cpu") for row, lesson in own.items()})
+    return {row: lesson.to(device) for lessons in every for row, lesson in lessons.items()}
 
 
 def _per_row(mask: Tensor) -> list[int]:

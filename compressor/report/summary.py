@@ -105,12 +105,15 @@ def _speed_cell(row: Timing | None) -> str:
 
 
 def _shorten(name: str, width: int = _NAME_WIDTH) -> str:
+    """A name without its middle: its end tells the builds of one model apart."""
     from rich.cells import cell_len, set_cell_size
 
     name = numbers.printable(name)
     if cell_len(name) <= width:
         return name
-    return set_cell_size(name, width - 3).rstrip() + "..."
+    tail = (width - 3) // 2
+    start = set_cell_size(name, width - 3 - tail).rstrip()
+    return f"{start}...{set_cell_size(name[::-1], tail).rstrip()[::-1]}"
 
 
 def timing_table(throughput: Throughput) -> str:

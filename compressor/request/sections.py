@@ -134,18 +134,18 @@ class Export(Section):
     engines: list[str] = option(
         [ALWAYS],
         help="Libraries to export for, as in onnxruntime,ctranslate2: what each needs is written, "
-        "and its answers are compared with PyTorch's. openvino is for classifiers, ctranslate2 for "
+        "and its answers are compared with PyTorch's. openvino is for encoders, ctranslate2 for "
         "encoder-decoders.",
     )
     target_text: str | None = option(
         None,
         help="Text in the target language, a sentence a line, or JSONL: exported decoders score "
-        "only tokens that occur in it, or that anything can be spelt with.",
+        "only tokens that occur in it, or that anything can be spelled with.",
     )
     source_text: str | None = option(
         None,
         help="Texts like those that the model will read, a text a line, or JSONL: an encoder keeps "
-        "only the tokens that occur in them, or that anything can be spelt with.",
+        "only the tokens that occur in them, or that anything can be spelled with.",
     )
 
     @field_validator("precision", mode="before")

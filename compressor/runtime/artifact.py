@@ -116,10 +116,11 @@ class Generation:
 class Artifact:
     """What `graphs.json` says of every artifact; each task has its own further entries.
 
-    `opened_with` is the name of the class that runs it.
+    `opened_with` is the name of the class that runs it, `command` of the command, if there is one.
     """
 
     opened_with: ClassVar[str]
+    command: ClassVar[str] = ""
 
     schema: int = checked(one_of(1))
     task: str = checked(text)
@@ -212,7 +213,7 @@ class EncoderArtifact(Artifact):
 class ClassificationArtifact(EncoderArtifact):
     """A classifier."""
 
-    opened_with = "Classifier"
+    opened_with, command = "Classifier", "classify"
 
     labels: list[str] = checked(list_of(text, 1))
 
@@ -225,7 +226,7 @@ class ClassificationArtifact(EncoderArtifact):
 class TokenClassificationArtifact(ClassificationArtifact):
     """A classifier of tokens."""
 
-    opened_with = "TokenClassifier"
+    opened_with, command = "TokenClassifier", "tag"
     every_token = True
 
 
@@ -233,21 +234,21 @@ class TokenClassificationArtifact(ClassificationArtifact):
 class MultiLabelArtifact(ClassificationArtifact):
     """A classifier with any number of labels per text."""
 
-    opened_with = "MultiLabelClassifier"
+    opened_with, command = "MultiLabelClassifier", "classify"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionArtifact(EncoderArtifact):
     """A model with one number for each text or pair."""
 
-    opened_with = "Regressor"
+    opened_with, command = "Regressor", "predict"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RerankingArtifact(EncoderArtifact):
     """A model of how relevant a text is to a query: one logit, or those of two classes."""
 
-    opened_with = "Reranker"
+    opened_with, command = "Reranker", "rerank"
 
     classes: int = checked(one_of(1, 2))
 
@@ -260,7 +261,7 @@ class RerankingArtifact(EncoderArtifact):
 class QuestionAnsweringArtifact(EncoderArtifact):
     """A model for questions; each token has logits of starting and of ending the answer."""
 
-    opened_with = "QuestionAnswerer"
+    opened_with, command = "QuestionAnswerer", "answer"
     every_token = True
 
     @property
@@ -272,7 +273,7 @@ class QuestionAnsweringArtifact(EncoderArtifact):
 class EmbeddingArtifact(EncoderArtifact):
     """An encoder of texts; its logits are embeddings."""
 
-    opened_with = "Embedder"
+    opened_with, command = "Embedder", "embed"
 
     width: int = checked(_SIZE)
 
@@ -285,7 +286,7 @@ class EmbeddingArtifact(EncoderArtifact):
 class TranslationArtifact(Artifact):
     """A translator: the graphs `encoder` and `decoder`, and how to decode."""
 
-    opened_with = "Translator"
+    opened_with, command = "Translator", "translate"
 
     decoder_self_heads: list[int] = checked(list_of(_COUNT))
     cross_heads: list[int] = checked(list_of(_COUNT))
@@ -326,7 +327,7 @@ class TranslationArtifact(Artifact):
 class SummarizationArtifact(TranslationArtifact):
     """A model of summaries, which holds what a translator does."""
 
-    opened_with = "Generator"
+    opened_with, command = "Generator", "summarize"
 
 
 # By task. A task from outside this package adds its own class here.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 Span = tuple[int, int]  # of characters, the last one not included
 
@@ -36,17 +37,23 @@ def word_spans(text: str) -> list[Span]:
     return [match.span() for match in _WORD.finditer(text)]
 
 
+def spans_of(words: Sequence[str]) -> list[Span]:
+    """Where words are in the text that they are with a space between each two."""
+    ends = accumulate(len(word) + 1 for word in words)
+    return [(end - 1 - len(word), end - 1) for word, end in zip(words, ends, strict=True)]
+
+
 def first_tokens(offsets: Sequence[Span], words: Sequence[Span]) -> list[int | None]:
     """The number of the first token of each word; None where a word has none.
 
     Args:
         offsets: characters of each token, in order; special tokens have none (start = end).
-        words: characters of each word, in order.
+        words: characters of each word, in order; one without any has no token.
     """
     found: list[int | None] = [None] * len(words)
     number = 0
     for token, (start, end) in enumerate(offsets):
-        while number < len(words) and words[number][1] <= start:
+        while number < len(words) and words[number][1] <= max(start, words[number][0]):
             number += 1
         if number == len(words):
             break

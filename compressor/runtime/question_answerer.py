@@ -13,7 +13,7 @@ from compressor.errors import UsageError
 from compressor.runtime.artifact import QuestionAnsweringArtifact
 from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits
 from compressor.runtime.encoder import EncoderRuntime
-from compressor.runtime.text import Encoded
+from compressor.runtime.text import Encoded, TextsCut
 from compressor.runtime.windows import MOST_QUESTION, STRIDE, Window, best_span
 
 
@@ -157,11 +157,8 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
 
     def _warn_of_cut(self, cut: int, texts: int) -> None:
         if cut:
-            warnings.warn(
-                f"{cut} of {texts} questions were cut to at most {MOST_QUESTION} tokens; ask "
-                "shorter ones",
-                stacklevel=3,
-            )
+            what = f"questions were cut to at most {MOST_QUESTION} tokens; ask shorter ones"
+            warnings.warn(TextsCut(cut, texts, what), stacklevel=3)
 
 
 def _best(

@@ -80,8 +80,10 @@ class Runtime(ABC, Generic[Described]):
         if verify:
             require_files(self._directory, artifact, library, [precision] if precision else None)
         if artifact.task != self.task:
+            shell = f", or `compress {artifact.command}`" if artifact.command else ""
             raise InputError(
-                f"{directory} holds a {artifact.task} model; open it with {artifact.opened_with}",
+                f"{directory} holds a {artifact.task} model; open it with "
+                f"{artifact.opened_with}{shell}",
                 id="artifact-of-another-task",
             )
         self.artifact = cast(Described, artifact)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import base64
 import json
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compressor.errors import EnvironmentProblem, InputError, UsageError
+from compressor.errors import CompressWarning, EnvironmentProblem, InputError, UsageError
 from compressor.runtime.sentencepiece_normalizer import SentencePieceNormalizer
 from compressor.runtime.windows import Window, split
 from compressor.storage.input_files import MIB, Panic, panics_raised, read_text
@@ -47,6 +48,34 @@ class Encoded(list[int]):
         super().__init__(ids)
         self.type_ids = [0] * len(self) if type_ids is None else list(type_ids)
         self.cut = cut
+
+
+class TextsCut(CompressWarning):
+    """Some texts were longer than the model can read.
+
+    Args:
+        cut: how many, of so many `texts`; None: of more than one knows.
+        what: they are, and what happened to them.
+    """
+
+    def __init__(self, cut: int, texts: int | None, what: str) -> None:
+        super().__init__(f"{cut} of {'the' if texts is None else texts} {what}")
+        self.cut, self.what = cut, what
+
+
+@contextmanager
+def one_warning_of_cut() -> Iterator[None]:
+    """Warn once, at the end, where several calls each warn of the texts that they cut."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", TextsCut)
+        yield
+    cuts = [x.message for x in caught if isinstance(x.message, TextsCut)]
+    for other in caught:
+        if not isinstance(other.message, TextsCut):
+            warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
+    if cuts:
+        cut = sum(warning.cut for warning in cuts)
+        warnings.warn(TextsCut(cut, None, cuts[0].what), stacklevel=3)
 
 
 class TextTokenizer:
@@ -172,11 +201,11 @@ class TextTokenizer:
             stacklevel: of `warnings.warn`; 3 names the line that called the caller.
         """
         if cut:
-            warnings.warn(
-                f"{cut} of {texts} texts were cut to the {self._max_tokens} tokens that the "
-                "model can read; split them into sentences",
-                stacklevel=stacklevel,
+            what = (
+                f"texts were cut to the {self._max_tokens} tokens that the model can read; split "
+                "them into sentences"
             )
+            warnings.warn(TextsCut(cut, texts, what), stacklevel=stacklevel)
 
     def decode(self, rows: Iterable[Sequence[int]]) -> list[str]:
         """The text of each row of ids, special tokens left out.

@@ -17,7 +17,7 @@ from compressor.runtime.entities import (
     Span,
     entities,
     first_tokens,
-    word_spans,
+    spans_of,
 )
 from compressor.runtime.processors import log_softmax
 
@@ -69,7 +69,8 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         Words that no token is left of, and those beyond the model's longest input, get `O`.
 
         Args:
-            sentences: words without spaces.
+            sentences: words, without spaces as in training; where one has any, its first token
+                counts.
         """
         texts = [" ".join(words) for words in sentences]
         encodings = self._tokenizer.encodings(texts)
@@ -77,8 +78,8 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         self._tokenizer.warn_of_cut(sum(row.cut for row in rows), len(rows))
         found = self._answer(rows, self._labelled, batch_size, batch_tokens)
         answers = []
-        for text, encoding, (best, _) in zip(texts, encodings, found, strict=True):
-            tokens = first_tokens(encoding.offsets, word_spans(text))
+        for words, encoding, (best, _) in zip(sentences, encodings, found, strict=True):
+            tokens = first_tokens(encoding.offsets, spans_of(words))
             answers.append([OUTSIDE if x is None else self.labels[best[x]] for x in tokens])
         return answers
 

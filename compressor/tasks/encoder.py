@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from compressor.errors import UsageError
+from compressor.errors import InputError, UsageError
 from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Kind
 from compressor.tasks.base import Task
@@ -23,7 +23,7 @@ from compressor.tasks.cells import (
     usual_column,
 )
 from compressor.tasks.rows import Rows, RowText, RowTexts
-from compressor.tasks.tables import Record, Table, read_table
+from compressor.tasks.tables import Record, Table, quoted, read_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -96,8 +96,15 @@ class EncoderTask(Task):
 
         text, pair, label = map(named, ("text_column", "text_pair_column", "label_column"))
         if text is None or label is None:
+            what, option = ("labels", "label") if label is None else ("texts", "text")
             first, second = first_two_columns(table, "--text-column and --label-column")
             text, label = text or first, label or second
+            if text == label:
+                raise InputError(
+                    f"{table.path}: nothing says which column holds the {what}; name it with "
+                    f"--{option}-column, its columns are {quoted(table.columns)}",
+                    id="column-not-named",
+                )
         require_columns(table, [text, label] if pair is None else [text, label, pair])
 
         def row(record: Record) -> RowText:

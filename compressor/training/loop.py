@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from compressor import parallel
 from compressor.errors import InputError
@@ -27,6 +27,7 @@ from compressor.parallel import sharding
 from compressor.tasks import Batch
 from compressor.tasks.batching import most_tokens, parts_of_rank
 from compressor.training.data import Batches, TrainingRows
+from compressor.training.optimizer import RowAdamW, clip_gradients
 from compressor.training.state import SavedState, Trained, UnusableState, shapes, write_state
 
 SAVE_SECONDS = 60.0  # between two saves within an epoch
@@ -65,6 +66,10 @@ class Problem(ABC):
         Several ranks share the rows, and each gets the value for all of them.
         Such an epoch is not kept as the best one, and does not count for early stopping.
         """
+
+    def tables(self) -> Collection[Tensor]:
+        """Parameters of which a step changes the rows that have a gradient; see `RowAdamW`."""
+        return ()
 
     def take_step(self) -> None:
         """Called after the gradients of a batch are computed, before the parameters change.
@@ -153,8 +158,9 @@ class _Run:
         self.problem, self.data, self.schedule, self.seed = problem, data, schedule, seed
         self.state, self.trained = state, Trained()
         self.most_tokens = most_tokens(data.model)
-        self.optimizer = torch.optim.AdamW(
+        self.optimizer = RowAdamW(
             [{"decay": True, **g} for g in problem.groups()],
+            problem.tables(),
             weight_decay=schedule.weight_decay,
             fused=True,  # one pass over weights, gradients and moments instead of ten
         )
@@ -198,7 +204,7 @@ class _Run:
         loss = parallel.total(loss)
         self.problem.take_step()
         for group in self.optimizer.param_groups:
-            nn.utils.clip_grad_norm_(group["params"], group.get("clip", _LARGEST_GRADIENT))
+            clip_gradients(group["params"], group.get("clip", _LARGEST_GRADIENT))
         self.optimizer.step()
         self._count(start, steps=steps + 1)
         # At the end of an epoch it is saved after the validation.

@@ -313,6 +313,7 @@ def test_doctor_knows_this_environment():
     data = json.loads(done.stdout)
     assert data["providers"]["cpu"].startswith("works")
     assert data["versions"]["torch"]
+    assert compress("doctor").stdout.splitlines()[-1] == "no problems found"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals as on a terminal need POSIX")

@@ -27,6 +27,7 @@ from compressor.pipeline.inputs import synthetic_probe
 from compressor.pipeline.single_steps import export_checkpoint
 from compressor.request.recipe import ExportRequest
 from compressor.results import Check
+from compressor.runtime import Translator, collate
 from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises
@@ -171,15 +172,34 @@ def test_the_same_model_exports_to_the_same_bytes(tmp_path):
     assert first == second
 
 
-def test_a_graph_of_another_model_is_caught(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "id"), [("bert", "onnx-differs"), ("marian", "onnx-translation-differs")]
+)
+def test_a_graph_of_another_model_is_caught(name: str, id: str, tmp_path):
     """Verification compares with the model at hand, so a swapped graph must fail it."""
-    checkpoint = open_toy("bert", tmp_path)
+    checkpoint = open_toy(name, tmp_path)
     _, _, inputs = export(checkpoint, tmp_path / "out")
-    mask = checkpoint.mask.without([("encoder_self.0", 0)])
+    mask = nothing_left_mask(checkpoint.layers)
     other = prune(checkpoint.model, checkpoint.layers, mask)
-    task = TASKS["classification"]
-    with raises(VerificationError, "onnx-differs"):
-        task.graphs.check(other, tmp_path / "out", inputs)
+    with raises(VerificationError, id):
+        TASKS[checkpoint.task].graphs.check(other, tmp_path / "out", inputs)
+
+
+def test_a_translation_may_take_the_other_of_two_tokens_with_nearly_one_logit(tmp_path):
+    checkpoint = open_toy("marian", tmp_path)
+    model, best = checkpoint.model, [5, 9]
+    with torch.no_grad():
+        model.lm_head.weight[best[1]] = model.lm_head.weight[best[0]]  # the embeddings, too
+
+    def prefer(token: int) -> None:
+        model.final_logits_bias[0, best] = 5
+        model.final_logits_bias[0, token] += 1e-5
+
+    prefer(best[0])
+    _, _, inputs = export(checkpoint, tmp_path / "out")
+    prefer(best[1])
+    _, check = TASKS[checkpoint.task].graphs.check(model, tmp_path / "out", inputs)
+    assert "rows differ from a tie of two logits on" in check.detail
 
 
 @pytest.mark.parametrize("is_new", [True, False])
@@ -247,3 +267,17 @@ def test_a_checkpoint_may_ask_for_more_tokens_than_it_has_positions_for(setting,
     _, checks, inputs = export(checkpoint, tmp_path / "out")
     rows = sum(len(batch["input_ids"]) for batch in inputs)
     assert f"{40 * rows} greedy tokens of {rows} rows" in [check.detail for check in checks]
+
+
+def test_several_forced_end_tokens_are_forced_as_in_pytorch(tmp_path):
+    """`generate` gives all of them the same score, so the lowest id ends a translation."""
+    directory = toy.first_layers(toy.translator(tmp_path / "whole"), tmp_path / "dense")
+    path = directory / "generation_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8"))
+    settings |= {"max_length": 4, "forced_eos_token_id": [9, 5]}
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    export(open_checkpoint(str(directory)), tmp_path / "out")  # compares the tokens itself
+    translator = Translator(tmp_path / "out", verify=False)
+    batch = collate(translator.encode(["w3 w7"]), 1, translator.artifact.inputs)
+    (row,) = translator.generate(batch)
+    assert row[-1] == 5

@@ -1,4 +1,4 @@
-"""--target-text: decoders score what occurs in a text, or what anything can be spelt with."""
+"""--target-text: decoders score what occurs in a text, or what anything can be spelled with."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_it_translates_with_these_tokens_alone(name, tmp_path):
 
 
 @pytest.mark.parametrize("own_target", [False, True])
-def test_any_text_can_still_be_spelt(own_target, tmp_path):
+def test_any_text_can_still_be_spelled(own_target, tmp_path):
     """Each character that the target's model knows is a token by itself."""
     checkpoint = open_checkpoint(
         str(toy.marian_with_pieces(tmp_path / "dense", own_target=own_target))

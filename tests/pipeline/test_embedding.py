@@ -143,10 +143,11 @@ def test_files_of_the_modules_are_verified(made, tmp_path):
 
 
 @pytest.mark.slow
-def test_embed_writes_an_array(made, tmp_path):
+def test_embed_writes_an_array(made, tmp_path, capsys):
     (tmp_path / "lines.txt").write_text("w3\n\nw4 w5\n", encoding="utf-8")
     out = tmp_path / "vectors" / "a.npy"
-    invoke("embed", made / "out", tmp_path / "lines.txt", "-o", out, "--precision", "fp32")
+    invoke("embed", made / "out", tmp_path / "lines.txt", "-o", out, "--precision", "fp32", "-v")
+    assert "lines 3/3" in capsys.readouterr().err
     found = np.load(out)
     wanted = Embedder(made / "out", precision="fp32").embed(["w3", "w4 w5"])
     assert found.dtype == np.float32

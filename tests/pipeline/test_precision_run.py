@@ -189,5 +189,8 @@ def test_the_command_line_names_precisions(inputs, finished, capsys):
     told = capsys.readouterr().out
     assert f"{finished} (fp32): accuracy" in told
     assert f"{finished} (int8): accuracy" in told
+    # A correlation from -1 to 1 has four decimals, accuracy in percent has two.
+    assert re.search(r"accuracy \d+\.\d\d, macro_f1 \d+\.\d\d, mcc -?\d\.\d{4} \(", told)
+    assert re.search(r"^  mcc [+-]\d\.\d{4} \[", told, re.MULTILINE)
     assert command(["bench", str(finished), *options, "--precision", "auto", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["id"] == "precision-auto"

@@ -161,8 +161,9 @@ def test_answer_writes_a_line_for_each_line(made, tmp_path, capsys):
     ]  # fmt: skip
     assert (found[2]["start"], found[2]["end"]) == (second.start, second.end)
     lines.write_text("no tab\n", encoding="utf-8")
-    with raises(InputError, "cell-count-differs"):
+    with raises(InputError, "cell-count-differs") as caught:
         invoke("answer", made / "out", lines)
+    assert str(caught.value).endswith("with one tab between them, and the line has none")
 
 
 def test_what_needs_rows_in_one_pass_is_refused(made, tmp_path):

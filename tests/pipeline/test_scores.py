@@ -115,8 +115,9 @@ def test_a_regression_model_through_run_gate_verify_and_predict(numbers, tmp_pat
     *written, blank = (tmp_path / "numbers").read_text(encoding="utf-8").split("\n")[:-1]
     np.testing.assert_allclose([float(x) for x in written], expected, atol=1e-4)
     assert blank == ""
-    with raises(InputError, "artifact-of-another-task"):
+    with raises(InputError, "artifact-of-another-task") as caught:
         invoke("classify", out, lines)
+    assert "compress predict" in str(caught.value)
 
 
 @pytest.mark.slow
@@ -156,6 +157,10 @@ def test_a_reranker_through_run_verify_and_rerank(ranks, tmp_path, capsys):
     best = [json.loads(x) for x in (tmp_path / "best").read_text("utf-8").splitlines()]
     assert [x["line"] for x in best] == [x.number + 2 for x in ranked[:2]]
     assert [x["text"] for x in best] == [TEXTS[x.number] for x in ranked[:2]]
+    lines.write_text(f"{'w5 ' * 60}\n" * 6, encoding="utf-8")
+    capsys.readouterr()
+    invoke(*given, "-o", tmp_path / "cut")
+    assert capsys.readouterr().err.count("6 of the texts were cut") == 1  # not for each chunk
 
 
 def test_half_of_the_queries_are_held_out(tmp_path):

@@ -110,6 +110,10 @@ def test_words_have_the_label_of_their_first_token(made):
     tagger = TokenClassifier(made / "out", precision="fp32")
     assert tagger.tag_words(SENTENCES) == wanted
     assert tagger.tag_words([["\u200d", "ab"]])[0][0] == "O"
+    first, *others = tagger.tag_words([["ab", "", "cd", "ef"], ["ab", "cd", "ef"], ["ab cd", "ef"]])
+    assert [first[0], *first[2:]] == others[0], "an empty word moves no labels"
+    assert first[1] == "O"
+    assert others[1] == [others[0][0], others[0][2]], "one label for a word with a space"
     with pytest.warns(UserWarning, match="1 of 1 texts were cut"):
         (cut,) = tagger.tag_words([["abcdefghij"] * 5])
     assert cut[4:] == ["O"]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
 
 from compressor.model.sublayers import Sublayer
 from compressor.recovery import RecoveryJob
+from compressor.recovery import teacher as teacher_module
 from compressor.recovery.hidden_states import find_blocks, observed, states_of
 from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
 from tests.helpers.stages import job, repair
+from tests.helpers.texts import classified, some_lines, write
 from tests.helpers.tiny import BUILDERS, TRANSLATORS
 
 
@@ -43,10 +46,8 @@ def test_rows_it_has_read_are_what_the_model_says_in_any_batch(name: str, matchi
         setup.dense.final_logits_bias.normal_(generator=torch.Generator().manual_seed(1))
     blocks = find_blocks(setup.layers) if matching else []
     teacher = Teacher(setup.dense, setup.task, batches_of(setup, 16), blocks)
-    if not matching:  # hidden states of all rows take more than the weights of tiny models
-        assert set(teacher.kept) == set(range(48))
-    rows = [example for example in setup.examples if example.row in teacher.kept]
-    asked = batches_of(dataclasses.replace(setup, examples=rows), 5)
+    assert set(teacher.kept) == set(range(48))
+    asked = batches_of(setup, 5)
     expected = [said(setup, blocks, batch) for batch in asked]
     setup.dense.forward = None  # whatever is asked now is not computed
     for batch, wanted in zip(asked, expected, strict=True):
@@ -62,6 +63,7 @@ def test_what_it_keeps_takes_no_more_room_than_the_model(name: str, matching: bo
     blocks = find_blocks(setup.layers) if matching else []
     width = model.config.d_model if name in TRANSLATORS else model.config.num_labels
     few = torch.zeros(6000 if matching else 30 * width)
+    monkeypatch.setattr(teacher_module, "LEAST_ROOM", 0)
     with monkeypatch.context() as patched:
         patched.setattr(model, "parameters", lambda: iter([few]))
         teacher = Teacher(model, setup.task, read, blocks)
@@ -72,14 +74,37 @@ def test_what_it_keeps_takes_no_more_room_than_the_model(name: str, matching: bo
         require_answers(teacher, batch, said(setup, blocks, batch))
 
 
-def test_the_dense_model_is_run_once_however_many_epochs():
-    setup = job("marian")
+def rows_read(setup: RecoveryJob, **options) -> int:
+    """Rows that the dense model computes in a distillation."""
     rows = 0
 
     def count(model, args, inputs) -> None:
         nonlocal rows
         rows += len(inputs["input_ids"])
 
-    setup.dense.register_forward_pre_hook(count, with_kwargs=True)
-    repair(setup, distill={"epochs": 4, "hidden": 0})
-    assert rows == len(setup.examples)
+    handle = setup.dense.register_forward_pre_hook(count, with_kwargs=True)
+    repair(setup, distill={"hidden": 0, "patience": 9, **options})
+    handle.remove()
+    return rows
+
+
+def test_the_dense_model_is_run_once_however_many_epochs():
+    setup = job("marian")
+    assert rows_read(setup, epochs=4) == len(setup.examples)
+
+
+@pytest.mark.parametrize("lines", [100, 2100])
+def test_the_dense_model_reads_text_once_however_many_epochs(tmp_path: Path, lines: int):
+    """As long as what it says of all of it fits, which is estimated from 1,024 lines."""
+    text = classified(write(tmp_path / "text.txt", some_lines(lines)))
+    setup = dataclasses.replace(job("bert"), text=text)
+    assert rows_read(setup, epochs=3) == len(setup.examples) + lines
+
+
+def test_text_that_takes_too_much_room_is_computed_each_time(tmp_path: Path, monkeypatch):
+    text = classified(write(tmp_path / "text.txt", some_lines(1100)))
+    setup = dataclasses.replace(job("bert"), text=text)
+    rows = len(setup.examples) + 1090
+    monkeypatch.setattr(teacher_module, "LEAST_ROOM", rows * 4 * setup.dense.num_labels)
+    monkeypatch.setattr(teacher_module.sharding, "bytes_held", lambda _: 0)
+    assert rows_read(setup, epochs=2) == len(setup.examples) + 1024 + 2 * 1100

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 import tracemalloc
 from pathlib import Path
 
@@ -21,25 +20,8 @@ from tests.helpers.errors import raises
 from tests.helpers.packed import cut_off, jsonl, packed
 from tests.helpers.reconstruction import divergence
 from tests.helpers.stages import job, repair
-from tests.helpers.tiny import LABELS, tiny_model, word_tokenizer
-from tests.helpers.toy import sentence
-
-LABEL_NAMES = [f"LABEL_{i}" for i in range(LABELS)]
-
-
-def write(path: Path, lines: list[str], end: str = "\n") -> Path:
-    path.write_bytes("".join(f"{line}{end}" for line in lines).encode("utf-8"))
-    return path
-
-
-def some_lines(count: int, seed: int = 0) -> list[str]:
-    rng = random.Random(seed)
-    return [sentence(rng) for _ in range(count)]
-
-
-def classified(path: Path, pairs: bool = False) -> Text:
-    lines = TextLines(path, columns=[TextColumn(None, ("text",))], pairs=pairs)
-    return Text(lines, TASKS["classification"], word_tokenizer(), 32, LABEL_NAMES)
+from tests.helpers.texts import LABEL_NAMES, classified, some_lines, write
+from tests.helpers.tiny import tiny_model, word_tokenizer
 
 
 def translated(tmp_path: Path, count: int, seed: int = 1) -> Text:

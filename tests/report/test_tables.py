@@ -114,11 +114,25 @@ def test_short_table_says_the_same_as_the_report():
     assert sum(line.startswith("FAILED  ") for line in lines) == 3
 
 
+def test_builds_of_a_model_with_a_long_name_are_told_apart():
+    names = [f"speedup-1.2-at-batch-16{end}" for end in ("", "-int8", "-ctranslate2-int8")]
+    report = changed(translator_report(), "throughput", to=None)
+    for number, name in enumerate(names):
+        report = changed(report, "variants", number, "name", to=name)
+    rows = summary.short_table(report).split("\n\n")[0].splitlines()
+    shown = [row.split()[0] for row in rows if row.startswith("speedup")]
+    assert shown == [
+        "speedup-1.2-at-batch-16",
+        "speedup-1.2...ch-16-int8",
+        "speedup-1.2...late2-int8",
+    ]
+
+
 def test_wide_characters_count_two_columns():
     report = changed(classifier_report(), "variants", 0, "name", to="翻訳" * 10)
     text = summary.short_table(report)
     header, _, row = text.splitlines()[:3]
-    assert row.startswith("翻訳" * 5 + "...")  # 23 columns of the 24 a name may take
+    assert row.startswith("翻訳翻訳翻...訳翻訳翻訳 ")  # 23 columns of the 24 a name may take
     assert len(header) == len(row) + 10
 
 

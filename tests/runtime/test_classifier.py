@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import CompressWarning, InputError, UsageError
+from compressor.evaluation.answers import answers
+from compressor.progress import SILENT
 from compressor.runtime import Classifier, Encoded, Translator, collate
 from compressor.runtime.batching import by_length
+from compressor.tasks import Rows
 from tests.helpers import runtime_artifacts, toy
 from tests.helpers.errors import raises
 from tests.helpers.runtime_artifacts import Exported
@@ -110,6 +113,17 @@ def test_a_stream_reads_a_chunk_ahead_and_warns_at_its_end(exported: Exported) -
         assert list(stream) == []
     with raises(UsageError, "number-below-one"):
         classifier.classify_stream(["w5"], chunk_rows=0)
+
+
+def test_rows_of_an_evaluation_that_are_cut_are_told_once(
+    exported: Exported, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compressor.evaluation.answers._CHUNK_ROWS", 2)
+    texts = ["w5 " * 60, "w6", "w7 " * 60, "w8"]
+    rows = Rows("classification", texts, None, ["LABEL_0"] * 4, [], "")
+    with pytest.warns(CompressWarning, match="^2 of the texts were cut to the ") as seen:
+        assert len(answers(exported.directory, rows, "cpu", None, SILENT)) == 4
+    assert len(seen) == 1
 
 
 def test_batches_hold_their_limits() -> None:

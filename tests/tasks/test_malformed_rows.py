@@ -177,6 +177,18 @@ def test_options_that_do_not_belong_together_are_errors(
         TASKS[task].read_rows(path, **options)
 
 
+@pytest.mark.parametrize(
+    ("header", "option"),
+    [("label\tcontent", "--text-column"), ("id\ttext\tclass", "--label-column")],
+)
+def test_a_column_that_nothing_names_is_asked_for(tmp_path: Path, header: str, option: str) -> None:
+    """One of the first two columns, which are taken otherwise, has a purpose by its name."""
+    path = write(tmp_path / "a.tsv", f"{header}\na\tb\tc\n")
+    with raises(InputError, "column-not-named") as caught:
+        classification.read_rows(path, labels=LABELS)
+    assert option in str(caught.value)
+
+
 def test_column_names_make_no_sense_for_plain_text(tmp_path: Path) -> None:
     source, target = write(tmp_path / "a.en", "one\n"), write(tmp_path / "a.de", "eins\n")
     with raises(UsageError, "columns-of-plain-text"):

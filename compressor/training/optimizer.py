@@ -1,0 +1,120 @@
+"""AdamW that changes of an embedding table the rows whose tokens a step had, and no others.
+
+A table has tens of thousands of rows, and a step some hundred tokens. AdamW would read and write
+all rows, with both moments, in every step, which takes longer than a small model's forward and
+backward pass; and it would shrink rows of tokens that never occur. Here the moments of a row change
+only in steps that have its token, as in `torch.optim.SparseAdam`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from compressor import parallel
+
+
+def embedding_tables(model: nn.Module) -> list[nn.Embedding]:
+    """The embeddings whose weight nothing else computes with, as an output projection may."""
+    users: dict[int, int] = {}
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            users[id(parameter)] = users.get(id(parameter), 0) + 1
+    return [
+        module
+        for module in model.modules()
+        if isinstance(module, nn.Embedding) and users[id(module.weight)] == 1
+    ]
+
+
+@contextmanager
+def sparse_gradients(tables: Iterable[nn.Embedding]) -> Iterator[None]:
+    """Within the context a table's gradient has the rows of the batch alone.
+
+    Shards (`compressor.parallel.sharding`) have whole gradients.
+    """
+    changed = [table for table in tables if not parallel.is_shard(table.weight)]
+    for table in changed:
+        table.sparse = True
+    try:
+        yield
+    finally:
+        for table in changed:
+            table.sparse = False
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], largest: float) -> None:
+    """As `torch.nn.utils.clip_grad_norm_`, also where some gradients are sparse."""
+    chosen = [p for p in parameters if p.grad is not None]
+    if not any(cast(Tensor, p.grad).is_sparse for p in chosen):
+        nn.utils.clip_grad_norm_(chosen, largest)
+        return
+    values = []
+    for parameter in chosen:
+        gradient = cast(Tensor, parameter.grad)
+        if gradient.is_sparse:
+            parameter.grad = gradient = gradient.coalesce()
+        values.append(gradient.values() if gradient.is_sparse else gradient)
+    norm = nn.utils.get_total_norm(values)
+    torch._foreach_mul_(values, torch.clamp(largest / (norm + 1e-6), max=1.0))
+
+
+class RowAdamW(torch.optim.AdamW):
+    """AdamW; of `tables` a step changes the rows that have a gradient.
+
+    Args:
+        groups: of parameters, as for AdamW.
+        tables: weights [rows, width] among them; the gradient of each is sparse, or zero in rows
+            that a step did not have.
+    """
+
+    def __init__(
+        self, groups: list[dict[str, Any]], tables: Collection[Tensor] = (), **options: Any
+    ) -> None:
+        super().__init__(groups, **options)
+        self._tables = {id(table) for table in tables}
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        tables = [
+            (group, p, p.grad)
+            for group in self.param_groups
+            for p in group["params"]
+            if id(p) in self._tables and p.grad is not None
+        ]
+        for _, table, _ in tables:
+            table.grad = None  # so that AdamW leaves it out
+        super().step()
+        for group, table, gradient in tables:
+            table.grad = gradient
+            self._change_rows(group, table, gradient)
+
+    def _change_rows(self, group: dict[str, Any], table: Tensor, gradient: Tensor) -> None:
+        """Kingma & Ba 2015, algorithm 1, with decoupled weight decay, on rows with a gradient."""
+        state = self.state[table]
+        if not state:
+            state["step"] = torch.zeros((), device=table.device)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(table), torch.zeros_like(table)
+        state["step"] += 1
+        weight, first, second, gradient = map(
+            _held, (table, state["exp_avg"], state["exp_avg_sq"], gradient)
+        )
+        # A dense gradient is zero in the other rows.
+        found = gradient.coalesce() if gradient.is_sparse else gradient.to_sparse(1)
+        rows, values = found.indices()[0], found.values()
+        rate, (beta1, beta2), steps = group["lr"], group["betas"], float(state["step"])
+        mean = first[rows].lerp_(values, 1 - beta1)
+        square = second[rows].mul_(beta2).addcmul_(values, values, value=1 - beta2)
+        first[rows], second[rows] = mean, square
+        scale = square.div_(1 - beta2**steps).sqrt_().add_(group["eps"])
+        changed = weight[rows].mul_(1 - rate * group["weight_decay"])
+        weight[rows] = changed.addcdiv_(mean, scale, value=-rate / (1 - beta1**steps))
+
+
+def _held(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this rank holds."""
+    return tensor.to_local() if parallel.is_shard(tensor) else tensor  # type: ignore[attr-defined]

@@ -1,0 +1,29 @@
+"""Files of text to distill from."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from compressor.tasks import TASKS
+from compressor.tasks.texts import TextColumn
+from compressor.training.text import Text, TextLines
+from tests.helpers.tiny import LABELS, word_tokenizer
+from tests.helpers.toy import sentence
+
+LABEL_NAMES = [f"LABEL_{i}" for i in range(LABELS)]
+
+
+def write(path: Path, lines: list[str], end: str = "\n") -> Path:
+    path.write_bytes("".join(f"{line}{end}" for line in lines).encode("utf-8"))
+    return path
+
+
+def some_lines(count: int, seed: int = 0) -> list[str]:
+    rng = random.Random(seed)
+    return [sentence(rng) for _ in range(count)]
+
+
+def classified(path: Path, pairs: bool = False) -> Text:
+    lines = TextLines(path, columns=[TextColumn(None, ("text",))], pairs=pairs)
+    return Text(lines, TASKS["classification"], word_tokenizer(), 32, LABEL_NAMES)
