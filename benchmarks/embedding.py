@@ -30,6 +30,7 @@ TESTS = ("sts/images-2014.tsv", "sts/onwn-2014.tsv", "sick/train.tsv")
 TEXTS = (("clinc150/train.tsv", "text"), ("tatoeba-en-de/train.tsv", "en"))
 TEST_ROWS = 1000  # the first ones of a set with more
 PRECISIONS = ("fp32", "int8")
+ENGINES = ("onnxruntime", "openvino")  # the second one in bf16
 SEED = 1
 
 
@@ -64,6 +65,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
                 draw_texts(args.data, args.text_rows, args.rows, args.output.with_suffix(".txt"))
             ),
             "distill_epochs": args.epochs,
+            "distill_precision": args.distill_precision,
         }
     texts = draw_texts(args.data, args.rows, 0, args.output.with_suffix(".calibration.txt"))
     recipe = make_recipe(
@@ -82,7 +84,11 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     found = []
     for test in TESTS:
         request = make_request(EvaluateRequest, test=str(args.data / test), test_rows=TEST_ROWS)
-        for built in evaluate_artifacts([dense, *cuts], request, PRECISIONS, console):
+        for built in evaluate_artifacts(
+            [dense, *cuts], request, (*PRECISIONS, "bf16"), console, ENGINES
+        ):
+            if built.engine != ENGINES[0] and built.precision != "bf16":
+                continue
             directory = Path(built.directory)
             compared = built.comparisons[0] if built.comparisons else None
             found.append({
@@ -129,6 +135,7 @@ def main() -> None:
     parser.add_argument("--macs", default="0.75,0.5,0.4,0.25")
     parser.add_argument("--rows", type=int, default=2000, help="texts to calibrate on")
     parser.add_argument("--epochs", type=int, help="of distillation, each cut")
+    parser.add_argument("--distill-precision", default="fp32")
     parser.add_argument("--text-rows", type=int, default=20_000)
     args = parser.parse_args()
     rows = measure(args)

@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("task", choices=FILES)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--split", action="store_true", help="only write the rows")
     args = parser.parse_args()
     if (args.output / "config.json").exists():
         print(f"{args.output} is finished")
@@ -62,7 +63,10 @@ def main() -> None:
     work = args.output.with_name(args.output.name + ".work")
     work.mkdir(parents=True, exist_ok=True)
     task = TASKS[args.task]
-    train, test = (task.read_rows(path) for path in split(args.task, args.data, work))
+    paths = split(args.task, args.data, work)
+    if args.split:
+        return
+    train, test = (task.read_rows(path) for path in paths)
     encoder = fetch_encoder(work)
     tokenizer = AutoTokenizer.from_pretrained(encoder, model_max_length=MOST_TOKENS)
     torch.manual_seed(SEED)

@@ -1,4 +1,4 @@
-"""Models of one number a row, cut to several shares of their multiply-adds: fp32 and int8.
+"""Models of one number a row, cut to several shares of their multiply-adds, in every precision.
 
     python -m benchmarks.scores regression --model OUT --output DIR
     python -m benchmarks.scores reranking --model OUT --output DIR
@@ -6,9 +6,10 @@
 
 OUT is what `python -m benchmarks.finetune_scores` wrote; the rows it did not train on, in OUT.work,
 are tested on, and of those it trained on the first ones are calibrated on. The third command cuts a
-sentence encoder, which ranks the same candidates by cosines. Without --minutes only output
-projections are re-solved; with it each cut is distilled so long on all rows of training. The
-numbers go to benchmarks/results/scores.json, the table beside it.
+sentence encoder, which ranks the same candidates by cosines (OUT.work is enough for it, as `python
+-m benchmarks.finetune_scores reranking --split` writes it). Without --minutes only output
+projections are re-solved; with it each cut is distilled so long on all rows of training. Precisions
+are fp32, int8, and OpenVINO's bf16 where the processor has it. The numbers go to benchmarks/results/scores.json, the table beside it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from compressor.results import Variant
 from compressor.tasks import TASKS
 
 PRECISIONS = ("fp32", "int8")
+ENGINES = ("onnxruntime", "openvino")  # the second one in bf16, where the processor has that
 
 
 def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -45,6 +47,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
         test=str(work / "test.tsv"),
         macs=args.macs,
         precision=[",".join(PRECISIONS)],
+        engines=",".join(ENGINES),
         bench=False,
         **options,
     )
@@ -53,6 +56,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     return [
         _row(args.task, variant, repair if variant.family != "dense" else "none")
         for variant in (report.dense, *report.variants)
+        if variant.engine == ENGINES[0] or variant.precision == "bf16"
     ]
 
 
