@@ -9,7 +9,8 @@ are tested on, and of those it trained on the first ones are calibrated on. The 
 sentence encoder, which ranks the same candidates by cosines (OUT.work is enough for it, as `python
 -m benchmarks.finetune_scores reranking --split` writes it). Without --minutes only output
 projections are re-solved; with it each cut is distilled so long on all rows of training. Precisions
-are fp32, int8, and OpenVINO's bf16 where the processor has it. The numbers go to benchmarks/results/scores.json, the table beside it.
+are fp32, int8, and OpenVINO's bf16 where the processor has it. The numbers go to
+benchmarks/results/scores.json, the table beside it.
 """
 
 from __future__ import annotations
