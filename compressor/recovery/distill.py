@@ -48,8 +48,7 @@ class Distill(RecoveryMethod):
         ge=0,
         allow_inf_nan=False,
         help="Distillation: weight of the difference in hidden states after every layer; 0 leaves "
-        "it out. Default: 1 for classifiers, 0.1 for sentence encoders, 0 for encoder-decoders and "
-        "with --distill-text.",
+        "it out. Default: 1 for classifiers, 0.1 for sentence encoders, 0 for encoder-decoders.",
     )
     text: str | None = option(
         None,
@@ -81,11 +80,9 @@ class Distill(RecoveryMethod):
 
         seconds = None if self.minutes is None else 60 * self.minutes
         schedule = Schedule(self.epochs, patience=self.patience, steps=self.steps, seconds=seconds)
-        usual, hidden = job.task.learning_rate, job.task.hidden_weight
+        usual = job.task.learning_rate
         if job.text is not None:
-            # Hidden states of much text do not fit into memory: the dense model would be run in
-            # every epoch, which takes three times as long as to train the small one without.
-            usual, hidden = job.task.text_learning_rate or usual, 0.0
+            usual = job.task.text_learning_rate or usual
         rate = self.learning_rate or usual
-        hidden = hidden if self.hidden is None else self.hidden
+        hidden = job.task.hidden_weight if self.hidden is None else self.hidden
         return distill(job, schedule, rate, hidden, self.precision)

@@ -29,7 +29,8 @@ class Lesson:
     Args:
         read: what its logits are made from, [loss terms, width]: a translator's last hidden
             states, a classifier's logits.
-        hidden: the residual stream after each block, [real tokens, width] each.
+        hidden: the residual stream after each block, [real tokens, width] each; of rows that are
+            kept in bfloat16, 0.4 % off at most, far less than a pruned model's.
     """
 
     read: Tensor
@@ -128,6 +129,7 @@ class Teacher:
         return self.task.predictions(logits), hidden
 
     def _remember(self, batch: Batch, kept: dict[int, Lesson]) -> None:
+        """Keep rows while there is room; hidden states in bfloat16, so that twice as many fit."""
         _, lesson = self._compute(batch)
         if batch.spare:
             return
@@ -136,7 +138,7 @@ class Teacher:
         hidden = [x.split(counts) for x, counts in zip(lesson.hidden, tokens, strict=True)]
         parts = zip(batch.rows, lesson.read.split(terms), strict=True)
         for number, (row, read) in enumerate(parts):
-            own = Lesson(read.clone(), tuple(block[number].clone() for block in hidden))
+            own = Lesson(read.clone(), tuple(block[number].bfloat16() for block in hidden))
             if own.bytes > self.memory_left:
                 self.memory_left = 0
                 return

@@ -82,7 +82,8 @@ def test_the_loss_adds_the_difference_in_units_of_variance(name: str):
         )
     ]  # fmt: skip
     added = float((both - plain).detach())
-    assert added == pytest.approx(2.5 * np.mean(differences), rel=1e-4)
+    # What the dense model says is kept in bfloat16.
+    assert added == pytest.approx(2.5 * np.mean(differences), rel=1e-3)
     assert added > 0.1
 
 
@@ -136,4 +137,4 @@ def test_a_mask_that_keeps_all_leaves_nothing_to_match():
     found = dataclasses.replace(found, pruned=whole)
     (batch,) = found.task.batches(found.examples, found.dense, batch_tokens=None)
     problem = Distillation(found, whole, [batch], 1e-3, hidden=1.0)
-    assert float(problem.loss(batch, 0.0).detach()) == pytest.approx(0.0, abs=1e-6)
+    assert float(problem.loss(batch, 0.0).detach()) == pytest.approx(0.0, abs=1e-4)
