@@ -1,17 +1,20 @@
 """What each engine makes of an artifact: rows a second of every build in every engine, in turns.
 
-    python -m benchmarks.engines DENSE PRUNED --rows FILE [--threads N]
+    python -m benchmarks.engines DENSE PRUNED … --rows FILE [--threads N] [--nncf CALIBRATION_FILE]
 
-Both are artifacts of one model; every engine that runs the task runs both in all its precisions.
+All are artifacts of one model; every engine that runs the task runs them in all its precisions.
 Rows of FILE are cut or filled to a number of tokens; translators generate as many as they read.
-Results are added to benchmarks/results/engines-TASK.json, a section for each processor, and drawn
-into engines-TASK.md.
+All rows, as they are, are answered by every build, for its quality. With --nncf (and `pip install
+nncf`) OpenVINO also runs int8 graphs that NNCF makes of the float32 ones. Results are added to
+benchmarks/results/engines-TASK.json, a section for each processor, and drawn into engines-TASK.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,16 +28,19 @@ from benchmarks.pages import (
     write_section,
 )
 from compressor.errors import UsageError
+from compressor.evaluation import score_rows
 from compressor.pipeline.engines import Build, builds_of
 from compressor.runtime import collate
 from compressor.runtime.artifact import read_artifact
 from compressor.runtime.engines import ENGINES
-from compressor.tasks import TASKS, Task
+from compressor.runtime.runtime import Runtime
+from compressor.tasks import TASKS, Rows, Task
 from compressor.throughput.measure import measure
 from compressor.throughput.statistics import against_dense, summarize
 from compressor.throughput.workloads import Workload, make_workloads
 
 Row = dict[str, Any]
+Key = tuple[str, str, str]  # directory, engine, precision
 # Rows and source tokens.
 SHAPES = {
     "classification": ((1, 16), (16, 16), (64, 32), (16, 128)),
@@ -61,22 +67,58 @@ def builds(directory: Path, task: Task) -> list[Build]:
     return builds_of(directory, artifact, engines, names)
 
 
-def timed(dense: Path, pruned: Path, rows: Path, threads: int) -> list[Row]:
-    """A line for each build and shape."""
-    task = TASKS[read_artifact(dense).task]
-    found = {"dense": builds(dense, task), "pruned": builds(pruned, task)}
-    runtimes = {
-        f"{name} {build.engine} {build.precision}": task.open(
-            build.directory, engine=build.engine, precision=build.precision, threads=threads
+def open_all(directories: list[Path], task: Task, threads: int) -> dict[Key, Runtime]:
+    """Every build, opened."""
+    return {
+        (directory.name, build.engine, build.precision): task.open(
+            directory, engine=build.engine, precision=build.precision, threads=threads
         )
-        for name, made in found.items()
-        for build in made
+        for directory in directories
+        for build in builds(directory, task)
     }
-    engines = {name: runtime.engine for name, runtime in runtimes.items()}
+
+
+def open_nncf(directory: Path, task: Task, threads: int, rows: Rows, work: Path) -> Runtime:
+    """An encoder in OpenVINO, its float32 graph quantized by NNCF with activations of `rows`."""
+    import nncf  # type: ignore[import-not-found]
+    import onnx
+
+    copy = work / directory.name
+    shutil.copytree(directory, copy)
+    (copy / "manifest.json").unlink()  # its graph is another one now
+    path = copy / "onnx" / read_artifact(copy).file("model", "fp32")
+    runtime = task.open(directory, threads=threads)
+    artifact = runtime.artifact
+    batches = [
+        collate([tokens], artifact.pad_token_id, artifact.inputs)
+        for tokens in runtime.encode(rows.sources, rows.pairs)
+    ]
+    quantized = nncf.quantize(
+        onnx.load(path), nncf.Dataset(batches), model_type=nncf.ModelType.TRANSFORMER,
+        subset_size=len(batches),
+    )  # fmt: skip
+    for beside in path.parent.glob(f"{path.name}*"):
+        beside.unlink()
+    onnx.save(quantized, path)
+    return task.open(copy, engine="openvino", precision="fp32", threads=threads)
+
+
+def timed(runtimes: dict[Key, Runtime], dense: str, rows: Rows) -> list[Row]:
+    """A line for each build and shape.
+
+    Args:
+        dense: the directory of the dense builds.
+    """
     reference = next(iter(runtimes.values()))
-    artifact = reference.artifact
-    texts = task.read_rows(rows, labels=artifact.labels)
-    encoded = reference.encode(texts.sources, texts.pairs)
+    artifact, task = reference.artifact, TASKS[reference.artifact.task]
+    engines = {"\t".join(key): key[1] for key in runtimes}
+    encoded = reference.encode(rows.sources, rows.pairs)
+    qualities = {
+        "\t".join(key): score_rows(rows, task.answer(runtime, rows.sources, rows.pairs)).metrics[
+            task.main_metric
+        ]
+        for key, runtime in runtimes.items()
+    }
     lines = []
     for size, tokens in SHAPES[task.name]:
         options: dict[str, Any] = {}
@@ -89,15 +131,18 @@ def timed(dense: Path, pruned: Path, rows: Path, threads: int) -> list[Row]:
             lengths=tokens,
         )
         loads = [Workload.of(load.batches[:1])]
-        runs = {name: partial(runtime.compute, **options) for name, runtime in runtimes.items()}
+        runs: dict[str, Any] = {
+            "\t".join(key): partial(runtime.compute, **options) for key, runtime in runtimes.items()
+        }
         samples = measure(runs, loads, progress=print, **RUNS)
-        dense_builds = [name for name in runs if name.startswith("dense")]
+        dense_builds = [name for name in runs if name.split("\t")[0] == dense]
         timings = summarize(samples, loads, reference=dense_builds[0])
         for row in against_dense(timings, samples, loads, engines, dense_builds):
-            name, engine, precision = row.variant.split()
+            name, engine, precision = row.variant.split("\t")
             lines.append({
                 "model": name, "engine": engine, "version": task.engine(engine).version(),
                 "precision": precision, "rows": size, "tokens": tokens,
+                "quality": qualities[row.variant],
                 "rows_per_second": round(row.sentences_per_second, 1),
                 "same": (row.engine_speedup, row.engine_speedup_interval),
                 "fastest": (row.fastest_speedup, row.fastest_speedup_interval),
@@ -110,13 +155,15 @@ def draw(sections: dict[str, list[Row]]) -> str:
     lines = []
     for title, rows in sections.items():
         shapes = list(dict.fromkeys((row["rows"], row["tokens"]) for row in rows))
-        heads = ["model", "engine", "precision", *(f"{size} × {tokens}" for size, tokens in shapes)]
+        columns = [f"{size} × {tokens}" for size, tokens in shapes]
+        heads = ["model", "engine", "precision"]
         by_build: dict[tuple[str, ...], dict[tuple[int, int], Row]] = {}
         for row in rows:
             key = (row["model"], f"{row['engine']} {row['version']}", row["precision"])
             by_build.setdefault(key, {})[row["rows"], row["tokens"]] = row
         rates = [
-            [*key, *(f"{found[shape]['rows_per_second']:.0f}" for shape in shapes)]
+            [*key, f"{found[shapes[0]]['quality']:.2f}"]
+            + [f"{found[shape]['rows_per_second']:.0f}" for shape in shapes]
             for key, found in by_build.items()
         ]
         gains = [
@@ -124,24 +171,35 @@ def draw(sections: dict[str, list[Row]]) -> str:
             for key, found in by_build.items()
         ]
         lines += [
-            f"{title}: rows a second, by batch (rows × tokens).", "",
-            markdown_table(heads, "lllr", rates), "",
+            f"{title}: rows a second, by batch (rows × tokens), and the task's main "
+            "metric on all rows.", "",
+            markdown_table([*heads, "quality", *columns], "lllr", rates), "",
             "The same, times as fast as the fastest dense build of any engine, with 95 % "
             "intervals.", "",
-            markdown_table(heads, "lllr", gains), "",
+            markdown_table([*heads, *columns], "lllr", gains), "",
         ]  # fmt: skip
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("dense", type=Path)
-    parser.add_argument("pruned", type=Path)
+    parser.add_argument("artifacts", nargs="+", type=Path, metavar="ARTIFACT", help="dense first")
     parser.add_argument("--rows", type=Path, required=True)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--nncf", type=Path, help="rows to quantize with, 300 at most")
     args = parser.parse_args()
-    name = f"engines-{TASKS[read_artifact(args.dense).task].name}"
-    rows = timed(args.dense, args.pruned, args.rows, args.threads)
+    first = read_artifact(args.artifacts[0])
+    task, name = TASKS[first.task], f"engines-{first.task}"
+    runtimes = open_all(args.artifacts, task, args.threads)
+    with tempfile.TemporaryDirectory() as work:
+        if args.nncf:
+            sample = task.read_rows(args.nncf, labels=first.labels, limit=300)
+            for directory in args.artifacts:
+                runtimes[directory.name, "openvino", "int8 (NNCF)"] = open_nncf(
+                    directory, task, args.threads, sample, Path(work)
+                )
+        texts = task.read_rows(args.rows, labels=first.labels)
+        rows = timed(runtimes, args.artifacts[0].name, texts)
     title = title_of(args.threads)
     if "hide_avx512" in os.environ.get("LD_PRELOAD", ""):
         title += ", with AVX2 and nothing newer (benchmarks.hide_avx512)"

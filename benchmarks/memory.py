@@ -1,6 +1,7 @@
 """Peak memory of every stage of `compress run`, beside the size of the checkpoint.
 
     python -m benchmarks.memory --work DIR [--model NAME]
+    python -m benchmarks.memory --draw
 
 Models of OPUS-MT's and BERT-base's size with random weights, compressed to half of their
 multiply-adds (heads and neurons by second-order scores, reconstructed: the defaults), exported in
@@ -130,6 +131,18 @@ def shares(found: Mapping[str, Any], libraries: Mapping[str, float]) -> dict[str
     return shares
 
 
+def whole_run(found: Mapping[str, Any], libraries: Mapping[str, float]) -> str:
+    """The run's peak, and what it is less the libraries, one batch and one sublayer."""
+    peaks = peaks_of(found["stages"])
+    stage = max(peaks, key=lambda name: peaks[name])
+    own = peaks[stage] - libraries[stage] - found["batch_mib"] - found["sublayer_mib"]
+    return (
+        f"the whole run at its peak {peaks[stage]:,.0f}, which is "
+        f"{own / found['checkpoint_mib']:.2f} checkpoints beside the libraries, one batch and one "
+        "sublayer"
+    )
+
+
 def table(results: Mapping[str, Any]) -> str:
     """Stages against models."""
     models_, libraries = results["models"], results["libraries_mib"]
@@ -140,8 +153,7 @@ def table(results: Mapping[str, Any]) -> str:
     ]
     sizes = "; ".join(
         f"{title}: checkpoint {x['checkpoint_mib']:,.0f} MiB, one batch {x['batch_mib']:,.0f}, one "
-        f"sublayer {x['sublayer_mib']:,.0f}, the whole run at its peak "
-        f"{max(stage['peak_mib'] for stage in x['stages']):,.0f}"
+        f"sublayer {x['sublayer_mib']:,.0f}, {whole_run(x, libraries)}"
         for title, x in models_.items()
     )
     about = (
@@ -155,17 +167,21 @@ def table(results: Mapping[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--work", type=Path, default=Path("memory-work"))
     parser.add_argument("--rows", type=int, default=128, help="calibration and test rows")
     parser.add_argument("--model", choices=["opus", "bert"], help="this one alone")
+    parser.add_argument("--draw", action="store_true", help="only write the table")
     args = parser.parse_args()
+    path = RESULTS / "memory.json"
+    if args.draw:
+        publish("memory", table(json.loads(path.read_text(encoding="utf-8"))))
+        return
     args.work.mkdir(parents=True, exist_ok=True)
     labelled = models.labelled_sentences(args.work / "rows.tsv")
     cases = {
         "opus": ("OPUS-MT size", models.translator, example.calibration()),
         "bert": ("BERT-base size", models.encoder, labelled),
     }
-    path = RESULTS / "memory.json"
     results: dict[str, Any] = {"models": {}}
     if args.model is not None and path.exists():
         results = json.loads(path.read_text(encoding="utf-8"))

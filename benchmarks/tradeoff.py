@@ -1,14 +1,14 @@
-"""Quality against measured speed: what users choose from, in fp32 and int8.
+"""Quality against measured speed: what users choose from, in every precision and engine.
 
     python -m benchmarks.tradeoff translator --output OUT --data TATOEBA
     python -m benchmarks.tradeoff classifier --output OUT --data CLINC150 --model FINE_TUNED
 
-Compresses a model to several shares of its multiply-adds with `compress run`, in both precisions,
-and times every artifact in turns with the dense one. DATA holds valid.tsv (calibration) and
-test.tsv. With --recover reconstruct+distill --distill-text FILE the repair also trains; give it the
-same shares, so that each point has its counterpart. The report goes to
-benchmarks/results/tradeoff-NAME-RECOVER.json; table and figure are drawn from all reports of the
-name. The same command resumes a stopped run; --draw computes nothing.
+Compresses a model to several shares of its multiply-adds with `compress run`, in fp32, int8 and
+what the other engines of --engines compute in, and times every build in turns with the dense ones.
+DATA holds valid.tsv (calibration) and test.tsv. With --recover reconstruct+distill --distill-text
+FILE the repair also trains; give it the same shares, so that each point has its counterpart. The
+report goes to benchmarks/results/tradeoff-NAME-RECOVER.json; table and figure are drawn from all
+reports of the name. The same command resumes a stopped run; --draw computes nothing.
 """
 
 from __future__ import annotations
@@ -32,8 +32,14 @@ MACS = "0.7,0.5,0.4,0.3,0.25"
 BATCHES = [16, 64]
 LIMITS = (0.5, 1.0)  # points of the main metric
 UNIT = {"translation": "BLEU", "classification": "accuracy, %"}
-# Precision -> marker and line.
-LOOKS = {"fp32": ("o", "-"), "int8": ("s", "--")}
+DENSE_NAME = "dense"
+# Engine and precision -> label, marker and line.
+LOOKS = {
+    ("onnxruntime", "fp32"): ("fp32", "o", "-"),
+    ("onnxruntime", "int8"): ("int8", "s", "--"),
+    ("openvino", "bf16"): ("OpenVINO, bf16", "^", ":"),
+    ("ctranslate2", "int8"): ("CTranslate2, int8", "^", ":"),
+}
 
 
 def recipe_of(args: argparse.Namespace) -> Recipe:
@@ -42,7 +48,9 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
         "test": f"{args.data}/test.tsv",
         "macs": args.macs,
         "precision": ["fp32,int8"],
+        "engines": args.engines,
         "recover": args.recover,
+        "drop_layers": args.drop_layers,
         "batch_size": BATCHES,
         "threads": args.threads,
         "calibration_rows": args.rows,
@@ -51,6 +59,7 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
         "distill_text": args.distill_text,
         "distill_epochs": args.epochs,
         "distill_minutes": args.minutes,
+        "distill_precision": args.distill_precision,
         "learning_rate": args.learning_rate,
     }
     model = str(example.model()) if args.name == "translator" else args.model
@@ -76,26 +85,51 @@ def timing(report: Report, name: str, batch: int) -> Timing:
 
 
 def speedup(report: Report, name: str, batch: int) -> float:
-    """Times as fast as dense fp32."""
+    """Times as fast as dense fp32 in onnxruntime."""
     return timing(report, name, batch).speedup or 1
 
 
+def gain(report: Report, name: str, batch: int) -> float:
+    """Times as fast as the fastest dense build of any engine that was timed."""
+    measured = timing(report, name, batch).fastest_speedup
+    if measured is not None:
+        return measured
+    dense = [report.dense.name, *(v.name for v in report.variants if is_dense(v))]
+    return speedup(report, name, batch) / max(speedup(report, other, batch) for other in dense)
+
+
+def build_of(variant: Variant) -> tuple[str, str]:
+    """Engine and precision."""
+    return variant.engine, variant.precision
+
+
 def fastest(
-    reports: Sequence[Report], precision: str, batch: int, most_lost: float
+    reports: Sequence[Report], builds: Sequence[tuple[str, str]], batch: int, most_lost: float
 ) -> tuple[Report, Variant] | None:
-    """The fastest build of a precision that loses at most so many points."""
+    """The fastest cut, in one of some engines and precisions, that loses at most so many points."""
     found = [
         (report, variant)
         for report in reports
         for variant in report.variants
-        if variant.precision == precision
+        if build_of(variant) in builds
+        and not is_dense(variant)
         and main_comparison(report, variant).difference >= -most_lost
     ]
-    return max(found, key=lambda pair: speedup(pair[0], pair[1].name, batch), default=None)
+    return max(found, key=lambda pair: gain(pair[0], pair[1].name, batch), default=None)
+
+
+def is_dense(variant: Variant) -> bool:
+    return DENSE_NAME in (variant.name, variant.base)
+
+
+def looks(reports: Sequence[Report]) -> dict[tuple[str, str], tuple[str, str, str]]:
+    """Of the engines and precisions that were measured."""
+    there = {build_of(variant) for report in reports for variant in report.variants}
+    return {build: look for build, look in LOOKS.items() if build in there}
 
 
 def table(reports: Sequence[Report], name: str) -> str:
-    """Markdown: every artifact, then the fastest ones within each limit."""
+    """Markdown: every build, then the fastest ones within each limit."""
     first = reports[0]
     assert first.throughput is not None
     metric, batches = UNIT[first.task], [f"batch {batch}" for batch in BATCHES]
@@ -107,23 +141,26 @@ def table(reports: Sequence[Report], name: str) -> str:
                 repair_of(variant), variant.name, f"{found.pruned:.2f}",
                 with_interval(found.difference, found.interval, "+"),
                 *(_speed(report, variant.name, batch) for batch in BATCHES),
+                *(f"{gain(report, variant.name, batch):.2f}" for batch in BATCHES),
                 f"{variant.onnx_bytes / 1e6:.1f}",
             ])  # fmt: skip
-    titles = ["repair", "model", metric, "difference [95 %]"]
-    titles += [*(f"{batch} (limit)" for batch in batches), "ONNX, MB"]
+    titles = ["repair", "build", metric, "difference [95 %]"]
+    titles += [*(f"{batch} (limit)" for batch in batches)]
+    titles += [*(f"over the fastest dense, {batch}" for batch in batches), "ONNX, MB"]
     best = [
-        [f"{limit:g}", precision, *(_fastest(reports, precision, b, limit) for b in BATCHES)]
+        [f"{limit:g}", label, *(_fastest(reports, build, b, limit) for b in BATCHES)]
         for limit in LIMITS
-        for precision in LOOKS
+        for build, (label, *_) in looks(reports).items()
     ]
-    best_titles = ["at most lost", "precision", *(f"fastest at {batch}" for batch in batches)]
+    best_titles = ["at most lost", "build", *(f"fastest at {batch}" for batch in batches)]
     about = (
         f"{name}: {first.dense.parameters:,} parameters; {metric} on "
-        f"{first.test.rows if first.test else 0:,} rows; {first.throughput.threads} threads, "
-        f"{first.hardware.get('cpu', '')}. Speed-ups over dense fp32, timed in turns with it; "
-        "a run for each repair."
+        f"{first.test.rows if first.test else 0:,} rows; {first.throughput.threads} "
+        f"thread{'s' * (first.throughput.threads != 1)}, {first.hardware.get('cpu', '')}. "
+        "Times as fast as dense fp32, and as the fastest dense build of any engine, timed in turns "
+        "with them; a run for each repair."
     )
-    tables = (markdown_table(titles, "llr", rows), markdown_table(best_titles, "rl", best))
+    tables = (markdown_table(titles, "llr", rows), markdown_table(best_titles, "llr", best))
     return "\n\n".join([about, *tables]) + "\n"
 
 
@@ -132,18 +169,17 @@ def _speed(report: Report, model: str, batch: int) -> str:
     return f"{speedup(report, model, batch):.2f}" + (f" ({limit:.2f})" if limit else "")
 
 
-def _fastest(reports: Sequence[Report], precision: str, batch: int, limit: float) -> str:
-    found = fastest(reports, precision, batch, limit)
+def _fastest(reports: Sequence[Report], build: tuple[str, str], batch: int, limit: float) -> str:
+    found = fastest(reports, [build], batch, limit)
     if found is None:
         return "–"
     report, variant = found
-    ratio = speedup(report, variant.name, batch)
-    return f"{ratio:.2f} ({variant.name}, {repair_of(variant)})"
+    return f"{gain(report, variant.name, batch):.2f} ({variant.name}, {repair_of(variant)})"
 
 
 def repair_of(variant: Variant) -> str:
     """`reconstruct+distill` of the report's sentence about the repair."""
-    if variant.name.startswith("dense"):
+    if is_dense(variant):
         return "none"
     return "+".join(part.partition(":")[0] for part in variant.recovery.split("; then "))
 
@@ -158,7 +194,7 @@ def figure(reports: Sequence[Report], path: Path) -> None:
         for panel, batch in zip(panels, BATCHES, strict=True):
             _draw(panel, reports, batch)
             panel.set_title(f"batch {batch}", loc="left")
-            panel.set_xlabel("times as fast as dense fp32, measured")
+            panel.set_xlabel("times as fast as the fastest dense build, measured")
         panels[0].set_ylabel(UNIT[reports[0].task])
         handles, labels = panels[0].get_legend_handles_labels()
         drawn.legend(handles, labels, loc="outside upper left", ncols=len(labels))
@@ -171,16 +207,15 @@ def _draw(panel: Any, reports: Sequence[Report], batch: int) -> None:
     dense = quality.metrics[TASKS[reports[0].task].main_metric]
     panel.axhline(dense, color=DENSE, linewidth=1, linestyle=":")
     panel.axhline(dense - LIMITS[-1], color=FAINT, linewidth=1, linestyle="--")
-    for precision, (marker, _) in LOOKS.items():
-        points = [point for report in reports for point in _points(report, precision, batch)]
-        points += [(1.0, dense, (dense, dense))] if precision == "fp32" else []
-        _series(panel, points, label=f"{precision}, dense", marker=marker, color=DENSE)
+    for build, (label, marker, _) in looks(reports).items():
+        points = [point for report in reports for point in _points(report, build, batch)]
+        _series(panel, points, label=f"{label}, dense", marker=marker, color=DENSE)
     for place, report in enumerate(reports):
-        repair = next(repair_of(v) for v in report.variants if not v.name.startswith("dense"))
-        for precision, (marker, line) in LOOKS.items():
+        repair = next(repair_of(v) for v in report.variants if not is_dense(v))
+        for build, (label, marker, line) in looks(reports).items():
             _series(
-                panel, _points(report, precision, batch, cuts=True), line,
-                label=f"{precision}, {repair}", marker=marker, color=COLORS[place % len(COLORS)],
+                panel, _points(report, build, batch, cuts=True), line,
+                label=f"{label}, {repair}", marker=marker, color=COLORS[place % len(COLORS)],
             )  # fmt: skip
 
 
@@ -188,14 +223,19 @@ def _draw(panel: Any, reports: Sequence[Report], batch: int) -> None:
 Point = tuple[float, float, tuple[float, float]]
 
 
-def _points(report: Report, precision: str, batch: int, *, cuts: bool = False) -> list[Point]:
+def _points(
+    report: Report, build: tuple[str, str], batch: int, *, cuts: bool = False
+) -> list[Point]:
     """The dense builds, or the cuts, the mildest first."""
     points = []
+    if not cuts and build == build_of(report.dense):
+        dense = main_comparison(report, report.variants[0]).dense
+        points.append((gain(report, report.dense.name, batch), dense, (dense, dense)))
     for variant in sorted(report.variants, key=lambda variant: -variant.macs_share):
-        if variant.precision == precision and variant.name.startswith("dense") is not cuts:
+        if build_of(variant) == build and is_dense(variant) is not cuts:
             found = main_comparison(report, variant)
             low, high = (found.dense + end for end in found.interval)
-            points.append((speedup(report, variant.name, batch), found.pruned, (low, high)))
+            points.append((gain(report, variant.name, batch), found.pruned, (low, high)))
     return points
 
 
@@ -218,7 +258,9 @@ def main() -> None:
     parser.add_argument("--calibration", default="valid.tsv", help="file in --data")
     parser.add_argument("--model", help="the fine-tuned classifier")
     parser.add_argument("--macs", default=MACS)
+    parser.add_argument("--engines", help="measured too, after onnxruntime")
     parser.add_argument("--recover", default="reconstruct")
+    parser.add_argument("--drop-layers")
     parser.add_argument("--rows", type=int, default=2048, help="calibration rows")
     parser.add_argument("--test-rows", type=int)
     parser.add_argument("--threads", type=int, default=2)
@@ -226,6 +268,7 @@ def main() -> None:
     parser.add_argument("--distill-text")
     parser.add_argument("--epochs", type=int, help="of distillation")
     parser.add_argument("--minutes", type=float, help="of distillation, of each model")
+    parser.add_argument("--distill-precision")
     parser.add_argument("--learning-rate", type=float, help="of distillation")
     parser.add_argument("--draw", action="store_true", help="only draw the table and the figure")
     args = parser.parse_args()
