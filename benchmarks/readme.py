@@ -92,8 +92,8 @@ def first_table() -> str:
         cpu = first.hardware.get("cpu", "")
         machines.append(f"{threads} thread{'s' * (threads != 1)}, {cpu}")
     titles = ["model, data, metric", "build", "quality"]
-    titles += [f"over dense fp32, batch {batch}" for batch in batches]
-    titles += [f"over the fastest dense, batch {batch}" for batch in batches]
+    titles += [f"× dense fp32, batch {batch}" for batch in batches]
+    titles += [f"× fastest dense, batch {batch}" for batch in batches]
     about = (
         "The fastest cuts at batch 64 that lose at most a point, in each engine and precision; "
         "times as fast as dense fp32, and as the fastest dense build of any engine, timed in "

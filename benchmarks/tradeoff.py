@@ -189,7 +189,7 @@ def figure(reports: Sequence[Report], path: Path) -> None:
     from matplotlib.figure import Figure
 
     with plot_style(path.stem):
-        drawn = Figure(figsize=(5.4 * len(BATCHES), 4.2), layout="constrained")
+        drawn = Figure(figsize=(5.4 * len(BATCHES), 4.8), layout="constrained")
         panels = drawn.subplots(1, len(BATCHES), sharey=True, squeeze=False)[0]
         for panel, batch in zip(panels, BATCHES, strict=True):
             _draw(panel, reports, batch)
@@ -197,7 +197,7 @@ def figure(reports: Sequence[Report], path: Path) -> None:
             panel.set_xlabel("times as fast as the fastest dense build, measured")
         panels[0].set_ylabel(UNIT[reports[0].task])
         handles, labels = panels[0].get_legend_handles_labels()
-        drawn.legend(handles, labels, loc="outside upper left", ncols=len(labels))
+        drawn.legend(handles, labels, loc="outside upper left", ncols=3)
         drawn.savefig(path, dpi=150, facecolor="white")
 
 
