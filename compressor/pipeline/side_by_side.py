@@ -24,6 +24,7 @@ from compressor.errors import CompressError, EnvironmentProblem, UsageError
 from compressor.parallel import launch
 from compressor.progress import Progress
 from compressor.request.plan import RunPlan
+from compressor.throughput.hardware import cores
 
 if TYPE_CHECKING:
     from compressor.pipeline.artifacts import ArtifactMaker
@@ -215,7 +216,7 @@ def _environments(jobs: int, device: str) -> list[dict[str, str]]:
         gpus = _gpus()
         return [shared | {_GPUS: gpus[slot % len(gpus)]} for slot in range(jobs)]
     # Processes that each took all cores would slow each other down; a number that is set stays.
-    threads = max(1, (os.cpu_count() or 1) // jobs)
+    threads = max(1, cores() // jobs)
     return [{_THREADS: str(threads)} | shared] * jobs
 
 

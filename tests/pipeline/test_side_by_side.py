@@ -165,7 +165,7 @@ def test_the_default_is_a_job_for_each_gpu(made, monkeypatch):
     own = [x["CUDA_VISIBLE_DEVICES"] for x in side_by_side._environments(4, "cuda")]
     assert own == ["4", "6", "7", "4"]
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr(side_by_side.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(side_by_side, "cores", lambda: 8)
     assert [x["OMP_NUM_THREADS"] for x in side_by_side._environments(3, "cpu")] == ["2"] * 3
 
 
