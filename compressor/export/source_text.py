@@ -8,7 +8,6 @@ with other tokens, in the end with single characters or bytes.
 
 from __future__ import annotations
 
-import copy
 import json
 import tempfile
 from dataclasses import replace
@@ -23,6 +22,7 @@ from compressor.export.smaller_tokenizer import cut_file, require_kind, short_to
 from compressor.export.target_text import CHUNK
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.quiet import quiet_transformers
+from compressor.model.shared_copy import shared_copy
 from compressor.runtime.batching import in_chunks
 from compressor.tasks.texts import TextFile
 
@@ -118,9 +118,7 @@ def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
 
 def _cut_model(model: Any, kept: list[int]) -> nn.Module:
     """A copy with some rows of the table of embeddings, which shares all other weights."""
-    # `deepcopy` takes what its memo holds for copied already.
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    made = copy.deepcopy(model, shared)
+    made = shared_copy(model)
     old, numbers = model.get_input_embeddings(), {token: row for row, token in enumerate(kept)}
     table = nn.Embedding(
         len(kept), old.embedding_dim, padding_idx=numbers.get(old.padding_idx), device="meta"
