@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from compressor.errors import InputError
 from compressor.tasks.cells import cell_text
 from compressor.tasks.classification.labels import Labels
-from compressor.tasks.encoder import EncoderTask
+from compressor.tasks.labeled import LabelTask, known_labels
 from compressor.tasks.rows import Rows
 from compressor.tasks.tables import Record, Table
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 IN_CELLS, BETWEEN = "|", "\t"
 
 
-class MultiLabel(EncoderTask):
+class MultiLabel(LabelTask):
     """Classification of texts, or pairs of texts, with any number of labels."""
 
     name = "multilabel"
@@ -59,9 +59,6 @@ class MultiLabel(EncoderTask):
                     id="label-name-unusable",
                 )
 
-    def label_names(self, config: Any) -> list[str]:
-        return [str(config.id2label[index]) for index in range(config.num_labels)]
-
     def label_cell(self, table: Table, record: Record, column: str) -> str:
         """The labels of a cell, with `|` between them; it may be empty."""
         value = record.cells.get(column)
@@ -87,14 +84,9 @@ class MultiLabel(EncoderTask):
 
     def label_values(self, rows: Rows) -> Any:
         """For each row, 1 or 0 for each label, in the order that the rows were read with."""
-        if rows.labels is None:
-            raise InputError(
-                f"the labels of {', '.join(rows.files)} were read without the checkpoint's label "
-                "names",
-                id="label-names-missing",
-            )
+        labels = known_labels(rows)
         given = [set(target.split(BETWEEN)) for target in rows.targets]
-        return [tuple(float(name in names) for name in rows.labels) for names in given]
+        return [tuple(float(name in names) for name in labels) for names in given]
 
     def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """Binary cross-entropy in nats, summed over the labels and the rows of the batch."""
