@@ -23,6 +23,7 @@ from compressor.export.generation import generation_settings
 from compressor.model.architectures import architecture_of
 from compressor.model.memory import release
 from compressor.model.modes import hooks
+from compressor.model.tokenizer import read_sentencepiece
 
 if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
@@ -97,10 +98,7 @@ def is_short(piece: str) -> bool:
 
 
 def _pieces(path: Path) -> set[str]:
-    from sentencepiece import sentencepiece_model_pb2
-
-    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
-    model.ParseFromString(path.read_bytes())
+    model = read_sentencepiece(path)
     kind = model.SentencePiece
     return {p.piece for p in model.pieces if p.type in (kind.NORMAL, kind.USER_DEFINED)}
 
