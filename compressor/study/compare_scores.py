@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,16 @@ from compressor.errors import UsageError
 from compressor.model.sublayers import KINDS, Scores, kind_of, units_of
 from compressor.report import numbers
 from compressor.report.facts import kind_label
-from compressor.report.plots import COLORS, FAINT
-from compressor.study.output import save_figure
-from compressor.study.plotting import MARKERS, by_kind, legend
+from compressor.report.plots import (
+    COLORS,
+    FAINT,
+    MARKERS,
+    PLOT_FORMATS,
+    is_plot,
+    plot_style,
+    save_figure,
+)
+from compressor.study.plotting import by_kind, legend
 from compressor.study.statistics import Floats
 
 if TYPE_CHECKING:
@@ -29,8 +37,8 @@ if TYPE_CHECKING:
 # Shares of all units that are compared as "the lowest": about as many as are pruned in practice.
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
 TIED = "the cut falls between equal scores"
-PLOT_FORMATS = (".png", ".svg")
 PLOT_TITLE = "Head scores compared by compress"
+is_comparison_plot = partial(is_plot, title=PLOT_TITLE)
 
 
 def compare_scores(scores: Sequence[Scores]) -> dict[str, Any]:
@@ -207,16 +215,8 @@ def comparison_plot(scores: Sequence[Scores], path: Path) -> None:
             f"cannot draw {path}: its name must end in {' or '.join(PLOT_FORMATS)}",
             id="plot-format-unknown",
         )
-    from compressor.report.plots import plot_style
-
     with plot_style("compare-scores"):
         save_figure(comparison_figure(scores), path, Title=PLOT_TITLE)
-
-
-def is_comparison_plot(path: Path) -> bool:
-    """Whether a file is one that `comparison_plot` made."""
-    with path.open("rb") as file:
-        return PLOT_TITLE.encode() in file.read(1024)
 
 
 def comparison_figure(scores: Sequence[Scores]) -> Figure:

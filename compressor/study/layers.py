@@ -14,6 +14,7 @@ from compressor.errors import UsageError
 from compressor.importance.ablation_runs import losses_alone
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.report.facts import kind_label
+from compressor.report.plots import COLORS, MARKERS
 from compressor.study.effects import (
     MARKS,
     Effect,
@@ -25,7 +26,7 @@ from compressor.study.effects import (
 from compressor.study.job import Job, answer, dense_answers, judge, make_batches, score, scoring
 from compressor.study.options import LayersStudy
 from compressor.study.output import Result, table
-from compressor.study.plotting import COLORS, MARKERS, by_kind, legend, panel
+from compressor.study.plotting import by_kind, legend, panel
 from compressor.tasks import Batch
 
 if TYPE_CHECKING:

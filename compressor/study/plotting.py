@@ -11,13 +11,12 @@ import numpy as np
 
 from compressor.model.sublayers import KINDS, kind_of
 from compressor.report.facts import kind_label
-from compressor.report.plots import COLORS, DENSE, INK
+from compressor.report.plots import COLORS, DENSE, INK, MARKERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MARKERS = ("o", "s", "^", "D", "v", "P")
 _CELL = 0.34  # inches
 
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.report import numbers
 from compressor.report.facts import kind_label
-from compressor.report.plots import COLORS, FAINT
+from compressor.report.plots import COLORS, FAINT, MARKERS
 from compressor.report.table import ReportTable
 from compressor.study.job import Job
 from compressor.study.options import RolesStudy
 from compressor.study.output import Result, table
-from compressor.study.plotting import MARKERS, by_kind, head_panels, legend
+from compressor.study.plotting import by_kind, head_panels, legend
 from compressor.study.role_criteria import (
     MINIMUM_ARCS,
     RARE,
