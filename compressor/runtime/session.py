@@ -124,13 +124,18 @@ def import_onnxruntime() -> Any:
     return onnxruntime
 
 
-def _provider(device: str, ort: Any) -> str:
+def require_device(device: str) -> None:
+    """Raise `UsageError` for the name of no device."""
     if device not in PROVIDERS:
         raise UsageError(
             f"device {device!r} is unknown; use one of {', '.join(PROVIDERS)}"
             + did_you_mean(device, PROVIDERS),
             id="device-unknown",
         )
+
+
+def _provider(device: str, ort: Any) -> str:
+    require_device(device)
     provider = PROVIDERS[device]
     if provider not in ort.get_available_providers():
         raise EnvironmentProblem(
