@@ -60,6 +60,7 @@ def activation_ranges(
     artifact = read_artifact(directory)
     graphs = directory / GRAPH_DIRECTORY
     chosen = examples[:: math.ceil(len(examples) / MOST_ROWS)]
+    # Without padding, which no answer depends on, but which would widen the ranges.
     batches = [_collate(rows, artifact) for rows in _of_one_length(chosen)]
     found = TASKS[artifact.task].graphs.observe(graphs, artifact, batches, products)
     return {graph.file: graph.ranges for graph in found if graph.ranges}

@@ -60,6 +60,7 @@ def specification(network: Network) -> Any:
         # One head, of zeros, where no attention of the stack has any left.
         form.heads = max(1, *(counts[x.name] for x in kinds))
         target = getattr(spec, name)
+        # Of the type that CTranslate2's own specifications have.
         target.num_heads = np.int16(form.heads)
         for layer in target.layer:
             form.set_head_dim(layer, kinds[0].unit_width)

@@ -123,5 +123,6 @@ def _count_positions(model: ModelProto) -> None:
         make_node("Shape", ["input_ids"], ["caches.rows"], end=1),
         make_node("Expand", ["caches.position", "caches.rows"], [_FILLED]),
     ]
+    # ONNX wants them in front of what reads them; each goes to the front, so the last one first.
     for node in reversed(nodes):
         model.graph.node.insert(0, node)

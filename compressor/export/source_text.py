@@ -44,6 +44,7 @@ def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
     seen = {i for rows in chunks for ids in rows for i in ids}
     kept = sorted(seen | _always_kept(checkpoint) | short_tokens(tokenizer, seen))
     smaller = _cut_tokenizer(checkpoint, kept)
+    # The file is read again and not kept: it may be of any size.
     for texts in in_chunks(file.each(), CHUNK):
         for ids, found in zip(_ids(tokenizer, texts), _ids(smaller, texts), strict=True):
             if ids != [kept[i] for i in found]:

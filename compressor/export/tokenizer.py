@@ -201,6 +201,7 @@ def _from_m2m100(tokenizer: Any) -> Tokenizer:
     built.normalizer = normalizers.Sequence(steps)
     built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=True)
     languages = sorted(tokenizer.lang_token_to_id, key=tokenizer.lang_token_to_id.__getitem__)
+    # First of the added tokens: the library gives them the next free ids, as M2M100 does.
     built.add_special_tokens([AddedToken(x, normalized=False) for x in languages])
     _add_tokens(built, tokenizer.added_tokens_decoder)
     eos = tokenizer.eos_token

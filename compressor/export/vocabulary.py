@@ -57,6 +57,7 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
             *_always_kept(checkpoint),
             *(ids[piece] for piece in ids if is_short(piece)),
         }
+    # All tokens need no file with their numbers, and no look-up in the search.
     if len(kept) > (1 - MIN_SAVING) * len(ids):
         return None
     more = -len(kept) % MIN_BLOCK_WIDTH  # up to a multiple, which `_block_width` can divide

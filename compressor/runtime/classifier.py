@@ -59,6 +59,7 @@ class LabelRuntime(EncoderRuntime[Labeled]):
         Raises:
             UsageError: a number below 1.
         """
+        # Here, since a generator raises only when its first answer is asked for.
         check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
         return self._stream(rows, self._probabilities, None, chunk_rows, batch_size, batch_tokens)
 
@@ -83,6 +84,7 @@ class Classifier(LabelRuntime[ClassificationArtifact]):
         batch_tokens: int | None = None,
     ) -> list[str]:
         """The most probable label of each text or pair; arguments and errors of `logits`."""
+        # The softmax would not change which logit is the largest.
         best = self.logits(texts, pairs, batch_size, batch_tokens).argmax(axis=1)
         return [self.labels[label] for label in best]
 
@@ -117,5 +119,6 @@ class MultiLabelClassifier(LabelRuntime[MultiLabelArtifact]):
         batch_tokens: int | None = None,
     ) -> list[list[str]]:
         """The labels of each text or pair whose probability is over 0.5, in the model's order."""
+        # The sigmoid is over 0.5 where the logit is over 0.
         rows = self.logits(texts, pairs, batch_size, batch_tokens) > 0
         return [[self.labels[label] for label in np.flatnonzero(row)] for row in rows]
