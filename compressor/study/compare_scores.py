@@ -144,6 +144,7 @@ def shared_units(first: Scores, second: Scores, count: int, *, highest: bool = F
         if highest:
             order.reverse()
         values = [scores.values[name][unit] for name, unit in order]
+        # Where all units are in the set, nothing is cut off.
         if count < len(order) and values[count - 1] == values[count]:
             return None
         chosen.append(set(order[:count]))
@@ -157,6 +158,7 @@ def overlap_p(shared: int | None, count: int, total: int) -> float | None:
     """
     from scipy.stats import hypergeom
 
+    # `sf` is the probability of more than its argument.
     return None if shared is None else float(hypergeom.sf(shared - 1, total, count, count))
 
 

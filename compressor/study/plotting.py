@@ -84,6 +84,7 @@ def head_panels(heads: Mapping[str, int]) -> tuple[Figure, dict[str, Axes]]:
         axes.set_ylabel("layer")
         axes.grid(False)
         axes.set_xlim(-0.5, width - 0.5)
+        # Layer 0 on top, as in the tables.
         axes.set_ylim(len(kinds[kind]) - 0.5, -0.5)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -95,6 +96,7 @@ def heat_map(
 ) -> Figure:
     """A value per head, red below and blue above zero, with a dot in the marked ones."""
     figure, panels = head_panels({name: len(by_head) for name, by_head in values.items()})
+    # The same range to both sides, so that white is no change; any range where all are zero.
     limit = max((abs(value) for by_head in values.values() for value in by_head), default=0) or 1.0
     for kind, names in by_kind(list(values)).items():
         axes = panels[kind]

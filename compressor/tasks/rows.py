@@ -174,10 +174,11 @@ def split_rows(rows: Rows, seed: int) -> tuple[Rows, Rows]:
             first += group
     chosen = set(first)
     second = [number for number in range(len(rows.sources)) if number not in chosen]
-    return _part(rows, sorted(first)), _part(rows, second)
+    return some_rows(rows, sorted(first)), some_rows(rows, second)
 
 
-def _part(rows: Rows, numbers: list[int]) -> Rows:
+def some_rows(rows: Rows, numbers: Sequence[int]) -> Rows:
+    """The rows of these numbers, in their order."""
     sources, targets = ([texts[n] for n in numbers] for texts in (rows.sources, rows.targets))
     pairs = None if rows.pairs is None else [rows.pairs[n] for n in numbers]
     return replace(
