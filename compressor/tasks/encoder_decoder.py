@@ -20,7 +20,7 @@ from compressor.tasks.batching import (
 )
 from compressor.tasks.cells import cell_text, first_two_columns, require_columns, usual_column
 from compressor.tasks.parallel import parallel_files, read_parallel
-from compressor.tasks.rows import Rows, RowText, RowTexts
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts
 from compressor.tasks.tables import Record, read_table
 from compressor.tasks.timed import Timed
 
@@ -63,11 +63,7 @@ class EncoderDecoderTask(Task):
     answers: ClassVar[str]
 
     def read_texts(
-        self,
-        spec: str,
-        columns: Mapping[str, str],
-        labels: Sequence[str] | None = None,
-        header: bool = True,
+        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
         """As in `Task`; `spec` may also be `SOURCE,TARGET`, two files with a text per line."""
         if len(columns) == 1:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from compressor.errors import InputError
 from compressor.tasks.classification.labels import Labels
 from compressor.tasks.encoder import EncoderTask
-from compressor.tasks.rows import Rows
+from compressor.tasks.rows import LabelNames, Rows
 
 
 class LabelTask(EncoderTask):
@@ -17,7 +17,7 @@ class LabelTask(EncoderTask):
     def label_names(self, config: Any) -> list[str]:
         return [str(config.id2label[index]) for index in range(config.num_labels)]
 
-    def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
+    def label_reader(self, labels: LabelNames) -> Callable[[str, str], str]:
         """Names of labels; cells as they stand where no labels are known."""
         return (lambda cell, _: cell) if labels is None else Labels(labels).name_of
 

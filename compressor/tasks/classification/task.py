@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
 from compressor.tasks.labeled import LabelTask, known_labels
-from compressor.tasks.rows import Rows
+from compressor.tasks.rows import LabelNames, Rows
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -51,7 +51,7 @@ class Classification(LabelTask):
         ids = {name: index for index, name in enumerate(known_labels(rows))}
         return [ids[target] for target in rows.targets]
 
-    def blank_answer(self, labels: Sequence[str] | None) -> str:
+    def blank_answer(self, labels: LabelNames) -> str:
         return (labels or [""])[0]
 
     def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:

@@ -15,15 +15,14 @@ from compressor.errors import InputError
 from compressor.tasks.cells import cell_text
 from compressor.tasks.classification.labels import Labels
 from compressor.tasks.labeled import LabelTask, known_labels
-from compressor.tasks.rows import Rows
+from compressor.tasks.rows import LabelNames, Rows
 from compressor.tasks.tables import Record, Table
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor, nn
 
     from compressor.runtime import MultiLabelClassifier
+    from compressor.tasks.encoder import Logits
 
 IN_CELLS, BETWEEN = "|", "\t"
 
@@ -69,7 +68,7 @@ class MultiLabel(LabelTask):
         parts = [Record(record.line, {column: part}) for part in value]
         return IN_CELLS.join(cell_text(table, part, column, integers=True) for part in parts)
 
-    def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
+    def label_reader(self, labels: LabelNames) -> Callable[[str, str], str]:
         """Names of classes in the model's order; as they stand where no labels are known."""
         if labels is None:
             return lambda cell, _: cell.replace(IN_CELLS, BETWEEN)
@@ -116,9 +115,7 @@ class MultiLabel(LabelTask):
             for row in rows
         ]
 
-    def same_answers(
-        self, actual: NDArray[np.float32], expected: NDArray[np.float32]
-    ) -> list[bool]:
+    def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         same: list[bool] = ((actual > 0) == (expected > 0)).all(axis=1).tolist()
         return same
 

@@ -15,7 +15,7 @@ from compressor.errors import InputError, UsageError
 from compressor.tasks.batching import Example, chunks, require_offsets
 from compressor.tasks.encoder import EncoderTask
 from compressor.tasks.question_answering import rows as question_rows
-from compressor.tasks.rows import Rows, RowTexts
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from compressor.runtime import QuestionAnswerer
     from compressor.runtime.windows import Window
+    from compressor.tasks.encoder import Logits
 
 _NEVER = -1e4  # the logit of padding
 
@@ -62,17 +63,10 @@ class QuestionAnswering(EncoderTask):
         return ((width, 2),)
 
     def read_texts(
-        self,
-        spec: str,
-        columns: Mapping[str, str],
-        labels: Sequence[str] | None = None,
-        header: bool = True,
+        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
         """Questions of SQuAD's JSON, see `compressor.tasks.question_answering.rows`."""
         return question_rows.read(spec, columns, header)
-
-    def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
-        raise AssertionError("`read_texts` reads answers")
 
     def label_values(self, rows: Rows) -> Sequence[tuple[str, int] | None]:
         """The first right answer of each row, and where it starts; None where there is none."""
@@ -153,9 +147,7 @@ class QuestionAnswering(EncoderTask):
             id="task-without-answers",
         )
 
-    def read_logits(
-        self, logits: NDArray[np.float32], attention_mask: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
+    def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
         """Of the starts and of the ends, [rows x 2, tokens]."""
         import numpy as np
 

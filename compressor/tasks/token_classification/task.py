@@ -11,7 +11,7 @@ from compressor.errors import CompressWarning, InputError
 from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts, require_offsets
 from compressor.tasks.classification.labels import Labels
 from compressor.tasks.labeled import LabelTask, known_labels
-from compressor.tasks.rows import Rows, RowTexts
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts
 from compressor.tasks.token_classification import rows as tag_rows
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from compressor.runtime import TokenClassifier
+    from compressor.tasks.encoder import Logits
 
 
 class TokenClassification(LabelTask):
@@ -62,11 +63,7 @@ class TokenClassification(LabelTask):
         return ((width, len(config.get("id2label") or (0, 1))),)
 
     def read_texts(
-        self,
-        spec: str,
-        columns: Mapping[str, str],
-        labels: Sequence[str] | None = None,
-        header: bool = True,
+        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
         """Sentences of words, see `compressor.tasks.token_classification.rows`."""
         return tag_rows.read(spec, columns, header, self.label_reader(labels))
@@ -165,9 +162,7 @@ class TokenClassification(LabelTask):
             answers.append(" ".join(found))
         return answers
 
-    def read_logits(
-        self, logits: NDArray[np.float32], attention_mask: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
+    def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
         """Those of real tokens, [tokens, labels]."""
         return logits[attention_mask.astype(bool)]
 
