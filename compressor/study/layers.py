@@ -128,10 +128,7 @@ def _largest_loss(effects: dict[str, Effect], metric: MetricText) -> str:
 
 
 def _table(
-    layers: Sequence[Sublayer],
-    best: dict[str, int],
-    tests: Sequence[Corrected],
-    metric: MetricText,
+    layers: Sequence[Sublayer], best: dict[str, int], tests: Sequence[Corrected], metric: MetricText
 ) -> ReportTable:
     return table(
         f"One layer at a time keeps its best head alone, the others all heads; {MARKS}.",

@@ -18,14 +18,7 @@ from compressor.tasks.batching import (
     most_tokens,
     source_tensors,
 )
-from compressor.tasks.rows import (
-    ColumnNames,
-    LabelNames,
-    Rows,
-    RowTexts,
-    fingerprint,
-    first_rows,
-)
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, fingerprint, first_rows
 from compressor.tasks.timed import Timed
 
 if TYPE_CHECKING:
@@ -377,12 +370,7 @@ class Task(ABC):
             num_beams: beam width where answers are searched; None takes the model's own.
         """
 
-    def timed(
-        self,
-        runtime: Any,
-        batches: Sequence[Arrays],
-        target_length: int | None,
-    ) -> Timed:
+    def timed(self, runtime: Any, batches: Sequence[Arrays], target_length: int | None) -> Timed:
         """How all models of a measurement run their batches.
 
         Args:

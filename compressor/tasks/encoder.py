@@ -10,18 +10,8 @@ from compressor.errors import InputError, UsageError
 from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Kind
 from compressor.tasks.base import Task
-from compressor.tasks.batching import (
-    Example,
-    encode_texts,
-    model_inputs,
-    pad,
-)
-from compressor.tasks.cells import (
-    cell_text,
-    first_two_columns,
-    require_columns,
-    usual_column,
-)
+from compressor.tasks.batching import Example, encode_texts, model_inputs, pad
+from compressor.tasks.cells import cell_text, first_two_columns, require_columns, usual_column
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts
 from compressor.tasks.tables import Record, Table, quoted, read_table
 

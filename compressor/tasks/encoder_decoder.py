@@ -11,13 +11,7 @@ from compressor.model.languages import source_prefix
 from compressor.model.sublayers import Kind
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.base import Task
-from compressor.tasks.batching import (
-    IGNORED,
-    Example,
-    encode_texts,
-    model_inputs,
-    pad,
-)
+from compressor.tasks.batching import IGNORED, Example, encode_texts, model_inputs, pad
 from compressor.tasks.cells import cell_text, first_two_columns, require_columns, usual_column
 from compressor.tasks.parallel import parallel_files, read_parallel
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts
@@ -204,10 +198,7 @@ class EncoderDecoderTask(Task):
         return runtime.generate_texts(sources, num_beams=num_beams)
 
     def timed(
-        self,
-        runtime: Generator,
-        batches: Sequence[Arrays],
-        target_length: int | None,
+        self, runtime: Generator, batches: Sequence[Arrays], target_length: int | None
     ) -> Timed:
         """As in `Task`: every row generates the same number of tokens.
 
