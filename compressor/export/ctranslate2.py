@@ -104,6 +104,7 @@ def verify_translator(network: Network, directory: Path, batches: Sequence[Input
     settings = Generation(**generation_settings(model), positions=positions).with_options(1, None)
     translator = Translation(directory, threads=1)
     rows, count, ties = 0, 0, 0
+    # The tokens that the written model's bias leaves out.
     with restricted(model, _scored(network)):
         for batch, wanted, logits in _greedy(model, settings, batches):
             arrays = {name: value.numpy() for name, value in batch.items()}

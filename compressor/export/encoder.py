@@ -123,6 +123,7 @@ class EncoderGraphs(TaskGraphs):
     def verify_optimum(
         self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
     ) -> list[Check]:
+        # As optimum opens it: this layout has no `graphs.json`, by which the runtime would.
         session = open_session(directory / MODEL)
         differences = []
         for batch in batches:

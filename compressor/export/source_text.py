@@ -92,6 +92,7 @@ def _token_settings(config: Any) -> dict[str, Any]:
 def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
     """The tokenizer with some of its tokens, in their order."""
     tokenizer = checkpoint.tokenizer
+    # Through its files: the library takes no tokens out of a tokenizer.
     with tempfile.TemporaryDirectory() as name, quiet_transformers():
         directory = Path(name)
         tokenizer.save_pretrained(directory)

@@ -35,6 +35,7 @@ def study(job: Job[AgreementStudy]) -> Result:
     scores = {name: _score(job, rows, name) for name, rows in sets.items()}
     pairs = {"the two data sets": compared(scores["first"], scores["other"], seed)}
     for name, rows in sets.items():
+        # Two halves of one set differ by noise alone, which the sets' difference is held against.
         halves = [_score(job, half(rows, i), f"{name}-half-{i + 1}") for i in (0, 1)]
         pairs[f"two halves of the {name}"] = compared(halves[0], halves[1], seed)
     # As methods, which the axes of the figure are named by.

@@ -126,6 +126,7 @@ def _correlations(first: Scores, second: Scores) -> list[dict[str, Any]]:
 def _lowest(first: Scores, second: Scores) -> list[dict[str, Any]]:
     total = sum(map(len, first.values.values()))
     rows = []
+    # Of few units several shares are the same number.
     for count in sorted({max(1, round(share * total)) for share in SHARES}):
         shared = shared_units(first, second, count)
         rows.append({"units": count, "shared": shared, "by_chance": count * count / total})
@@ -243,6 +244,7 @@ def _scatter(axes: Axes, first: Scores, second: Scores, pair: dict[str, Any]) ->
     x, y = rankdata(flat(first)), rankdata(flat(second, like=first))
     kinds = np.array([kind_of(name) for name, values in first.values.items() for _ in values])
     axes.axline((0, 0), slope=1, color=FAINT, linewidth=1)
+    # There are more colors and markers than kinds.
     for kind, color, marker in zip(KINDS, COLORS, MARKERS, strict=False):
         here = kinds == kind
         if here.any():

@@ -69,6 +69,7 @@ def _blocks(path: str) -> Iterator[list[_Row]]:
         elif not line and block:
             yield block
             block = []
+    # The last sentence may lack its empty line.
     if block:
         yield block
 

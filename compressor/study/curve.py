@@ -145,6 +145,7 @@ def _name(pool: str) -> str:
 
 
 def _harmless(pool: str, points: Sequence[Point]) -> str:
+    # The sentence is about all points up to its number, not about lucky ones behind a worse one.
     harmless = takewhile(lambda point: not point.is_worse, points)
     most = max((point.removed for point in harmless), default=0)
     return (

@@ -95,6 +95,7 @@ def prepare(request: StudyRequest, output: Path, progress: Progress) -> Job[Stud
     """Open and check everything before the first long computation."""
     _require_output(output)
     device = pick_device(request.device, progress)
+    # Of the checkpoints of a training the last one, which the others are compared with.
     checkpoint = open_model(request, request.checkpoints[-1])
     task = TASKS[checkpoint.task]
     if not task.has_answers:
@@ -224,6 +225,7 @@ def score(
 
 def _cache_key(checkpoint: Checkpoint, job: Job[StudyRequest], rows: Rows | None) -> dict[str, Any]:
     """What scores and answers depend on, whatever the study."""
+    # Nothing of the study itself: others then find what they would compute alike.
     return {
         "version": __version__,
         "weights": fingerprint(checkpoint_files(checkpoint.directory)),

@@ -93,6 +93,7 @@ def _best_heads(job: Job[LayersStudy]) -> tuple[dict[str, int], str]:
             "`compress study layers` needs --calibration FILE to choose each layer's head on",
             id="calibration-missing",
         )
+    # On other rows than the metric, which would otherwise flatter the heads chosen by it.
     losses = job.workspace.stage(
         "losses", "losses of each head alone", lambda: _losses(job), dict[str, list[float]]
     )

@@ -117,6 +117,7 @@ def _measure(job: Job[TrainingStudy], number: int, name: str) -> tuple[Scores, l
     last = number == len(directories) - 1
     checkpoint = job.checkpoint if last else _open(job, directories[number])
     calibration = job.rows.get("calibration")
+    # Stages are files, so they go by number: names may be whole paths.
     scores = score(job, checkpoint, calibration, f"scores-{number}", f"scoring {name}")
 
     def compute() -> list[Point]:

@@ -143,6 +143,7 @@ class _LayerCounts:
         frequency = counts[ids].float().masked_fill(~words, torch.inf)
         # Several tokens may be the least frequent; each is right, and chance is greater.
         least = (frequency == frequency.amin(-1, keepdim=True)) & words  # [batch, tokens]
+        # Where even the least frequent token is common, there is no rare one to attend to.
         usable = ~(least & torch.isin(ids, common)).any(-1) & least.any(-1)  # [batch]
         queries = queries & usable[:, None]
         # [batch, heads, queries]: whether the key with the largest weight is a least frequent one

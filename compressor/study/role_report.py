@@ -112,6 +112,7 @@ def _cells(
     followed = [one for one in dense.dependencies if name in one.accuracy]
     best = max(followed, key=lambda one: one.gain(name, head), default=None)
     syntax = ("", "", "")
+    # What a fixed distance finds as often says nothing about a head.
     if best is not None and best.gain(name, head) > 0:
         syntax = (
             f"{best.relation} → {'head' if best.direction.endswith('head') else 'dependent'}",

@@ -196,6 +196,7 @@ def count_roles(
         lambda: _positions(job, model, counted, material),
         dict[str, dict[str, Any]],
     )
+    # Parsed sentences have no translations, which a decoder would have to read.
     encoder = [layer for layer in layers if layer.kind == "encoder_self"]
     followed: list[Dependency] = []
     if material.sentences and encoder:

@@ -33,6 +33,7 @@ def shared(
         key: everything that the value depends on, as JSON.
         check: the type that the value must have; what is damaged is computed again.
     """
+    # Sorted, so that the same key always gives the same name.
     text = json.dumps(key, sort_keys=True)
     # A part of the hash is enough for a name, since the key in the file is compared too.
     path = directory / f"{kind}-{sha256_of_text(text)[:32]}.json"
