@@ -116,6 +116,7 @@ def observed(path: Path, products: Finder) -> Iterator[Observed]:
     from onnx import TensorProto
     from onnx.helper import make_node, make_tensor_value_info
 
+    # The weights stay in their file: only nodes and outputs are added.
     model = onnx.load(path, load_external_data=False)
     values = list(dict.fromkeys(node.input[0] for node in products(model)))
     for value in values:

@@ -105,6 +105,7 @@ def _block(nodes: list[NodeProto], layer: str) -> _Block:
 
 
 def _reader(nodes: list[NodeProto], value: str) -> NodeProto:
+    # One alone reads it, since this package wrote the graph; another graph must not be rewritten.
     (node,) = (node for node in nodes if value in node.input)
     return node
 

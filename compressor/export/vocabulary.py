@@ -161,6 +161,7 @@ class _ScaledEmbedding(nn.Embedding):
     """Rows of an embedding table, [tokens, width]; those of BART and its relatives are scaled."""
 
     def __init__(self, rows: Tensor, scale: float) -> None:
+        # On "meta" no table is drawn at random that is replaced at once.
         super().__init__(rows.shape[0], rows.shape[1], device="meta")
         self.weight = rows
         self.scale = float(scale)

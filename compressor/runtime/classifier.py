@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import ClassificationArtifact, MultiLabelArtifact
-from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits
+from compressor.runtime.batching import CHUNK_ROWS, Batch
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.processors import log_softmax, sigmoid
 
@@ -59,8 +59,6 @@ class LabelRuntime(EncoderRuntime[Labeled]):
         Raises:
             UsageError: a number below 1.
         """
-        # Here, since a generator raises only when its first answer is asked for.
-        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
         return self._stream(rows, self._probabilities, None, chunk_rows, batch_size, batch_tokens)
 
     def _probabilities(self, batch: Batch) -> Iterable[NDArray[np.float32] | None]:

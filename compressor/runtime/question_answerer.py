@@ -149,6 +149,7 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
     def _warn_of_cut(self, cut: int, texts: int) -> None:
         if cut:
             what = f"questions were cut to at most {MOST_QUESTION} tokens; ask shorter ones"
+            # The level points at the line that called `answers`.
             warnings.warn(TextsCut(cut, texts, what), stacklevel=3)
 
 

@@ -173,6 +173,8 @@ class Runtime(ABC, Generic[Described]):
         batch_tokens: int | None,
     ) -> Iterator[Answer]:
         """Answers to texts or pairs, read a chunk at a time; `blank` to those of white space."""
+        # Here, since a generator raises only when its first answer is asked for.
+        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
         require_several(rows)
 
         def answers(*columns: Sequence[str]) -> tuple[list[Answer], int]:

@@ -178,6 +178,7 @@ def kendall(x: Floats, y: Floats) -> float | None:
 
 
 def _constant(values: Floats) -> bool:
+    # For these scipy warns and gives NaN, which JSON does not have.
     return np.unique(values).size < 2
 
 
@@ -219,6 +220,7 @@ def comparison_plot(scores: Sequence[Scores], path: Path) -> None:
             id="plot-format-unknown",
         )
     with plot_style("compare-scores"):
+        # By its title a plot is known as one that may be written over.
         save_figure(comparison_figure(scores), path, Title=PLOT_TITLE)
 
 
@@ -227,6 +229,7 @@ def comparison_figure(scores: Sequence[Scores]) -> Figure:
     from matplotlib.figure import Figure
 
     comparison = compare_scores(scores)
+    # They come in the order of the combinations below, which `compare_scores` goes through too.
     pairs = iter(comparison["pairs"])
     size = len(scores) - 1
     side = 3.6 if size == 1 else 2.8

@@ -205,6 +205,7 @@ def score(
     assert method is not None
 
     def compute() -> dict[str, Any]:
+        # Some methods look at the weights alone.
         fitted = Fitted([], None)
         if rows is not None:
             fitted = Fitted(encode(rows, checkpoint, job.task), rows)

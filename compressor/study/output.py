@@ -57,6 +57,7 @@ def table(
 def write_result(result: Result, study: str, output: Path) -> None:
     """Write all four files of a study."""
     stem = output / f"{PREFIX}{study}"
+    # The name goes into the ids of the SVG, which are random without it.
     with plot_style(stem.name):
         figure = result.draw()
         for suffix in PLOT_FORMATS:

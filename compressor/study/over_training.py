@@ -115,6 +115,7 @@ def _measure(job: Job[TrainingStudy], number: int, name: str) -> tuple[Scores, l
     """A checkpoint's scores, and its quality with more and more heads removed."""
     directories, percentages = job.request.checkpoints, job.request.points
     last = number == len(directories) - 1
+    # The last one is the model of the study, which is open already.
     checkpoint = job.checkpoint if last else _open(job, directories[number])
     calibration = job.rows.get("calibration")
     # Stages are files, so they go by number: names may be whole paths.

@@ -76,6 +76,7 @@ def head_panels(heads: Mapping[str, int]) -> tuple[Figure, dict[str, Axes]]:
         figsize=(max(4.0, sum(room) * _CELL + 1.6), max(2.2, rows * _CELL + 1.3)),
         layout="constrained",
     )
+    # `squeeze` would take the panel of a single kind out of its array.
     (row,) = figure.subplots(1, len(kinds), squeeze=False, width_ratios=room)
     panels = dict(zip(kinds, row, strict=True))
     for (kind, axes), width in zip(panels.items(), columns, strict=True):
@@ -115,5 +116,6 @@ def heat_map(
         ]
         if dots:
             axes.scatter([x for x, _ in dots], [y for _, y in dots], s=9, color=INK)
+    # The last panel stands for all, since they have one range of values.
     figure.colorbar(image, ax=list(panels.values()), label=label, shrink=0.9)
     return figure

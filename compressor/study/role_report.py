@@ -142,6 +142,8 @@ def _after(pruned: dict[str, Any], name: str, head: int) -> str:
 def _dependencies(followed: list[Dependency]) -> ReportTable:
     rows = []
     for one in followed:
+        # The baseline is the same for all heads, so the most accurate one is also the most above
+        # it.
         name, head = max(one.heads(), key=lambda key: one.accuracy[key[0]][key[1]])
         rows.append(
             (
@@ -198,6 +200,7 @@ def _figure(roles: Roles, kept: dict[str, list[int]] | None) -> Figure:
         ]
         for i, role in enumerate(ROLES):
             axes.scatter(
+                # The marks of a head with several roles stand beside each other.
                 [head + 0.24 * (i - 1) for head, _, has, _ in heads if role in has],
                 [row for _, row, has, _ in heads if role in has],
                 s=22, marker=MARKERS[i], color=COLORS[i], label=role,

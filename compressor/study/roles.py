@@ -109,6 +109,7 @@ def _open_pruned(job: Job[RolesStudy]) -> Checkpoint | None:
             f"--pruned {directory} has lost no heads; give what `compress run` wrote",
             id="checkpoint-not-pruned",
         )
+    # Also of a cut checkpoint these are the layers as the dense model has them.
     if pruned.attention != job.checkpoint.attention:
         raise InputError(
             f"--pruned {directory} was not made from {job.checkpoint.name}: it has other attention "
