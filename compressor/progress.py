@@ -5,7 +5,12 @@ The command line's console is one implementation (`compressor.commands.console`)
 
 from __future__ import annotations
 
-from typing import Protocol
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from compressor.errors import CompressWarning
 
 
 class Progress(Protocol):
@@ -35,3 +40,20 @@ class Silent:
 
 
 SILENT = Silent()
+
+
+@contextmanager
+def warnings_as_messages(progress: Progress) -> Iterator[None]:
+    """Show our own warnings as messages, without the place in the code that they come from."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, CompressWarning):
+            progress.message(f"warning: {message}")
+        else:
+            usual(message, category, *rest, **more)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", CompressWarning)
+        warnings.showwarning = show
+        yield

@@ -22,6 +22,8 @@ from pydantic import (
 # Name of the check of fp16 graphs that is a share of what float16 can hold, not of a logit.
 HALF_RANGE = "values within float16's range"
 FROM_FILE = {"file": True}  # validation context of what is read from a file
+# In binary floating point a drop of exactly 0.5 may come out as 0.5000000000000071.
+ROUNDING = 1e-9
 # With fewer draws a bootstrap's interval may lie anywhere.
 _DRAWS_THAT_TELL = 100
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,10 +61,9 @@ def make_timed(
         lengths=tokens or "data",
     )
     # Evenly spaced batches, so that short and long rows are among them.
-    return [
-        Workload.of(w.batches[:: -(-len(w.batches) // setting.batches)], setting.target_length or 0)
-        for w in made
-    ]
+    chosen = (w.batches[:: -(-len(w.batches) // setting.batches)] for w in made)
+    target = float(setting.target_length or 0)
+    return [replace(Workload.of(batches), target_tokens=target) for batches in chosen]
 
 
 def answers(setting: Setting, run: Run, runtime: Any) -> list[str]:

@@ -29,11 +29,9 @@ from compressor.budgets.base import Choice, SearchedUnits, Trials
 from compressor.budgets.path import PathCut, RemovalPath, removal_path
 from compressor.errors import UsageError
 from compressor.options.declare import option
-from compressor.results import QualityProbe, QualitySearch
+from compressor.results import ROUNDING, QualityProbe, QualitySearch
 
 ERROR = 0.05  # one-sided, of all looks at the held-out rows together
-# In binary floating point a drop of exactly 0.5 may come out as 0.5000000000000071.
-ROUNDING = 1e-9
 
 Proof = Literal["bound", "measured"]  # what a smaller model must show
 Probe = Callable[[int], QualityProbe]

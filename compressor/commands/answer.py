@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 @o.command(AnswerRequest, json=False)
 def answer(
-    request: AnswerRequest,
-    directory: Artifact,
-    files: Files = None,
-    output: LinesOutput = None,
+    request: AnswerRequest, directory: Artifact, files: Files = None, output: LinesOutput = None
 ) -> int:
     """Answer questions by a part of a text; each line is a question, a tab, and the text."""
     from compressor.runtime import QuestionAnswerer

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 @o.command(ClassifyRequest, json=False)
 def classify(
-    request: ClassifyRequest,
-    directory: Artifact,
-    files: Files = None,
-    output: LinesOutput = None,
+    request: ClassifyRequest, directory: Artifact, files: Files = None, output: LinesOutput = None
 ) -> int:
     """Label lines with an artifact, one line each; several labels with tabs between them."""
     from compressor.runtime import Classifier, MultiLabelClassifier

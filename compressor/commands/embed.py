@@ -19,12 +19,7 @@ Array = Annotated[
 
 
 @o.command(EmbedRequest, json=False)
-def embed(
-    request: EmbedRequest,
-    directory: Artifact,
-    output: Array,
-    files: Files = None,
-) -> int:
+def embed(request: EmbedRequest, directory: Artifact, output: Array, files: Files = None) -> int:
     """Write the embeddings of lines as a NumPy array, a row each."""
     import numpy as np
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,10 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from compressor.commands.console import console
-from compressor.errors import CompressWarning, InputError
+from compressor.errors import InputError
 from compressor.options.assemble import assemble
 from compressor.options.bounds import MOST_JOBS
 from compressor.options.declare import Flag, Section, flags_of
+from compressor.progress import warnings_as_messages
 
 
 def _set(name: str) -> Callable[[bool], bool]:
@@ -114,7 +113,7 @@ class Command:
                 values["request"] = assemble(self.request, given)
             if takes_flags:
                 values["flags"] = given
-            with _warnings_as_messages():
+            with warnings_as_messages(console):
                 return self.function(**values)
 
         called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -164,23 +163,6 @@ def _require_utf8(values: Mapping[str, Any]) -> None:
                 "anything else; rename it",
                 id="argument-not-utf8",
             ) from error
-
-
-@contextmanager
-def _warnings_as_messages() -> Iterator[None]:
-    """Show our own warnings as messages, without the place in the code that they come from."""
-    usual = warnings.showwarning
-
-    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
-        if issubclass(category, CompressWarning):
-            console.message(f"warning: {message}")
-        else:
-            usual(message, category, *rest, **more)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", CompressWarning)
-        warnings.showwarning = show
-        yield
 
 
 def _parameter(flag: Flag) -> inspect.Parameter:

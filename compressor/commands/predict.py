@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 @o.command(PredictRequest, json=False)
 def predict(
-    request: PredictRequest,
-    directory: Artifact,
-    files: Files = None,
-    output: LinesOutput = None,
+    request: PredictRequest, directory: Artifact, files: Files = None, output: LinesOutput = None
 ) -> int:
     """Give each line its number, with an artifact of a regression model."""
     from compressor.runtime import Regressor

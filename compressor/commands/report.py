@@ -56,9 +56,9 @@ def report(
 
 def _require_plots(directory: Path) -> None:
     """Refuse to replace files that are not plots of ours, before anything is made."""
-    from compressor.report.plots import PLOTS, is_plot
+    from compressor.report.plots import PLOT_FORMATS, PLOTS, is_plot
     from compressor.storage.files import require_file
 
     for figure in PLOTS:
-        for suffix in ("png", "svg"):
-            require_file(directory / f"{figure}.{suffix}", "a plot of a report", is_plot)
+        for suffix in PLOT_FORMATS:
+            require_file(directory / f"{figure}{suffix}", "a plot of a report", is_plot)

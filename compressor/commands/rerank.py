@@ -17,10 +17,7 @@ Line = tuple[int, str, float]  # its number from 1, its text, its score
 
 @o.command(RerankRequest, json=False)
 def rerank(
-    request: RerankRequest,
-    directory: Artifact,
-    files: Files = None,
-    output: LinesOutput = None,
+    request: RerankRequest, directory: Artifact, files: Files = None, output: LinesOutput = None
 ) -> int:
     """Rank lines by how relevant they are to a query, the most relevant one first."""
     from compressor.runtime import Reranker

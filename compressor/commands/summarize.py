@@ -9,10 +9,7 @@ from compressor.request.serving import GenerateRequest
 
 @o.command(GenerateRequest, json=False)
 def summarize(
-    request: GenerateRequest,
-    directory: Artifact,
-    files: Files = None,
-    output: LinesOutput = None,
+    request: GenerateRequest, directory: Artifact, files: Files = None, output: LinesOutput = None
 ) -> int:
     """Summarize texts with an artifact: one text a line, and its summary on one line."""
     from compressor.runtime import Generator

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 @o.command(TagRequest, json=False)
 def tag(
-    request: TagRequest,
-    directory: Artifact,
-    files: Files = None,
-    output: LinesOutput = None,
+    request: TagRequest, directory: Artifact, files: Files = None, output: LinesOutput = None
 ) -> int:
     """Find the entities of lines: label, text, label, text, ... of each line."""
     from compressor.runtime import TokenClassifier

@@ -9,10 +9,7 @@ from compressor.request.serving import TranslateRequest
 
 @o.command(TranslateRequest, json=False)
 def translate(
-    request: TranslateRequest,
-    directory: Artifact,
-    files: Files = None,
-    output: LinesOutput = None,
+    request: TranslateRequest, directory: Artifact, files: Files = None, output: LinesOutput = None
 ) -> int:
     """Translate lines with an artifact, one line each."""
     from compressor.runtime import Translator

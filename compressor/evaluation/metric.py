@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,6 +110,33 @@ class SumMetric(Metric):
 
     def scores(self, statistics: Array, counts: Array) -> Array:
         return self.from_sums(counts @ statistics)
+
+
+class MeanMetric(SumMetric):
+    """The mean over all rows of what an answer is worth, 0-100. Statistics [rows, 2]: that, and 1.
+
+    What a reference says is read once, for all systems.
+    """
+
+    @abstractmethod
+    def read(self, reference: str) -> Any:
+        """What a reference says."""
+
+    @abstractmethod
+    def worth(self, answer: str, reference: Any) -> float:
+        """What an answer is worth beside what its reference says, from 0 to 1."""
+
+    def statistics(
+        self, systems: Sequence[Sequence[str]], references: Sequence[str], labels: Labels
+    ) -> list[Array]:
+        said = [self.read(reference) for reference in references]
+        return [
+            np.array([(self.worth(*pair), 1.0) for pair in zip(answers, said, strict=True)])
+            for answers in systems
+        ]
+
+    def from_sums(self, sums: Array) -> Array:
+        return 100.0 * sums[:, 0] / sums[:, 1]
 
 
 def check_lengths(answers: Sequence[str], references: Sequence[str]) -> None:

@@ -14,21 +14,18 @@ from __future__ import annotations
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
 
-import numpy as np
-
-from compressor.evaluation.metric import Array, Labels, SumMetric
+from compressor.evaluation.metric import Labels, MeanMetric
 
 CUT = 10  # the ranks that nDCG and MRR look at
 
 
-class _Ranking(SumMetric):
+class _Ranking(MeanMetric):
     counted = "queries"
 
     @abstractmethod
     def of(self, ranking: list[int], best: list[int]) -> float:
-        """The value of one query, 0-1.
+        """What a query's ranking is worth.
 
         Args:
             ranking: the relevance of its texts, at least one above 0, in the model's order.
@@ -38,18 +35,12 @@ class _Ranking(SumMetric):
     def signature(self, labels: Labels) -> str:
         return "queries:with a relevant text|ties:worst|scale:0-100"
 
-    def statistics(
-        self, systems: Sequence[Sequence[str]], references: Sequence[str], labels: Labels
-    ) -> list[Array]:
-        """[queries, 2]: the value, and 1."""
-        best = [json.loads(text) for text in references]
-        return [
-            np.array([(self.of(json.loads(t), b), 1) for t, b in zip(x, best, strict=True)])
-            for x in systems
-        ]
+    def read(self, reference: str) -> list[int]:
+        found: list[int] = json.loads(reference)
+        return found
 
-    def from_sums(self, sums: Array) -> Array:
-        return 100.0 * sums[:, 0] / sums[:, 1]
+    def worth(self, answer: str, reference: list[int]) -> float:
+        return self.of(self.read(answer), reference)
 
 
 class Ndcg(_Ranking):

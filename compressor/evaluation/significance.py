@@ -187,10 +187,7 @@ def resampled_counts(
 
 
 def _comparison(
-    metric: str,
-    point: tuple[float, float],
-    differences: Array,
-    discordant: tuple[int, int] | None,
+    metric: str, point: tuple[float, float], differences: Array, discordant: tuple[int, int] | None
 ) -> Comparison:
     observed = point[1] - point[0]
     low, high = np.quantile(differences, [0.025, 0.975])

@@ -10,46 +10,34 @@ import re
 import string
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.evaluation.metric import Array, Labels, SumMetric
+from compressor.evaluation.metric import Array, Labels, MeanMetric
 from compressor.tasks.question_answering.rows import answers_of
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-class _AnswerMetric(SumMetric):
-    """Statistics [rows, 2]: what the answer is worth, from 0 to 1, and 1."""
-
+class _AnswerMetric(MeanMetric):
     unit = "%"
 
     @abstractmethod
-    def worth(self, answer: list[str], gold: list[str]) -> float:
-        """Of an answer against one that is right, both as `normalized`."""
+    def fit(self, answer: list[str], gold: list[str]) -> float:
+        """Of an answer to one that is right, both as `normalized`."""
 
     def signature(self, labels: Labels) -> str:
         return "definition:SQuAD 2.0|scale:0-100"
 
-    def statistics(
-        self, systems: Sequence[Sequence[str]], references: Sequence[str], labels: Labels
-    ) -> list[Array]:
-        gold = [_right(reference) for reference in references]
-        return [
-            np.array(
-                [
-                    (max(self.worth(normalized(answer), one) for one in right), 1.0)
-                    for answer, right in zip(answers, gold, strict=True)
-                ]
-            )
-            for answers in systems
-        ]
+    def read(self, reference: str) -> list[list[str]]:
+        """The right answers of a row as words; one without words for none."""
+        words = [normalized(text) for text, _ in answers_of(reference)]
+        return [x for x in words if x] or [[]]
 
-    def from_sums(self, sums: Array) -> Array:
-        return 100.0 * sums[:, 0] / sums[:, 1]
+    def worth(self, answer: str, reference: list[list[str]]) -> float:
+        return max(self.fit(normalized(answer), one) for one in reference)
 
 
 class ExactMatch(_AnswerMetric):
@@ -58,7 +46,7 @@ class ExactMatch(_AnswerMetric):
     name, label = "exact_match", "exact match"
     has_exact_test = True
 
-    def worth(self, answer: list[str], gold: list[str]) -> float:
+    def fit(self, answer: list[str], gold: list[str]) -> float:
         return float(answer == gold)
 
     def right(self, statistics: Array) -> NDArray[np.bool_]:
@@ -70,7 +58,7 @@ class AnswerF1(_AnswerMetric):
 
     name, label = "answer_f1", "answer F1"
 
-    def worth(self, answer: list[str], gold: list[str]) -> float:
+    def fit(self, answer: list[str], gold: list[str]) -> float:
         if not answer or not gold:
             return float(answer == gold)
         shared = sum((Counter(answer) & Counter(gold)).values())
@@ -84,9 +72,3 @@ def normalized(text: str) -> list[str]:
     ['us', 'army']
     """
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
-
-
-def _right(reference: str) -> list[list[str]]:
-    """The right answers of a row as words; one without words for none."""
-    words = [normalized(text) for text, _ in answers_of(reference)]
-    return [x for x in words if x] or [[]]

@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
-import numpy as np
-
 from compressor.errors import EnvironmentProblem, InputError
-from compressor.evaluation.metric import Array, Labels, SumMetric
+from compressor.evaluation.metric import Labels, MeanMetric
 
 _READ = re.compile("[A-Za-z0-9]")
 
 
-class _Rouge(SumMetric):
-    """Statistics [rows, 2]: F1 from 0 to 1, and 1.
+class _Rouge(MeanMetric):
+    """F1.
 
     Args:
         variant: name that rouge-score has for it.
@@ -43,22 +42,15 @@ class _Rouge(SumMetric):
     def signature(self, labels: Labels) -> str:
         return f"f1:mean|stemmer:porter|tokens:a-z0-9|rouge-score:{_package()[1]}"
 
-    def statistics(
-        self, systems: Sequence[Sequence[str]], references: Sequence[str], labels: Labels
-    ) -> list[Array]:
-        scorer = _package()[0].RougeScorer([self.variant], use_stemmer=True)
-        return [
-            np.array(
-                [
-                    (scorer.score(reference, answer)[self.variant].fmeasure, 1.0)
-                    for answer, reference in zip(answers, references, strict=True)
-                ]
-            )
-            for answers in systems
-        ]
+    @cached_property
+    def _scorer(self) -> Any:
+        return _package()[0].RougeScorer([self.variant], use_stemmer=True)
 
-    def from_sums(self, sums: Array) -> Array:
-        return 100.0 * sums[:, 0] / sums[:, 1]
+    def read(self, reference: str) -> str:
+        return reference
+
+    def worth(self, answer: str, reference: str) -> float:
+        return float(self._scorer.score(reference, answer)[self.variant].fmeasure)
 
 
 class Rouge1(_Rouge):

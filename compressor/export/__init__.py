@@ -49,6 +49,7 @@ def export_model(
     inputs = [batch.inputs() for batch in batches]
     checks: list[Check] = task.graphs.check(network.model, directory, inputs)
     for engine in engines:
+        # The graphs of onnxruntime are what was checked above.
         if engine != ONNXRUNTIME:
             checks += task.graphs.add_engine(network, directory, engine, inputs)
     trim_memory()

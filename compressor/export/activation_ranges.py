@@ -60,6 +60,7 @@ def activation_ranges(
     artifact = read_artifact(directory)
     graphs = directory / GRAPH_DIRECTORY
     chosen = examples[:: math.ceil(len(examples) / MOST_ROWS)]
+    # Without padding, which no answer depends on, but which would widen the ranges.
     batches = [_collate(rows, artifact) for rows in _of_one_length(chosen)]
     found = TASKS[artifact.task].graphs.observe(graphs, artifact, batches, products)
     return {graph.file: graph.ranges for graph in found if graph.ranges}
@@ -115,6 +116,7 @@ def observed(path: Path, products: Finder) -> Iterator[Observed]:
     from onnx import TensorProto
     from onnx.helper import make_node, make_tensor_value_info
 
+    # The weights stay in their file: only nodes and outputs are added.
     model = onnx.load(path, load_external_data=False)
     values = list(dict.fromkeys(node.input[0] for node in products(model)))
     for value in values:

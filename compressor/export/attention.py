@@ -351,6 +351,7 @@ def graph_attention(
             continue
         if isinstance(model.get_submodule(layer.block), NoHeads):
             continue
+        # BERT's output projection is beside its attention block, which the library calls itself.
         inside = layer.output.startswith(layer.block + ".")
         output = model.get_submodule(layer.output) if inside else None
         form = encoder if layer.kind == "encoder_self" else forms[layer.kind]

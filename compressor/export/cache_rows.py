@@ -48,5 +48,6 @@ def _write(names: Sequence[str], path: Path) -> None:
         [rows, *map(cache, names)],
         [cache(selected(name)) for name in names],
     )
+    # Both versions are named: by default they are the newest, which older runtimes cannot read.
     opsets = [helper.make_opsetid("", _OPSET)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION), path)

@@ -44,6 +44,7 @@ def write_translator(network: Network, directory: Path, precision: str) -> None:
     spec = specification(network)
     spec.decoder.projection.bias = _bias(network.model, _scored(network))
     _describe(spec, network.checkpoint)
+    # From here on in the order of CTranslate2's own converters; the first refuses missing weights.
     spec.validate()
     spec.optimize(quantization=STORED[precision])
     directory.mkdir(parents=True, exist_ok=True)
@@ -82,6 +83,7 @@ def _describe(spec: Any, checkpoint: Checkpoint) -> None:
     # The vocabulary of M2M100's tokenizer lacks its languages.
     known |= {i: tokenizer.convert_ids_to_tokens(i) for i in languages(tokenizer).values()}
     size = checkpoint.model.get_output_embeddings().out_features  # type: ignore[operator]
+    # A table often has rows without a token, and the vocabulary must have as many as it.
     names = [known.get(number, f"<unused {number}>") for number in range(size)]
     spec.register_source_vocabulary(names)
     spec.register_target_vocabulary(names)
@@ -102,6 +104,7 @@ def verify_translator(network: Network, directory: Path, batches: Sequence[Input
     settings = Generation(**generation_settings(model), positions=positions).with_options(1, None)
     translator = Translation(directory, threads=1)
     rows, count, ties = 0, 0, 0
+    # The tokens that the written model's bias leaves out.
     with restricted(model, _scored(network)):
         for batch, wanted, logits in _greedy(model, settings, batches):
             arrays = {name: value.numpy() for name, value in batch.items()}

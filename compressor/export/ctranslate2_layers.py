@@ -35,6 +35,7 @@ def specification(network: Network) -> Any:
     Raises:
         InputError: CTranslate2 does not have the model's activation.
     """
+    # Here, since CTranslate2 is an extra that may not be installed.
     from ctranslate2.converters import transformers as converters
     from ctranslate2.specs import transformer_spec
 
@@ -60,6 +61,7 @@ def specification(network: Network) -> Any:
         # One head, of zeros, where no attention of the stack has any left.
         form.heads = max(1, *(counts[x.name] for x in kinds))
         target = getattr(spec, name)
+        # Of the type that CTranslate2's own specifications have.
         target.num_heads = np.int16(form.heads)
         for layer in target.layer:
             form.set_head_dim(layer, kinds[0].unit_width)
@@ -117,6 +119,8 @@ class _Form(ABC):
 
         for name, is_self in (("self_attention", True), ("attention", False)):
             if hasattr(layer, name):
+                # Relative positions are those of two tokens of one text, so cross-attention has no
+                # bias.
                 options = self.attention if is_self else {**self.attention, BIAS_TABLE: False}
                 spec = MultiHeadAttentionSpec(self_attention=is_self, head_dim=head_dim, **options)
                 setattr(layer, name, spec)

@@ -71,6 +71,7 @@ class EncoderGraphs(TaskGraphs):
         """
         directory.mkdir(parents=True, exist_ok=True)
         names = list(network.checkpoint.entry.inputs)
+        # The tracer takes sizes of 0 and 1 for fixed.
         example = tuple(torch.ones(2, 5, dtype=torch.long) for _ in names)
         shapes = {name: {0: BATCH, 1: SOURCE} for name in names}
         with graph_attention(network.model, network.checkpoint.layers, network.mask):
@@ -122,6 +123,7 @@ class EncoderGraphs(TaskGraphs):
     def verify_optimum(
         self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
     ) -> list[Check]:
+        # As optimum opens it: this layout has no `graphs.json`, by which the runtime would.
         session = open_session(directory / MODEL)
         differences = []
         for batch in batches:

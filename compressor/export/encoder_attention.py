@@ -111,6 +111,7 @@ def _full_mask(config: Any, inputs_embeds: Tensor, attention_mask: Tensor) -> Te
 def _window_mask(config: Any, inputs_embeds: Tensor, attention_mask: Tensor) -> Tensor:
     """Stands in for its `create_bidirectional_sliding_window_mask`: [batch, 1, queries, keys]."""
     places = torch.arange(inputs_embeds.shape[1])
+    # Where both masks hide a key they add up to -2e4, which float16 can hold too.
     far = (places[None] - places[:, None]).abs() > config.sliding_window  # [queries, keys]
     return additive_mask(attention_mask) + far.to(torch.float32) * MASKED
 

@@ -35,6 +35,7 @@ def to_fp16(model: ModelProto, directory: Path = Path()) -> ModelProto:
     converted = ModelProto()
     converted.CopyFrom(model)
     graph = converted.graph
+    # Before weights are rounded: these are computed in float32, with epsilon as it was.
     normalizations = find_norms(model.graph, directory)
     for tensor in graph.initializer:
         _convert_tensor(tensor, directory)

@@ -91,6 +91,7 @@ def keep_float32(graph: GraphProto, found: Sequence[Norm]) -> None:
         after[f"{whole}.single"] = make_node(
             "Cast", [f"{whole}.single"], [whole], to=TensorProto.FLOAT16
         )
+    # ONNX wants every node behind those whose values it reads.
     ordered = []
     for node in graph.node:
         name = node.output[0] if node.output else ""

@@ -102,12 +102,14 @@ def to_int8(
     converted = ModelProto()
     converted.CopyFrom(model)
     if _Quantizer(converted.graph, directory, ranges).run():
+        # ONNX wants a version for every domain that operators are from.
         converted.opset_import.append(make_opsetid(_CONTRIBUTED, 1))
     return converted
 
 
 def products(model: ModelProto) -> list[NodeProto]:
     """The products with weights that `to_int8` replaces."""
+    # Shapes tell, so no weight is read, and no directory is needed.
     quantizer = _Quantizer(model.graph, Path(), None)
     return [node for node in model.graph.node if quantizer.is_product(node)]
 
@@ -166,6 +168,7 @@ class _Quantizer:
         self.graph.node.extend(nodes)
         used = {name for node in nodes for name in node.input}
         weights = self.graph.initializer
+        # From the end, since those behind a deleted one move up.
         for index in reversed(range(len(weights))):
             if weights[index].name not in used:
                 del weights[index]
@@ -270,6 +273,7 @@ class _Quantizer:
         # The last one is the zero point of the weights, which are symmetric.
         factors = [rounded.integers, integers, rounded.scale, scales, rounded.zero, ""]
         multiply = partial(make_node, "MatMulIntegerToFloat", domain=_CONTRIBUTED)
+        # The operator adds a bias of one dimension, after its scales; another one has its own node.
         if not rounded.largest and all(name in self.vectors for name in bias):
             yield multiply([*factors, *bias], [out])
             return

@@ -39,6 +39,7 @@ def export_optimum(
         VerificationError: an answer differs from PyTorch's.
     """
     model, graphs = checkpoint.model, TASKS[checkpoint.task].graphs
+    # With all tokens, since the loaders know one numbering of them.
     graphs.write_optimum(Network(checkpoint, model, checkpoint.mask), directory)
     checks: list[Check] = graphs.verify_optimum(
         model, directory, [batch.inputs() for batch in batches]

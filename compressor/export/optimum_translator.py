@@ -169,6 +169,7 @@ def export_translator(
 
 
 def _ids(length: int) -> Tensor:
+    # Two rows, since the tracer takes a size of 1 for fixed.
     return torch.ones(2, length, dtype=torch.long)
 
 
@@ -250,6 +251,7 @@ def verify_translator(
     """
     runtime = OptimumTranslator(directory)
     positions = architecture_of(model).most_positions(model.config)
+    # A model with a table of positions cannot decode beyond its end.
     steps = min(CHECKED_STEPS, positions or CHECKED_STEPS)
     rows, ties = 0, 0
     differences: list[float] = []
@@ -265,6 +267,7 @@ def verify_translator(
         expected = model(
             **source, decoder_input_ids=torch.from_numpy(given), use_cache=False
         ).logits
+        # Anew, since `decode` has put the caches of the steps into the other state.
         state = dict(start)
         halves = [runtime.decode(state, part) for part in np.array_split(given, 2, axis=1)]
         both = [

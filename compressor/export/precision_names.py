@@ -78,6 +78,7 @@ def precisions_to_export(names: Sequence[str], device: str) -> tuple[str, ...]:
             f"--precision {text}: int8 graphs are for the CPU; leave int8 out, or use --device cpu",
             id="precision-not-on-device",
         )
+    # Whatever the order was: the others are made from the float32 graphs.
     return (BASE, *(name for name in wanted if name != BASE))
 
 

@@ -203,6 +203,7 @@ def _convert(source: Path, target: Path, precision: str, convert: _Conversion) -
         location=target.name + WEIGHTS_SUFFIX,
         size_threshold=INLINE_BYTES,
     )
+    # By its path: with its weights a large graph is no single message of protobuf.
     onnx.checker.check_model(target)
     del model, converted
     trim_memory()

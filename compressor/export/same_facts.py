@@ -47,6 +47,7 @@ def require_same_facts(
     """
     path = directory / GRAPH_DIRECTORY
     files = dict(artifact.precisions[BASE])
+    # As it would be written now; parsed, so that defaults are filled in on both sides.
     described = parse(type(artifact), graphs.description(network, path, files), GRAPHS_FILE)
     for name in (item.name for item in fields(artifact) if item.name not in _OWN):
         found, wanted = getattr(artifact, name), getattr(described, name)

@@ -105,6 +105,7 @@ def _block(nodes: list[NodeProto], layer: str) -> _Block:
 
 
 def _reader(nodes: list[NodeProto], value: str) -> NodeProto:
+    # One alone reads it, since this package wrote the graph; another graph must not be rewritten.
     (node,) = (node for node in nodes if value in node.input)
     return node
 
@@ -123,5 +124,6 @@ def _count_positions(model: ModelProto) -> None:
         make_node("Shape", ["input_ids"], ["caches.rows"], end=1),
         make_node("Expand", ["caches.position", "caches.rows"], [_FILLED]),
     ]
+    # ONNX wants them in front of what reads them; each goes to the front, so the last one first.
     for node in reversed(nodes):
         model.graph.node.insert(0, node)

@@ -54,6 +54,7 @@ def short_tokens(tokenizer: Any, seen: Collection[int]) -> set[int]:
     kept = {i for piece, i in vocabulary.items() if is_short(piece.removeprefix(prefix))}
     if model["type"] == "Unigram":
         scores = [score for _, score in model["vocab"]]
+        # A Unigram model may have no unknown token, and its id is then None.
         return (kept | {scores.index(min(scores)), model["unk_id"]}) - {None}
     kept |= {i for piece, i in vocabulary.items() if piece == model["unk_token"]}
     if model["type"] == "BPE":
@@ -82,6 +83,7 @@ def cut_file(path: Path, kept: Sequence[int]) -> None:
     else:
         model["vocab"] = left
     if model["type"] == "BPE":
+        # As pairs: in the older form, `a b`, a piece cannot hold a space.
         model["merges"] = [
             list(pair) for pair in _merges(model) if {*pair, _merged(pair, model)} <= left.keys()
         ]
@@ -130,6 +132,7 @@ def _parts(piece: str, ranks: dict[Pair, int], model: dict[str, Any]) -> set[str
     parts = {piece, *symbols}
     while len(symbols) > 1:
         pairs = [(ranks.get(pair, len(ranks)), i) for i, pair in enumerate(pairwise(symbols))]
+        # The order of the tokenizer: the first merge of the list, and the leftmost place for it.
         rank, i = min(pairs)
         if rank == len(ranks):
             break

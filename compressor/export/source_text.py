@@ -8,7 +8,6 @@ with other tokens, in the end with single characters or bytes.
 
 from __future__ import annotations
 
-import copy
 import json
 import tempfile
 from dataclasses import replace
@@ -23,6 +22,7 @@ from compressor.export.smaller_tokenizer import cut_file, require_kind, short_to
 from compressor.export.target_text import CHUNK
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.quiet import quiet_transformers
+from compressor.model.shared_copy import shared_copy
 from compressor.runtime.batching import in_chunks
 from compressor.tasks.texts import TextFile
 
@@ -44,6 +44,7 @@ def cut_vocabulary(checkpoint: Checkpoint, file: TextFile) -> Checkpoint:
     seen = {i for rows in chunks for ids in rows for i in ids}
     kept = sorted(seen | _always_kept(checkpoint) | short_tokens(tokenizer, seen))
     smaller = _cut_tokenizer(checkpoint, kept)
+    # The file is read again and not kept: it may be of any size.
     for texts in in_chunks(file.each(), CHUNK):
         for ids, found in zip(_ids(tokenizer, texts), _ids(smaller, texts), strict=True):
             if ids != [kept[i] for i in found]:
@@ -91,6 +92,7 @@ def _token_settings(config: Any) -> dict[str, Any]:
 def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
     """The tokenizer with some of its tokens, in their order."""
     tokenizer = checkpoint.tokenizer
+    # Through its files: the library takes no tokens out of a tokenizer.
     with tempfile.TemporaryDirectory() as name, quiet_transformers():
         directory = Path(name)
         tokenizer.save_pretrained(directory)
@@ -118,9 +120,7 @@ def _cut_tokenizer(checkpoint: Checkpoint, kept: list[int]) -> Any:
 
 def _cut_model(model: Any, kept: list[int]) -> nn.Module:
     """A copy with some rows of the table of embeddings, which shares all other weights."""
-    # `deepcopy` takes what its memo holds for copied already.
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    made = copy.deepcopy(model, shared)
+    made = shared_copy(model)
     old, numbers = model.get_input_embeddings(), {token: row for row, token in enumerate(kept)}
     table = nn.Embedding(
         len(kept), old.embedding_dim, padding_idx=numbers.get(old.padding_idx), device="meta"

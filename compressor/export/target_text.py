@@ -51,6 +51,7 @@ def tokens_of_text(
     seen: set[int] = set()
     count = 0
     for chunk in in_chunks(file.each(), CHUNK):
+        # As targets, which Marian's tokenizer cuts with another model than sources.
         encoded = tokenizer(text_target=chunk, return_attention_mask=False, verbose=False)
         seen.update(token for ids in encoded["input_ids"] for token in ids)
         count += len(chunk)

@@ -76,6 +76,7 @@ class TaskGraphs(ABC):
             InputError: the checkpoint holds settings that the runtime cannot follow.
         """
         files = self.write(network, directory, skip)
+        # Tracing leaves cycles through the weights, which would stay in memory.
         trim_memory()
         write_json(directory / GRAPHS_FILE, self.description(network, directory, files))
 
@@ -101,6 +102,8 @@ class TaskGraphs(ABC):
         stored = [*network.model.parameters(), *network.model.buffers()]
         yield from stored
         with graph_attention(network.model, network.checkpoint.layers, network.mask) as tables:
+            # Projections that the graphs join into one are parameters of the replaced attention
+            # alone.
             made = {*network.model.parameters()}.difference(stored)
             yield from [tensor.clone() for tensor in (*made, *tables)]  # freed at the end
 

@@ -36,6 +36,7 @@ from tokenizers import (
 )
 
 from compressor.errors import InputError, VerificationError
+from compressor.model.tokenizer import read_sentencepiece, uncut_copy
 from compressor.runtime.text import FIRST_WITHOUT_ID, MARK, TextTokenizer
 
 if TYPE_CHECKING:
@@ -114,10 +115,7 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path, texts: Seque
 
 
 def _from_fast(tokenizer: Any) -> Tokenizer:
-    # A copy, because the original must keep its settings.
-    copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    copy.no_truncation()
-    copy.no_padding()
+    copy = uncut_copy(tokenizer)
     # transformers does not clean up what BPE decodes, unless this setting says so.
     keeps_spaces = type(copy.model).__name__ == "BPE" and not getattr(
         tokenizer, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", False
@@ -203,6 +201,7 @@ def _from_m2m100(tokenizer: Any) -> Tokenizer:
     built.normalizer = normalizers.Sequence(steps)
     built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=True)
     languages = sorted(tokenizer.lang_token_to_id, key=tokenizer.lang_token_to_id.__getitem__)
+    # First of the added tokens: the library gives them the next free ids, as M2M100 does.
     built.add_special_tokens([AddedToken(x, normalized=False) for x in languages])
     _add_tokens(built, tokenizer.added_tokens_decoder)
     eos = tokenizer.eos_token
@@ -232,10 +231,7 @@ def _add_tokens(built: Tokenizer, added: dict[int, AddedToken]) -> None:
 
 def _read_model(path: Path) -> Any:
     """A SentencePiece model that treats spaces as usual."""
-    from sentencepiece import sentencepiece_model_pb2
-
-    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
-    model.ParseFromString(path.read_bytes())
+    model = read_sentencepiece(path)
     trainer, rules = model.trainer_spec, model.normalizer_spec
     default = rules.add_dummy_prefix and rules.remove_extra_whitespaces and rules.escape_whitespaces
     if trainer.treat_whitespace_as_suffix or not default:

@@ -79,6 +79,7 @@ def export_encoder(
         hidden: name of the output with its hidden states.
     """
     names = ["input_ids", "attention_mask"]
+    # The tracer takes sizes of 0 and 1 for fixed.
     example = (torch.ones(2, 5, dtype=torch.long), torch.ones(2, 5, dtype=torch.long))
     shapes = {name: {0: BATCH, 1: SOURCE} for name in names}
     outputs = [hidden, *cache_names("cross", [x.index for x in graph.cross.used])]
@@ -95,6 +96,7 @@ def export_decoder(
     past, past_dims = example_caches(used["decoder_self"], mask, 3, PAST)
     # Without cross-attention nothing reads it, so it is no input of the graph.
     source_mask = torch.ones(2, 5, dtype=torch.long) if cross else None
+    # The position is the length of the past above.
     example = (torch.ones(2, 1, dtype=torch.long), torch.tensor([3]), source_mask, memory, past)
     shapes = {
         "input_ids": {0: BATCH},

@@ -58,6 +58,7 @@ def require_tie(want: list[int], got: list[int], logits: Any, engine: str = "ONN
         (i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b),
         min(len(want), len(got)),
     )
+    # Where one is only longer, no two tokens can be compared, and it is no tie.
     if step < min(len(want), len(got)):
         row = np.asarray(logits[step])  # [vocabulary]
         gap = float(row[want[step]] - row[got[step]])

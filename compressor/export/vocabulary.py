@@ -23,6 +23,7 @@ from compressor.export.generation import generation_settings
 from compressor.model.architectures import architecture_of
 from compressor.model.memory import release
 from compressor.model.modes import hooks
+from compressor.model.tokenizer import read_sentencepiece
 
 if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
@@ -56,6 +57,7 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
             *_always_kept(checkpoint),
             *(ids[piece] for piece in ids if is_short(piece)),
         }
+    # All tokens need no file with their numbers, and no look-up in the search.
     if len(kept) > (1 - MIN_SAVING) * len(ids):
         return None
     more = -len(kept) % MIN_BLOCK_WIDTH  # up to a multiple, which `_block_width` can divide
@@ -97,10 +99,7 @@ def is_short(piece: str) -> bool:
 
 
 def _pieces(path: Path) -> set[str]:
-    from sentencepiece import sentencepiece_model_pb2
-
-    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
-    model.ParseFromString(path.read_bytes())
+    model = read_sentencepiece(path)
     kind = model.SentencePiece
     return {p.piece for p in model.pieces if p.type in (kind.NORMAL, kind.USER_DEFINED)}
 
@@ -162,6 +161,7 @@ class _ScaledEmbedding(nn.Embedding):
     """Rows of an embedding table, [tokens, width]; those of BART and its relatives are scaled."""
 
     def __init__(self, rows: Tensor, scale: float) -> None:
+        # On "meta" no table is drawn at random that is replaced at once.
         super().__init__(rows.shape[0], rows.shape[1], device="meta")
         self.weight = rows
         self.scale = float(scale)

@@ -7,7 +7,8 @@ attention step by step, and the probabilities are what its own softmax returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -36,17 +37,19 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
         The number of batches on all ranks: that many forward passes were made.
     """
     model, total = scoring.model, len(scoring.batches)
-    if not architecture_of(model).plain_scores:
-        return _visit_softmax(scoring, visit)
-    paths = [layer.inputs[role] for layer in scoring.layers for role in ("query", "key")]
+    watch: Callable[[], AbstractContextManager[Any]] = partial(_softmax_outputs, model)
+    take: Callable[..., None] = _take
+    if architecture_of(model).plain_scores:
+        paths = [layer.inputs[role] for layer in scoring.layers for role in ("query", "key")]
+        watch, take = partial(returned, model, paths), _attend
     for done, batch in enumerate(scoring.batches, 1):
         batch = batch.to(scoring.device)
         with (
             gated(model, scoring.layers, mask_gates(scoring.mask)),
-            returned(model, paths) as projected,
+            watch() as seen,
             hooks(
                 model.get_submodule(x.output).register_forward_pre_hook(
-                    partial(_attend, x, projected, batch, visit)
+                    partial(take, x, seen, batch, visit)
                 )
                 for x in scoring.layers
             ),
@@ -56,28 +59,16 @@ def visit_attention(scoring: ScoringJob, visit: Visit) -> int:
     return parallel.total(total)
 
 
-def _visit_softmax(scoring: ScoringJob, visit: Visit) -> int:
-    model: Any = scoring.model
-    total, kernel = len(scoring.batches), model.config._attn_implementation
+@contextmanager
+def _softmax_outputs(model: Any) -> Iterator[_SoftmaxOutputs]:
+    """Have the model compute its attention step by step while the context lasts."""
+    kernel = model.config._attn_implementation
     model.set_attn_implementation("eager")
     try:
-        for done, batch in enumerate(scoring.batches, 1):
-            batch = batch.to(scoring.device)
-            with (
-                gated(model, scoring.layers, mask_gates(scoring.mask)),
-                _SoftmaxOutputs() as softmax,
-                hooks(
-                    model.get_submodule(x.output).register_forward_pre_hook(
-                        partial(_take, x, softmax, batch, visit)
-                    )
-                    for x in scoring.layers
-                ),
-            ):
-                scoring.task.logits(model, batch)
-            scoring.progress(done, total)
+        with _SoftmaxOutputs() as softmax:
+            yield softmax
     finally:
         model.set_attn_implementation(kernel)
-    return parallel.total(total)
 
 
 class _SoftmaxOutputs(TorchFunctionMode):

@@ -46,12 +46,7 @@ from compressor.model.quiet import quiet_transformers
 from compressor.model.sentence_files import MODULES, read_layout
 from compressor.model.sentence_head import add_head
 from compressor.model.span_logits import add_logits
-from compressor.model.stored_weights import (
-    StoredTensor,
-    stored_dtype,
-    stored_tensors,
-    weight_files,
-)
+from compressor.model.stored_weights import StoredTensor, stored_dtype, stored_tensors, weight_files
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.model.tokenizer import load_tokenizer
 from compressor.model.weights import (

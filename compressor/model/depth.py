@@ -8,7 +8,6 @@ gives the model that is delivered: the layers behind move up, and the configurat
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 from compressor.model.architectures import architecture_of, require_depth
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.modeling_pruned import BIAS_TABLE, NoHeads, without_heads
+from compressor.model.shared_copy import shared_copy
 from compressor.model.sublayers import Mask, Sublayer, by_layer
 
 
@@ -107,8 +107,7 @@ def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Che
     """
     if not mask.dropped:
         return replace(checkpoint, model=model, mask=mask)
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    made = copy.deepcopy(model, shared)  # the memo: its tensors are not copied
+    made = shared_copy(model)
     for path in {x.layer_path.rpartition(".")[0] for x in checkpoint.layers}:
         every = list(made.get_submodule(path).children())
         layers = [x for x in every if not isinstance(x, SkippedLayer)]

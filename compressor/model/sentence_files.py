@@ -19,12 +19,7 @@ from torch import Tensor, nn
 
 from compressor.errors import InputError
 from compressor.model.sentence_head import ACTIVATIONS, HEAD, POOLINGS, DenseLayer, Layout, head_of
-from compressor.model.stored_weights import (
-    PICKLE,
-    WEIGHTS,
-    stored_tensors,
-    weight_files,
-)
+from compressor.model.stored_weights import PICKLE, WEIGHTS, stored_tensors, weight_files
 from compressor.storage.input_files import inner_path, read_json
 
 MODULES = "modules.json"

@@ -8,7 +8,6 @@ same function, which `verify_surgery` checks.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -20,6 +19,7 @@ from compressor.model.architectures import architecture_of
 from compressor.model.depth import skip_layers, skipped
 from compressor.model.modeling_pruned import find_sublayer, keep_units
 from compressor.model.modes import hooks
+from compressor.model.shared_copy import shared_copy
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.results import Check
 
@@ -33,8 +33,7 @@ def prune(model: nn.Module, sublayers: Sequence[Sublayer], mask: Mask) -> nn.Mod
 
     Weights of which nothing is removed are those of `model`, not copies of them.
     """
-    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    pruned = copy.deepcopy(model, shared)  # the memo: its tensors are not copied
+    pruned = shared_copy(model)
     remove_units(pruned, sublayers, mask)
     return pruned
 

@@ -1,4 +1,7 @@
-"""Loading a checkpoint's tokenizer: from its own files, complete, and of the model's vocabulary."""
+"""Loading a checkpoint's tokenizer: from its own files, complete, and of the model's vocabulary.
+
+Also what is inside of tokenizers: the library's part of fast ones, and SentencePiece's models.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
+from tokenizers import Tokenizer
 
 from compressor.errors import InputError
 from compressor.model.configuration import first_line
@@ -55,6 +59,26 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
     _require_size(max(known, default=-1), tokens, int(config.vocab_size), directory)
     _require_tokens(tokenizer, directory)
     return tokenizer
+
+
+def uncut_copy(tokenizer: Any) -> Tokenizer:
+    """A fast tokenizer's part in Rust, which neither cuts nor pads.
+
+    A copy, because the original must keep its settings.
+    """
+    copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    return copy
+
+
+def read_sentencepiece(path: Path) -> Any:
+    """A SentencePiece model as the message that its file holds."""
+    from sentencepiece import sentencepiece_model_pb2
+
+    model = sentencepiece_model_pb2.ModelProto()  # type: ignore[attr-defined]
+    model.ParseFromString(path.read_bytes())
+    return model
 
 
 def _name_languages(tokenizer: Any) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from compressor.errors import CompressError, CompressWarning
+from compressor.progress import SILENT, warnings_as_messages
 
 
 class RunProgress:
@@ -48,7 +49,6 @@ def make(request: dict[str, Any], progress: RunProgress) -> None:
     """
     from compressor.pipeline.artifacts import begin, prepare, written_by_run
     from compressor.pipeline.inputs import load
-    from compressor.progress import SILENT
     from compressor.request.recipe import Recipe
     from compressor.request.resolve import resolve
     from compressor.storage.disk import translate_disk_errors
@@ -74,8 +74,7 @@ def main() -> int:
     request = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_the_run, daemon=True).start()
     try:
-        with warnings.catch_warnings():
-            _send_warnings(progress)
+        with warnings_as_messages(progress):
             make(request, progress)
     except CompressError as error:
         progress.send(error={"kind": type(error).__name__, "message": str(error), "id": error.id})
@@ -83,20 +82,6 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     return 0
-
-
-def _send_warnings(progress: RunProgress) -> None:
-    """Send our own warnings as messages, as the command line shows them."""
-    usual = warnings.showwarning
-
-    def show(message: Any, category: type[Warning], *place: Any, **more: Any) -> None:
-        if issubclass(category, CompressWarning):
-            progress.message(f"warning: {message}")
-        else:
-            usual(message, category, *place, **more)
-
-    warnings.simplefilter("always", CompressWarning)
-    warnings.showwarning = show
 
 
 def _end_with_the_run() -> None:

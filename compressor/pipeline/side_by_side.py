@@ -25,6 +25,7 @@ from compressor.parallel import launch
 from compressor.progress import Progress
 from compressor.request.plan import RunPlan
 from compressor.throughput.hardware import cores
+from compressor.throughput.memory import environment
 
 if TYPE_CHECKING:
     from compressor.pipeline.artifacts import ArtifactMaker
@@ -209,9 +210,7 @@ class _Processes:
 
 def _environments(jobs: int, device: str) -> list[dict[str, str]]:
     """The environment of each process that runs at the same time: its GPU, or its threads."""
-    root = str(Path(__file__).resolve().parents[2])  # so that a checkout can be imported
-    places = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    shared = {**os.environ, "PYTHONPATH": places}
+    shared = environment()
     if device == "cuda":
         gpus = _gpus()
         return [shared | {_GPUS: gpus[slot % len(gpus)]} for slot in range(jobs)]

@@ -26,7 +26,6 @@ either way.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +35,7 @@ from torch import Tensor, nn
 
 from compressor import parallel
 from compressor.importance.statistics import Moments, add_damping, require_finite
+from compressor.model.shared_copy import shared_copy
 from compressor.model.sublayers import Sublayer, by_layer
 from compressor.recovery import Recovered, RecoveryJob
 from compressor.recovery.layerwise_forward import LayerwiseForward
@@ -69,7 +69,8 @@ def reconstruct(job: RecoveryJob) -> Recovered:
         made = job.task.batches(parallel.shard(job.examples), job.dense)
     batches = [batch.to(job.device) for batch in made]
     paths = [sublayer.output for sublayer in job.layers]
-    model = _copy_with_own(job.pruned, paths)
+    modules = [job.pruned.get_submodule(path) for path in paths]
+    model = shared_copy(job.pruned, own=[p for module in modules for p in module.parameters()])
     dense = LayerwiseForward(job.dense, batches, job.task)
     pruned = LayerwiseForward(model, batches, job.task)
     repairs: list[_Residual] = []
@@ -91,14 +92,6 @@ def held_out_rows(batches: Iterable[Batch]) -> set[int]:
     """Every `HELD_OUT`-th row in the order of the batches, which is by length."""
     rows = [row for batch in batches for row in batch.rows]
     return set(rows[HELD_OUT // 2 :: HELD_OUT])
-
-
-def _copy_with_own(model: nn.Module, paths: Iterable[str]) -> nn.Module:
-    """A copy with its own parameters at some paths; all others it shares with the original."""
-    own = {id(p) for path in paths for p in model.get_submodule(path).parameters()}
-    tensors = (*model.parameters(), *model.buffers())
-    shared = {id(tensor): tensor for tensor in tensors if id(tensor) not in own}
-    return copy.deepcopy(model, shared)  # the memo: its tensors are not copied
 
 
 def _gather(

@@ -19,8 +19,6 @@ from compressor.results import Comparison, Ranking, Timing, Variant
 from compressor.tasks import TASKS
 
 SIGNIFICANCE = 0.05
-# In binary floating point a drop of exactly 0.5 may come out as 0.5000000000000071.
-ROUNDING = 1e-9
 
 # Fields that `Run` and `Report` have in common.
 RUN_FIELDS = (

@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterator
 from itertools import compress
 
+from compressor.budgets.max_drop import within
 from compressor.report import facts, numbers, phrases
 from compressor.report.schema import Report, Run
 from compressor.report.search_report import SearchReport
 from compressor.report.table import Column, ReportTable
-from compressor.results import QualityProbe, QualitySearch, Variant
+from compressor.results import ROUNDING, QualityProbe, QualitySearch, Variant
 
 
 def describe(report: Report, run: Run, search: QualitySearch) -> SearchReport:
@@ -101,7 +102,11 @@ def _rows_needed(search: QualitySearch, judged: QualityProbe) -> int | None:
 def _rows_of_others(search: QualitySearch, delivered: QualityProbe) -> Iterator[int]:
     """`_rows_needed` of the models that lost no more than allowed but could not prove it."""
     for judged in (*search.probes, *search.looks):
-        if judged.accepted or not _inside(search, judged) or judged.position == delivered.position:
+        if (
+            judged.accepted
+            or not within(judged, search.drop)
+            or judged.position == delivered.position
+        ):
             continue
         needed = _rows_needed(search, judged)
         if needed is not None:
@@ -114,7 +119,7 @@ def _missed(report: Report, variant: Variant, search: QualitySearch) -> list[str
     That can be so of a default precision other than the float32 that was searched.
     """
     found = facts.comparison(variant, search.metric)
-    if found is None or not -found.difference > search.drop + facts.ROUNDING:
+    if found is None or not -found.difference > search.drop + ROUNDING:
         return []
     whose = f"{variant.name}: the" if report.runs else "The"
     start = (
@@ -168,12 +173,7 @@ def _probes(search: QualitySearch) -> ReportTable:
 def _result(search: QualitySearch, probe: QualityProbe) -> str:
     if probe.accepted:
         return "accepted"
-    return "not proven" if _inside(search, probe) else "refused"
-
-
-def _inside(search: QualitySearch, probe: QualityProbe) -> bool:
-    """Whether the measured drop is within the limit."""
-    return -probe.comparison.difference <= search.drop + facts.ROUNDING
+    return "not proven" if within(probe, search.drop) else "refused"
 
 
 def _test_rows(search: QualitySearch) -> int:

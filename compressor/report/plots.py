@@ -29,7 +29,7 @@ INK = "#333333"
 FAINT = "#bbbbbb"
 DENSE = "#666666"
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-_MARKERS = ("o", "s", "^", "D", "v", "P")
+MARKERS = ("o", "s", "^", "D", "v", "P")
 _DENSE_MARKER = "X"
 _FILLS: tuple[FillStyleType, ...] = ("full", "none", "left", "right")  # of float32, others
 _LEGEND_NAME = 28
@@ -94,7 +94,7 @@ def _looks(report: Report) -> dict[str, Look]:
             # Shift the markers when the colors start again, so that no pair repeats early.
             color, marker = (
                 COLORS[i % len(COLORS)],
-                _MARKERS[(i + i // len(COLORS)) % len(_MARKERS)],
+                MARKERS[(i + i // len(COLORS)) % len(MARKERS)],
             )
         for place, build in enumerate(facts.builds(report, first)):
             name = numbers.printable(build.name)
@@ -338,6 +338,7 @@ PLOTS: dict[str, Plot] = {
         "Speed-up measured, and the estimated most that it can be (dotted, hollow).",
     ),
 }
+PLOT_FORMATS = (".png", ".svg")
 PLOT_TITLE = "compress: report"  # in the files, to know them by
 
 
@@ -353,21 +354,29 @@ def save_plots(report: Report, directory: Path) -> list[Path]:
             figure = plot.draw(report)
             if figure is None:
                 continue
-            # Without a date, the same report gives the same file.
-            title: dict[str, Any] = {"Title": PLOT_TITLE}
-            for suffix, options in (
-                ("png", {"dpi": 200, "metadata": title}),
-                ("svg", {"metadata": title | {"Date": None}}),
-            ):
-                path = directory / f"{name}.{suffix}"
-                with written_at_once(path) as temporary:
-                    figure.savefig(temporary, facecolor="white", **options)
+            for suffix in PLOT_FORMATS:
+                path = directory / f"{name}{suffix}"
+                save_figure(figure, path, Title=PLOT_TITLE)
                 written.append(path)
     update_manifest(directory, {path.name: sha256_of(path) for path in written})
     return written
 
 
-def is_plot(path: Path) -> bool:
-    """Whether a file is one that `save_plots` made."""
+def save_figure(figure: Figure, path: Path, **metadata: Any) -> None:
+    """Write a figure as PNG (200 dpi) or SVG, by the ending; the same figure is the same file.
+
+    Args:
+        metadata: for the file, such as its `Title`.
+    """
+    options: dict[str, Any] = {"dpi": 200}
+    # matplotlib writes the time into SVG files.
+    if path.suffix.lower() == ".svg":
+        options, metadata = {}, metadata | {"Date": None}
+    with written_at_once(path) as staged:
+        figure.savefig(staged, facecolor="white", metadata=metadata, **options)
+
+
+def is_plot(path: Path, title: str = PLOT_TITLE) -> bool:
+    """Whether a file is a plot with a title: without one, whether `save_plots` made it."""
     with path.open("rb") as file:
-        return PLOT_TITLE.encode() in file.read(1024)
+        return title.encode() in file.read(1024)

@@ -20,7 +20,7 @@ from compressor.report import facts, numbers
 from compressor.report.rule import NUMBER, Bounds, Rule, judge, settled_by, two_digits
 from compressor.report.schema import Report
 from compressor.report.speedup_rules import MinFastestSpeedupRule, MinSpeedupRule
-from compressor.results import Outcome, Variant, Verdict
+from compressor.results import ROUNDING, Outcome, Variant, Verdict
 from compressor.tasks import Rows, Task
 
 
@@ -94,7 +94,7 @@ class MaxDropRule(Rule):
         return outcome, self._is_met(difference)
 
     def _is_met(self, difference: float) -> bool:
-        return -difference <= self.value + facts.ROUNDING  # false for NaN
+        return -difference <= self.value + ROUNDING  # false for NaN
 
     def _bounds(
         self, report: Report, variant: Variant, difference: float
@@ -148,7 +148,7 @@ class LargestRule(Rule):
 
     def check(self, report: Report, variant: Variant) -> tuple[Outcome, bool]:
         found = self.number(report, variant)
-        within = found <= self.value + facts.ROUNDING  # false for NaN
+        within = found <= self.value + ROUNDING  # false for NaN
         message = (
             f"{self.what} {found:.4g}{self.unit}, at most {self.value:.15g}{self.unit} allowed"
         )

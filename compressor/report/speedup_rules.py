@@ -15,7 +15,7 @@ from compressor.evaluation import scaled_rows
 from compressor.report import facts, phrases
 from compressor.report.rule import NUMBER, Bounds, Rule, judge, settled_by, two_digits, worst_of
 from compressor.report.schema import Report
-from compressor.results import Outcome, Timing, Variant
+from compressor.results import ROUNDING, Outcome, Timing, Variant
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class MinSpeedupRule(Rule):
         return [(row, row.speedup or 0.0) for row in facts.with_speedup(report, variant)]
 
     def _is_met(self, ratio: float) -> bool:
-        return ratio >= self.ratio - facts.ROUNDING
+        return ratio >= self.ratio - ROUNDING
 
     def _runs_to_settle(self, runs: int, ratio: float, interval: Bounds) -> int | None:
         if interval is None or not math.isfinite(ratio) or runs < 1:

@@ -246,10 +246,7 @@ def baseline(report: Report) -> ReportTable | None:
         key="baseline",
         caption="Compared with the baseline: what each run measured against its own dense model. "
         "Intervals are of the change, of speed-ups of the ratio.",
-        columns=(
-            *columns("Model, What", "Baseline", "Now", "95% interval"),
-            *columns("Result"),
-        ),
+        columns=(*columns("Model, What", "Baseline", "Now", "95% interval"), *columns("Result")),
         rows=tuple(_change_row(change) for change in report.changes),
     )
 

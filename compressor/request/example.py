@@ -41,8 +41,3 @@ def calibration() -> Path:
 def test() -> Path:
     """Sentence pairs for measuring quality, disjoint from `calibration()`."""
     return directory() / "test.tsv"
-
-
-def license_file() -> Path:
-    """License and attribution of the model and the sentences."""
-    return directory() / "LICENSE.txt"

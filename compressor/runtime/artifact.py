@@ -127,6 +127,7 @@ class Artifact:
     max_source_tokens: int = checked(_SIZE)
     pad_token_id: int = checked(token_id)
     inputs: list[str] = checked(list_of(one_of("input_ids", "attention_mask", "token_type_ids")))
+    # Only classifiers have some; declared here, so that artifacts of any task can be compared.
     labels: list[str] | None = checked(one_of(None), None)  # of classes, in the order of the logits
     # Precision -> the engine that was the fastest in it on the CPU; None where one was measured.
     fastest_engines: Mapping[str, str] | None = checked(optional(mapping(text)), None)
@@ -288,6 +289,7 @@ class TranslationArtifact(Artifact):
     decoder_self_heads: list[int] = checked(list_of(_COUNT))
     cross_heads: list[int] = checked(list_of(_COUNT))
     head_dim: int = checked(_SIZE)
+    # A table of so many numbers is made, so a damaged file must not name any number.
     vocab_size: int = checked(whole(1, 1 << 26))
     # The file with the tokens that the decoder scores; None: all.
     output_tokens: str | None = checked(optional(file_name), None)
@@ -370,6 +372,7 @@ def read_artifact(directory: Path) -> Artifact:
 
 
 def _parse(values: Any) -> Artifact:
+    # First, since the task says which entries there must be.
     task = values.get("task") if isinstance(values, dict) else None
     if isinstance(task, str) and task in ARTIFACTS:
         return parse(ARTIFACTS[task], values, task)

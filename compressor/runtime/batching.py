@@ -72,6 +72,7 @@ def by_length(
         batch_tokens = default_tokens
     batches: list[list[int]] = []
     room = 0  # rows that still fit into the last batch, whose first row is its longest
+    # Python's sort is stable, so rows of one length stay in their order.
     for row in sorted(range(len(rows)), key=lambda row: -len(rows[row])):
         if room == 0:
             batches.append([])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import ClassificationArtifact, MultiLabelArtifact
-from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits
+from compressor.runtime.batching import CHUNK_ROWS, Batch
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.processors import log_softmax, sigmoid
 
@@ -59,7 +59,6 @@ class LabelRuntime(EncoderRuntime[Labeled]):
         Raises:
             UsageError: a number below 1.
         """
-        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
         return self._stream(rows, self._probabilities, None, chunk_rows, batch_size, batch_tokens)
 
     def _probabilities(self, batch: Batch) -> Iterable[NDArray[np.float32] | None]:
@@ -83,6 +82,7 @@ class Classifier(LabelRuntime[ClassificationArtifact]):
         batch_tokens: int | None = None,
     ) -> list[str]:
         """The most probable label of each text or pair; arguments and errors of `logits`."""
+        # The softmax would not change which logit is the largest.
         best = self.logits(texts, pairs, batch_size, batch_tokens).argmax(axis=1)
         return [self.labels[label] for label in best]
 
@@ -117,5 +117,6 @@ class MultiLabelClassifier(LabelRuntime[MultiLabelArtifact]):
         batch_tokens: int | None = None,
     ) -> list[list[str]]:
         """The labels of each text or pair whose probability is over 0.5, in the model's order."""
+        # The sigmoid is over 0.5 where the logit is over 0.
         rows = self.logits(texts, pairs, batch_size, batch_tokens) > 0
         return [[self.labels[label] for label in np.flatnonzero(row)] for row in rows]

@@ -73,6 +73,7 @@ def require_inside(directory: Path, artifact: Artifact) -> None:
         InputError: one is.
     """
     names = {name for chosen in artifact.precisions for name in artifact.used_files(chosen)}
+    # Weights lie beside their graph, in a file that `graphs.json` does not name.
     names |= {f"{name}_data" for name in names} | {f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"}
     names |= {f"{CTRANSLATE2_DIRECTORY}/{name}" for name in CTRANSLATE2_FILES}
     require_no_links_out(directory, sorted(names))
@@ -101,6 +102,7 @@ def require_translator(
     heads = (cross | past).items()
     expected = {name: f"{count} heads of {artifact.head_dim}" for name, count in heads}
     inputs = _shapes(decoder.get_inputs())
+    # A decoder without heads in its cross-attention reads no mask.
     _require(where, "decoder's inputs", set(inputs) - {MASK}, {"input_ids", "position", *expected})
     for name, shape in expected.items():
         _require(where, f"decoder's {name}", _cache_part(inputs[name]), shape)
@@ -174,6 +176,7 @@ def _cache_part(shape: list[object]) -> str:
 
 
 def _shapes(values: Iterable[object]) -> dict[str, list[object]]:
+    # A damaged graph may have logits without dimensions, whose last one is compared.
     return {v.name: list(v.shape) or [None] for v in values}  # type: ignore[attr-defined]
 
 

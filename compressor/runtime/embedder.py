@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from compressor.errors import UsageError
 from compressor.runtime.artifact import EmbeddingArtifact
-from compressor.runtime.batching import CHUNK_ROWS, check_limits
+from compressor.runtime.batching import CHUNK_ROWS
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.text import Encoded
 
@@ -61,6 +61,7 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
                 f"there are {len(texts)} texts and {len(pairs)} pairs; give as many of both",
                 id="pairs-do-not-match-texts",
             )
+        # In one list, so that rows of similar length share a batch on both sides.
         both = self.embed([*texts, *pairs], batch_size, batch_tokens)
         return cosines(both[: len(texts)], both[len(texts) :])
 
@@ -76,13 +77,13 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
 
         All else as `Classifier.probabilities_stream`.
         """
-        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
         blank = np.zeros(self.width, dtype=np.float32)
         return self._stream(rows, self.run, blank, chunk_rows, batch_size, batch_tokens)
 
 
 def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float32]:
     """Of each row of two arrays [rows, width], [rows]; 0 where one is all zeros."""
+    # A blank text has a vector of zeros, by whose norm nothing can be divided.
     norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     found: NDArray[np.float32] = (first * second).sum(axis=1) / np.maximum(norms, _LEAST)
     return found

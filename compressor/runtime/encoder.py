@@ -52,4 +52,5 @@ class EncoderRuntime(Runtime[Described]):
             UsageError: a number below 1, or not as many pairs as texts.
         """
         rows = self._answer(self.encode(texts, pairs), self.run, batch_size, batch_tokens)
+        # Of no rows NumPy cannot know how many logits they would have.
         return np.array(rows, dtype=np.float32).reshape(-1, self.artifact.outputs)

@@ -26,6 +26,7 @@ Check = Callable[[Any, str], Any]
 def checked(check: Check, default: Any = MISSING) -> Any:
     """A field of a dataclass; without a default it must be there."""
     metadata = {"check": check}
+    # Dataclasses refuse a list as a default, since all instances would share it.
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -51,6 +52,7 @@ def parse(cls: type[Value], values: Any, where: str) -> Value:
         elif item.default is MISSING and item.default_factory is MISSING:
             raise ValueError(f"{where}.{name}: it is missing")
     try:
+        # What fields must agree about is checked there, without the place in the file.
         return cls(**checked_values)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
@@ -60,6 +62,7 @@ def whole(least: int, most: int) -> Check:
     """An integer from `least` to `most`."""
 
     def check(value: Any, where: str) -> int:
+        # Not `isinstance`: to that, `true` is an integer.
         if type(value) is not int or not least <= value <= most:
             raise _wrong(value, where, f"a number from {least} to {most}")
         return value
@@ -153,6 +156,7 @@ def _any(value: Any, where: str) -> Any:
 
 def _wrong(value: Any, where: str, wanted: str) -> ValueError:
     try:
+        # Python refuses to write out integers of more than 4,300 digits.
         shown = repr(value)
     except ValueError:
         shown = "a number of thousands of digits"

@@ -71,6 +71,7 @@ class Generator(Runtime[TranslationArtifact]):
             UsageError: the model has no languages, or not that one, or the engine cannot.
             InputError: the decoder does not score the target's token.
         """
+        # Not a deep copy: both share the sessions, which hold the weights.
         other, languages = copy(self), self.artifact.languages
         generation = self.artifact.generation
         if source is not None:

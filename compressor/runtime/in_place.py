@@ -60,6 +60,7 @@ class InPlaceDecoder:
         self._bind()
 
     def step(self, tokens: Tokens) -> BufferedStep:
+        # A decoder without self-attention heads has no buffers to outgrow.
         if self._position == self._length and self.past:
             self._move_past(np.arange(len(tokens)), 2 * self._position - 8)
             self._bind()
@@ -71,6 +72,7 @@ class InPlaceDecoder:
 
     def reorder(self, rows: Tokens) -> None:
         if not np.array_equal(rows, np.arange(len(rows))):
+            # What lies behind is written before it is read, so it need not move.
             filled = self._position
             for cache in self.past.values():
                 # Indexing with an array copies, so rows may take each other's places.
@@ -109,6 +111,7 @@ class InPlaceDecoder:
     def _move_past(self, rows: Tokens, length: int) -> None:
         """Copy rows of the caches, as far as they are filled, to new ones of some length."""
         old, filled = self.past, self._position
+        # More rows than before do not fit into the old memory, nor does a longer past.
         self.past = self._new_past(len(rows), max(length, filled))
         for name, cache in self.past.items():
             cache[:, :, :filled] = old[name][rows, :, :filled]

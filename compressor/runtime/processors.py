@@ -33,8 +33,7 @@ def log_softmax(scores: Scores, _: Tokens | None = None) -> None:
 
 def sigmoid(logits: Scores) -> Scores:
     """Probabilities of logits, which stand for one class each."""
-    half = np.float32(0.5)
-    found: Scores = half + half * np.tanh(half * logits)  # overflows nowhere
+    found: Scores = 0.5 + 0.5 * np.tanh(0.5 * logits)  # overflows nowhere
     return found
 
 
@@ -65,6 +64,8 @@ def changes_best(settings: Generation, step: int, best: Sequence[int]) -> bool:
         best: the token with the largest logit in each row.
     """
     return (
+        # Not `renormalize_logits`: log-probabilities have the order of the logits. So far there are
+        # `step` tokens with the start token, which `min_length` counts too.
         settings.no_repeat_ngram_size > 0
         or step < settings.min_length
         or (step == 1 and settings.forced_bos_token_id is not None)

@@ -143,11 +143,13 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
             _best(context, group, [next(logits) for _ in group], null_answers)
             for context, group in zip(contexts, windows, strict=True)
         ]
+        # All windows of a question have the same part of it.
         return found, sum(group[0].cut for group in windows)
 
     def _warn_of_cut(self, cut: int, texts: int) -> None:
         if cut:
             what = f"questions were cut to at most {MOST_QUESTION} tokens; ask shorter ones"
+            # The level points at the line that called `answers`.
             warnings.warn(TextsCut(cut, texts, what), stacklevel=3)
 
 
@@ -157,6 +159,7 @@ def _best(
     logits: Sequence[NDArray[np.float32]],
     null_answers: bool,
 ) -> Answer:
+    # Logits of a batch go on where the window is padded.
     spans = [best_span(x[: len(w.ids)], w) for x, w in zip(logits, windows, strict=True)]
     none = min(span[3] for span in spans)
     number = max(range(len(spans)), key=lambda x: spans[x][0])

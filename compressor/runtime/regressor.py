@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import RegressionArtifact
-from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits
+from compressor.runtime.batching import CHUNK_ROWS, Batch
 from compressor.runtime.encoder import EncoderRuntime
 
 
@@ -36,7 +36,6 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
         batch_tokens: int | None = None,
     ) -> Iterator[float | None]:
         """The number of each row of a stream; all else as `Classifier.probabilities_stream`."""
-        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
         return self._stream(rows, self._numbers, None, chunk_rows, batch_size, batch_tokens)
 
     def _numbers(self, batch: Batch) -> Iterable[float | None]:

@@ -63,6 +63,7 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
         """
         check_limits(top_k=top_k)
         found = self.scores([query] * len(texts), texts, batch_size, batch_tokens)
+        # Of negated scores: reversing the order would also reverse that of equal ones.
         order = np.argsort(-found, kind="stable")[:top_k]
         return [Ranked(int(number), float(found[number])) for number in order]
 

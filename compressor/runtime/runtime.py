@@ -83,6 +83,7 @@ class Runtime(ABC, Generic[Described]):
     ) -> None:
         self._directory = Path(directory)
         artifact = read_description(self._directory, verify)
+        # Before the files are checked, since engines open different ones.
         library = choose_engine(engine, self.kind, artifact, precision, device)
         if verify:
             require_files(self._directory, artifact, library, [precision] if precision else None)
@@ -151,12 +152,14 @@ class Runtime(ABC, Generic[Described]):
             return list(zip(numbers, answer(padded), strict=True))
 
         batches = by_length(rows, batch_size, batch_tokens, self._batch_tokens)
+        # One batch cannot be shared out, so threads would only cost time.
         if self._workers == 1 or len(batches) < 2:
             found = [compute(numbers) for numbers in batches]
         else:
             # Threads are enough: engines release Python's global lock while they compute.
             with ThreadPoolExecutor(self._workers) as pool:
                 found = list(pool.map(compute, batches))
+        # Batches go by length; answers go back to the order of the rows.
         answers = dict(pair for pairs in found for pair in pairs)
         return [answers[number] for number in range(len(rows))]
 
@@ -170,6 +173,8 @@ class Runtime(ABC, Generic[Described]):
         batch_tokens: int | None,
     ) -> Iterator[Answer]:
         """Answers to texts or pairs, read a chunk at a time; `blank` to those of white space."""
+        # Here, since a generator raises only when its first answer is asked for.
+        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
         require_several(rows)
 
         def answers(*columns: Sequence[str]) -> tuple[list[Answer], int]:

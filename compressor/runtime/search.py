@@ -88,6 +88,7 @@ def greedy(decoder: Decoder, rows: int, settings: Generation) -> list[list[int]]
         done |= ended
         if done.all():
             break
+        # After the last step nothing is decoded any more, so nothing is gained by copying.
         if done.mean() >= MIN_FINISHED_SHARE and step < settings.limit:
             decoder.keep(np.flatnonzero(~done))
             chosen, live = chosen[~done], live[~done]
@@ -218,6 +219,7 @@ def _finish(state: _Beams, candidates: _Candidates, settings: Generation, step: 
     ended[:, beams:] = False  # as in transformers, further candidates can only be continued
     if not ended.any():
         return
+    # Neither here nor in transformers does the start token count as length.
     scores = candidates.scores / step**settings.length_penalty  # [sentences, candidates]
     # As transformers does: a sentence that is closed takes no more hypotheses.
     if settings.early_stopping is True:
@@ -243,6 +245,7 @@ def _advance(state: _Beams, candidates: _Candidates) -> Tokens:
     Returns:
         The beam that each continues [sentences, beams].
     """
+    # Ended hypotheses sort last and are not left out: every sentence goes on with as many beams.
     scores = candidates.scores + candidates.ended.astype(np.float32) * EXCLUDED
     order = _descending(scores)[:, : state.scores.shape[1]]  # [sentences, beams]
     state.scores = np.take_along_axis(scores, order, axis=1)
@@ -281,6 +284,7 @@ def top_k(scores: Scores, k: int) -> tuple[Scores, Tokens]:
     """
     rows, n = scores.shape
     height = max(1, min(64, n // (4 * k)))
+    # With at least 4 k columns, at most a quarter of a long row is looked at twice.
     width = n // height
     grid = scores[:, : height * width].reshape(rows, height, width)
     columns = np.argpartition(grid.max(axis=1), width - k, axis=1)[:, width - k :]

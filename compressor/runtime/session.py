@@ -82,6 +82,7 @@ def try_device(device: str) -> str:
     import_onnxruntime()
     from onnxruntime.datasets import get_example
 
+    # That onnxruntime lists a provider does not mean that it starts: drivers may be missing.
     session = open_session(Path(get_example("mul_1.onnx")), device)
     session.run(None, {"X": np.zeros((3, 2), np.float32)})
     return str(session.get_providers()[0])
@@ -124,13 +125,18 @@ def import_onnxruntime() -> Any:
     return onnxruntime
 
 
-def _provider(device: str, ort: Any) -> str:
+def require_device(device: str) -> None:
+    """Raise `UsageError` for the name of no device."""
     if device not in PROVIDERS:
         raise UsageError(
             f"device {device!r} is unknown; use one of {', '.join(PROVIDERS)}"
             + did_you_mean(device, PROVIDERS),
             id="device-unknown",
         )
+
+
+def _provider(device: str, ort: Any) -> str:
+    require_device(device)
     provider = PROVIDERS[device]
     if provider not in ort.get_available_providers():
         raise EnvironmentProblem(
@@ -194,6 +200,7 @@ def _not_started(ort: Any, instead: str) -> EnvironmentProblem:
 def _create(ort: Any, graph: Path, options: Any, device: str, without: Sequence[str]) -> Any:
     if not graph.is_file():
         raise InputError(f"there is no graph {graph}; export the model again", id="graph-missing")
+    # The classes of its exceptions are in no public module.
     state = ort.capi.onnxruntime_pybind11_state
     providers: list[Any] = [PROVIDERS["cpu"]]  # on CUDA too, for shape arithmetic
     if device == "cuda":

@@ -72,6 +72,7 @@ def one_warning_of_cut() -> Iterator[None]:
         warnings.simplefilter("always", TextsCut)
         yield
     cuts = [x.message for x in caught if isinstance(x.message, TextsCut)]
+    # Recording has kept all other warnings from being shown, too.
     for other in caught:
         if not isinstance(other.message, TextsCut):
             warnings.warn_explicit(other.message, other.category, other.filename, other.lineno)
@@ -127,6 +128,7 @@ class TextTokenizer:
         Raises:
             InputError: rows have no language token.
         """
+        # Of an empty text only the special tokens are left.
         ids = self._tokenizer.encode("").ids
         if old not in ids:
             raise _invalid(self._path, ValueError(f"no row has the language token {old}"))
@@ -225,11 +227,13 @@ class TextTokenizer:
             raise _invalid(self._path, error) from error
 
     def _normalized(self, texts: Sequence[str]) -> list[str]:
+        # The prefix is text as the user's is: it is normalized and cut into tokens with it.
         begun = [f"{self.prefix}{text}" for text in texts] if self.prefix else list(texts)
         return begun if self._normalizer is None else list(map(self._normalizer, begun))
 
     def _known(self, ids: list[int]) -> list[int]:
         limit = self._first_without_id
+        # Most rows have no such piece, and are not copied.
         if limit is None or max(ids, default=0) < limit:
             return ids
         return [self._unknown if token >= limit else token for token in ids]

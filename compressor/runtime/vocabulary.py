@@ -124,6 +124,7 @@ def read_output_tokens(path: Path, vocabulary: int) -> OutputTokens:
         raise InputError(
             f"cannot read {path} ({error}); export the model again", id="output-tokens-unreadable"
         ) from error
+    # `type`, since `isinstance` takes true and false for numbers.
     are_ids = isinstance(ids, list) and all(type(i) is int and 0 <= i < vocabulary for i in ids)
     if not are_ids or ids != sorted(set(ids)) or not ids:
         raise InputError(

@@ -143,6 +143,7 @@ def _windows(
     types = [*layout.types[0], *[layout.question] * len(asked), *layout.types[1]]
     ids, offsets, words = context.ids, context.offsets, context.word_ids
     found = []
+    # Windows that share more than half would be many; those that share all would never end.
     for start in range(0, max(1, len(ids)), room - min(stride, room // 2)):
         part = slice(start, start + room)
         tokens = ids[part]
@@ -153,6 +154,7 @@ def _windows(
                 len(types), offsets[part], words[part], len(question.ids) > limit,
             )
         )  # fmt: skip
+        # Further windows would hold nothing that this one lacks.
         if start + room >= len(ids):
             break
     return found
@@ -170,6 +172,7 @@ def best_span(logits: NDArray[np.float32], window: Window) -> tuple[float, int, 
     count = len(window.offsets)
     context = slice(window.first, window.first + count)
     allowed = np.concatenate([logits[:1], logits[context]]).astype(np.float64)  # [1 + context, 2]
+    # No exponential overflows then, and the probabilities are the same.
     allowed -= allowed.max(axis=0)
     chances = np.exp(allowed) / np.exp(allowed).sum(axis=0)
     none = float(chances[0].prod())

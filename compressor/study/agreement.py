@@ -20,7 +20,7 @@ from compressor.study.options import AgreementStudy
 from compressor.study.output import Result, table
 from compressor.study.statistics import permutation_p
 from compressor.tasks import Rows
-from compressor.tasks.rows import fingerprint
+from compressor.tasks.rows import some_rows
 
 
 def study(job: Job[AgreementStudy]) -> Result:
@@ -35,8 +35,10 @@ def study(job: Job[AgreementStudy]) -> Result:
     scores = {name: _score(job, rows, name) for name, rows in sets.items()}
     pairs = {"the two data sets": compared(scores["first"], scores["other"], seed)}
     for name, rows in sets.items():
+        # Two halves of one set differ by noise alone, which the sets' difference is held against.
         halves = [_score(job, half(rows, i), f"{name}-half-{i + 1}") for i in (0, 1)]
         pairs[f"two halves of the {name}"] = compared(halves[0], halves[1], seed)
+    # As methods, which the axes of the figure are named by.
     named = [replace(one, method=f"the {name} data set") for name, one in scores.items()]
     data = {
         **job.facts(),
@@ -56,12 +58,7 @@ def _score(job: Job[AgreementStudy], rows: Rows, name: str) -> Scores:
 
 def half(rows: Rows, which: int) -> Rows:
     """Every second row, starting with the first (`which=0`) or the second (1)."""
-    sources, targets = rows.sources[which::2], rows.targets[which::2]
-    pairs = None if rows.pairs is None else rows.pairs[which::2]
-    return replace(
-        rows, sources=sources, targets=targets, pairs=pairs,
-        sha256=fingerprint(sources, pairs, targets),
-    )  # fmt: skip
+    return some_rows(rows, range(which, rows.count, 2))
 
 
 def compared(first: Scores, second: Scores, seed: int) -> dict[str, Any]:
@@ -131,6 +128,7 @@ def verdict(pairs: dict[str, Any]) -> str:
             f"Spearman's correlation of {' and of '.join(missing)} is not defined, because "
             "all heads have the same score, so it is not known whether the data differ."
         )
+    # In the order in which `study` compares them: the two data sets first.
     between, *within = (numbers.fixed(value, 2, sign=True) for value in spearman.values())
     return (
         f"Spearman's correlation of the two data sets' scores is {between}; of two halves of the "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,16 @@ from compressor.errors import UsageError
 from compressor.model.sublayers import KINDS, Scores, kind_of, units_of
 from compressor.report import numbers
 from compressor.report.facts import kind_label
-from compressor.report.plots import COLORS, FAINT
-from compressor.study.output import save_figure
-from compressor.study.plotting import MARKERS, by_kind, legend
+from compressor.report.plots import (
+    COLORS,
+    FAINT,
+    MARKERS,
+    PLOT_FORMATS,
+    is_plot,
+    plot_style,
+    save_figure,
+)
+from compressor.study.plotting import by_kind, legend
 from compressor.study.statistics import Floats
 
 if TYPE_CHECKING:
@@ -29,8 +37,8 @@ if TYPE_CHECKING:
 # Shares of all units that are compared as "the lowest": about as many as are pruned in practice.
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
 TIED = "the cut falls between equal scores"
-PLOT_FORMATS = (".png", ".svg")
 PLOT_TITLE = "Head scores compared by compress"
+is_comparison_plot = partial(is_plot, title=PLOT_TITLE)
 
 
 def compare_scores(scores: Sequence[Scores]) -> dict[str, Any]:
@@ -118,6 +126,7 @@ def _correlations(first: Scores, second: Scores) -> list[dict[str, Any]]:
 def _lowest(first: Scores, second: Scores) -> list[dict[str, Any]]:
     total = sum(map(len, first.values.values()))
     rows = []
+    # Of few units several shares are the same number.
     for count in sorted({max(1, round(share * total)) for share in SHARES}):
         shared = shared_units(first, second, count)
         rows.append({"units": count, "shared": shared, "by_chance": count * count / total})
@@ -136,6 +145,7 @@ def shared_units(first: Scores, second: Scores, count: int, *, highest: bool = F
         if highest:
             order.reverse()
         values = [scores.values[name][unit] for name, unit in order]
+        # Where all units are in the set, nothing is cut off.
         if count < len(order) and values[count - 1] == values[count]:
             return None
         chosen.append(set(order[:count]))
@@ -149,6 +159,7 @@ def overlap_p(shared: int | None, count: int, total: int) -> float | None:
     """
     from scipy.stats import hypergeom
 
+    # `sf` is the probability of more than its argument.
     return None if shared is None else float(hypergeom.sf(shared - 1, total, count, count))
 
 
@@ -167,6 +178,7 @@ def kendall(x: Floats, y: Floats) -> float | None:
 
 
 def _constant(values: Floats) -> bool:
+    # For these scipy warns and gives NaN, which JSON does not have.
     return np.unique(values).size < 2
 
 
@@ -207,16 +219,9 @@ def comparison_plot(scores: Sequence[Scores], path: Path) -> None:
             f"cannot draw {path}: its name must end in {' or '.join(PLOT_FORMATS)}",
             id="plot-format-unknown",
         )
-    from compressor.report.plots import plot_style
-
     with plot_style("compare-scores"):
+        # By its title a plot is known as one that may be written over.
         save_figure(comparison_figure(scores), path, Title=PLOT_TITLE)
-
-
-def is_comparison_plot(path: Path) -> bool:
-    """Whether a file is one that `comparison_plot` made."""
-    with path.open("rb") as file:
-        return PLOT_TITLE.encode() in file.read(1024)
 
 
 def comparison_figure(scores: Sequence[Scores]) -> Figure:
@@ -224,6 +229,7 @@ def comparison_figure(scores: Sequence[Scores]) -> Figure:
     from matplotlib.figure import Figure
 
     comparison = compare_scores(scores)
+    # They come in the order of the combinations below, which `compare_scores` goes through too.
     pairs = iter(comparison["pairs"])
     size = len(scores) - 1
     side = 3.6 if size == 1 else 2.8
@@ -241,6 +247,7 @@ def _scatter(axes: Axes, first: Scores, second: Scores, pair: dict[str, Any]) ->
     x, y = rankdata(flat(first)), rankdata(flat(second, like=first))
     kinds = np.array([kind_of(name) for name, values in first.values.items() for _ in values])
     axes.axline((0, 0), slope=1, color=FAINT, linewidth=1)
+    # There are more colors and markers than kinds.
     for kind, color, marker in zip(KINDS, COLORS, MARKERS, strict=False):
         here = kinds == kind
         if here.any():

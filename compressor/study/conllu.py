@@ -69,6 +69,7 @@ def _blocks(path: str) -> Iterator[list[_Row]]:
         elif not line and block:
             yield block
             block = []
+    # The last sentence may lack its empty line.
     if block:
         yield block
 
@@ -93,6 +94,7 @@ def _row(path: str, number: int, line: str) -> _Row | None:
         first=int(first),
         last=int(last or first),
         form=cells[1].replace(" ", ""),  # a few languages allow spaces in numbers
+        # A multiword token has no head: its words have.
         head="" if dash else cells[6],
         relation=cells[7].partition(":")[0],
         space="SpaceAfter=No" not in cells[9].split("|"),
@@ -112,6 +114,7 @@ def _sentence(path: str, rows: list[_Row]) -> Sentence:
     number = 1
     while number <= len(plain):
         row = multiword.get(number, plain[number])
+        # A damaged file may give a multiword token more words than there are.
         members = [plain[n] for n in range(number, min(row.last, len(plain)) + 1)]
         keeps_spelling = "".join(member.form for member in members) == row.form
         for member in members:
@@ -120,6 +123,7 @@ def _sentence(path: str, rows: list[_Row]) -> Sentence:
                 words.append(member.form if keeps_spelling else row.form)
                 text += words[-1]
             index[member.first] = len(words) - 1
+        # Of a multiword token the file says it for the whole.
         text += " " if row.space else ""
         number = members[-1].first + 1
     arcs = [_arc(path, row, index) for row in plain.values()]

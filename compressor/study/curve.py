@@ -111,6 +111,7 @@ def removals(
     """
     total = full.total(pool)
     floors = dict.fromkeys(full.kinds(), 0)
+    # `round` would take a half to the next even number.
     counts = dict.fromkeys(int(percent * total / 100 + 0.5) for percent in percentages)
     return [(count, select(scores, full, {pool: total - count}, floors)) for count in counts]
 
@@ -125,6 +126,7 @@ def _point(
 ) -> Point:
     checkpoint, repairs, recovery = job.checkpoint, job.request.recovery, ""
     answers = dense
+    # A model that lost nothing needs no repair. Its answers are those that are there already.
     if removed and repairs:
         examples = encode(job.rows["calibration"], checkpoint, job.task)
         seed = job.request.seed
@@ -133,6 +135,7 @@ def _point(
         recovery = repaired.text
         answers = answer(job, checkpoint, batches, model=repaired.model)
     elif removed:
+        # Without a repair the heads need not be cut: silenced ones are the same, and cost no copy.
         answers = answer(job, checkpoint, batches, mask)
     return Point(removed, of, judge(job, dense, answers), recovery)
 
@@ -142,6 +145,7 @@ def _name(pool: str) -> str:
 
 
 def _harmless(pool: str, points: Sequence[Point]) -> str:
+    # The sentence is about all points up to its number, not about lucky ones behind a worse one.
     harmless = takewhile(lambda point: not point.is_worse, points)
     most = max((point.removed for point in harmless), default=0)
     return (

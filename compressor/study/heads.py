@@ -36,6 +36,7 @@ def study(job: Job[HeadsStudy]) -> Result:
     batches = make_batches(job, job.checkpoint, job.rows["test"])
     dense, whole = dense_answers(job, batches)
     effects: dict[str, list[Effect]] = {}
+    # A stage for each layer: a study that is stopped loses no more than one.
     for layer in job.checkpoint.attention:
         effects[layer.name] = job.workspace.stage(
             f"without-{layer.name}",

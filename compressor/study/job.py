@@ -95,6 +95,7 @@ def prepare(request: StudyRequest, output: Path, progress: Progress) -> Job[Stud
     """Open and check everything before the first long computation."""
     _require_output(output)
     device = pick_device(request.device, progress)
+    # Of the checkpoints of a training the last one, which the others are compared with.
     checkpoint = open_model(request, request.checkpoints[-1])
     task = TASKS[checkpoint.task]
     if not task.has_answers:
@@ -116,12 +117,14 @@ def prepare(request: StudyRequest, output: Path, progress: Progress) -> Job[Stud
     calibration, test = rows.get("calibration"), rows.get("test")
     shared_rows = count_shared(test, calibration) if calibration and test else 0
     warn_of_shared_rows(DataRows(calibration, test, shared_rows), progress)
+    # Only studies that read these files have the options.
     pruned, conllu = (getattr(request, name, None) for name in ("pruned", "conllu"))
     others = [*request.checkpoints[:-1], *([] if pruned is None else [pruned])]
     directories = [checkpoint.directory, *map(resolve, others)]
     if conllu is not None:
         for _ in read_lines(conllu):
             pass  # raises InputError if it cannot be read
+    # All that results depend on: a directory that was begun with something else is refused.
     identity = {
         "study": request.name,
         **request.model_dump(mode="json"),
@@ -143,6 +146,7 @@ def _require_output(output: Path) -> None:
         InputError: it holds something other than studies, or cannot be written.
     """
     require_directory(output)
+    # Studies of several kinds may share a directory, and with it scores and answers.
     if not output.exists() or any((output / STATE).glob(f"{PREFIX}*")):
         return
     if any(path.name != STATE for path in output.iterdir()):
@@ -158,6 +162,7 @@ def open_model(request: StudyRequest, path: str) -> Checkpoint:
     Raises:
         InputError: it cannot be loaded, or has lost heads already.
     """
+    # A request that names several checkpoints has other fields, and a list as its `path`.
     names = set(ModelSection.model_fields) & set(type(request.model).model_fields) - {"path"}
     return load(ModelSection(path=path, **{x: getattr(request.model, x) for x in names}))
 
@@ -200,6 +205,7 @@ def score(
     assert method is not None
 
     def compute() -> dict[str, Any]:
+        # Some methods look at the weights alone.
         fitted = Fitted([], None)
         if rows is not None:
             fitted = Fitted(encode(rows, checkpoint, job.task), rows)
@@ -220,6 +226,7 @@ def score(
 
 def _cache_key(checkpoint: Checkpoint, job: Job[StudyRequest], rows: Rows | None) -> dict[str, Any]:
     """What scores and answers depend on, whatever the study."""
+    # Nothing of the study itself: others then find what they would compute alike.
     return {
         "version": __version__,
         "weights": fingerprint(checkpoint_files(checkpoint.directory)),
@@ -243,6 +250,7 @@ def _shared(
 
 @contextmanager
 def _on_device(job: Job[StudyRequest], model: nn.Module) -> Iterator[None]:
+    # On the device only while it is needed: studies have several models.
     model.to(job.device)
     try:
         yield

@@ -14,8 +14,11 @@ from compressor.errors import UsageError
 from compressor.importance.ablation_runs import losses_alone
 from compressor.model.sublayers import Mask, Sublayer
 from compressor.report.facts import kind_label
+from compressor.report.plots import COLORS, MARKERS
+from compressor.report.table import ReportTable
 from compressor.study.effects import (
     MARKS,
+    Corrected,
     Effect,
     MetricText,
     corrected,
@@ -25,7 +28,7 @@ from compressor.study.effects import (
 from compressor.study.job import Job, answer, dense_answers, judge, make_batches, score, scoring
 from compressor.study.options import LayersStudy
 from compressor.study.output import Result, table
-from compressor.study.plotting import COLORS, MARKERS, by_kind, legend, panel
+from compressor.study.plotting import by_kind, legend, panel
 from compressor.tasks import Batch
 
 if TYPE_CHECKING:
@@ -61,35 +64,16 @@ def study(job: Job[LayersStudy]) -> Result:
         ],
     }
     by_layer = {layer.name: effect for layer, effect in zip(layers, effects, strict=True)}
-    worst, loss = min(
-        ((name, effect.difference) for name, effect in by_layer.items()), key=lambda pair: pair[1]
-    )
     return Result(
         title=f"One head per layer of {job.checkpoint.name}",
         data=data,
         sentences=[
             f"All heads: {metric.label} {metric.value(data['dense'])}; each layer's one head "
             f"chosen by {how}.",
-            f"The largest loss is in {worst}: {metric.change(loss)}."
-            if loss < 0
-            else "No layer loses anything.",
+            _largest_loss(by_layer, metric),
             *significance_sentences(data, "layers"),
         ],
-        tables=[
-            table(
-                f"One layer at a time keeps its best head alone, the others all heads; {MARKS}.",
-                f"layer, head kept, {metric.label}, change, 95% interval, p, p (BH), p (Holm)",
-                [
-                    (
-                        x.name,
-                        f"{best[x.name]} of {x.units}",
-                        metric.value(test.effect.value),
-                        *metric.cells(test, test.mark),
-                    )
-                    for x, test in zip(layers, tests, strict=True)
-                ],
-            )
-        ],
+        tables=[_table(layers, best, tests, metric)],
         draw=lambda: _figure(metric, by_layer),
     )
 
@@ -109,6 +93,7 @@ def _best_heads(job: Job[LayersStudy]) -> tuple[dict[str, int], str]:
             "`compress study layers` needs --calibration FILE to choose each layer's head on",
             id="calibration-missing",
         )
+    # On other rows than the metric, which would otherwise flatter the heads chosen by it.
     losses = job.workspace.stage(
         "losses", "losses of each head alone", lambda: _losses(job), dict[str, list[float]]
     )
@@ -133,6 +118,32 @@ def _layer(
     others = [(layer.name, other) for other in range(layer.units) if other != head]
     mask = Mask.full(job.checkpoint.attention).without(others)
     return judge(job, dense, answer(job, job.checkpoint, batches, mask))
+
+
+def _largest_loss(effects: dict[str, Effect], metric: MetricText) -> str:
+    worst = min(effects, key=lambda name: effects[name].difference)
+    loss = effects[worst].difference
+    if loss < 0:
+        return f"The largest loss is in {worst}: {metric.change(loss)}."
+    return "No layer loses anything."
+
+
+def _table(
+    layers: Sequence[Sublayer], best: dict[str, int], tests: Sequence[Corrected], metric: MetricText
+) -> ReportTable:
+    return table(
+        f"One layer at a time keeps its best head alone, the others all heads; {MARKS}.",
+        f"layer, head kept, {metric.label}, change, 95% interval, p, p (BH), p (Holm)",
+        [
+            (
+                x.name,
+                f"{best[x.name]} of {x.units}",
+                metric.value(test.effect.value),
+                *metric.cells(test, test.mark),
+            )
+            for x, test in zip(layers, tests, strict=True)
+        ],
+    )
 
 
 def _figure(metric: MetricText, effects: dict[str, Effect]) -> Figure:

@@ -57,6 +57,7 @@ class StudyRequest(Section):
     """What all studies take."""
 
     name: ClassVar[str]
+    # By its name, since `--help` lists the studies and must not wait for PyTorch.
     function: ClassVar[str]  # `module:function`
     model: ModelSection
     data: Columns

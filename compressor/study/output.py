@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.report import phrases
 from compressor.report.markdown import bullets, escape, render_table
+from compressor.report.plots import PLOT_FORMATS, plot_style, save_figure
 from compressor.report.table import Column, ReportTable
 from compressor.report.text_table import render_table as text_of
-from compressor.storage.files import write_at_once, write_json, written_at_once
+from compressor.storage.files import write_at_once, write_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PREFIX = "study-"
-SUFFIXES = (".json", ".md", ".png", ".svg")
 
 
 @dataclass(frozen=True)
@@ -56,29 +56,14 @@ def table(
 
 def write_result(result: Result, study: str, output: Path) -> None:
     """Write all four files of a study."""
-    from compressor.report.plots import plot_style
-
     stem = output / f"{PREFIX}{study}"
+    # The name goes into the ids of the SVG, which are random without it.
     with plot_style(stem.name):
         figure = result.draw()
-        for suffix in (".png", ".svg"):
+        for suffix in PLOT_FORMATS:
             save_figure(figure, stem.with_suffix(suffix))
     write_at_once(stem.with_suffix(".md"), render_markdown(result, f"{stem.name}.png"))
     write_json(stem.with_suffix(".json"), result.data)
-
-
-def save_figure(figure: Figure, path: Path, **metadata: Any) -> None:
-    """Write a figure as PNG (200 dpi) or SVG, by the ending; the same figure is the same file.
-
-    Args:
-        metadata: for the file, such as its `Title`.
-    """
-    options: dict[str, Any] = {"dpi": 200}
-    # matplotlib writes the time into SVG files.
-    if path.suffix.lower() == ".svg":
-        options, metadata = {}, metadata | {"Date": None}
-    with written_at_once(path) as staged:
-        figure.savefig(staged, facecolor="white", metadata=metadata, **options)
 
 
 def render_markdown(result: Result, plot: str) -> str:

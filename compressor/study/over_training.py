@@ -73,6 +73,7 @@ class TrainingCheckpoint:
 def study(job: Job[TrainingStudy]) -> Result:
     """Score and prune every checkpoint by its own scores, and compare it with the last one."""
     directories = job.request.checkpoints
+    # Not kept: all checkpoints together may not fit into memory, so each is opened again later.
     for directory in directories[:-1]:
         _open(job, directory)  # so that a wrong one is refused before anything is computed
     names = _names(directories)
@@ -114,12 +115,15 @@ def _measure(job: Job[TrainingStudy], number: int, name: str) -> tuple[Scores, l
     """A checkpoint's scores, and its quality with more and more heads removed."""
     directories, percentages = job.request.checkpoints, job.request.points
     last = number == len(directories) - 1
+    # The last one is the model of the study, which is open already.
     checkpoint = job.checkpoint if last else _open(job, directories[number])
     calibration = job.rows.get("calibration")
+    # Stages are files, so they go by number: names may be whole paths.
     scores = score(job, checkpoint, calibration, f"scores-{number}", f"scoring {name}")
 
     def compute() -> list[Point]:
         batches = make_batches(job, checkpoint, job.rows["test"])
+        # Not those that studies share, which are the last checkpoint's.
         dense = answer(job, checkpoint, batches)
         full = Mask.full(checkpoint.attention)
         return [
@@ -134,6 +138,7 @@ def _measure(job: Job[TrainingStudy], number: int, name: str) -> tuple[Scores, l
 def ranking(scores: Scores, last: Scores) -> HeadRanking:
     """Compare a checkpoint's ranking of heads with the last one's."""
     total = len(flat(scores))
+    # Halves up, as in `curve.removals`.
     top = max(1, int(TOP * total + 0.5))
     shared = shared_units(scores, last, top, highest=True)
     return HeadRanking(
@@ -207,6 +212,7 @@ def _verdict(first: TrainingCheckpoint) -> list[str]:
 def _figure(metric: MetricText, checkpoints: list[TrainingCheckpoint]) -> Figure:
     from matplotlib.figure import Figure
 
+    # matplotlib leaves points out that are not numbers.
     x, absent = range(len(checkpoints)), float("nan")
     rankings = [one.ranking for one in checkpoints]
     correlations = [absent if one.spearman is None else one.spearman for one in rankings]

@@ -49,6 +49,7 @@ def rarity(
         counts += torch.bincount(ids.cpu(), minlength=vocabulary)
     counts[sorted(special)] = 0
     seen = int((counts > 0).sum())
+    # Stable, so that of equally frequent tokens the same ones count as common in every run.
     order = torch.argsort(counts, descending=True, stable=True)
     return Rarity(counts, order[: min(common, seen)])
 
@@ -75,6 +76,7 @@ def count_positions(
     counters = {x.name: _LayerCounts(x) for x in scoring.layers if x.kind != "cross"}
 
     def visit(layer: Sublayer, weights: Tensor, seen: Tensor, batch: Batch) -> None:
+        # Its keys are of another sentence, where no position is relative to the query's.
         if layer.kind == "cross":
             return
         ids = batch["input_ids" if layer.kind == "encoder_self" else "decoder_input_ids"]
@@ -110,6 +112,7 @@ class _LayerCounts:
         """Count a batch; shapes as in `count_positions`."""
         length = queries.shape[1]
         self.tokens += int(queries.sum())
+        # A query's weights add up to 1: what is not on words is on special tokens.
         on_words = (weights * keys).sum(-1)  # [batch, heads, queries]
         self.special += ((1 - on_words) * queries[:, None]).sum((0, 2)).double().cpu()
         offsets = torch.arange(-WINDOW, WINDOW + 1, device=queries.device)
@@ -138,7 +141,9 @@ class _LayerCounts:
             counts, common: see `Rarity`.
         """
         frequency = counts[ids].float().masked_fill(~words, torch.inf)
+        # Several tokens may be the least frequent; each is right, and chance is greater.
         least = (frequency == frequency.amin(-1, keepdim=True)) & words  # [batch, tokens]
+        # Where even the least frequent token is common, there is no rare one to attend to.
         usable = ~(least & torch.isin(ids, common)).any(-1) & least.any(-1)  # [batch]
         queries = queries & usable[:, None]
         # [batch, heads, queries]: whether the key with the largest weight is a least frequent one

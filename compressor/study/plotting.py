@@ -11,13 +11,12 @@ import numpy as np
 
 from compressor.model.sublayers import KINDS, kind_of
 from compressor.report.facts import kind_label
-from compressor.report.plots import COLORS, DENSE, INK
+from compressor.report.plots import COLORS, DENSE, INK, MARKERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MARKERS = ("o", "s", "^", "D", "v", "P")
 _CELL = 0.34  # inches
 
 
@@ -77,6 +76,7 @@ def head_panels(heads: Mapping[str, int]) -> tuple[Figure, dict[str, Axes]]:
         figsize=(max(4.0, sum(room) * _CELL + 1.6), max(2.2, rows * _CELL + 1.3)),
         layout="constrained",
     )
+    # `squeeze` would take the panel of a single kind out of its array.
     (row,) = figure.subplots(1, len(kinds), squeeze=False, width_ratios=room)
     panels = dict(zip(kinds, row, strict=True))
     for (kind, axes), width in zip(panels.items(), columns, strict=True):
@@ -85,6 +85,7 @@ def head_panels(heads: Mapping[str, int]) -> tuple[Figure, dict[str, Axes]]:
         axes.set_ylabel("layer")
         axes.grid(False)
         axes.set_xlim(-0.5, width - 0.5)
+        # Layer 0 on top, as in the tables.
         axes.set_ylim(len(kinds[kind]) - 0.5, -0.5)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -96,6 +97,7 @@ def heat_map(
 ) -> Figure:
     """A value per head, red below and blue above zero, with a dot in the marked ones."""
     figure, panels = head_panels({name: len(by_head) for name, by_head in values.items()})
+    # The same range to both sides, so that white is no change; any range where all are zero.
     limit = max((abs(value) for by_head in values.values() for value in by_head), default=0) or 1.0
     for kind, names in by_kind(list(values)).items():
         axes = panels[kind]
@@ -114,5 +116,6 @@ def heat_map(
         ]
         if dots:
             axes.scatter([x for x, _ in dots], [y for _, y in dots], s=9, color=INK)
+    # The last panel stands for all, since they have one range of values.
     figure.colorbar(image, ax=list(panels.values()), label=label, shrink=0.9)
     return figure

@@ -88,6 +88,7 @@ class HeadRoles:
 def relation_counts(sentences: Sequence[Tokens]) -> dict[str, int]:
     """Number of arcs of each syntactic relation: the paper's relations first, then by name."""
     counts = Counter(arc[2] for tokens in sentences for arc in tokens.sentence.arcs)
+    # Where punctuation hangs is a convention of the treebank, not syntax.
     others = sorted(set(counts).difference(RELATIONS, NOT_SYNTAX))
     return {name: counts[name] for name in (*RELATIONS, *others) if counts[name]}
 
@@ -140,6 +141,7 @@ def head_roles(positions: Mapping[str, Mapping[str, Any]], followed: Sequence[De
     """
     roles: Roles = {}
     for name, counted in positions.items():
+        # Counted in the encoder alone, and only if a sentence has a rare token.
         rare = counted.get("rare", [0.0] * len(counted["share"]))
         roles[name] = []
         for head, share in enumerate(counted["share"]):

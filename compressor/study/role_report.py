@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from compressor.report import numbers
 from compressor.report.facts import kind_label
-from compressor.report.plots import COLORS, FAINT
+from compressor.report.plots import COLORS, FAINT, MARKERS
 from compressor.report.table import ReportTable
 from compressor.study.job import Job
 from compressor.study.options import RolesStudy
 from compressor.study.output import Result, table
-from compressor.study.plotting import MARKERS, by_kind, head_panels, legend
+from compressor.study.plotting import by_kind, head_panels, legend
 from compressor.study.role_criteria import (
     MINIMUM_ARCS,
     RARE,
@@ -112,6 +112,7 @@ def _cells(
     followed = [one for one in dense.dependencies if name in one.accuracy]
     best = max(followed, key=lambda one: one.gain(name, head), default=None)
     syntax = ("", "", "")
+    # What a fixed distance finds as often says nothing about a head.
     if best is not None and best.gain(name, head) > 0:
         syntax = (
             f"{best.relation} → {'head' if best.direction.endswith('head') else 'dependent'}",
@@ -141,6 +142,8 @@ def _after(pruned: dict[str, Any], name: str, head: int) -> str:
 def _dependencies(followed: list[Dependency]) -> ReportTable:
     rows = []
     for one in followed:
+        # The baseline is the same for all heads, so the most accurate one is also the most above
+        # it.
         name, head = max(one.heads(), key=lambda key: one.accuracy[key[0]][key[1]])
         rows.append(
             (
@@ -197,6 +200,7 @@ def _figure(roles: Roles, kept: dict[str, list[int]] | None) -> Figure:
         ]
         for i, role in enumerate(ROLES):
             axes.scatter(
+                # The marks of a head with several roles stand beside each other.
                 [head + 0.24 * (i - 1) for head, _, has, _ in heads if role in has],
                 [row for _, row, has, _ in heads if role in has],
                 s=22, marker=MARKERS[i], color=COLORS[i], label=role,

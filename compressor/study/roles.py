@@ -62,6 +62,7 @@ class Material:
 def study(job: Job[RolesStudy]) -> Result:
     """Find the roles of all self-attention heads, before and after pruning."""
     request, model = job.request, job.checkpoint
+    # First, so that a wrong directory is refused before anything is counted.
     pruned = _open_pruned(job)
     material = _material(job)
     before = count_roles(job, "dense", model.model, model.attention, material)
@@ -83,6 +84,7 @@ def study(job: Job[RolesStudy]) -> Result:
     }  # fmt: skip
     if pruned is not None:
         kept = {name: pruned.mask.kept(name) for name in before.roles}
+        # With the heads that are left; a layer without any attends to nothing.
         layers = [
             replace(layer, units=len(kept[layer.name]))
             for layer in model.attention
@@ -107,6 +109,7 @@ def _open_pruned(job: Job[RolesStudy]) -> Checkpoint | None:
             f"--pruned {directory} has lost no heads; give what `compress run` wrote",
             id="checkpoint-not-pruned",
         )
+    # Also of a cut checkpoint these are the layers as the dense model has them.
     if pruned.attention != job.checkpoint.attention:
         raise InputError(
             f"--pruned {directory} was not made from {job.checkpoint.name}: it has other attention "
@@ -167,6 +170,7 @@ def source_batches(job: Job[RolesStudy], sentences: Sequence[Tokens]) -> list[Ba
 def special_ids(checkpoint: Checkpoint) -> frozenset[int]:
     """All special tokens other than the unknown word, and the decoder's start token."""
     tokenizer, model = checkpoint.tokenizer, checkpoint.model
+    # An unknown word is a word all the same.
     ids = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     generation = getattr(model, "generation_config", None)
     ids |= {getattr(generation, "decoder_start_token_id", None)}
@@ -193,6 +197,7 @@ def count_roles(
         lambda: _positions(job, model, counted, material),
         dict[str, dict[str, Any]],
     )
+    # Parsed sentences have no translations, which a decoder would have to read.
     encoder = [layer for layer in layers if layer.kind == "encoder_self"]
     followed: list[Dependency] = []
     if material.sentences and encoder:

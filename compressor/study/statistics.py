@@ -39,4 +39,5 @@ def permutation_p(x: Floats, y: Floats, seed: int) -> float:
     shuffled = generator.permuted(np.tile(b, (PERMUTATIONS, 1)), axis=1)  # [shuffles, values]
     # Products of ranks are multiples of 1/4: what is closer than that is equal.
     larger = np.abs(shuffled @ a) >= observed - 1e-6
+    # The order as it was counts as one of the shuffles, so that no p-value is 0.
     return (1 + int(np.count_nonzero(larger))) / (1 + PERMUTATIONS)

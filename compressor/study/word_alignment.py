@@ -42,6 +42,7 @@ def tokenize(
     aligned = []
     for sentence in sentences:
         ids, words = (_fast if tokenizer.is_fast else _slow)(tokenizer, sentence)
+        # An arc to a word without a token could never be followed.
         complete = len(np.unique(words[words >= 0])) == len(sentence.words)
         if complete and len(ids) <= max_tokens:
             aligned.append(Tokens(sentence, tuple(ids), tuple(words.tolist())))

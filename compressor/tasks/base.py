@@ -18,7 +18,7 @@ from compressor.tasks.batching import (
     most_tokens,
     source_tensors,
 )
-from compressor.tasks.rows import Rows, RowTexts, fingerprint, first_rows
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts, fingerprint, first_rows
 from compressor.tasks.timed import Timed
 
 if TYPE_CHECKING:
@@ -189,18 +189,11 @@ class Task(ABC):
 
     @abstractmethod
     def read_texts(
-        self,
-        spec: str,
-        columns: Mapping[str, str],
-        labels: Sequence[str] | None = None,
-        header: bool = True,
+        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
         """Open a data file, whose rows are checked as they are read.
 
-        Arguments and errors are those of `read_rows`.
-
-        Args:
-            columns: option of `self.columns` -> name of the column, where one was given.
+        Arguments and errors are those of `read_rows`; `columns` has options of `self.columns`.
         """
 
     def require_answers(self, rows: Rows) -> None:  # noqa: B027 # all rows of most tasks have some
@@ -210,7 +203,7 @@ class Task(ABC):
             InputError: they lack what answers are compared with.
         """
 
-    def blank_answer(self, labels: Sequence[str] | None) -> str:
+    def blank_answer(self, labels: LabelNames) -> str:
         """An answer for rows that have none, where nothing looks at it."""
         return ""
 
@@ -377,12 +370,7 @@ class Task(ABC):
             num_beams: beam width where answers are searched; None takes the model's own.
         """
 
-    def timed(
-        self,
-        runtime: Any,
-        batches: Sequence[Arrays],
-        target_length: int | None,
-    ) -> Timed:
+    def timed(self, runtime: Any, batches: Sequence[Arrays], target_length: int | None) -> Timed:
         """How all models of a measurement run their batches.
 
         Args:

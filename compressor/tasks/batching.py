@@ -117,6 +117,16 @@ def encode_texts(
     return lists, cut
 
 
+def require_offsets(tokenizer: Any) -> None:
+    """Raise `InputError` if a tokenizer does not tell the characters of its tokens."""
+    if not tokenizer.is_fast:
+        raise InputError(
+            f"tokenizer class {type(tokenizer).__name__} does not tell the characters of its "
+            "tokens; give a checkpoint with tokenizer.json",
+            id="tokenizer-class-unsupported",
+        )
+
+
 def chunks(rows: int) -> list[slice]:
     """The rows in parts of `ENCODED_ROWS`; one empty part of none."""
     return [slice(start, start + ENCODED_ROWS) for start in range(0, max(1, rows), ENCODED_ROWS)]

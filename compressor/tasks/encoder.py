@@ -10,25 +10,17 @@ from compressor.errors import InputError, UsageError
 from compressor.model.architectures import architecture_of
 from compressor.model.sublayers import Kind
 from compressor.tasks.base import Task
-from compressor.tasks.batching import (
-    Example,
-    encode_texts,
-    model_inputs,
-    pad,
-)
-from compressor.tasks.cells import (
-    cell_text,
-    first_two_columns,
-    require_columns,
-    usual_column,
-)
-from compressor.tasks.rows import Rows, RowText, RowTexts
+from compressor.tasks.batching import Example, encode_texts, model_inputs, pad
+from compressor.tasks.cells import cell_text, first_two_columns, require_columns, usual_column
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts
 from compressor.tasks.tables import Record, Table, quoted, read_table
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor, nn
+
+    Logits = NDArray[np.float32]
 
 
 class EncoderTask(Task):
@@ -61,16 +53,15 @@ class EncoderTask(Task):
         """
         return cell_text(table, record, column, integers=True)
 
-    @abstractmethod
-    def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
+    def label_reader(self, labels: LabelNames) -> Callable[[str, str], str]:
         """A function of a cell of the label column and its place that gives the target it means.
 
-        Args:
-            labels: the checkpoint's label names by class id, if it has any and they are known.
+        Cells are targets as they stand, unless a task says otherwise.
 
         Raises:
             InputError: the labels cannot be used; from the function, the cell means none.
         """
+        return lambda cell, _: cell
 
     @abstractmethod
     def label_values(self, rows: Rows) -> Sequence[Any]:
@@ -81,11 +72,7 @@ class EncoderTask(Task):
         """
 
     def read_texts(
-        self,
-        spec: str,
-        columns: Mapping[str, str],
-        labels: Sequence[str] | None = None,
-        header: bool = True,
+        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
         table = read_table(spec, header)
         read_label = self.label_reader(labels)
@@ -200,14 +187,14 @@ class EncoderTask(Task):
     def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
         """What logits [batch, outputs] answer, as targets of rows."""
 
-    def read_logits(
-        self, logits: NDArray[np.float32], attention_mask: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
+    def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
         """The logits that answers are read from, [answers, outputs], of those of a padded batch."""
         return logits
 
-    @abstractmethod
-    def same_answers(
-        self, actual: NDArray[np.float32], expected: NDArray[np.float32]
-    ) -> list[bool]:
-        """Whether two arrays of `read_logits` answer the same, one by one."""
+    def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
+        """Whether two arrays of `read_logits` answer the same, one by one.
+
+        What has the largest logit is the answer, unless a task says otherwise.
+        """
+        same: list[bool] = (actual.argmax(-1) == expected.argmax(-1)).tolist()
+        return same

@@ -11,16 +11,10 @@ from compressor.model.languages import source_prefix
 from compressor.model.sublayers import Kind
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.base import Task
-from compressor.tasks.batching import (
-    IGNORED,
-    Example,
-    encode_texts,
-    model_inputs,
-    pad,
-)
+from compressor.tasks.batching import IGNORED, Example, encode_texts, model_inputs, pad
 from compressor.tasks.cells import cell_text, first_two_columns, require_columns, usual_column
 from compressor.tasks.parallel import parallel_files, read_parallel
-from compressor.tasks.rows import Rows, RowText, RowTexts
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts
 from compressor.tasks.tables import Record, read_table
 from compressor.tasks.timed import Timed
 
@@ -63,11 +57,7 @@ class EncoderDecoderTask(Task):
     answers: ClassVar[str]
 
     def read_texts(
-        self,
-        spec: str,
-        columns: Mapping[str, str],
-        labels: Sequence[str] | None = None,
-        header: bool = True,
+        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
         """As in `Task`; `spec` may also be `SOURCE,TARGET`, two files with a text per line."""
         if len(columns) == 1:
@@ -208,10 +198,7 @@ class EncoderDecoderTask(Task):
         return runtime.generate_texts(sources, num_beams=num_beams)
 
     def timed(
-        self,
-        runtime: Generator,
-        batches: Sequence[Arrays],
-        target_length: int | None,
+        self, runtime: Generator, batches: Sequence[Arrays], target_length: int | None
     ) -> Timed:
         """As in `Task`: every row generates the same number of tokens.
 

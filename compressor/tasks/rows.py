@@ -6,12 +6,14 @@ import hashlib
 import json
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compressor.errors import InputError
 from compressor.storage.text_files import REPORTED_LINES
 
+ColumnNames = Mapping[str, str]  # option of a task, where it was given -> name of the column
+LabelNames = Sequence[str] | None  # a checkpoint's, by class id; None: it has none, or not known
 # A source, the second text of a pair or None, and a target; see `Rows`.
 RowText = tuple[str, str | None, str]
 
@@ -174,10 +176,11 @@ def split_rows(rows: Rows, seed: int) -> tuple[Rows, Rows]:
             first += group
     chosen = set(first)
     second = [number for number in range(len(rows.sources)) if number not in chosen]
-    return _part(rows, sorted(first)), _part(rows, second)
+    return some_rows(rows, sorted(first)), some_rows(rows, second)
 
 
-def _part(rows: Rows, numbers: list[int]) -> Rows:
+def some_rows(rows: Rows, numbers: Sequence[int]) -> Rows:
+    """The rows of these numbers, in their order."""
     sources, targets = ([texts[n] for n in numbers] for texts in (rows.sources, rows.targets))
     pairs = None if rows.pairs is None else [rows.pairs[n] for n in numbers]
     return replace(

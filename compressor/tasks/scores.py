@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from compressor.tasks.encoder import EncoderTask
+from compressor.tasks.rows import LabelNames
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -24,11 +25,7 @@ class ScoreTask(EncoderTask):
         """The number of each row, [rows, outputs] -> [rows]; of a tensor or of an array."""
         return logits[:, 0]
 
-    def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
-        """Cells as they stand; `label_cell` checks them."""
-        return lambda cell, _: cell
-
-    def blank_answer(self, labels: Sequence[str] | None) -> str:
+    def blank_answer(self, labels: LabelNames) -> str:
         return "0"
 
     def predictions(self, logits: Tensor) -> Tensor:

@@ -7,25 +7,19 @@
 """
 
 from compressor.throughput.bench import benchmark
-from compressor.throughput.limits import Limit, WorkSize, limit_of
-from compressor.throughput.machine import Machine, measure_machine
+from compressor.throughput.limits import WorkSize, limit_of
+from compressor.throughput.machine import measure_machine
 from compressor.throughput.measure import measure
 from compressor.throughput.memory import measure_memory
 from compressor.throughput.plan import Subject
-from compressor.throughput.shapes import ModelShape, shape_of
+from compressor.throughput.shapes import shape_of
 from compressor.throughput.statistics import summarize
-from compressor.throughput.workloads import Workload, make_workloads
 
 __all__ = [
-    "Limit",
-    "Machine",
-    "ModelShape",
     "Subject",
     "WorkSize",
-    "Workload",
     "benchmark",
     "limit_of",
-    "make_workloads",
     "measure",
     "measure_machine",
     "measure_memory",

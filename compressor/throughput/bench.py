@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from compressor.export.engine_names import ONNXRUNTIME
-from compressor.results import Throughput
+from compressor.results import Throughput, Timing
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.tasks import TASKS, Task
 from compressor.throughput.hardware import cores
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from compressor.tasks.rows import Rows
 
 Key = tuple[str, int]  # model, batch size
+OwnBatches = Mapping[int, Batch]  # `id` of a batch -> it in a model's own tokens
 
 
 def benchmark(
@@ -97,19 +98,14 @@ def benchmark(
     )  # fmt: skip
     unnamed = [subject for subject in subjects if (subject.precision or precision) is None]
     precisions = precisions_of(runtimes, unnamed)
-    limits: dict[Key, Limit] = {}
-    if config is not None:
-        machine = partial(measure_machine, device, options["threads"])
-        limits = _limits(task, subjects, config, workloads, precisions, machine)
+    machine = partial(measure_machine, device, options["threads"])
+    limits = _limits(task, subjects, config, workloads, precisions, machine)
     peaks: dict[Key, float | None] = {}
     if memory:
         if progress:
             progress("measuring peak memory in fresh processes")
         peaks = _peaks(task, subjects, workloads, precisions, timed.options, options, own)
-    runs: dict[str, Callable[[Batch], object]] = {
-        name: partial(runtime.compute, **timed.options) for name, runtime in runtimes.items()
-    }
-    runs |= {name: _in_own_tokens(runs[name], batches) for name, batches in own.items()}
+    runs = _runs(runtimes, timed.options, own)
     samples = measure(runs, workloads, min_seconds=seconds, progress=progress)
     reference = subjects[0].name
     timings = summarize(
@@ -119,23 +115,13 @@ def benchmark(
     if len(set(engines.values())) > 1:
         dense = [subject.name for subject in subjects if subject.dense]
         timings = against_dense(timings, samples, workloads, engines, dense, seed)
-    provider = runtimes[reference].provider
     return Throughput(
-        provider=provider,
+        provider=runtimes[reference].provider,
         device=device,
         precision=", ".join(dict.fromkeys(precisions.values())),
         threads=options["threads"],
         lengths=_describe(lengths) + timed.description,
-        rows=[
-            row.model_copy(
-                update={
-                    "provider": runtimes[row.variant].provider,
-                    "precision": precisions[row.variant],
-                    "engine": engines[row.variant],
-                }
-            )
-            for row in timings
-        ],
+        rows=[_say_what_ran(row, runtimes[row.variant]) for row in timings],
     )
 
 
@@ -146,7 +132,7 @@ def _peaks(
     precisions: Mapping[str, str],
     timed: Mapping[str, Any],
     options: Mapping[str, Any],
-    own: Mapping[str, Mapping[int, Batch]],
+    own: Mapping[str, OwnBatches],
 ) -> dict[Key, float | None]:
     """Peak memory in MiB of a fresh process for each model and workload.
 
@@ -168,10 +154,24 @@ def _peaks(
     return peaks
 
 
-def _in_own_tokens(
-    run: Callable[[Batch], object], batches: Mapping[int, Batch]
-) -> Callable[[Batch], object]:
-    return lambda batch: run(batches[id(batch)])
+def _runs(
+    runtimes: Mapping[str, Runtime], options: Mapping[str, Any], own: Mapping[str, OwnBatches]
+) -> dict[str, Callable[[Batch], object]]:
+    """How each model runs a batch: in its own tokens, where its tokenizer is another.
+
+    Args:
+        options: of `Runtime.compute`.
+    """
+
+    def run(runtime: Runtime, batches: OwnBatches, batch: Batch) -> object:
+        return runtime.compute(batches.get(id(batch), batch), **options)
+
+    return {name: partial(run, runtimes[name], own.get(name, {})) for name in runtimes}
+
+
+def _say_what_ran(row: Timing, runtime: Runtime) -> Timing:
+    found = {name: getattr(runtime, name) for name in ("provider", "precision", "engine")}
+    return row.model_copy(update=found)
 
 
 def _describe(lengths: Lengths) -> str:
@@ -181,7 +181,7 @@ def _describe(lengths: Lengths) -> str:
 def _limits(
     task: Task,
     subjects: Sequence[Subject],
-    config: Mapping[str, Any],
+    config: Mapping[str, Any] | None,
     workloads: Sequence[Workload],
     precisions: Mapping[str, str],
     machine: Callable[[str], Machine],
@@ -195,14 +195,13 @@ def _limits(
     work that pruning removes too, but that is not counted.
 
     Args:
+        config: the checkpoint's configuration; without it there are none.
         machine: measures the machine for a precision.
     """
     dense, *others = subjects
     precision = precisions[dense.name]
     alike = [x for x in others if precisions[x.name] == precision and x.engine == ONNXRUNTIME]
-    if dense.engine != ONNXRUNTIME:
-        return {}
-    if not alike or precision == "int8":
+    if config is None or dense.engine != ONNXRUNTIME or not alike or precision == "int8":
         return {}
     rates = machine(precision)
     shapes = {

@@ -83,7 +83,7 @@ def measure_memory(
             [sys.executable, "-m", "compressor.throughput.memory_process", str(path)],
             capture_output=True,
             text=True,
-            env=_environment(),
+            env=environment(),
             check=False,
         )
     if done.returncode:
@@ -93,11 +93,11 @@ def measure_memory(
     return MemoryUse(**json.loads(done.stdout.splitlines()[-1]))
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """This process's environment, with this package importable also from a checkout."""
     root = str(Path(__file__).resolve().parents[2])
-    others = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": root + (os.pathsep + others if others else "")}
+    places = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": places}
 
 
 def _failure(directory: Path, status: int, errors: str) -> str:

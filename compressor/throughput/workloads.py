@@ -33,10 +33,10 @@ class Workload:
     batches: list[Batch]
     source_tokens: float
     padded_source_tokens: float
-    target_tokens: float
+    target_tokens: float = 0.0
 
     @classmethod
-    def of(cls, batches: list[Batch], target_tokens: float = 0.0) -> Workload:
+    def of(cls, batches: list[Batch]) -> Workload:
         """From batches of one size that hold an `attention_mask` [rows, tokens]."""
         masks = [batch["attention_mask"] for batch in batches]
         rows = sum(len(mask) for mask in masks)
@@ -45,7 +45,6 @@ class Workload:
             batches=batches,
             source_tokens=sum(int(mask.sum()) for mask in masks) / rows,
             padded_source_tokens=sum(mask.size for mask in masks) / rows,
-            target_tokens=target_tokens,
         )
 
 
@@ -55,7 +54,6 @@ def make_workloads(
     collate: Callable[[list[Encoded]], Batch],
     *,
     lengths: Lengths = "data",
-    target_tokens: int = 0,
     seed: int = 0,
 ) -> list[Workload]:
     """One workload per batch size, each of 4 to 16 batches (about 32 rows, if that suffices).
@@ -68,7 +66,6 @@ def make_workloads(
         batch_sizes: rows per batch; distinct.
         collate: pads rows into a batch that holds an `attention_mask`.
         lengths: `data`, or the number of tokens every row is cut or filled to.
-        target_tokens: tokens each row will generate, recorded in the workload.
         seed: of the sample.
 
     Raises:
@@ -86,15 +83,11 @@ def make_workloads(
         )
     if lengths != "data":
         rows = [_with_length(row, lengths) for row in rows]
-    return [_workload(rows, size, collate, target_tokens, seed) for size in sizes]
+    return [_workload(rows, size, collate, seed) for size in sizes]
 
 
 def _workload(
-    rows: Sequence[Encoded],
-    size: int,
-    collate: Callable[[list[Encoded]], Batch],
-    target_tokens: int,
-    seed: int,
+    rows: Sequence[Encoded], size: int, collate: Callable[[list[Encoded]], Batch], seed: int
 ) -> Workload:
     count = min(_MOST_BATCHES, max(_FEWEST_BATCHES, ceil(_ROWS_WANTED / size)))
     chosen = _choose(len(rows), count * size, seed)
@@ -102,7 +95,7 @@ def _workload(
         collate([rows[index] for index in chosen[start : start + size]])
         for start in range(0, count * size, size)
     ]
-    return Workload.of(batches, float(target_tokens))
+    return Workload.of(batches)
 
 
 def _choose(available: int, wanted: int, seed: int) -> list[int]:

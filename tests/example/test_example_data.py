@@ -34,7 +34,7 @@ def test_cells_are_clean_and_lengths_mixed(name: str):
 
 
 def test_license_names_the_licenses_and_the_attribution():
-    text = example.license_file().read_text(encoding="utf-8")
+    text = (example.directory() / "LICENSE.txt").read_text(encoding="utf-8")
     for needed in ("Apache License, Version 2.0", "CC BY 2.0 FR", "tatoeba.org", "manythings.org"):
         assert needed in text
 

@@ -138,6 +138,38 @@ def _translator_variant(name: str, heads: dict[str, int]) -> Variant:
     )
 
 
+def _throughput() -> Throughput:
+    rows = [_timing("dense", batch, None) for batch in BATCHES]
+    for name, speedups in SPEEDUPS.items():
+        rows += [_timing(name, b, s) for b, s in zip(BATCHES, speedups, strict=True)]
+    return Throughput(
+        provider="CPUExecutionProvider",
+        device="cpu",
+        precision="fp32",
+        threads=2,
+        lengths="lengths of the test rows, 24 forced output tokens",
+        rows=rows,
+    )
+
+
+def _outcomes() -> list[Outcome]:
+    return [
+        Outcome(
+            rule=rule,
+            variant=name,
+            met=met,
+            message=f"measured on {name}",
+            verdict="passed" if met else "failed",
+        )
+        for name, fast, good in (
+            ("heads-75", False, True),
+            ("heads-50", False, True),
+            ("heads-25", True, False),
+        )
+        for rule, met in (("max-metric-drop bleu=0.5", good), ("min-speedup 1.1@8", fast))
+    ]
+
+
 def translator_report() -> Report:
     """A 6+6 layer translator pruned to three head counts, with everything measured."""
     heads = {f"{kind}.{layer}": 8 for kind in KINDS for layer in range(6)}
@@ -158,9 +190,6 @@ def translator_report() -> Report:
             metrics={"bleu": 34.2134, "chrf": 58.9001}, signatures=SIGNATURES, rows=1000
         ),
     )
-    rows = [_timing("dense", batch, None) for batch in BATCHES]
-    for name, speedups in SPEEDUPS.items():
-        rows += [_timing(name, b, s) for b, s in zip(BATCHES, speedups, strict=True)]
     return Report(
         tool_version="0.1.0",
         created="2026-11-21T08:00:00+00:00",
@@ -180,31 +209,10 @@ def translator_report() -> Report:
         ),
         dense=dense,
         variants=[_translator_variant(name, heads) for name in VARIANTS],
-        throughput=Throughput(
-            provider="CPUExecutionProvider",
-            device="cpu",
-            precision="fp32",
-            threads=2,
-            lengths="lengths of the test rows, 24 forced output tokens",
-            rows=rows,
-        ),
+        throughput=_throughput(),
         hardware={"cpu": "Example CPU @ 2.5 GHz", "cores": "2", "memory": "16 GiB"},
         versions={"python": "3.11.9", "onnxruntime": "1.31.1", "torch": "2.13.0"},
-        gate=[
-            Outcome(
-                rule=rule,
-                variant=name,
-                met=met,
-                message=f"measured on {name}",
-                verdict="passed" if met else "failed",
-            )
-            for name, fast, good in (
-                ("heads-75", False, True),
-                ("heads-50", False, True),
-                ("heads-25", True, False),
-            )
-            for rule, met in (("max-metric-drop bleu=0.5", good), ("min-speedup 1.1@8", fast))
-        ],
+        gate=_outcomes(),
     )
 
 

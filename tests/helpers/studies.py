@@ -14,7 +14,7 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.study import STUDIES, run_study
-from compressor.study.output import PREFIX, SUFFIXES, render_text
+from compressor.study.output import PREFIX, render_text
 from compressor.tasks import TASKS
 from tests.helpers.recipes import request
 
@@ -70,7 +70,7 @@ def run(name: str, output: Path, **given: Any) -> dict[str, Any]:
         options |= {"resamples": RESAMPLES}
     result = run_study(request(STUDIES[name], **options), output)
     written = {path.name for path in output.iterdir() if path.is_file()}
-    assert {f"{PREFIX}{name}{suffix}" for suffix in SUFFIXES} <= written
+    assert {f"{PREFIX}{name}.{suffix}" for suffix in ("json", "md", "png", "svg")} <= written
     data = json.loads((output / f"{PREFIX}{name}.json").read_text(encoding="utf-8"))
     assert data == json.loads(json.dumps(result.data))
     page = (output / f"{PREFIX}{name}.md").read_text(encoding="utf-8")

@@ -35,6 +35,7 @@ class CTranslate2(Engine):
 
     @classmethod
     def precisions(cls, directory: Path, artifact: Artifact) -> list[str]:
+        # Raises where the artifact has no model for it.
         cls.files(directory, artifact, BASE)
         can = cls.library().get_supported_compute_types("cpu")
         return [name for name, kind in _COMPUTED.items() if kind in can]
@@ -92,6 +93,7 @@ class Translation:
             if not isinstance(self._names, list) or not all(type(x) is str for x in self._names):
                 raise ValueError(f"{_VOCABULARY} is no list of tokens")
             self._model: Any = library.Translator(
+                # With 0 threads it takes a number of its own.
                 str(directory), device="cpu", compute_type=_COMPUTED[precision],
                 inter_threads=workers, intra_threads=threads or 0,
             )  # fmt: skip
@@ -116,6 +118,7 @@ class Translation:
         are finished, as `early_stopping` does.
         """
         names, limit = self._names, settings.limit
+        # It takes tokens by name, without padding, and makes batches of its own.
         sources = [
             [names[token] for token in row[:length]]
             for row, length in zip(
@@ -150,4 +153,5 @@ def _with_forced_end(row: list[int], settings: Generation) -> list[int]:
     forced = settings.forced_eos_token_id
     if forced is None or len(row) < settings.limit:
         return row
+    # Of several forced tokens, which all have the same score, a search takes the first.
     return [*row[:-1], min(forced) if isinstance(forced, list) else forced]

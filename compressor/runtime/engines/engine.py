@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import EnvironmentProblem, UsageError, did_you_mean
+from compressor.errors import EnvironmentProblem, UsageError
 from compressor.runtime.artifact import Artifact, Generation
+from compressor.runtime.session import require_device
 
 Arrays = Mapping[str, NDArray[np.int64]]
-DEVICES = ("cpu", "cuda")
 BASE = "fp32"
 
 
@@ -148,19 +148,14 @@ class Engine(ABC):
             UsageError: an unknown device, or one that it does not run on.
             EnvironmentProblem: a device was named that is not usable.
         """
-        if device not in ("auto", *DEVICES):
-            raise UsageError(
-                f"device {device!r} is unknown; use one of {', '.join(DEVICES)}"
-                + did_you_mean(device, DEVICES),
-                id="device-unknown",
-            )
-        if device not in ("auto", "cpu"):
-            raise UsageError(
-                f"the engine {cls.name} runs on the CPU here, not on {device!r}; use device 'cpu', "
-                "or the engine onnxruntime",
-                id="device-not-of-engine",
-            )
-        return "cpu"
+        if device in ("auto", "cpu"):
+            return "cpu"
+        require_device(device)
+        raise UsageError(
+            f"the engine {cls.name} runs on the CPU here, not on {device!r}; use device 'cpu', or "
+            "the engine onnxruntime",
+            id="device-not-of-engine",
+        )
 
     @classmethod
     @abstractmethod

@@ -90,6 +90,7 @@ class OpenVino(Engine):
                 ).result()
         except RuntimeError as error:
             raise _unusable(f"OpenVINO {self.version()} cannot open {path}", error) from error
+        # It is a hint, which may be followed or not; timings and answers are told by the precision.
         actual = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         if actual != hint:
             raise AssertionError(f"OpenVINO computes in {actual} where {hint} was asked for")

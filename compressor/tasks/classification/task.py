@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from compressor.errors import InputError
-from compressor.tasks.classification.labels import Labels
-from compressor.tasks.encoder import EncoderTask
-from compressor.tasks.rows import Rows
+from compressor.tasks.labeled import LabelTask, known_labels
+from compressor.tasks.rows import LabelNames, Rows
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor, nn
 
     from compressor.runtime import Classifier
 
 
-class Classification(EncoderTask):
+class Classification(LabelTask):
     """Classification of texts, or pairs of texts, into one of several classes."""
 
     name = "classification"
@@ -49,25 +46,12 @@ class Classification(EncoderTask):
             id="classifier-unsupported",
         )
 
-    def label_names(self, config: Any) -> list[str]:
-        return [str(config.id2label[index]) for index in range(config.num_labels)]
-
-    def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
-        """Names of classes; cells as they stand where no labels are known."""
-        return (lambda cell, _: cell) if labels is None else Labels(labels).name_of
-
     def label_values(self, rows: Rows) -> list[int]:
         """Class ids, by the order of the labels that the rows were read with."""
-        if rows.labels is None:
-            raise InputError(
-                f"the labels of {', '.join(rows.files)} were read without the checkpoint's label "
-                "names",
-                id="label-names-missing",
-            )
-        ids = {name: index for index, name in enumerate(rows.labels)}
+        ids = {name: index for index, name in enumerate(known_labels(rows))}
         return [ids[target] for target in rows.targets]
 
-    def blank_answer(self, labels: Sequence[str] | None) -> str:
+    def blank_answer(self, labels: LabelNames) -> str:
         return (labels or [""])[0]
 
     def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
@@ -80,12 +64,6 @@ class Classification(EncoderTask):
         """Names of the most probable classes."""
         names = self.label_names(model.config)
         return [names[label] for label in logits.argmax(-1).tolist()]
-
-    def same_answers(
-        self, actual: NDArray[np.float32], expected: NDArray[np.float32]
-    ) -> list[bool]:
-        same: list[bool] = (actual.argmax(-1) == expected.argmax(-1)).tolist()
-        return same
 
     def answer(
         self,

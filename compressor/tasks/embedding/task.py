@@ -13,7 +13,7 @@ optimization", section 4.2).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +22,13 @@ from compressor.tasks.batching import Example
 from compressor.tasks.embedding import rows as embedding_rows
 from compressor.tasks.encoder import EncoderTask
 from compressor.tasks.ranked import METRICS, require_queries
-from compressor.tasks.rows import Rows, RowTexts
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor, nn
 
     from compressor.runtime import Embedder
+    from compressor.tasks.encoder import Logits
 
 # Of embeddings that count as the same. Rounding to int8 turns MiniLM's to a cosine of 0.99, which
 # does not change its Spearman correlation (docs/embedding.md).
@@ -58,11 +57,7 @@ class Embedding(EncoderTask):
         return tuple((inputs, outputs) for inputs, outputs in config.get("dense_sizes") or ())
 
     def read_texts(
-        self,
-        spec: str,
-        columns: Mapping[str, str],
-        labels: Sequence[str] | None = None,
-        header: bool = True,
+        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
         """Texts, pairs with a score or queries, see `compressor.tasks.embedding.rows`."""
         return embedding_rows.read(spec, columns, header)
@@ -77,9 +72,6 @@ class Embedding(EncoderTask):
             )
         if rows.ranked:
             require_queries(rows)
-
-    def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
-        raise AssertionError("`read_texts` reads scores")
 
     def label_values(self, rows: Rows) -> list[int]:
         """The rows' numbers, which their directions are drawn by."""
@@ -118,9 +110,7 @@ class Embedding(EncoderTask):
             id="task-without-answers",
         )
 
-    def same_answers(
-        self, actual: NDArray[np.float32], expected: NDArray[np.float32]
-    ) -> list[bool]:
+    def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         from compressor.runtime.embedder import cosines
 
         same: list[bool] = (cosines(actual, expected) >= _SAME).tolist()

@@ -14,21 +14,20 @@ from typing import TYPE_CHECKING, Any
 from compressor.errors import InputError
 from compressor.tasks.cells import cell_text
 from compressor.tasks.classification.labels import Labels
-from compressor.tasks.encoder import EncoderTask
-from compressor.tasks.rows import Rows
+from compressor.tasks.labeled import LabelTask, known_labels
+from compressor.tasks.rows import LabelNames, Rows
 from compressor.tasks.tables import Record, Table
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor, nn
 
     from compressor.runtime import MultiLabelClassifier
+    from compressor.tasks.encoder import Logits
 
 IN_CELLS, BETWEEN = "|", "\t"
 
 
-class MultiLabel(EncoderTask):
+class MultiLabel(LabelTask):
     """Classification of texts, or pairs of texts, with any number of labels."""
 
     name = "multilabel"
@@ -59,9 +58,6 @@ class MultiLabel(EncoderTask):
                     id="label-name-unusable",
                 )
 
-    def label_names(self, config: Any) -> list[str]:
-        return [str(config.id2label[index]) for index in range(config.num_labels)]
-
     def label_cell(self, table: Table, record: Record, column: str) -> str:
         """The labels of a cell, with `|` between them; it may be empty."""
         value = record.cells.get(column)
@@ -72,7 +68,7 @@ class MultiLabel(EncoderTask):
         parts = [Record(record.line, {column: part}) for part in value]
         return IN_CELLS.join(cell_text(table, part, column, integers=True) for part in parts)
 
-    def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
+    def label_reader(self, labels: LabelNames) -> Callable[[str, str], str]:
         """Names of classes in the model's order; as they stand where no labels are known."""
         if labels is None:
             return lambda cell, _: cell.replace(IN_CELLS, BETWEEN)
@@ -87,14 +83,9 @@ class MultiLabel(EncoderTask):
 
     def label_values(self, rows: Rows) -> Any:
         """For each row, 1 or 0 for each label, in the order that the rows were read with."""
-        if rows.labels is None:
-            raise InputError(
-                f"the labels of {', '.join(rows.files)} were read without the checkpoint's label "
-                "names",
-                id="label-names-missing",
-            )
+        labels = known_labels(rows)
         given = [set(target.split(BETWEEN)) for target in rows.targets]
-        return [tuple(float(name in names) for name in rows.labels) for names in given]
+        return [tuple(float(name in names) for name in labels) for names in given]
 
     def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """Binary cross-entropy in nats, summed over the labels and the rows of the batch."""
@@ -124,9 +115,7 @@ class MultiLabel(EncoderTask):
             for row in rows
         ]
 
-    def same_answers(
-        self, actual: NDArray[np.float32], expected: NDArray[np.float32]
-    ) -> list[bool]:
+    def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         same: list[bool] = ((actual > 0) == (expected > 0)).all(axis=1).tolist()
         return same
 

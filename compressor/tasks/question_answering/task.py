@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError, UsageError
-from compressor.tasks.batching import Example, chunks
+from compressor.tasks.batching import Example, chunks, require_offsets
 from compressor.tasks.encoder import EncoderTask
 from compressor.tasks.question_answering import rows as question_rows
-from compressor.tasks.rows import Rows, RowTexts
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from compressor.runtime import QuestionAnswerer
     from compressor.runtime.windows import Window
+    from compressor.tasks.encoder import Logits
 
 _NEVER = -1e4  # the logit of padding
 
@@ -62,17 +63,10 @@ class QuestionAnswering(EncoderTask):
         return ((width, 2),)
 
     def read_texts(
-        self,
-        spec: str,
-        columns: Mapping[str, str],
-        labels: Sequence[str] | None = None,
-        header: bool = True,
+        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
         """Questions of SQuAD's JSON, see `compressor.tasks.question_answering.rows`."""
         return question_rows.read(spec, columns, header)
-
-    def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
-        raise AssertionError("`read_texts` reads answers")
 
     def label_values(self, rows: Rows) -> Sequence[tuple[str, int] | None]:
         """The first right answer of each row, and where it starts; None where there is none."""
@@ -81,19 +75,11 @@ class QuestionAnswering(EncoderTask):
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """As in `Task`, an example for each window, numbered from 0; cut are long questions."""
-        from tokenizers import Tokenizer
+        from compressor.model.tokenizer import uncut_copy
 
-        if not tokenizer.is_fast:
-            raise InputError(
-                f"tokenizer class {type(tokenizer).__name__} does not tell the characters of its "
-                "tokens; give a checkpoint with tokenizer.json",
-                id="tokenizer-class-unsupported",
-            )
-        copy = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-        copy.no_truncation()
-        copy.no_padding()
+        require_offsets(tokenizer)
         examples: list[Example] = []
-        windows = _windows(copy, rows, max_source_tokens)
+        windows = _windows(uncut_copy(tokenizer), rows, max_source_tokens)
         for parts, gold in zip(windows, self.label_values(rows), strict=True):
             for part in parts:
                 place = None if gold is None else part.tokens_of(gold[1], gold[1] + len(gold[0]))
@@ -161,20 +147,12 @@ class QuestionAnswering(EncoderTask):
             id="task-without-answers",
         )
 
-    def read_logits(
-        self, logits: NDArray[np.float32], attention_mask: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
+    def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
         """Of the starts and of the ends, [rows x 2, tokens]."""
         import numpy as np
 
         real = np.where(attention_mask[..., None] > 0, logits, -np.inf)
         return real.transpose(0, 2, 1).reshape(-1, real.shape[1])
-
-    def same_answers(
-        self, actual: NDArray[np.float32], expected: NDArray[np.float32]
-    ) -> list[bool]:
-        same: list[bool] = (actual.argmax(-1) == expected.argmax(-1)).tolist()
-        return same
 
     def answer_settings(self, rows: Rows) -> Mapping[str, Any]:
         """There may be no answer where that is right for one of the rows, as in SQuAD 2.0."""

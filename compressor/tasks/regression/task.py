@@ -13,9 +13,9 @@ from compressor.tasks.scores import ScoreTask
 from compressor.tasks.tables import Record, Table
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor, nn
+
+    from compressor.tasks.encoder import Logits
 
 # Of the largest number of a batch: numbers that differ by less count as the same.
 _SAME = 0.05
@@ -55,9 +55,7 @@ class Regression(ScoreTask):
         scores = self.scores(self.logits(model, batch)).float()
         return (scores - batch["labels"].to(scores)).square().sum() / 2
 
-    def same_answers(
-        self, actual: NDArray[np.float32], expected: NDArray[np.float32]
-    ) -> list[bool]:
+    def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         largest = abs(expected).max()
         same: list[bool] = (abs(actual - expected)[:, 0] <= _SAME * largest).tolist()
         return same

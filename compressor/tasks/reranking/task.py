@@ -6,21 +6,21 @@ score is then the difference of their logits, which is the logit of the second's
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError
 from compressor.tasks.ranked import COLUMNS, METRICS, relevance_text, require_queries
-from compressor.tasks.rows import Rows, RowTexts
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts
 from compressor.tasks.scores import ScoreTask
 from compressor.tasks.tables import Record, Table
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor, nn
+
+    from compressor.tasks.encoder import Logits
 
 _SAME = 0.05  # of a probability: texts whose relevance differs by less count as the same
 
@@ -56,11 +56,7 @@ class Reranking(ScoreTask):
         return relevance(logits)
 
     def read_texts(
-        self,
-        spec: str,
-        columns: Mapping[str, str],
-        labels: Sequence[str] | None = None,
-        header: bool = True,
+        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
         texts = super().read_texts(spec, COLUMNS | dict(columns), labels, header)
         return replace(texts, ranked=True)
@@ -83,9 +79,7 @@ class Reranking(ScoreTask):
         labels = batch["labels"].to(scores)
         return binary_cross_entropy_with_logits(scores, labels, reduction="sum")
 
-    def same_answers(
-        self, actual: NDArray[np.float32], expected: NDArray[np.float32]
-    ) -> list[bool]:
+    def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         from compressor.runtime.reranker import probabilities
 
         far = abs(probabilities(actual) - probabilities(expected))

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import CompressWarning, InputError
-from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts
+from compressor.tasks.batching import IGNORED, Example, chunks, encode_texts, require_offsets
 from compressor.tasks.classification.labels import Labels
-from compressor.tasks.encoder import EncoderTask
-from compressor.tasks.rows import Rows, RowTexts
+from compressor.tasks.labeled import LabelTask, known_labels
+from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts
 from compressor.tasks.token_classification import rows as tag_rows
 
 if TYPE_CHECKING:
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from compressor.runtime import TokenClassifier
+    from compressor.tasks.encoder import Logits
 
 
-class TokenClassification(EncoderTask):
+class TokenClassification(LabelTask):
     """A label for each word; a row's target is the labels of its words, joined by spaces.
 
     Of an example, `target` has for each token the label's number and the word's number; both are
@@ -57,36 +58,19 @@ class TokenClassification(EncoderTask):
                 id="label-not-a-word",
             )
 
-    def label_names(self, config: Any) -> list[str]:
-        return [str(config.id2label[index]) for index in range(config.num_labels)]
-
     def head(self, config: Mapping[str, Any], width: int) -> tuple[tuple[int, int], ...]:
         # transformers leaves `id2label` out of config.json where it is the default, two labels.
         return ((width, len(config.get("id2label") or (0, 1))),)
 
     def read_texts(
-        self,
-        spec: str,
-        columns: Mapping[str, str],
-        labels: Sequence[str] | None = None,
-        header: bool = True,
+        self, spec: str, columns: ColumnNames, labels: LabelNames, header: bool
     ) -> RowTexts:
         """Sentences of words, see `compressor.tasks.token_classification.rows`."""
         return tag_rows.read(spec, columns, header, self.label_reader(labels))
 
-    def label_reader(self, labels: Sequence[str] | None) -> Callable[[str, str], str]:
-        """Names of labels; tags as they stand where no labels are known."""
-        return (lambda tag, _: tag) if labels is None else Labels(labels).name_of
-
     def label_values(self, rows: Rows) -> list[list[int]]:
         """The label's number of each word; the first label's where a row has no target."""
-        if rows.labels is None:
-            raise InputError(
-                f"the tags of {', '.join(rows.files)} were read without the checkpoint's label "
-                "names",
-                id="label-names-missing",
-            )
-        ids = {name: index for index, name in enumerate(rows.labels)}
+        ids = {name: index for index, name in enumerate(known_labels(rows, "tags"))}
         return [
             [ids[tag] for tag in target.split(" ")] if target else [] for target in rows.targets
         ]
@@ -95,12 +79,7 @@ class TokenClassification(EncoderTask):
         """As in `Task`; words beyond the most tokens have no label."""
         from compressor.runtime.entities import first_tokens, word_spans
 
-        if not tokenizer.is_fast:
-            raise InputError(
-                f"tokenizer class {type(tokenizer).__name__} does not tell the characters of its "
-                "tokens; give a checkpoint with tokenizer.json",
-                id="tokenizer-class-unsupported",
-            )
+        require_offsets(tokenizer)
         examples: list[Example] = []
         lost, labels = 0, self.label_values(rows)
         for chunk in chunks(rows.count):  # so that no more offsets are kept
@@ -183,17 +162,9 @@ class TokenClassification(EncoderTask):
             answers.append(" ".join(found))
         return answers
 
-    def read_logits(
-        self, logits: NDArray[np.float32], attention_mask: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
+    def read_logits(self, logits: Logits, attention_mask: NDArray[np.int64]) -> Logits:
         """Those of real tokens, [tokens, labels]."""
         return logits[attention_mask.astype(bool)]
-
-    def same_answers(
-        self, actual: NDArray[np.float32], expected: NDArray[np.float32]
-    ) -> list[bool]:
-        same: list[bool] = (actual.argmax(-1) == expected.argmax(-1)).tolist()
-        return same
 
     def answer(
         self,

@@ -1,0 +1,24 @@
+"""Copies of a model that share its weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import TypeVar
+
+from torch import nn
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def shared_copy(model: Model, own: Iterable[nn.Parameter] = ()) -> Model:
+    """A copy with modules and a configuration of its own, whose weights are those of `model`.
+
+    Args:
+        own: parameters of `model` that are copied all the same.
+    """
+    copied = {id(parameter) for parameter in own}
+    tensors = (*model.parameters(), *model.buffers())
+    # `deepcopy` takes what its memo holds for copied already.
+    shared = {id(tensor): tensor for tensor in tensors if id(tensor) not in copied}
+    return copy.deepcopy(model, shared)
