@@ -40,6 +40,9 @@ if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
     _number = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
     os.sched_setaffinity(0, {_processors[_number % len(_processors)]})
 
+# No test takes the power away, and a processor would be idle for a tenth of the time.
+os.fsync = lambda file: None
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all but two of the architectures as slow."""
