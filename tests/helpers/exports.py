@@ -22,7 +22,8 @@ from typing import Any
 from unittest import mock
 
 import torch
-from torch.onnx._internal.exporter import _registration
+from torch._export import utils
+from torch.onnx._internal.exporter import _registration, _schemas
 
 from compressor.export import graphs
 from compressor.model import memory
@@ -31,9 +32,12 @@ from compressor.throughput.memory import MemoryUse
 
 _EXPORT, _MEMORY = graphs.export_graph, bench.measure_memory
 _USE = MemoryUse(64.0, 64.0, 0.1)
-# Every export asks for these, and making the list takes a quarter of a toy model's export.
-_LIBRARY = _registration.onnxscript_apis
-_operators = functools.cache(_LIBRARY.get_torchlib_ops)
+# Every export asks for these, and making them takes a third of a toy model's export.
+_ASKED = (
+    (_registration.onnxscript_apis, "get_torchlib_ops"),
+    (_schemas, "op_signature_from_function"),
+    (utils, "_materialize_cpp_cia_ops"),
+)
 
 
 class _ByValue(pickle.Pickler):
@@ -64,12 +68,13 @@ def kept_exports(exports: Path) -> Iterator[None]:
         for file in kept.iterdir():
             shutil.copy(file, path.parent)
 
-    with (
-        mock.patch.object(graphs, "export_graph", export_or_copy),
-        mock.patch.object(bench, "measure_memory", return_value=_USE),
-        mock.patch.object(memory, "gc"),
-        mock.patch.object(_LIBRARY, "get_torchlib_ops", _operators),
-    ):
+    with contextlib.ExitStack() as patches:
+        patches.enter_context(mock.patch.object(graphs, "export_graph", export_or_copy))
+        patches.enter_context(mock.patch.object(bench, "measure_memory", return_value=_USE))
+        patches.enter_context(mock.patch.object(memory, "gc"))
+        for module, name in _ASKED:
+            kept = functools.cache(getattr(module, name))
+            patches.enter_context(mock.patch.object(module, name, kept))
         yield
 
 
