@@ -40,6 +40,9 @@ if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
     _number = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
     os.sched_setaffinity(0, {_processors[_number % len(_processors)]})
 
+# No test cuts the power; waiting for the disk, a processor would be idle a tenth of the time.
+os.fsync = lambda file: None
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all but two of the architectures as slow."""
@@ -89,6 +92,7 @@ def _kept_exports(_shared: Path) -> Iterator[None]:
     import_module("torch.onnx._internal.exporter._core")  # what the first export would import
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000, 20, 20)  # the default of 700 takes twice the time
     with kept_exports(_shared / "exports"), pytest.MonkeyPatch.context() as patch:
         patch.setenv("KEPT_EXPORTS", str(_shared / "exports"))
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -13,8 +14,10 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 
-# Of weights that are read where their file is mapped.
-_MAPPED = ".safetensors"
+# In /proc/self/maps and smaps: weights that are read where their file is mapped, and how many KiB
+# of pages of a mapping were written.
+_WEIGHTS = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) .*\.safetensors$", re.MULTILINE)
+_WRITTEN = re.compile(rb"^Anonymous: +([0-9]+)", re.MULTILINE)
 _DONTNEED = 4  # MADV_DONTNEED on Linux
 _SYSTEM, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -87,16 +90,15 @@ def drop_mapped_weights() -> None:
     A mapping of which a page was written stays as it is, since such pages are not in the file.
     Linux only; elsewhere nothing happens.
     """
-    maps, libc = Path("/proc/self/smaps"), _libc()
-    if libc is None or not maps.exists():
+    maps, libc = Path("/proc/self/maps"), _libc()
+    # What all mappings hold takes tens of milliseconds to tell.
+    if libc is None or not maps.exists() or not _WEIGHTS.search(maps.read_bytes()):
         return
-    start = end = 0  # of a mapping of weights; 0 within others
-    for line in maps.read_text(encoding="utf-8", errors="replace").splitlines():
-        field, _, rest = line.partition(" ")
-        if not field.endswith(":"):
-            places = [int(place, 16) for place in field.split("-")]
-            start, end = places if line.endswith(_MAPPED) else (0, 0)
-        elif field == "Anonymous:" and start and rest.split()[0] == "0":
+    content = maps.with_name("smaps").read_bytes()
+    for found in _WEIGHTS.finditer(content):
+        written = _WRITTEN.search(content, found.end())
+        if written is not None and int(written[1]) == 0:
+            start, end = (int(place, 16) for place in found.groups())
             libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONTNEED)
 
 
