@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -224,4 +225,6 @@ def _occupy_standard_streams() -> None:
 def main() -> None:
     """Entry point of the console script."""
     _occupy_standard_streams()
-    sys.exit(invoke(sys.argv[1:]))
+    status = invoke(sys.argv[1:])
+    gc.freeze()  # at its end Python would look for garbage in all of PyTorch, for a second
+    sys.exit(status)
