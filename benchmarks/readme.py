@@ -34,6 +34,7 @@ PAGES = {
         "batch-tokens": "batch-tokens.md",
         "engines-classification": "engines-classification.md",
         "engines-translation": "engines-translation.md",
+        "beams": "beams.md",
     },
     "docs/recovery.md": {"text-memory": "text-memory.md"},
     "docs/precision.md": {"int8-scales": "int8-scales.md"},
