@@ -66,5 +66,5 @@ $(OPTIMUM)/.installed: $(VENV)/.installed-test Makefile
 	$(BIN)/python -m venv $(OPTIMUM)
 	$(BIN)/python -c '$(SITE)' > "$$($(OPTIMUM)/bin/python -c '$(SITE)')/shared.pth"
 	$(OPTIMUM)/bin/python -m pip --disable-pip-version-check install --quiet \
-	  optimum-onnx==0.1.0 transformers==4.57.6 sentence-transformers==6.2.0
+	  optimum-onnx==0.1.0 transformers==4.57.6 sentence-transformers==5.7.0
 	touch $@

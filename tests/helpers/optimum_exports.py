@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from compressor.model.architectures import architecture
 from compressor.model.sublayers import Mask, Sublayer
 from tests.helpers import toy
-from tests.helpers.tiny import TRANSLATORS, uneven_mask
+from tests.helpers.tiny import uneven_mask
 
 
 def cached_mask(layers: list[Sublayer]) -> Mask:
@@ -20,5 +21,6 @@ def cached_mask(layers: list[Sublayer]) -> Mask:
 
 def save_pruned(name: str, root: Path, mask_name: str = "cached") -> Path:
     """A checkpoint as `compress prune` writes it."""
-    chosen = cached_mask if mask_name == "cached" and name in TRANSLATORS else uneven_mask
+    cached = mask_name == "cached" and architecture(name).decoder is not None
+    chosen = cached_mask if cached else uneven_mask
     return toy.pruned(toy.checkpoint(root / "dense", name), root / "pruned", chosen)
