@@ -38,7 +38,7 @@ PAGES = {
     },
     "docs/recovery.md": {"text-memory": "text-memory.md"},
     "docs/precision.md": {"int8-scales": "int8-scales.md"},
-    "docs/embedding.md": {"embedding": "embedding.md"},
+    "docs/embedding.md": {"embedding": "embedding.md", "embedding-speed": "embedding-speed.md"},
     "docs/costs.md": {"costs": "costs.md"},
     "docs/tokens.md": {
         "token-classification": "token-classification.md",
