@@ -226,5 +226,5 @@ def main() -> None:
     """Entry point of the console script."""
     _occupy_standard_streams()
     status = invoke(sys.argv[1:])
-    gc.freeze()  # at its end Python would look for garbage in all of PyTorch, for a second
+    gc.freeze()  # or Python ends with a search for garbage in all of PyTorch
     sys.exit(status)

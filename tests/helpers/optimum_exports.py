@@ -19,8 +19,7 @@ def cached_mask(layers: list[Sublayer]) -> Mask:
     return Mask(keep)
 
 
-def save_pruned(name: str, root: Path, mask_name: str = "cached") -> Path:
+def save_pruned(name: str, root: Path) -> Path:
     """A checkpoint as `compress prune` writes it."""
-    cached = mask_name == "cached" and architecture(name).decoder is not None
-    chosen = cached_mask if cached else uneven_mask
+    chosen = uneven_mask if architecture(name).decoder is None else cached_mask
     return toy.pruned(toy.checkpoint(root / "dense", name), root / "pruned", chosen)

@@ -280,7 +280,6 @@ def test_a_classifier_that_30_rows_prove_nothing_of(short_classifier, tmp_path):
         assert "30 rows that were held out of it" in text
 
 
-@pytest.mark.attack
 def test_a_translator_is_searched_through_the_shell(short_translator, tmp_path):
     out = tmp_path / "out"
     done = shell(
