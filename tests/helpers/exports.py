@@ -2,15 +2,13 @@
 
 An export takes seconds, and whole runs export the same toy models again and again.
 test_export.py tests that the same model always gives the same bytes. Peak memory is made up, too:
-the four processes that measure it take longer than all the rest of a toy run. And a run does not
-collect garbage each time that it gives memory back, which takes a third of it; Python still does.
+the four processes that measure it take longer than all the rest of a toy run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import hashlib
 import io
 import pickle
@@ -26,7 +24,6 @@ from torch._export import utils
 from torch.onnx._internal.exporter import _registration, _schemas
 
 from compressor.export import graphs
-from compressor.model import memory
 from compressor.throughput import bench
 from compressor.throughput.memory import MemoryUse
 
@@ -71,7 +68,6 @@ def kept_exports(exports: Path) -> Iterator[None]:
     with contextlib.ExitStack() as patches:
         patches.enter_context(mock.patch.object(graphs, "export_graph", export_or_copy))
         patches.enter_context(mock.patch.object(bench, "measure_memory", return_value=_USE))
-        patches.enter_context(mock.patch.object(memory, "gc"))
         for module, name in _ASKED:
             kept = functools.cache(getattr(module, name))
             patches.enter_context(mock.patch.object(module, name, kept))
@@ -84,6 +80,5 @@ def exports_made_anew() -> Iterator[None]:
     with (
         mock.patch.object(graphs, "export_graph", _EXPORT),
         mock.patch.object(bench, "measure_memory", _MEMORY),
-        mock.patch.object(memory, "gc", gc),
     ):
         yield

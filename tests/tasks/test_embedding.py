@@ -16,7 +16,7 @@ from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.tasks import TASKS
 from tests.helpers.errors import raises
-from tests.helpers.rows import write
+from tests.helpers.rows import require_refused, write
 from tests.helpers.score_models import write_queries
 from tests.helpers.sentence_encoders import save_encoder, write_pairs, write_texts
 
@@ -98,11 +98,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_rows_name_file_and_line(case: str, tmp_path):
-    name, content, error, place = BAD[case]
-    path = write(tmp_path / name, content)
-    with raises(InputError, error) as caught:
-        task.read_rows(path)
-    assert f"{path}{place}" in str(caught.value)
+    require_refused(task, tmp_path, BAD[case])
 
 
 def test_a_column_that_is_named_must_be_there(tmp_path):

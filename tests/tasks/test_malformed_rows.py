@@ -10,7 +10,7 @@ import pytest
 from compressor.errors import InputError, UsageError
 from compressor.tasks import TASKS
 from tests.helpers.errors import raises
-from tests.helpers.rows import LABELS, PAIRS, tsv, write
+from tests.helpers.rows import LABELS, PAIRS, require_refused, tsv, write
 
 translation, classification = TASKS["translation"], TASKS["classification"]
 
@@ -62,11 +62,7 @@ TRANSLATION_ERRORS: dict[str, tuple[str, str | bytes, str, str]] = {
 def test_a_malformed_translation_file_is_an_error_with_file_and_line(
     tmp_path: Path, case: str
 ) -> None:
-    name, content, id, where = TRANSLATION_ERRORS[case]
-    path = write(tmp_path / name, content)
-    with raises(InputError, id) as caught:
-        translation.read_rows(path)
-    assert f"{path}{where}" in str(caught.value)
+    require_refused(translation, tmp_path, TRANSLATION_ERRORS[case])
 
 
 def test_the_advice_for_a_missing_header_works(tmp_path: Path) -> None:

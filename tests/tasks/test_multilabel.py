@@ -21,7 +21,7 @@ from compressor.tasks import TASKS, require_task
 from tests.helpers import toy
 from tests.helpers.command_line import invoke
 from tests.helpers.errors import raises
-from tests.helpers.rows import write
+from tests.helpers.rows import require_refused, write
 from tests.helpers.score_models import save_scorer
 
 task = TASKS["multilabel"]
@@ -66,11 +66,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_cells_name_file_and_line(case: str, tmp_path):
-    name, content, error, place = BAD[case]
-    path = write(tmp_path / name, content)
-    with raises(InputError, error) as caught:
-        task.read_rows(path, labels=NAMES)
-    assert f"{path}{place}" in str(caught.value)
+    require_refused(task, tmp_path, BAD[case], NAMES)
 
 
 def test_f1_is_scikit_learns_also_in_every_draw():

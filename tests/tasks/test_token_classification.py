@@ -15,7 +15,7 @@ from compressor.model.sublayers import Mask
 from compressor.tasks import TASKS, require_task
 from tests.helpers.errors import raises
 from tests.helpers.heads import TAGS, save_head, save_tagger, write_tagged
-from tests.helpers.rows import write
+from tests.helpers.rows import require_refused, write
 
 task = TASKS["token-classification"]
 CONLL = "-DOCSTART- O\n\nEU\tB-per\nrejects\tO\n\n\nthe O\n"
@@ -63,11 +63,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_rows_name_file_and_line(case: str, tmp_path):
-    name, content, error, place = BAD[case]
-    path = write(tmp_path / name, content)
-    with raises(InputError, error) as caught:
-        task.read_rows(path, labels=TAGS)
-    assert f"{path}{place}" in str(caught.value)
+    require_refused(task, tmp_path, BAD[case], TAGS)
 
 
 def test_options_of_tables_are_refused_for_columns(tmp_path):
