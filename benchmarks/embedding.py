@@ -143,8 +143,8 @@ def main() -> None:
     rows = measure(args)
     path = RESULTS / "embedding.json"
     kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    new = {(row["distilled"], row["macs"]) for row in rows}
-    rows += [row for row in kept if (row["distilled"], row["macs"]) not in new]
+    new = set(map(_place, rows))
+    rows += [row for row in kept if _place(row) not in new]
     path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     publish("embedding", table(rows))
 

@@ -46,6 +46,7 @@ PAGES = {
     },
     "docs/scores.md": {
         "scores-reranking": "scores-reranking.md",
+        "scores-embedding": "scores-embedding.md",
         "scores-regression": "scores-regression.md",
     },
     "docs/speed.md": {

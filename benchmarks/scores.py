@@ -8,9 +8,9 @@ OUT is what `python -m benchmarks.finetune_scores` wrote; the rows it did not tr
 are tested on, and of those it trained on the first ones are calibrated on. The third command cuts a
 sentence encoder, which ranks the same candidates by cosines (OUT.work is enough for it, as `python
 -m benchmarks.finetune_scores reranking --split` writes it). Without --minutes only output
-projections are re-solved; with it each cut is distilled so long on all rows of training. Precisions
-are fp32, int8, and OpenVINO's bf16 where the processor has it. The numbers go to
-benchmarks/results/scores.json, the table beside it.
+projections are re-solved; with it each cut is distilled so long on all rows of training, or with
+--text on a file of unlabeled texts. Precisions are fp32, int8, and OpenVINO's bf16 where the
+processor has it. The numbers go to benchmarks/results/scores.json, the table beside it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from compressor.request.recipe import make_recipe
 from compressor.results import Variant
 from compressor.tasks import TASKS
 
-PRECISIONS = ("fp32", "int8")
+PRECISIONS = ("fp32", "int8", "bf16")
 ENGINES = ("onnxruntime", "openvino")  # the second one in bf16, where the processor has that
 
 
@@ -39,7 +39,11 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     options: dict[str, Any] = {"recover": "reconstruct"}
     if args.minutes is not None:
         options = {"recover": "reconstruct+distill", "distill_minutes": args.minutes}
-        args.calibration_rows = None
+        options["distill_precision"] = args.distill_precision
+        if args.text is None:
+            args.calibration_rows = None
+        else:
+            options |= {"distill_text": str(args.text)}
     recipe = make_recipe(
         model=str(args.model),
         task=args.task,
@@ -47,7 +51,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
         calibration_rows=args.calibration_rows,
         test=str(work / "test.tsv"),
         macs=args.macs,
-        precision=[",".join(PRECISIONS)],
+        precision=[",".join(PRECISIONS[:2])],
         engines=",".join(ENGINES),
         bench=False,
         **options,
@@ -70,11 +74,19 @@ def _row(task: str, variant: Variant, repair: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _build(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["task"], row["repair"], row["macs"], row["precision"]
+
+
 def table(rows: list[dict[str, Any]], task: str) -> str:
     """Markdown: a line for each build of a task's model, the most multiply-adds first."""
     mine = sorted(
         (row for row in rows if row["task"] == task),
-        key=lambda row: (row["repair"].startswith("distilled"), -row["macs"], row["precision"]),
+        key=lambda row: (
+            row["repair"].startswith("distilled"),
+            -row["macs"],
+            PRECISIONS.index(row["precision"]),
+        ),
     )
     metrics = list(mine[0]["metrics"])
     lines = []
@@ -99,12 +111,14 @@ def main() -> None:
     parser.add_argument("--macs", default="0.75,0.5,0.4,0.25")
     parser.add_argument("--calibration-rows", type=int, default=500)
     parser.add_argument("--minutes", type=float, help="of distillation, each cut")
+    parser.add_argument("--text", type=Path, help="texts to distill from, a line each")
+    parser.add_argument("--distill-precision", default="fp32")
     args = parser.parse_args()
     rows = measure(args)
     path = RESULTS / "scores.json"
     kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    new = {(row["task"], row["repair"]) for row in rows}
-    rows += [row for row in kept if (row["task"], row["repair"]) not in new]
+    new = set(map(_build, rows))
+    rows += [row for row in kept if _build(row) not in new]
     rows.sort(key=lambda row: [*TASKS].index(row["task"]))
     path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     publish(f"scores-{args.task}", table(rows, args.task))
