@@ -1,10 +1,11 @@
-"""What a step of distillation takes, with products in fp32 and in bf16.
+"""What a row of distillation takes: with Muon and AdamW, with products in fp32 and in bf16.
 
     python -m benchmarks.distill_step --tatoeba DIR [--threads 1]
 
 The bundled translator's own units, cut by two fifths of the multiply-adds at random, learn from the
-dense model in batches of 32 rows whose hidden states are not remembered, as with much text. Both
-precisions run in turns on the same batches. Results go to benchmarks/results/distill-step.md.
+dense model, whose hidden states are not remembered, as with much text. All kinds of steps run in
+turns on the same batches. Results are added to benchmarks/results/distill-step.json, a section for
+each processor, and drawn into distill-step.md.
 """
 
 from __future__ import annotations
@@ -13,27 +14,38 @@ import argparse
 import copy
 import statistics
 import time
+from typing import Any
 
 import torch
 
-from benchmarks.pages import markdown_table, publish, title_of
+from benchmarks.pages import (
+    RESULTS,
+    markdown_table,
+    publish,
+    title_of,
+    with_interval,
+    write_section,
+)
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.pipeline.inputs import encode
 from compressor.recovery import RecoveryJob
+from compressor.recovery.distill import BATCH_ROWS
 from compressor.recovery.distillation import Distillation
 from compressor.request import example
 from compressor.tasks import TASKS, Batch
+from compressor.training.muon import MuonAdamW
 from compressor.training.precision import Precision
 
 ROWS = 512
 KEPT = 0.6  # of the units of every sublayer
-PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16")
+OPTIMIZERS = {"Muon": MuonAdamW, "AdamW": torch.optim.AdamW}
+KINDS: tuple[tuple[str, Precision], ...] = (("AdamW", "fp32"), ("Muon", "fp32"), ("Muon", "bf16"))
 
 
-def problems(tatoeba: str) -> tuple[dict[Precision, Distillation], list[Batch]]:
-    """A training for each precision, and the batches."""
+def problems(tatoeba: str) -> tuple[dict[tuple[str, Precision], Distillation], list[Batch]]:
+    """A training for each kind of step, and the batches."""
     checkpoint = open_checkpoint(str(example.model()))
     task = TASKS[checkpoint.task]
     rows = task.read_rows(f"{tatoeba}/valid.tsv", limit=ROWS)
@@ -46,10 +58,52 @@ def problems(tatoeba: str) -> tuple[dict[Precision, Distillation], list[Batch]]:
         dense=checkpoint.model, pruned=pruned, layers=checkpoint.layers, task=task, examples=[]
     )
     made = {
-        precision: Distillation(job, copy.deepcopy(pruned), [], 1e-4, 0.0, precision)
-        for precision in PRECISIONS
+        kind: Distillation(job, copy.deepcopy(pruned), [], 1e-4, 0.0, kind[1]) for kind in KINDS
     }
-    return made, task.batches(examples, checkpoint.model, batch_tokens=None, batch_size=32)
+    return made, task.batches(examples, checkpoint.model, batch_tokens=None, batch_size=BATCH_ROWS)
+
+
+def measure(tatoeba: str) -> list[dict[str, Any]]:
+    """Seconds of every kind of step: a row each, with its ratios to the first kind."""
+    made, batches = problems(tatoeba)
+    optimizers = {kind: OPTIMIZERS[kind[0]](problem.groups()) for kind, problem in made.items()}
+    seconds: dict[tuple[str, Precision], list[float]] = {kind: [] for kind in made}
+    for batch in (batches[0], *batches):  # the first warms up
+        for kind, problem in made.items():
+            began = time.perf_counter()
+            optimizers[kind].zero_grad()
+            problem.loss(batch, 0.0).backward()
+            optimizers[kind].step()
+            seconds[kind].append(time.perf_counter() - began)
+    rows = []
+    for (optimizer, precision), found in seconds.items():
+        ratios = [a / b for a, b in zip(seconds[KINDS[0]], found, strict=True)][1:]
+        low, *_, high = statistics.quantiles(ratios, n=20)
+        rows.append({
+            "optimizer": optimizer, "products": precision, "rows": BATCH_ROWS,
+            "ms": 1000 * statistics.median(found[1:]), "batches": len(ratios),
+            "ratio": statistics.median(ratios), "range": [low, high],
+        })  # fmt: skip
+    return rows
+
+
+def draw(sections: dict[str, list[dict[str, Any]]]) -> str:
+    """A table for each processor."""
+    titles = ["optimizer", "products", "rows a step", "ms a step", "times as fast"]
+    parts = []
+    for title, rows in sections.items():
+        lines = [
+            [
+                row["optimizer"], row["products"], str(row["rows"]), f"{row['ms']:.0f}",
+                with_interval(row["ratio"], row["range"]),
+            ]
+            for row in rows
+        ]  # fmt: skip
+        parts.append(
+            f"{title}: median of {rows[0]['batches']} batches, and of ratios to the first line, "
+            f"with the range of nine in ten.\n\n{markdown_table(titles, 'llrrr', lines)}\n"
+        )
+    return "\n".join(parts)
 
 
 def main() -> None:
@@ -58,28 +112,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    made, batches = problems(args.tatoeba)
-    optimizers = {
-        name: torch.optim.AdamW(problem.groups(), fused=True) for name, problem in made.items()
-    }
-    seconds: dict[Precision, list[float]] = {name: [] for name in made}
-    for batch in (batches[0], *batches):  # the first warms up
-        for name, problem in made.items():
-            began = time.perf_counter()
-            optimizers[name].zero_grad()
-            problem.loss(batch, 0.0).backward()
-            optimizers[name].step()
-            seconds[name].append(time.perf_counter() - began)
-    ratios = [wide / half for wide, half in zip(seconds["fp32"], seconds["bf16"], strict=True)][1:]
-    cells = [
-        [name, f"{1000 * statistics.median(found[1:]):.0f}"] for name, found in seconds.items()
-    ]
-    low, *_, high = statistics.quantiles(ratios, n=20)
+    path = RESULTS / "distill-step.json"
     publish(
-        "distill-step",
-        f"{title_of(args.threads)}: milliseconds a step of 32 rows, median of {len(ratios)} "
-        f"batches; bf16 is {statistics.median(ratios):.2f} times as fast, from {low:.2f} to "
-        f"{high:.2f} in nine of ten.\n\n{markdown_table(['products', 'ms'], 'lr', cells)}\n",
+        "distill-step", draw(write_section(path, title_of(args.threads), measure(args.tatoeba)))
     )
 
 

@@ -219,9 +219,9 @@ def test_the_rate_rises_then_falls(monkeypatch):
             return super().loss(batch, progress, whole) + 0 * self.second.sum()
 
     optimizers = []
-    make = loop.RowAdamW
+    make = loop.MuonAdamW
     monkeypatch.setattr(
-        loop, "RowAdamW", lambda *a, **k: optimizers.append(make(*a, **k)) or optimizers[0]
+        loop, "MuonAdamW", lambda *a, **k: optimizers.append(make(*a, **k)) or optimizers[0]
     )
     train(Watching(), DATA, Schedule(4, batch_size=8, warmup=0.25, patience=9))
     first, second = zip(*rates, strict=True)

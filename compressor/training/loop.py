@@ -1,10 +1,10 @@
 """The training loop.
 
-Shuffled batches of similar length, AdamW, warm-up and linear decay, validation after every epoch,
-early stopping, and a file from which an interrupted training is resumed. All randomness of a step
-follows from the seed and the step's number, so a resumed training equals an uninterrupted one (on
-the CPU; a GPU adds up some gradients in no fixed order). Of several ranks each takes its lines of
-every batch, and gradients are added up, so that the steps are those of one process.
+Shuffled batches of similar length, AdamW or Muon, warm-up and linear decay, validation after every
+epoch, early stopping, and a file from which an interrupted training is resumed. All randomness of a
+step follows from the seed and the step's number, so a resumed training equals an uninterrupted one
+(on the CPU; a GPU adds up some gradients in no fixed order). Of several ranks each takes its lines
+of every batch, and gradients are added up, so that the steps are those of one process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from compressor.parallel import sharding
 from compressor.tasks import Batch
 from compressor.tasks.batching import most_tokens, parts_of_rank
 from compressor.training.data import Batches, TrainingRows
-from compressor.training.optimizer import RowAdamW, clip_gradients
+from compressor.training.muon import MuonAdamW
+from compressor.training.optimizer import clip_gradients
 from compressor.training.state import SavedState, Trained, UnusableState, shapes, write_state
 
 SAVE_SECONDS = 60.0  # between two saves within an epoch
@@ -43,7 +44,8 @@ class Problem(ABC):
         """Parameter groups of AdamW, each with its learning rate `lr`.
 
         With `decay: False` the rate stays constant after the warm-up; otherwise it falls linearly
-        to zero. `clip` is the norm that the group's gradients are clipped to, 1 by default.
+        to zero. `clip` is the norm that the group's gradients are clipped to, 1 by default. A group
+        with `muon` is trained by `compressor.training.muon` instead.
         """
 
     @abstractmethod
@@ -158,7 +160,7 @@ class _Run:
         self.problem, self.data, self.schedule, self.seed = problem, data, schedule, seed
         self.state, self.trained = state, Trained()
         self.most_tokens = most_tokens(data.model)
-        self.optimizer = RowAdamW(
+        self.optimizer = MuonAdamW(
             [{"decay": True, **g} for g in problem.groups()],
             problem.tables(),
             weight_decay=schedule.weight_decay,

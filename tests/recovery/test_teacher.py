@@ -32,9 +32,13 @@ def said(setup: RecoveryJob, blocks: list[Sublayer], batch: Batch) -> list[torch
 
 
 def require_answers(teacher: Teacher, batch: Batch, expected: list[torch.Tensor]) -> None:
-    """Hidden states are kept in bfloat16, which has eight bits."""
+    """Hidden states are kept in bfloat16, which has eight bits, a translator's last in float16."""
     answers, hidden = teacher.answers(batch)
-    torch.testing.assert_close(answers, expected[0], atol=5e-5, rtol=1e-4)
+    off = 5e-5 if teacher.projection is None else 2e-3
+    torch.testing.assert_close(answers, expected[0], atol=off, rtol=1e-4)
+    if teacher.projection is not None:
+        lost = (expected[0].exp() * (expected[0] - answers)).sum(-1)
+        assert lost.abs().max() < 1e-5  # divergence, nats
     for found, wanted in zip(hidden, expected[1:], strict=True):
         torch.testing.assert_close(found.float(), wanted, atol=5e-5, rtol=2**-8)
 

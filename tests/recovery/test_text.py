@@ -292,4 +292,4 @@ def test_what_was_learned_from_is_told(tmp_path: Path):
     setup = dataclasses.replace(job("bert"), text=text)
     told = repair(setup, distill={"learning_rate": 1e-3, "epochs": 1}).text
     assert "on 40 rows and 100 lines of text" in told
-    assert "(6 steps)" in told  # of 32: 40 rows in 2, 100 lines in 4
+    assert "(3 steps)" in told  # of 64: 40 rows in 1, 100 lines in 2

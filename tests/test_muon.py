@@ -1,0 +1,131 @@
+"""Muon beside PyTorch's own, and beside singular value decompositions by NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from compressor.training.muon import MuonAdamW, layer_matrices, orthogonalize
+
+SHAPES = [(6, 16), (16, 6), (6, 16), (8, 8)]  # wide, tall, a second wide one, square
+RATE, DECAY = 0.02, 0.1
+
+
+def matrices(seed: int = 0) -> list[nn.Parameter]:
+    torch.manual_seed(seed)
+    return [nn.Parameter(torch.randn(shape)) for shape in SHAPES]
+
+
+def changed(parameters: list[nn.Parameter]) -> list[Tensor]:
+    return [parameter.detach() for parameter in parameters]
+
+
+def steps(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter], count: int) -> None:
+    """Towards targets that other random numbers give."""
+    targets = [parameter + 1 for parameter in matrices(1)]
+    for _ in range(count):
+        optimizer.zero_grad()
+        for parameter, target in zip(parameters, targets, strict=False):
+            (parameter - target).pow(2).sum().backward()
+        optimizer.step()
+
+
+def singular(values: np.ndarray) -> np.ndarray:
+    """What the iteration makes of singular values, by hand."""
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    return values
+
+
+def test_singular_vectors_stay_and_singular_values_come_near_one():
+    rng = np.random.default_rng(0)
+    given = rng.normal(size=(3, 10, 40)) * np.array([1e-3, 1.0, 1e3])[:, None, None]
+    found = orthogonalize(torch.from_numpy(given)).numpy()
+    for matrix, own in zip(given, found, strict=True):
+        left, values, right = np.linalg.svd(matrix, full_matrices=False)
+        wanted = singular(values / np.sqrt(np.square(values).sum()))
+        np.testing.assert_allclose(own, left * wanted @ right, atol=1e-3)
+        assert 0.65 < wanted.min() < wanted.max() < 1.25
+
+
+def test_matrices_without_a_gradient_to_speak_of_stay_finite():
+    assert torch.equal(orthogonalize(torch.zeros(2, 3, 5)), torch.zeros(2, 3, 5))
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_matrices_are_trained_as_by_torch(count: int):
+    """PyTorch orthogonalizes in bfloat16, too."""
+    own, other = matrices(), matrices()
+    groups = [{"params": own, "lr": RATE, "muon": "bf16"}]
+    steps(MuonAdamW(groups, weight_decay=DECAY), own, count)
+    theirs = torch.optim.Muon(other, RATE, DECAY, adjust_lr_fn="match_rms_adamw")
+    steps(theirs, other, count)
+    for found, expected, before in zip(*map(changed, (own, other, matrices())), strict=True):
+        assert float((found - expected).norm()) < 0.05 * float((expected - before).norm())
+
+
+def test_fp32_is_the_same_step_more_precisely():
+    results = []
+    for precision in ("fp32", "bf16"):
+        own = matrices()
+        steps(MuonAdamW([{"params": own, "lr": RATE, "muon": precision}]), own, 1)
+        results.append(changed(own))
+    for exact, rounded, before in zip(*results, changed(matrices()), strict=True):
+        moved = exact - before
+        assert float((rounded - exact).norm() / moved.norm()) < 0.05
+        # A step of AdamW's size.
+        assert float(moved.pow(2).mean().sqrt()) == pytest.approx(0.2 * RATE, rel=0.15)
+
+
+def test_matrices_of_one_shape_do_not_change_each_other():
+    together, alone = matrices(), matrices()
+    steps(MuonAdamW([{"params": together, "lr": RATE, "muon": "fp32"}]), together, 3)
+    steps(MuonAdamW([{"params": alone[:1], "lr": RATE, "muon": "fp32"}]), alone[:1], 3)
+    torch.testing.assert_close(together[0], alone[0], atol=1e-6, rtol=0)
+
+
+def test_other_groups_are_trained_by_adamw():
+    own, other = matrices(), matrices()
+    groups = [{"params": own[1:]}, {"params": own[:1], "muon": "fp32"}]
+    steps(MuonAdamW(groups, lr=RATE), own, 3)
+    steps(torch.optim.AdamW(other, lr=RATE), other, 3)
+    for found, expected in list(zip(own, other, strict=True))[1:]:
+        torch.testing.assert_close(found, expected)
+    assert not torch.isclose(own[0], other[0]).all()
+
+
+def test_a_matrix_without_a_gradient_stays():
+    own, before = matrices(), matrices()
+    optimizer = MuonAdamW([{"params": own, "lr": RATE, "muon": "fp32"}], weight_decay=DECAY)
+    steps(optimizer, own[:2], 2)
+    assert all(map(torch.equal, own[2:], before[2:]))
+    assert not any(map(torch.equal, own[:2], before[:2]))
+
+
+def test_a_copy_goes_on_from_the_saved_state():
+    whole, first = matrices(), matrices()
+    steps(MuonAdamW([{"params": whole, "lr": RATE, "muon": "fp32"}]), whole, 5)
+    begun = MuonAdamW([{"params": first, "lr": RATE, "muon": "fp32"}])
+    steps(begun, first, 2)
+    second = [nn.Parameter(parameter.detach().clone()) for parameter in first]
+    resumed = MuonAdamW([{"params": second, "lr": RATE, "muon": "fp32"}])
+    resumed.load_state_dict(begun.state_dict())
+    steps(resumed, second, 3)
+    assert all(map(torch.equal, second, whole))
+
+
+def test_products_of_the_layers_are_chosen_each_once():
+    layer = nn.ModuleDict({"up": nn.Linear(4, 8), "norm": nn.LayerNorm(8)})
+    layer["down"] = nn.Linear(4, 8)
+    layer["down"].weight = layer["up"].weight
+    layer["bias"] = nn.Embedding(32, 2)  # T5's, by distance
+    layer["none"] = nn.Linear(0, 4, bias=False)
+    model = nn.ModuleDict({"words": nn.Embedding(9, 4), "layer": layer, "head": nn.Linear(4, 9)})
+
+    def same(found: list[Tensor], *expected: Tensor) -> bool:
+        return [id(x) for x in found] == [id(x) for x in expected]
+
+    assert same(layer_matrices(model, ["layer"]), layer["up"].weight)
+    assert layer_matrices(model, []) == []
