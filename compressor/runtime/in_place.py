@@ -55,6 +55,7 @@ class InPlaceDecoder:
         self._cross = {name: cross[name] for name in graph.cross}
         self.cross: dict[str, Cache] = {}  # the same as arrays, once rows were selected
         self._mask = mask
+        self._sources = np.arange(rows)  # of every row; the beams of a sentence have the same one
         self._position = 0
         self.past = self._new_past(rows, FIRST_LENGTH)
         self._bind()
@@ -71,27 +72,27 @@ class InPlaceDecoder:
         return self._output
 
     def reorder(self, rows: Tokens) -> None:
-        if not np.array_equal(rows, np.arange(len(rows))):
+        changed = np.flatnonzero(rows != np.arange(len(rows)))
+        for cache in self.past.values() if len(changed) else ():
             # What lies behind is written before it is read, so it need not move.
-            filled = self._position
-            for cache in self.past.values():
-                # Indexing with an array copies, so rows may take each other's places.
-                cache[:, :, :filled] = cache[rows, :, :filled]
+            _replace(cache[:, :, : self._position], changed, rows)
 
     def keep(self, rows: Tokens) -> None:
         if not self.cross:
             self.cross = {name: _view(value) for name, value in self._cross.items()}
-        self.cross = {name: _rows(cache, rows) for name, cache in self.cross.items()}
-        self._cross = {name: self._graph.value(cache) for name, cache in self.cross.items()}
         if len(rows) > len(self._mask):  # beam search repeats each source after the first step
+            self.cross = {name: cache[rows] for name, cache in self.cross.items()}
             self._move_past(rows, FIRST_LENGTH)
         else:
             # Fewer rows stay in the same memory, so that nothing is allocated.
-            filled = self._position
-            for name, cache in self.past.items():
-                cache[: len(rows), :, :filled] = cache[rows, :, :filled]
-                self.past[name] = cache[: len(rows)]
-        self._mask = self._mask[rows]
+            moved = np.flatnonzero(self._sources[rows] != self._sources[: len(rows)])
+            for name, cache in self.cross.items():
+                _replace(cache, moved, rows)
+                self.cross[name] = cache[: len(rows)]
+            self.reorder(rows)
+            self.past = {name: cache[: len(rows)] for name, cache in self.past.items()}
+        self._cross = {name: self._graph.value(cache) for name, cache in self.cross.items()}
+        self._mask, self._sources = self._mask[rows], self._sources[rows]
         self._bind()
 
     def _new_past(self, rows: int, length: int) -> dict[str, Cache]:
@@ -147,10 +148,7 @@ def _view(value: OrtValue) -> Cache:
     return np.ctypeslib.as_array(address, tuple(value.shape()))
 
 
-def _rows(cache: Cache, rows: Tokens) -> Cache:
-    """Rows of a cache, in its own memory if there is room for them."""
-    chosen = cache[rows]
-    if len(rows) > len(cache):
-        return chosen
-    cache[: len(rows)] = chosen
-    return cache[: len(rows)]
+def _replace(cache: Cache, changed: Tokens, rows: Tokens) -> None:
+    """Row i becomes row `rows[i]`, for the `changed` i; the others are these rows already."""
+    # Indexing with an array copies, so rows may take each other's places.
+    cache[changed] = cache[rows[changed]]
