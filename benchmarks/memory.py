@@ -3,7 +3,8 @@
     python -m benchmarks.memory --work DIR [--model NAME]
     python -m benchmarks.memory --draw
 
-Models of OPUS-MT's and BERT-base's size with random weights, compressed to half of their
+Models of OPUS-MT's and BERT-base's size and an encoder of 500 million parameters (that of
+`benchmarks.costs`) with random weights, compressed to half of their
 multiply-adds (heads and neurons by second-order scores, reconstructed: the defaults), exported in
 float32 and int8, with little memory for the statistics of sublayers.
 Each run is a process of its own. Three things are measured by themselves and subtracted, as far as
@@ -165,11 +166,15 @@ def table(results: Mapping[str, Any]) -> str:
     return f"{markdown_table(['stage', *models_], 'lr', lines)}\n\n{about}\n"
 
 
+def _large(directory: Path) -> Path:
+    return models.encoder(directory, layers=20, width=1408, pieces=18_000)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=Path("memory-work"))
     parser.add_argument("--rows", type=int, default=128, help="calibration and test rows")
-    parser.add_argument("--model", choices=["opus", "bert"], help="this one alone")
+    parser.add_argument("--model", choices=["opus", "bert", "large"], help="this one alone")
     parser.add_argument("--draw", action="store_true", help="only write the table")
     args = parser.parse_args()
     path = RESULTS / "memory.json"
@@ -181,6 +186,7 @@ def main() -> None:
     cases = {
         "opus": ("OPUS-MT size", models.translator, example.calibration()),
         "bert": ("BERT-base size", models.encoder, labelled),
+        "large": ("500 million", _large, labelled),
     }
     results: dict[str, Any] = {"models": {}}
     if args.model is not None and path.exists():
