@@ -22,7 +22,7 @@ from compressor.parallel import sharding
 from compressor.training.optimizer import RowAdamW
 
 MOMENTUM = 0.95
-_ITERATIONS = 5
+_ITERATIONS = 3  # two more gain less than they take, see docs/recovery.md
 _STACKED = 2**24  # elements of matrices that are orthogonalized together
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -77,13 +77,13 @@ class MuonAdamW(RowAdamW):
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """U V^T of each matrix U S V^T, with singular values between 0.7 and 1.2 instead of 1.
+    """Nearly U V^T of each matrix U S V^T: all values above 2 % of the norm become 0.7 to 1.2.
 
     Args:
         matrices: [number, short, long], short at most long.
 
     Returns:
-        The same shape and dtype: five steps of Jordan's quintic Newton-Schulz iteration.
+        The same shape and dtype: steps of Jordan's quintic Newton-Schulz iteration.
     """
     x = matrices / (torch.linalg.matrix_norm(matrices, keepdim=True) + 1e-7)
     for _ in range(_ITERATIONS):
