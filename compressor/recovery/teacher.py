@@ -138,8 +138,8 @@ class Teacher:
         hidden = [x.split(counts) for x, counts in zip(lesson.hidden, tokens, strict=True)]
         parts = zip(batch.rows, lesson.read.split(terms), strict=True)
         for number, (row, read) in enumerate(parts):
-            kept_read = read.clone() if self.projection is None else read.half()
-            own = Lesson(kept_read, tuple(block[number].bfloat16() for block in hidden))
+            short = read.clone() if self.projection is None else _in_float16(read)
+            own = Lesson(short, tuple(block[number].bfloat16() for block in hidden))
             if own.bytes > self.memory_left:
                 self.memory_left = 0
                 return
@@ -164,6 +164,12 @@ class Teacher:
         with sharding.outer_weights(self.dense):
             logits: Tensor = self.projection(read)
         return logits if bias is None else logits + getattr(self.dense, bias)
+
+
+def _in_float16(states: Tensor) -> Tensor:
+    """Half as long; as they are, where one is beyond float16's range."""
+    short = states.half()
+    return short if bool(short.isfinite().all()) else states.clone()
 
 
 def _of_all_ranks(own: dict[int, Lesson], device: torch.device) -> dict[int, Lesson]:

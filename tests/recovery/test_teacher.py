@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from compressor.model.sublayers import Sublayer
 from compressor.recovery import RecoveryJob
@@ -58,6 +59,19 @@ def test_rows_it_has_read_are_what_the_model_says_in_any_batch(name: str, matchi
     setup.dense.forward = None  # whatever is asked now is not computed
     for batch, wanted in zip(asked, expected, strict=True):
         require_answers(teacher, batch, wanted)
+
+
+def test_states_beyond_float16_are_kept_as_they_are():
+    setup = job("mbart")
+    norm = setup.dense.model.decoder.layer_norm
+    with torch.no_grad():
+        norm.weight.mul_(1e5)
+        setup.dense.lm_head.weight = nn.Parameter(setup.dense.lm_head.weight / 1e5)
+    teacher = Teacher(setup.dense, setup.task, batches_of(setup, 16))
+    (batch,) = batches_of(setup, 48)
+    expected = said(setup, [], batch)
+    setup.dense.forward = None
+    torch.testing.assert_close(teacher.answers(batch)[0], expected[0], atol=2e-3, rtol=1e-4)
 
 
 @pytest.mark.parametrize("matching", [False, True])
