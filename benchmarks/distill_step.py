@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 import torch
+from torch import nn
 
 from benchmarks.pages import (
     RESULTS,
@@ -26,21 +27,21 @@ from benchmarks.pages import (
     with_interval,
     write_section,
 )
+from compressor.model.architectures import layer_paths
 from compressor.model.checkpoint import open_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.pipeline.inputs import encode
 from compressor.recovery import RecoveryJob
-from compressor.recovery.distill import BATCH_ROWS
+from compressor.recovery.distill import TEXT_BATCH_ROWS
 from compressor.recovery.distillation import Distillation
 from compressor.request import example
 from compressor.tasks import TASKS, Batch
-from compressor.training.muon import MuonAdamW
+from compressor.training.muon import MuonAdamW, layer_matrices, parameter_groups
 from compressor.training.precision import Precision
 
 ROWS = 512
 KEPT = 0.6  # of the units of every sublayer
-OPTIMIZERS = {"Muon": MuonAdamW, "AdamW": torch.optim.AdamW}
 KINDS: tuple[tuple[str, Precision], ...] = (("AdamW", "fp32"), ("Muon", "fp32"), ("Muon", "bf16"))
 
 
@@ -60,13 +61,15 @@ def problems(tatoeba: str) -> tuple[dict[tuple[str, Precision], Distillation], l
     made = {
         kind: Distillation(job, copy.deepcopy(pruned), [], 1e-4, 0.0, kind[1]) for kind in KINDS
     }
-    return made, task.batches(examples, checkpoint.model, batch_tokens=None, batch_size=BATCH_ROWS)
+    return made, task.batches(
+        examples, checkpoint.model, batch_tokens=None, batch_size=TEXT_BATCH_ROWS
+    )
 
 
 def measure(tatoeba: str) -> list[dict[str, Any]]:
     """Seconds of every kind of step: a row each, with its ratios to the first kind."""
     made, batches = problems(tatoeba)
-    optimizers = {kind: OPTIMIZERS[kind[0]](problem.groups()) for kind, problem in made.items()}
+    optimizers = {kind: _optimizer(kind, problem.student) for kind, problem in made.items()}
     seconds: dict[tuple[str, Precision], list[float]] = {kind: [] for kind in made}
     for batch in (batches[0], *batches):  # the first warms up
         for kind, problem in made.items():
@@ -80,11 +83,17 @@ def measure(tatoeba: str) -> list[dict[str, Any]]:
         ratios = [a / b for a, b in zip(seconds[KINDS[0]], found, strict=True)][1:]
         low, *_, high = statistics.quantiles(ratios, n=20)
         rows.append({
-            "optimizer": optimizer, "products": precision, "rows": BATCH_ROWS,
+            "optimizer": optimizer, "products": precision, "rows": TEXT_BATCH_ROWS,
             "ms": 1000 * statistics.median(found[1:]), "batches": len(ratios),
             "ratio": statistics.median(ratios), "range": [low, high],
         })  # fmt: skip
     return rows
+
+
+def _optimizer(kind: tuple[str, Precision], model: nn.Module) -> MuonAdamW:
+    optimizer, precision = kind
+    matrices = layer_matrices(model, layer_paths(model)) if optimizer == "Muon" else []
+    return MuonAdamW(parameter_groups(model.parameters(), matrices, 1e-4, precision), fused=True)
 
 
 def draw(sections: dict[str, list[dict[str, Any]]]) -> str:

@@ -12,7 +12,7 @@ one shape together is faster.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from compressor.parallel import sharding
 from compressor.training.optimizer import RowAdamW
+from compressor.training.precision import Precision
 
 MOMENTUM = 0.95
 _ITERATIONS = 3  # two more gain less than they take, see docs/recovery.md
@@ -90,6 +91,21 @@ def orthogonalize(matrices: Tensor) -> Tensor:
         square = x @ x.mT
         x = 3.4445 * x + torch.baddbmm(square, square, square, beta=-4.7750, alpha=2.0315) @ x
     return x
+
+
+def parameter_groups(
+    parameters: Iterable[nn.Parameter],
+    matrices: Sequence[nn.Parameter],
+    learning_rate: float,
+    precision: Precision,
+) -> list[dict[str, Any]]:
+    """Groups for `MuonAdamW`, which trains those of the parameters that are among `matrices`."""
+    chosen = set(map(id, matrices))
+    rest = [parameter for parameter in parameters if id(parameter) not in chosen]
+    groups: list[dict[str, Any]] = [{"params": rest, "lr": learning_rate}]
+    if matrices:
+        groups.append({"params": list(matrices), "lr": learning_rate, "muon": precision})
+    return groups
 
 
 def layer_matrices(model: nn.Module, layers: Iterable[str]) -> list[nn.Parameter]:

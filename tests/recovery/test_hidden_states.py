@@ -123,7 +123,7 @@ def test_matching_them_brings_the_pruned_model_closer(name: str, left: str):
         problem.blocks = []
         return divergence, total - float(problem.loss(held[0], 0.0).detach())
 
-    options = {"learning_rate": 2e-3, "epochs": 16, "hidden": 1.0}
+    options = {"learning_rate": 1e-3, "epochs": 8, "hidden": 1.0}
     repaired = repair(found, distill=options)
     before, after = judged(found.pruned), judged(repaired.model)
     most = 0.9 if left == "uneven" else 1.0  # three layers without attention cannot do all
