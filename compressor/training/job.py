@@ -24,8 +24,8 @@ def rate_option(needs: str | None = None) -> Any:
         allow_inf_nan=False,
         needs=needs,
         help="Of weights that are trained. Default: 0.0001 for encoder-decoders, 0.0005 with "
-        "--distill-text, 0.00005 for classifiers, 0.0002 with --distill-text and for sentence "
-        "encoders.",
+        "--distill-text, 0.00005 for encoders with a head, 0.0002 for classifiers with "
+        "--distill-text and for sentence encoders.",
     )
 
 
