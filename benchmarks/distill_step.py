@@ -33,7 +33,7 @@ from compressor.model.sublayers import Mask
 from compressor.model.surgery import prune
 from compressor.pipeline.inputs import encode
 from compressor.recovery import RecoveryJob
-from compressor.recovery.distill import TEXT_BATCH_ROWS
+from compressor.recovery.distill import MUON_BATCH_ROWS
 from compressor.recovery.distillation import Distillation
 from compressor.request import example
 from compressor.tasks import TASKS, Batch
@@ -62,7 +62,7 @@ def problems(tatoeba: str) -> tuple[dict[tuple[str, Precision], Distillation], l
         kind: Distillation(job, copy.deepcopy(pruned), [], 1e-4, 0.0, kind[1]) for kind in KINDS
     }
     return made, task.batches(
-        examples, checkpoint.model, batch_tokens=None, batch_size=TEXT_BATCH_ROWS
+        examples, checkpoint.model, batch_tokens=None, batch_size=MUON_BATCH_ROWS
     )
 
 
@@ -83,7 +83,7 @@ def measure(tatoeba: str) -> list[dict[str, Any]]:
         ratios = [a / b for a, b in zip(seconds[KINDS[0]], found, strict=True)][1:]
         low, *_, high = statistics.quantiles(ratios, n=20)
         rows.append({
-            "optimizer": optimizer, "products": precision, "rows": TEXT_BATCH_ROWS,
+            "optimizer": optimizer, "products": precision, "rows": MUON_BATCH_ROWS,
             "ms": 1000 * statistics.median(found[1:]), "batches": len(ratios),
             "ratio": statistics.median(ratios), "range": [low, high],
         })  # fmt: skip

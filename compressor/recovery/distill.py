@@ -13,8 +13,8 @@ from compressor.training.job import PATIENCE, rate_option
 if TYPE_CHECKING:
     from compressor.training.precision import Precision
 
-# Of a step. With text Muon trains (`distillation`), whose steps have a fixed cost.
-BATCH_ROWS, TEXT_BATCH_ROWS = 32, 64
+# Of a step of AdamW, and of one of Muon, which has a fixed cost beside that of its rows.
+BATCH_ROWS, MUON_BATCH_ROWS = 32, 64
 
 
 class Distill(RecoveryMethod):
@@ -28,8 +28,8 @@ class Distill(RecoveryMethod):
     steps: Count | None = option(
         None,
         flag="--distill-steps",
-        help="Distillation: steps of 32 rows, with --distill-text of 64, at most. Default: as many "
-        "as the epochs have.",
+        help="Distillation: steps of 32 rows (of 64 where encoder-decoders learn from "
+        "--distill-text), at most. Default: as many as the epochs have.",
     )
     minutes: float | None = option(
         None,
@@ -79,13 +79,13 @@ class Distill(RecoveryMethod):
         return self.model_copy(update={"precision": precision})
 
     def recover(self, job: RecoveryJob) -> Recovered:
-        from compressor.recovery.distillation import distill
+        from compressor.recovery.distillation import by_muon, distill
         from compressor.training.loop import Schedule
 
         seconds = None if self.minutes is None else 60 * self.minutes
         schedule = Schedule(
             self.epochs,
-            batch_size=BATCH_ROWS if job.text is None else TEXT_BATCH_ROWS,
+            batch_size=MUON_BATCH_ROWS if by_muon(job) else BATCH_ROWS,
             patience=self.patience,
             steps=self.steps,
             seconds=seconds,

@@ -99,6 +99,11 @@ def distill(
     return Recovered(sharding.gathered(student, pruned), text)
 
 
+def by_muon(job: RecoveryJob) -> bool:
+    """Whether Muon trains the matrices; on calibration rows, which are few, AdamW ends lower."""
+    return job.text is not None and job.task.muon_on_text
+
+
 class Distillation(Problem):
     """All floating-point weights of the student, judged by its divergence from the teacher.
 
@@ -129,8 +134,7 @@ class Distillation(Problem):
             parameter.requires_grad_(True)
 
     def groups(self) -> list[dict[str, object]]:
-        # On calibration rows alone, which are few, AdamW ends lower in less time.
-        layers = () if self.job.text is None else layer_paths(self.student)
+        layers = layer_paths(self.student) if by_muon(self.job) else ()
         matrices = layer_matrices(self.student, layers)
         return parameter_groups(
             self._parameters.values(), matrices, self.learning_rate, self.precision

@@ -60,6 +60,7 @@ class Task(ABC):
             as examples do whose targets the model reads (sequence-level distillation).
         learning_rate: of trained weights where none is given; measured, see docs/recovery.md.
         text_learning_rate: the same where there is further text; None: as without.
+        muon_on_text: whether distillation from text ends lower by Muon, as measured.
         hidden_weight: of hidden states in distillation where none is given; measured likewise.
     """
 
@@ -83,6 +84,7 @@ class Task(ABC):
     learns_from_answers: ClassVar[bool] = False
     learning_rate: ClassVar[float]
     text_learning_rate: ClassVar[float | None] = None
+    muon_on_text: ClassVar[bool] = False
     hidden_weight: ClassVar[float]
 
     @property

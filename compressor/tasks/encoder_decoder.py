@@ -53,6 +53,7 @@ class EncoderDecoderTask(Task):
     learns_from_answers = True
     learning_rate = 1e-4
     text_learning_rate = 5e-4
+    muon_on_text = True
     hidden_weight = 0.0
     answers: ClassVar[str]
 

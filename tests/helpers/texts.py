@@ -24,6 +24,13 @@ def some_lines(count: int, seed: int = 0) -> list[str]:
     return [sentence(rng) for _ in range(count)]
 
 
+def translated(folder: Path, count: int, seed: int = 1) -> Text:
+    """Lines, and other lines as their translations."""
+    source = write(folder / "source.txt", some_lines(count, seed))
+    target = write(folder / "target.txt", some_lines(count, seed + 1))
+    return Text(TextLines(source), TASKS["translation"], word_tokenizer(), 32).translated(target)
+
+
 def classified(path: Path, pairs: bool = False) -> Text:
     lines = TextLines(path, columns=[TextColumn(None, ("text",))], pairs=pairs)
     return Text(lines, TASKS["classification"], word_tokenizer(), 32, LABEL_NAMES)

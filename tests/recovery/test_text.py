@@ -10,6 +10,7 @@ import pytest
 
 from compressor.errors import InputError
 from compressor.recovery import RecoveryJob
+from compressor.recovery.distillation import Distillation
 from compressor.tasks import TASKS
 from compressor.tasks.texts import TextColumn, columns_of
 from compressor.training import data as data_module
@@ -20,15 +21,8 @@ from tests.helpers.errors import raises
 from tests.helpers.packed import cut_off, jsonl, packed
 from tests.helpers.reconstruction import divergence
 from tests.helpers.stages import job, repair
-from tests.helpers.texts import LABEL_NAMES, classified, some_lines, write
+from tests.helpers.texts import LABEL_NAMES, classified, some_lines, translated, write
 from tests.helpers.tiny import tiny_model, word_tokenizer
-
-
-def translated(tmp_path: Path, count: int, seed: int = 1) -> Text:
-    source = write(tmp_path / "source.txt", some_lines(count, seed))
-    target = write(tmp_path / "target.txt", some_lines(count, seed + 1))
-    text = Text(TextLines(source), TASKS["translation"], word_tokenizer(), 32)
-    return text.translated(target)
 
 
 def all_blocks(text: Text) -> range:
@@ -287,9 +281,34 @@ def test_distillation_from_text_brings_the_model_closer(name: str, tmp_path: Pat
     assert outcome(dataclasses.replace(setup, text=text)) < 0.8 * alone
 
 
-def test_what_was_learned_from_is_told(tmp_path: Path):
-    text = classified(write(tmp_path / "text.txt", some_lines(100)))
-    setup = dataclasses.replace(job("bert"), text=text)
+@pytest.mark.parametrize(("name", "steps"), [("bert", 2 + 4), ("marian", 1 + 2)])
+def test_what_was_learned_from_is_told(name: str, steps: int, tmp_path: Path):
+    """40 rows and 100 lines, in steps of 32; of 64 where Muon trains, since they cost more."""
+    if name == "bert":
+        text = classified(write(tmp_path / "text.txt", some_lines(100)))
+    else:
+        text = translated(tmp_path, 100)
+    setup = dataclasses.replace(job(name), text=text)
     told = repair(setup, distill={"learning_rate": 1e-3, "epochs": 1}).text
     assert "on 40 rows and 100 lines of text" in told
-    assert "(3 steps)" in told  # of 64: 40 rows in 1, 100 lines in 2
+    assert f"({steps} steps)" in told
+
+
+@pytest.mark.parametrize("name", ["bert", "marian"])
+@pytest.mark.parametrize("with_text", [False, True])
+def test_muon_trains_encoder_decoders_on_text(name: str, with_text: bool, tmp_path: Path):
+    """The projections of their layers; all else, and all other trainings, AdamW."""
+    if name == "bert":
+        text = classified(write(tmp_path / "text.txt", some_lines(1)))
+    else:
+        text = translated(tmp_path, 1)
+    setup = dataclasses.replace(job(name), text=text if with_text else None)
+    groups = Distillation(setup, setup.pruned, [], 1e-3).groups()
+    names = {id(parameter): n for n, parameter in setup.pruned.named_parameters()}
+    by_muon = {names[id(p)] for group in groups if "muon" in group for p in group["params"]}
+    if name == "bert" or not with_text:
+        assert not by_muon
+    else:
+        assert "model.decoder.layers.1.fc2.weight" in by_muon
+        assert all(".layers." in n and "layer_norm" not in n for n in by_muon)
+    assert sum(len(group["params"]) for group in groups) == len(names)
