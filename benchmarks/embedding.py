@@ -25,12 +25,14 @@ from compressor.commands.console import Console
 from compressor.pipeline.compare_artifacts import evaluate_artifacts
 from compressor.pipeline.run import run
 from compressor.request.recipe import EvaluateRequest, make_recipe, make_request
+from compressor.runtime.artifact import read_artifact
+from compressor.tasks import TASKS
 
 TESTS = ("sts/images-2014.tsv", "sts/onwn-2014.tsv", "sick/train.tsv")
 TEXTS = (("clinc150/train.tsv", "text"), ("tatoeba-en-de/train.tsv", "en"))
 TEST_ROWS = 1000  # the first ones of a set with more
 PRECISIONS = ("fp32", "int8", "bf16")
-ENGINES = ("onnxruntime", "openvino")  # the second one in bf16
+ENGINES = ("onnxruntime", "openvino")  # the second one in bf16, where the processor has that
 SEED = 1
 
 
@@ -81,10 +83,12 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     report = run(recipe, args.output, progress=console)
     cuts = {Path(v.directory): v.macs_share for v in report.variants if v.family != "dense"}
     dense = Path(report.dense.directory)
+    available = TASKS["embedding"].engine(ENGINES[1]).precisions(dense, read_artifact(dense))
+    precisions = [x for x in PRECISIONS if x != "bf16" or x in available]
     found = []
     for test in TESTS:
         request = make_request(EvaluateRequest, test=str(args.data / test), test_rows=TEST_ROWS)
-        for built in evaluate_artifacts([dense, *cuts], request, PRECISIONS, console, ENGINES):
+        for built in evaluate_artifacts([dense, *cuts], request, precisions, console, ENGINES):
             if built.engine != ENGINES[0] and built.precision != "bf16":
                 continue
             directory = Path(built.directory)
