@@ -58,6 +58,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     )
     report = run(recipe, args.output, progress=Console())
     repair = "without training" if args.minutes is None else f"distilled {args.minutes:g} minutes"
+    repair += "" if args.text is None else " from text"
     return [
         _row(args.task, variant, repair if variant.family != "dense" else "none")
         for variant in (report.dense, *report.variants)

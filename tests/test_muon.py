@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from compressor.training import muon
 from compressor.training.muon import MuonAdamW, layer_matrices, orthogonalize
 
 SHAPES = [(6, 16), (16, 6), (6, 16), (8, 8)]  # wide, tall, a second wide one, square
@@ -56,7 +57,7 @@ def test_matrices_without_a_gradient_to_speak_of_stay_finite():
 
 @pytest.mark.parametrize("count", [1, 4])
 def test_matrices_are_trained_as_by_torch(count: int):
-    """PyTorch orthogonalizes in bfloat16, too."""
+    """PyTorch orthogonalizes in bfloat16."""
     own, other = matrices(), matrices()
     groups = [{"params": own, "lr": RATE, "muon": "bf16"}]
     steps(MuonAdamW(groups, weight_decay=DECAY), own, count)
@@ -84,6 +85,15 @@ def test_matrices_of_one_shape_do_not_change_each_other():
     steps(MuonAdamW([{"params": together, "lr": RATE, "muon": "fp32"}]), together, 3)
     steps(MuonAdamW([{"params": alone[:1], "lr": RATE, "muon": "fp32"}]), alone[:1], 3)
     torch.testing.assert_close(together[0], alone[0], atol=1e-6, rtol=0)
+
+
+def test_many_matrices_are_orthogonalized_in_several_stacks(monkeypatch):
+    together, apart = matrices(), matrices()
+    steps(MuonAdamW([{"params": together, "lr": RATE, "muon": "fp32"}]), together, 3)
+    monkeypatch.setattr(muon, "_STACKED", 2 * 6 * 16)  # of the three with these sides two
+    steps(MuonAdamW([{"params": apart, "lr": RATE, "muon": "fp32"}]), apart, 3)
+    for one, other in zip(together, apart, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
 
 
 def test_other_groups_are_trained_by_adamw():
