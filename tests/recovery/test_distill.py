@@ -110,7 +110,7 @@ def test_reconstruction_does_not_see_the_rows_that_distillation_judges_itself_on
 def test_what_does_not_help_is_taken_back():
     """Steps that are far too large make it worse everywhere; the pruned model is the result."""
     setup = job("bert")
-    recovered = repair(setup, distill={**OPTIONS, "epochs": 2, "learning_rate": 30.0})
+    recovered = repair(setup, distill={**OPTIONS, "epochs": 2, "learning_rate": 3.0})
     assert recovered.text.startswith("distill: nothing gained on 8 held-out rows")
     assert recovered.model is setup.pruned
 
