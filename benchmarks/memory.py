@@ -86,8 +86,8 @@ def printed_mib(code: str, *arguments: object) -> float:
 
 
 def measure(checkpoint: Path, rows: Path, count: int, statistics: float) -> list[dict[str, Any]]:
-    """A run's stages; of a run that was measured in the same directory, those of then."""
-    output = checkpoint.with_name(f"{checkpoint.name}-out")
+    """A run's stages; of the same run that was measured in the directory, those of then."""
+    output = checkpoint.with_name(f"{checkpoint.name}-{count}-{statistics:g}-out")
     kept = output.with_suffix(".json")
     if not kept.exists():
         if output.exists():

@@ -42,22 +42,24 @@ def singular(values: np.ndarray) -> np.ndarray:
 
 def test_singular_vectors_stay_and_singular_values_come_near_one():
     rng = np.random.default_rng(0)
-    given = rng.normal(size=(3, 10, 40)) * np.array([1e-3, 1.0, 1e3])[:, None, None]
-    found = orthogonalize(torch.from_numpy(given)).numpy()
-    for matrix, own in zip(given, found, strict=True):
+    for scale, shape in ((1e-3, (10, 40)), (1.0, (40, 10)), (1e3, (10, 10))):
+        matrix = scale * rng.normal(size=shape)
+        own = orthogonalize(torch.from_numpy(matrix)).numpy()
         left, values, right = np.linalg.svd(matrix, full_matrices=False)
         wanted = singular(values / np.sqrt(np.square(values).sum()))
         np.testing.assert_allclose(own, left * wanted @ right, atol=1e-3)
-        assert 0.65 < wanted.min() < wanted.max() < 1.25
+        assert wanted[values > 0.02 * np.sqrt(np.square(values).sum())].min() > 0.65
+        assert wanted.max() < 1.25
 
 
 def test_matrices_without_a_gradient_to_speak_of_stay_finite():
-    assert torch.equal(orthogonalize(torch.zeros(2, 3, 5)), torch.zeros(2, 3, 5))
+    assert torch.equal(orthogonalize(torch.zeros(3, 5)), torch.zeros(3, 5))
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_matrices_are_trained_as_by_torch(count: int):
-    """PyTorch orthogonalizes in bfloat16."""
+def test_matrices_are_trained_as_by_torch(count: int, monkeypatch):
+    """Which orthogonalizes in bfloat16 on any processor."""
+    monkeypatch.setattr(muon, "has_bf16", lambda device: True)
     own, other = matrices(), matrices()
     groups = [{"params": own, "lr": RATE, "muon": "bf16"}]
     steps(MuonAdamW(groups, weight_decay=DECAY), own, count)
@@ -67,7 +69,8 @@ def test_matrices_are_trained_as_by_torch(count: int):
         assert float((found - expected).norm()) < 0.05 * float((expected - before).norm())
 
 
-def test_fp32_is_the_same_step_more_precisely():
+def test_fp32_is_the_same_step_more_precisely(monkeypatch):
+    monkeypatch.setattr(muon, "has_bf16", lambda device: True)
     results = []
     for precision in ("fp32", "bf16"):
         own = matrices()
@@ -75,25 +78,19 @@ def test_fp32_is_the_same_step_more_precisely():
         results.append(changed(own))
     for exact, rounded, before in zip(*results, changed(matrices()), strict=True):
         moved = exact - before
-        assert float((rounded - exact).norm() / moved.norm()) < 0.05
+        assert 0 < float((rounded - exact).norm() / moved.norm()) < 0.05
         # A step of AdamW's size.
         assert float(moved.pow(2).mean().sqrt()) == pytest.approx(0.2 * RATE, rel=0.15)
 
 
-def test_matrices_of_one_shape_do_not_change_each_other():
-    together, alone = matrices(), matrices()
-    steps(MuonAdamW([{"params": together, "lr": RATE, "muon": "fp32"}]), together, 3)
-    steps(MuonAdamW([{"params": alone[:1], "lr": RATE, "muon": "fp32"}]), alone[:1], 3)
-    torch.testing.assert_close(together[0], alone[0], atol=1e-6, rtol=0)
-
-
-def test_many_matrices_are_orthogonalized_in_several_stacks(monkeypatch):
-    together, apart = matrices(), matrices()
-    steps(MuonAdamW([{"params": together, "lr": RATE, "muon": "fp32"}]), together, 3)
-    monkeypatch.setattr(muon, "_STACKED", 2 * 6 * 16)  # of the three with these sides two
-    steps(MuonAdamW([{"params": apart, "lr": RATE, "muon": "fp32"}]), apart, 3)
-    for one, other in zip(together, apart, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=0)
+def test_without_products_in_bf16_it_is_fp32(monkeypatch):
+    monkeypatch.setattr(muon, "has_bf16", lambda device: False)
+    results = []
+    for precision in ("fp32", "bf16"):
+        own = matrices()
+        steps(MuonAdamW([{"params": own, "lr": RATE, "muon": precision}]), own, 1)
+        results.append(own)
+    assert all(map(torch.equal, *results))
 
 
 def test_other_groups_are_trained_by_adamw():

@@ -4,9 +4,8 @@ AdamW scales each weight's step by itself. Muon takes the momentum of a whole ma
 steps along U V^T, so that rare directions learn as fast as frequent ones. What it gains is in
 docs/recovery.md.
 
-`torch.optim.Muon` is the same for one matrix after the other, always in bfloat16. That takes longer
-than all else of a step where the processor has no such products, and orthogonalizing matrices of
-one shape together is faster.
+`torch.optim.Muon` is the same, but always in bfloat16, which takes longer than all else of a step
+where the processor has no such products, and without shards.
 """
 
 from __future__ import annotations
@@ -20,11 +19,10 @@ from torch import Tensor, nn
 
 from compressor.parallel import sharding
 from compressor.training.optimizer import RowAdamW
-from compressor.training.precision import Precision
+from compressor.training.precision import Precision, has_bf16
 
 MOMENTUM = 0.95
 _ITERATIONS = 3  # two more gain less than they take, see docs/recovery.md
-_STACKED = 2**22  # elements of matrices that are orthogonalized together
 
 
 class MuonAdamW(RowAdamW):
@@ -36,7 +34,7 @@ class MuonAdamW(RowAdamW):
 
     Args:
         groups: as for AdamW; those with `muon` hold matrices, orthogonalized in that precision (in
-            fp32 on processors without products in bf16, which would take 30 times as long).
+            fp32 where the device has no products in bf16, which took 30 times as long there).
         tables: as for `RowAdamW`.
     """
 
@@ -50,21 +48,17 @@ class MuonAdamW(RowAdamW):
         for matrix, gradient in gradients.items():
             matrix.grad = gradient
         for group in groups:
-            for matrices in _stacks(p for p in group["params"] if p in gradients):
-                self._change(group, matrices)
+            for matrix in group["params"]:
+                if matrix in gradients:
+                    self._change(group, matrix)
 
-    def _change(self, group: dict[str, Any], matrices: list[nn.Parameter]) -> None:
-        """One step of matrices with the same two sides."""
-        moved = torch.stack([_wide(sharding.whole(self._momentum(p))) for p in matrices])
-        dtype = torch.bfloat16 if group["muon"] == "bf16" and _has_bf16(moved) else torch.float32
-        found = orthogonalize(moved.to(dtype)).to(moved.dtype)
+    def _change(self, group: dict[str, Any], matrix: nn.Parameter) -> None:
+        moved = sharding.whole(self._momentum(matrix))
+        in_bf16 = group["muon"] == "bf16" and has_bf16(moved.device.type)
+        step = orthogonalize(moved.bfloat16() if in_bf16 else moved).to(moved.dtype)
         rate = group["lr"]
-        for matrix, update in zip(matrices, found, strict=True):
-            step = update if matrix.shape[0] <= matrix.shape[1] else update.T
-            matrix.mul_(1 - rate * group["weight_decay"])
-            matrix.add_(
-                sharding.part_of(step, matrix), alpha=-0.2 * math.sqrt(max(step.shape)) * rate
-            )
+        matrix.mul_(1 - rate * group["weight_decay"])
+        matrix.add_(sharding.part_of(step, matrix), alpha=-0.2 * math.sqrt(max(step.shape)) * rate)
 
     def _momentum(self, matrix: nn.Parameter) -> Tensor:
         """Nesterov's: the gradient on the way to the mean of all so far."""
@@ -79,19 +73,21 @@ class MuonAdamW(RowAdamW):
         return gradient.lerp(mean, MOMENTUM)
 
 
-def orthogonalize(matrices: Tensor) -> Tensor:
-    """Nearly U V^T of each matrix U S V^T: all values above 2 % of the norm become 0.7 to 1.2.
+def orthogonalize(matrix: Tensor) -> Tensor:
+    """Nearly U V^T of a matrix U S V^T: all values above 2 % of the norm become 0.7 to 1.2.
 
     Args:
-        matrices: [number, short, long], short at most long.
+        matrix: [rows, columns], of any two sizes.
 
     Returns:
         The same shape and dtype: steps of Jordan's quintic Newton-Schulz iteration.
     """
-    x = matrices / (torch.linalg.matrix_norm(matrices, keepdim=True) + 1e-7)
+    if matrix.shape[0] > matrix.shape[1]:  # the shorter side is the one that is squared
+        return orthogonalize(matrix.T).T
+    x = matrix / (torch.linalg.matrix_norm(matrix) + 1e-7)
     for _ in range(_ITERATIONS):
-        square = x @ x.mT
-        x = 3.4445 * x + torch.baddbmm(square, square, square, beta=-4.7750, alpha=2.0315) @ x
+        square = x @ x.T
+        x = 3.4445 * x + torch.addmm(square, square, square, beta=-4.7750, alpha=2.0315) @ x
     return x
 
 
@@ -125,27 +121,3 @@ def layer_matrices(model: nn.Module, layers: Iterable[str]) -> list[nn.Parameter
         if parameter.dim() == 2 and parameter.numel() and id(parameter) not in tables
     }
     return list(found.values())
-
-
-def _stacks(matrices: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Matrices with the same two sides together, as many as make `_STACKED` elements."""
-    alike: dict[tuple[int, ...], list[nn.Parameter]] = {}
-    for matrix in matrices:
-        alike.setdefault(tuple(sorted(matrix.shape)), []).append(matrix)
-    return [
-        group[first : first + most]
-        for (short, long), group in alike.items()
-        for most in [max(1, _STACKED // (short * long))]
-        for first in range(0, len(group), most)
-    ]
-
-
-def _has_bf16(tensor: Tensor) -> bool:
-    """Whether its device computes products in bf16, not with numbers widened one by one."""
-    on_cpu = tensor.device.type == "cpu"
-    return not on_cpu or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def _wide(matrix: Tensor) -> Tensor:
-    """With the shorter side first, which is the one that is squared."""
-    return matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T

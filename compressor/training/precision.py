@@ -14,6 +14,12 @@ from torch.overrides import TorchFunctionMode
 Precision = Literal["fp32", "bf16"]
 
 
+def has_bf16(device: str) -> bool:
+    """Whether a device computes products in bfloat16, not with numbers widened one by one."""
+    on_cpu = torch.device(device).type == "cpu"
+    return not on_cpu or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 @contextmanager
 def products_in(precision: Precision, device: str) -> Iterator[None]:
     """Compute products within the context in a precision, on a device.
