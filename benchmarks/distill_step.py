@@ -56,8 +56,9 @@ def problems(tatoeba: str) -> tuple[dict[tuple[str, Precision], Distillation], l
     )
     pruned = prune(checkpoint.model, checkpoint.layers, mask)
     job = RecoveryJob(
-        dense=checkpoint.model, pruned=pruned, layers=checkpoint.layers, task=task, examples=[]
-    )
+        dense=checkpoint.model, pruned=pruned, mask=mask, layers=checkpoint.layers, task=task,
+        examples=[],
+    )  # fmt: skip
     made = {
         kind: Distillation(job, copy.deepcopy(pruned), [], 1e-4, 0.0, kind[1])
         for kind in KINDS

@@ -28,6 +28,7 @@ from torch import nn
 from benchmarks.pages import markdown_table, publish, title_of
 from compressor import parallel
 from compressor.model.architectures import find_sublayers
+from compressor.model.sublayers import Mask
 from compressor.parallel import launch
 from compressor.recovery import RecoveryJob, recover
 from compressor.recovery.distill import Distill
@@ -99,11 +100,11 @@ def measure() -> dict[str, float]:
 
     loop._Run.step = noted  # type: ignore[method-assign, assignment]
     dense = translator()
-    pruned = perturbed(dense)
+    pruned, layers = perturbed(dense), find_sublayers(dense)
     with tempfile.TemporaryDirectory() as folder:
         job = RecoveryJob(
-            dense=dense, pruned=pruned, layers=find_sublayers(dense), task=TASKS["translation"],
-            examples=rows(), state=Path(folder) / "state.safetensors",
+            dense=dense, pruned=pruned, mask=Mask.full(layers), layers=layers,
+            task=TASKS["translation"], examples=rows(), state=Path(folder) / "state.safetensors",
         )  # fmt: skip
         Path("/proc/self/clear_refs").write_text("5", "utf-8")  # the peak from here on
         before = host_peak_mib() or 0.0

@@ -147,7 +147,7 @@ class Experiment:
         mask, model, choosing = self.choose(cell)
         began = time.perf_counter()
         pruned = prune(model, self.layers, mask)
-        repaired = self.repair(cell.recover, pruned, cell.seed)
+        repaired = self.repair(cell.recover, pruned, mask, cell.seed)
         repairing = time.perf_counter() - began
         answers, loss = self.evaluate(repaired.model)
         (found,) = (
@@ -193,7 +193,7 @@ class Experiment:
         for step in range(1, cell.steps + 1):
             if step > 1:
                 pruned = prune(model, self.layers, mask)
-                repaired = self.repair(cell.recover, pruned, cell.seed).model
+                repaired = self.repair(cell.recover, pruned, mask, cell.seed).model
                 model = restore_shape(self.model, repaired, self.layers, mask)
                 scores = self._score(cell, mask, model)
             mask = self._cut(cell, scores, mask, step / cell.steps)
@@ -278,12 +278,12 @@ class Experiment:
         scorer = Scorer(method, self.checkpoint, sublayers, fitted, cell.seed, "cpu", self.progress)
         return scorer.score(mask, model)
 
-    def repair(self, how: str, pruned: nn.Module, seed: int) -> Recovered:
+    def repair(self, how: str, pruned: nn.Module, mask: Mask, seed: int) -> Recovered:
         epochs: dict[str, Any] = {"distill": {"epochs": self.distill_epochs}}
         names = [] if how == "none" else how.split("+")
         steps: list[Any] = [RECOVERIES[name](**epochs.get(name, {})) for name in names]
         repair = Repair(steps, self.checkpoint, self.examples, seed, "cpu", self.progress)
-        return repair.run(pruned)
+        return repair.run(pruned, mask)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> tuple[list[str], float]:

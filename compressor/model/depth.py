@@ -131,6 +131,23 @@ def without_skipped(checkpoint: Checkpoint, model: nn.Module, mask: Mask) -> Che
     return replace(checkpoint, model=made, layers=sublayers, mask=left)
 
 
+def names_without_skipped(model: nn.Module) -> dict[str, str]:
+    """Of every parameter and buffer of `model`, its name in what `without_skipped` makes of it."""
+    moved: dict[str, str] = {}
+    for path, stack in model.named_modules():
+        layers = dict(stack.named_children()) if isinstance(stack, nn.ModuleList) else {}
+        left = [name for name, layer in layers.items() if not isinstance(layer, SkippedLayer)]
+        if len(left) == len(layers):
+            continue
+        moved |= {f"{path}.{name}.": f"{path}.{number}." for number, name in enumerate(left)}
+
+    def renamed(name: str) -> str:
+        place = next((place for place in moved if name.startswith(place)), "")
+        return moved.get(place, "") + name.removeprefix(place)
+
+    return {name: renamed(name) for name in model.state_dict()}
+
+
 def _hand_over_bias(first: nn.Module, left: nn.Module) -> None:
     """Give the first layer that is left the table of relative positions of a skipped first one."""
     if isinstance(first, SkippedLayer) and first.path:

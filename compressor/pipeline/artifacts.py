@@ -33,6 +33,7 @@ from compressor.pipeline.judge import Judge
 from compressor.pipeline.repair import (
     Repair,
     open_text,
+    require_earlier,
     require_rows_to_train,
     unpacked_bytes,
     with_translations,
@@ -97,6 +98,7 @@ def prepare(plan: RunPlan, dense: Checkpoint, output: Path, progress: Progress) 
     checkpoint = with_tokens_of(source_text, dense, progress)
     source = encoded(data, checkpoint, task, progress)
     require_rows_to_train(plan.recovery, len(source.fitted.examples), learns=plan.method.learns)
+    require_earlier(plan.recovery)
     require_rows_for_ranks(len(source.fitted.examples))
     text = open_text(plan.recovery, data.fitted, task, checkpoint, plan.data, progress)
     repair = Repair(

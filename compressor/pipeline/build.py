@@ -78,7 +78,7 @@ def save_pruned(
     check = parallel.on_main(
         lambda: verify_surgery(source, cut, checkpoint.layers, choice.mask, probe.inputs)
     )
-    repaired = repair.run(pruned, name)
+    repaired = repair.run(pruned, choice.mask, name)
     trim_memory()
     small = without_skipped(checkpoint, repaired.model, choice.mask)
     round_to(small.model, checkpoint.dtype)  # so that checks are of what is stored

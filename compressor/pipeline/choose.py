@@ -78,7 +78,7 @@ class RunTrials:
             if repairs:
                 # The next scores need the dense model's shape, in which masks name units.
                 pruned = prune(model, layers, mask)
-                repaired = self.repair.run(pruned, f"{self.plan.name}-step-{number}")
+                repaired = self.repair.run(pruned, mask, f"{self.plan.name}-step-{number}")
                 model = restore_shape(dense, repaired.model, layers, mask)
             latest = self.scorer.score(mask, model)
             scores = latest_scores(scores, latest, mask)

@@ -52,7 +52,7 @@ def divergence_after_repair(repair: Repair, mask: Mask) -> float:
     quick = replace(
         repair, steps=[step for step in repair.steps if not step.trains], examples=learn, text=None
     )
-    pruned = quick.run(prune(checkpoint.model, checkpoint.layers, mask), "layers").model
+    pruned = quick.run(prune(checkpoint.model, checkpoint.layers, mask), mask, "layers").model
     batches = task.batches(parallel.shard(held), checkpoint.model)
     try:
         return divergence(pruned.to(device), checkpoint.model.to(device), batches, task, device)

@@ -21,9 +21,18 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.depth import left_of
 from compressor.model.location import checkpoint_files
 from compressor.model.modes import evaluating
+from compressor.model.pruning_record import read_pruning_record
+from compressor.model.sublayers import Mask
 from compressor.pipeline.stages import stage, weights_file
 from compressor.progress import Progress
-from compressor.recovery import Recovered, RecoveryJob, RecoveryMethod, extra_text, recover
+from compressor.recovery import (
+    Recovered,
+    RecoveryJob,
+    RecoveryMethod,
+    earlier_artifact,
+    extra_text,
+    recover,
+)
 from compressor.recovery.translations import translate_lines
 from compressor.request.sections import Columns
 from compressor.results import Source, Variant
@@ -62,16 +71,18 @@ class Repair:
         names = "+".join(step.name for step in self.steps)
         return f", repairing ({names})" if names else ""
 
-    def run(self, pruned: nn.Module, name: str = "model") -> Recovered:
+    def run(self, pruned: nn.Module, mask: Mask, name: str = "model") -> Recovered:
         """Repair a pruned model; of layers that it skips nothing is repaired or matched.
 
         Args:
+            mask: the units that it has.
             name: of the model, for the file from which a stopped training goes on.
         """
         progress, task = self.progress, TASKS[self.checkpoint.task]
         job = RecoveryJob(
             dense=self.checkpoint.model,
             pruned=pruned,
+            mask=mask,
             layers=left_of(pruned, self.checkpoint.layers),
             task=task,
             examples=self.examples,
@@ -97,6 +108,13 @@ def require_rows_to_train(
         from compressor.training.data import require_enough
 
         require_enough(rows)
+
+
+def require_earlier(recovery: Sequence[RecoveryMethod]) -> None:
+    """Raise `InputError` if there is no artifact in the directory whose weights are wanted."""
+    directory = earlier_artifact(recovery)
+    if directory is not None:
+        read_pruning_record(directory)
 
 
 def open_text(

@@ -38,6 +38,7 @@ from compressor.pipeline.repair import (
     Repair,
     answered_by_pytorch,
     open_text,
+    require_earlier,
     require_rows_to_train,
     text_beams,
 )
@@ -112,6 +113,7 @@ def prune_checkpoint(
     rows = read(request.data, checkpoint, task, progress).calibration
     examples = [] if rows is None else encode(rows, checkpoint, task)
     require_rows_to_train(request.recovery, len(examples))
+    require_earlier(request.recovery)
     text = open_text(request.recovery, rows, task, checkpoint, request.data, progress)
     full = Mask.full(checkpoint.layers)
     if not {name: len(v) for name, v in scores.values.items()}.items() <= full.counts().items():

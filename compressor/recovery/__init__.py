@@ -21,6 +21,7 @@ from compressor.training.job import TrainingJob
 if TYPE_CHECKING:
     from torch import nn
 
+    from compressor.model.sublayers import Mask
     from compressor.training.precision import Precision
     from compressor.training.text import Text
 
@@ -57,6 +58,11 @@ class RecoveryMethod(Section):
         """More text to train on, if any is wanted."""
         return None
 
+    @property
+    def earlier(self) -> Path | None:
+        """An artifact whose weights it goes on from, if any."""
+        return None
+
     def with_precision(self, precision: Precision | None) -> Self:
         """The same with a precision to train in, where it trains and none was given."""
         return self
@@ -87,11 +93,13 @@ class RecoveryJob(TrainingJob):
     Args:
         dense: the model before pruning; not changed.
         pruned: the model to repair; not changed.
+        mask: the units of the dense model that it has.
         text: more rows to train on, without labels, for methods that train.
     """
 
     dense: nn.Module
     pruned: nn.Module
+    mask: Mask
     text: Text | None = None
 
 
@@ -109,6 +117,11 @@ class Recovered:
 def extra_text(methods: Sequence[RecoveryMethod]) -> ExtraText | None:
     """The text that some methods train on beside the rows, if any is wanted."""
     return next((method.extra_text for method in methods if method.extra_text), None)
+
+
+def earlier_artifact(methods: Sequence[RecoveryMethod]) -> Path | None:
+    """The artifact whose weights some method goes on from, if any."""
+    return next((method.earlier for method in methods if method.earlier), None)
 
 
 def recover(methods: Sequence[RecoveryMethod], job: RecoveryJob) -> Recovered:

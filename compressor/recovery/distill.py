@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -21,7 +22,7 @@ class Distill(RecoveryMethod):
     """Fine-tune with the dense model as teacher."""
 
     trains: ClassVar[bool] = True
-    file_options: ClassVar[tuple[str, ...]] = ("text",)
+    file_options: ClassVar[tuple[str, ...]] = ("text", "start")
 
     name: Literal["distill"] = "distill"
     epochs: Count = option(5, flag="--distill-epochs", help="Distillation: epochs, at most.")
@@ -60,6 +61,12 @@ class Distill(RecoveryMethod):
         help="Distillation: more text to learn from, in the source language, a sentence a line, "
         "or JSONL; the dense model answers or embeds it. Of any size, packed (.gz, .zst) or not.",
     )
+    start: str | None = option(
+        None,
+        flag="--distill-start",
+        help="Distillation: go on from the weights of this artifact, which has kept the same "
+        "units, as an earlier run with the same budget has.",
+    )
     beams: int = option(
         1,
         ge=1,
@@ -73,6 +80,10 @@ class Distill(RecoveryMethod):
     def extra_text(self) -> ExtraText | None:
         return None if self.text is None else ExtraText(Path(self.text), self.beams)
 
+    @property
+    def earlier(self) -> Path | None:
+        return None if self.start is None else Path(self.start)
+
     def with_precision(self, precision: Precision | None) -> Distill:
         if precision is None or "precision" in self.model_fields_set:
             return self
@@ -80,6 +91,7 @@ class Distill(RecoveryMethod):
 
     def recover(self, job: RecoveryJob) -> Recovered:
         from compressor.recovery.distillation import by_muon, distill
+        from compressor.recovery.earlier_weights import with_earlier_weights
         from compressor.training.loop import Schedule
 
         seconds = None if self.minutes is None else 60 * self.minutes
@@ -95,4 +107,8 @@ class Distill(RecoveryMethod):
             usual = job.task.text_learning_rate or usual
         rate = self.learning_rate or usual
         hidden = job.task.hidden_weight if self.hidden is None else self.hidden
-        return distill(job, schedule, rate, hidden, self.precision)
+        if self.earlier is not None:
+            job = replace(job, pruned=with_earlier_weights(job.pruned, job.mask, self.earlier))
+        done = distill(job, schedule, rate, hidden, self.precision)
+        since = "" if self.earlier is None else f"; started from the weights of {self.earlier}"
+        return replace(done, text=done.text + since)

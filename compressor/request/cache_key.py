@@ -66,6 +66,8 @@ def _data_files(recipe: Recipe) -> Iterator[tuple[str, list[Path]]]:
             yield name.replace("_", " "), [Path(text)]
     texts = [method.extra_text for method in recipe.recovery]
     yield "text to distill from", [text.path for text in texts if text is not None]
+    starts = [method.earlier for method in recipe.recovery]
+    yield "weights to start from", [x for start in starts if start for x in checkpoint_files(start)]
 
 
 def _source() -> str:

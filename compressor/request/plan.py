@@ -13,8 +13,9 @@ import yaml
 from compressor.budgets import Budget, Limits
 from compressor.errors import UsageError
 from compressor.importance import UnitMethod
+from compressor.model.location import checkpoint_files
 from compressor.progress import SILENT, Progress
-from compressor.recovery import RecoveryMethod, extra_text
+from compressor.recovery import RecoveryMethod, earlier_artifact, extra_text
 from compressor.report.rule import Rule
 from compressor.request.sections import Benchmark, Data, Evaluation, ModelSection
 from compressor.results import Inconclusive
@@ -88,7 +89,7 @@ class RunPlan:
         """
         options = {name: value for name, value in self.options.items() if name != "gate"}
         model = {name: value for name, value in options["model"].items() if name != "verify"}
-        extra = extra_text(self.recovery)
+        extra, start = extra_text(self.recovery), earlier_artifact(self.recovery)
         texts = {
             "source": self.source_text,
             "target": self.target_text,
@@ -100,6 +101,7 @@ class RunPlan:
             "device": device,
             "version": __version__,
             "weights": fingerprint(weights),
+            "start_weights": start and fingerprint(checkpoint_files(start)),
             **{f"{name}_sha256": digest for name, digest in rows.items()},
             **{
                 f"{name}_text_sha256": text

@@ -131,7 +131,7 @@ def _point(
         examples = encode(job.rows["calibration"], checkpoint, job.task)
         seed = job.request.seed
         repair = Repair(repairs, checkpoint, examples, seed, job.device, job.progress)
-        repaired = repair.run(prune(checkpoint.model, checkpoint.attention, mask))
+        repaired = repair.run(prune(checkpoint.model, checkpoint.attention, mask), mask)
         recovery = repaired.text
         answers = answer(job, checkpoint, batches, model=repaired.model)
     elif removed:

@@ -42,9 +42,11 @@ def job(name: str, mask=uneven_mask, rows: int = 48, model=None, **options) -> R
     model = model or tiny_model(name)
     layers = find_sublayers(model)
     task = TASKS[ARCHITECTURES[name].task]
+    kept = mask(layers)
     return RecoveryJob(
         dense=model,
-        pruned=prune(model, layers, mask(layers)),
+        pruned=prune(model, layers, kept),
+        mask=kept,
         layers=layers,
         task=task,
         examples=examples(name, rows),

@@ -160,7 +160,7 @@ def divergence(recipe: Recipe, mask: Mask) -> float:
     learn, held = hold_out(encode(rows, checkpoint, task), recipe.seed)
     steps = list(recipe.recovery)
     pruned = prune(checkpoint.model, checkpoint.layers, mask)
-    cut = Repair(steps, checkpoint, learn, recipe.seed, "cpu", SILENT).run(pruned).model
+    cut = Repair(steps, checkpoint, learn, recipe.seed, "cpu", SILENT).run(pruned, mask).model
     (batch,) = task.batches(held, checkpoint.model, batch_tokens=None, batch_size=len(held))
     with torch.no_grad():
         wanted, found = (model(**batch.inputs()).logits for model in (checkpoint.model, cut))

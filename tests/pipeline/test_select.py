@@ -248,7 +248,7 @@ def test_the_learning_rate_follows_from_the_task(checkpoints, tmp_path, name, us
         rows = read(options.data, checkpoint, task).calibration
         examples = encode(rows, checkpoint, task)
         repair = Repair(options.recovery, checkpoint, examples, 0, "cpu", SILENT)
-        return repair.run(pruned).model.state_dict()
+        return repair.run(pruned, mask).model.state_dict()
 
     expected, other, found = distilled(usual), distilled(2 * usual), distilled(None)
     assert all(torch.equal(found[key], expected[key]) for key in expected)

@@ -160,9 +160,12 @@ def test_few_rows_do_no_harm_on_others(monkeypatch):
         model = prune(checkpoint.model, layers, half)
         if held_out is not None:
             monkeypatch.setattr(least_squares, "HELD_OUT", held_out)
-            dense = checkpoint.model
-            given = RecoveryJob(dense=dense, pruned=model, layers=layers, task=task, examples=few)
-            model = reconstructed(given)
+            model = reconstructed(
+                RecoveryJob(
+                    dense=checkpoint.model, pruned=model, mask=half, layers=layers, task=task,
+                    examples=few,
+                )
+            )  # fmt: skip
         return sum(float(task.loss(model, batch)) for batch in batches)
 
     cut = loss(None)

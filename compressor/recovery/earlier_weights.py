@@ -1,0 +1,38 @@
+"""The weights of an artifact that an earlier run has made, to go on training from."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+
+from torch import nn
+
+from compressor.errors import InputError
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.depth import names_without_skipped
+from compressor.model.sublayers import Mask
+
+
+def with_earlier_weights(pruned: nn.Module, mask: Mask, directory: Path) -> nn.Module:
+    """A copy of a pruned model with the weights of an artifact that has kept the same units.
+
+    Args:
+        mask: the units of the dense model that `pruned` has.
+        directory: of the artifact.
+
+    Raises:
+        InputError: it is no pruned checkpoint, or has kept other units.
+    """
+    earlier = open_checkpoint(str(directory))
+    if earlier.pruning is None or earlier.pruning.mask != mask:
+        has = "no units.json" if earlier.pruning is None else str(earlier.pruning.mask)
+        raise InputError(
+            f"--distill-start {directory} has kept other units ({has}) than this cut ({mask}); "
+            "give the options that it was made with, or leave --distill-start out",
+            id="start-other-units",
+        )
+    weights = earlier.model.state_dict()
+    names = names_without_skipped(pruned)
+    model = deepcopy(pruned)
+    model.load_state_dict({name: weights[names[name]] for name in names})
+    return model

@@ -1,0 +1,99 @@
+"""Distillation that goes on from an artifact of an earlier run."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from compressor.errors import InputError
+from compressor.pipeline.run import run
+from compressor.request.cache_key import cache_key
+from compressor.request.recipe import Recipe
+from tests.helpers import toy
+from tests.helpers.command_line import compress
+from tests.helpers.errors import raises
+from tests.helpers.runs import recipe_for
+
+TOO_SMALL = 1e-12  # a learning rate from which nothing can be gained
+
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def translator(once) -> Path:
+    return once("start-marian", lambda path: toy.marian_with_pieces(path / "dense")) / "dense"
+
+
+def recipe_of(model: Path, tmp_path: Path, **options: object) -> Recipe:
+    cut = {"macs": "0.5", "keep": None, "drop_layers": "decoder=1", "multiple": "8"}
+    learn = {"recover": "distill", "distill_epochs": 3, "bench": False}
+    return recipe_for(model, tmp_path, **cut | learn | options)
+
+
+@pytest.fixture(scope="module")
+def earlier(once, translator) -> Path:
+    """The artifact of a run without one of the decoder's layers."""
+
+    def make(directory: Path) -> None:
+        run(recipe_of(translator, directory), directory / "out")
+
+    return once("start-earlier", make) / "out"
+
+
+def test_it_starts_from_the_weights_of_the_artifact(translator, earlier, tmp_path):
+    """Where nothing is gained, the new artifact has them, to the bit."""
+    given = {"distill_start": str(earlier), "learning_rate": TOO_SMALL}
+    report = run(recipe_of(translator, tmp_path, **given), tmp_path / "out")
+    before, after = (load_file(x / "model.safetensors") for x in (earlier, tmp_path / "out"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    (variant,) = report.variants
+    assert variant.recovery.endswith(f"started from the weights of {earlier}")
+    dense = load_file(translator / "model.safetensors")
+    assert any(not torch.equal(dense[name], after[name]) for name in after if name in dense)
+
+
+def test_more_training_comes_closer_to_the_dense_model(translator, earlier, tmp_path):
+    given = {"distill_start": str(earlier), "learning_rate": 1e-4}
+    report = run(recipe_of(translator, tmp_path, **given), tmp_path / "out")
+    (variant,) = report.variants
+    before, after = variant.recovery.split("held-out rows ")[1].split(" before, ")
+    assert float(after.split(" after")[0]) < float(before)
+
+
+def test_an_artifact_with_other_units_is_refused(translator, earlier, tmp_path):
+    given = {"macs": "0.6", "distill_start": str(earlier)}
+    with raises(InputError, "start-other-units") as caught:
+        run(recipe_of(translator, tmp_path, **given), tmp_path / "out")
+    assert "heads" in str(caught.value)
+    assert "--distill-start" in str(caught.value)
+
+
+@pytest.mark.parametrize("what", ["missing", "dense"])
+def test_what_is_no_artifact_is_refused_before_anything_is_computed(translator, tmp_path, what):
+    start = {"missing": tmp_path / "nothing", "dense": translator}[what]
+    rows = toy.pairs_file(tmp_path / "rows.tsv")
+    done = compress(
+        "run", "--model", translator, "--calibration", rows, "--macs", "0.5", "--output",
+        tmp_path / "out", "--recover", "distill", "--distill-start", start, "--device", "cpu",
+    )  # fmt: skip
+    assert done.returncode == 4
+    assert "units.json" in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_cache_key_depends_on_the_weights_and_not_on_their_place(translator, earlier, tmp_path):
+    moved = shutil.copytree(earlier, tmp_path / "moved")
+
+    def key(start: Path | None) -> str:
+        return cache_key(recipe_of(translator, tmp_path, distill_start=start and str(start)))
+
+    assert key(moved) == key(earlier) != key(None)
+    with (moved / "config.json").open("a") as file:
+        file.write("\n")
+    assert key(moved) != key(earlier)
