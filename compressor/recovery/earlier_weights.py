@@ -21,7 +21,7 @@ def with_earlier_weights(pruned: nn.Module, mask: Mask, directory: Path) -> nn.M
         directory: of the artifact.
 
     Raises:
-        InputError: it is no pruned checkpoint, or has kept other units.
+        InputError: it is no pruned checkpoint, has kept other units, or has other shapes.
     """
     earlier = open_checkpoint(str(directory))
     if earlier.pruning is None or earlier.pruning.mask != mask:
@@ -31,8 +31,14 @@ def with_earlier_weights(pruned: nn.Module, mask: Mask, directory: Path) -> nn.M
             "give the options that it was made with, or leave --distill-start out",
             id="start-other-units",
         )
-    weights = earlier.model.state_dict()
-    names = names_without_skipped(pruned)
     model = deepcopy(pruned)
+    weights, names = earlier.model.state_dict(), names_without_skipped(pruned)
+    shapes = {names[name]: own.shape for name, own in model.state_dict().items()}
+    if shapes != {name: weight.shape for name, weight in weights.items()}:
+        raise InputError(
+            f"--distill-start {directory} has weights of other shapes than this cut: it was made "
+            "from another model, or with another --source-text; leave --distill-start out",
+            id="start-other-shapes",
+        )
     model.load_state_dict({name: weights[names[name]] for name in names})
     return model

@@ -10,7 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 from compressor.errors import InputError
+from compressor.model.checkpoint import open_checkpoint
+from compressor.model.pruning_record import read_pruning_record
+from compressor.model.surgery import prune
 from compressor.pipeline.run import run
+from compressor.recovery.earlier_weights import with_earlier_weights
 from compressor.request.cache_key import cache_key
 from compressor.request.recipe import Recipe
 from tests.helpers import toy
@@ -72,6 +76,15 @@ def test_an_artifact_with_other_units_is_refused(translator, earlier, tmp_path):
         run(recipe_of(translator, tmp_path, **given), tmp_path / "out")
     assert "heads" in str(caught.value)
     assert "--distill-start" in str(caught.value)
+
+
+def test_an_artifact_of_another_model_is_refused(earlier, tmp_path):
+    """With the same units, and another vocabulary."""
+    other = open_checkpoint(str(toy.marian_with_pieces(tmp_path / "other", own_target=True)))
+    mask = read_pruning_record(earlier).mask
+    pruned = prune(other.model, other.layers, mask)
+    with raises(InputError, "start-other-shapes"):
+        with_earlier_weights(pruned, mask, earlier)
 
 
 @pytest.mark.parametrize("what", ["missing", "dense"])
