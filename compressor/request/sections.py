@@ -100,8 +100,8 @@ class CalibrationData(Columns):
 
     calibration: str | None = option(
         None,
-        help="Rows to score on: TSV, CSV, JSONL, or SRC,TGT text files; each may be packed (.gz, "
-        ".zst).",
+        help="Rows to score, repair and fit int8 on: TSV, CSV, JSONL, or SRC,TGT text files; each "
+        "may be packed (.gz, .zst).",
     )
     calibration_rows: int | None = option(
         None, needs="calibration", ge=MINIMUM_ROWS, help="Use only the first N, at least 8."
