@@ -22,7 +22,7 @@ HERE = Path(__file__).parents[1]
 BUDGETS = {"Counts", "SteppedCounts", "Macs", "Speedup", "MaxDrop", "Penalty"}
 # Nothing may be larger.
 LIMITS = {
-    "lines in compressor/": 47_560,
+    "lines in compressor/": 47_580,
     "lines in tests/": 32_980,
     "rooms at the top": 25,
     "loose modules at the top": 3,

@@ -52,8 +52,8 @@ class Teacher:
     Of a translator it keeps what the output projection reads, the last hidden states: the logits
     themselves are a vocabulary wide. Of a classifier it keeps the logits. Where hidden states are
     matched, it keeps those of all blocks as well. As much is kept as the model's own weights take
-    on this rank, or `LEAST_ROOM`: whole rows in the order of `batches`, then all rows of a text or
-    none. Other rows are computed each time.
+    on this rank, or `LEAST_ROOM`: whole rows in the order of `batches`, then those of a text if
+    half of it fits. Other rows are computed each time.
 
     Args:
         dense: in evaluation mode, on the device where batches will be; not changed.
@@ -86,10 +86,10 @@ class Teacher:
     def remember_text(
         self, text: Text, progress: Callable[[int, int], None] = lambda done, total: None
     ) -> None:
-        """Keep what the dense model computes for all rows of a text, if the memory left is enough.
+        """Keep what the dense model computes for the rows of a text, as far as memory is left.
 
-        Batches of text are drawn from all of it, so that a part would help few of them. Whether it
-        is enough is estimated from the first rows.
+        Of less than half of the text nothing is kept: reading it would take long and gain little,
+        or nothing where training ends before a second epoch. The first rows tell how much fits.
 
         Args:
             progress: called with (rows done, rows in all).
@@ -101,14 +101,14 @@ class Teacher:
             for batch in batches_of_rank(self.task, rows, self.dense):
                 self._remember(batch.to(device), found)
             if first == 0:
-                needed = parallel.total(before - self.memory_left) * text.rows / len(rows)
-                if needed > parallel.total(before):
-                    break
+                kept = max(1, parallel.total(len(found)))
+                needed = parallel.total(before - self.memory_left) * text.rows / kept
+                if needed > 2 * parallel.total(before):
+                    return
             if parallel.total(int(not self.memory_left)):
                 break
             progress(min(text.rows, (first + _READ_BLOCKS) * BLOCK_ROWS), text.rows)
-        else:
-            self.kept |= _of_all_ranks(found, device)
+        self.kept |= _of_all_ranks(found, device)
 
     @torch.no_grad()
     def answers(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -118,14 +118,21 @@ class Teacher:
             [loss terms, classes, vocabulary or width], float32, in the order of the batch;
             [tokens, width] of each block's real tokens, row by row.
         """
-        if sharding.everywhere(all(row in self.kept for row in batch.rows)):
-            rows = [self.kept[row] for row in batch.rows]
-            logits = self._project(torch.cat([row.read.float() for row in rows]))
-            blocks = zip(*(row.hidden for row in rows), strict=True)
-            hidden = tuple(torch.cat(parts) for parts in blocks)
-        else:
+        known = [row in self.kept for row in batch.rows]
+        # Ranks that compute a sharded model together read all of their rows, or none.
+        if not sharding.everywhere(all(known)) and (parallel.shards() or not any(known)):
             logits, lesson = self._compute(batch)
-            hidden = lesson.hidden
+            return self.task.predictions(logits), lesson.hidden
+        rows = [self.kept[row] for row in batch.rows if row in self.kept]
+        logits = self._project(torch.cat([row.read.float() for row in rows]))
+        hidden = tuple(torch.cat(parts) for parts in zip(*(x.hidden for x in rows), strict=True))
+        if not all(known):
+            missing, lesson = self._compute(batch.lines([i for i, x in enumerate(known) if not x]))
+            logits = _merged(known, logits, missing, _per_row(self.task.term_mask(batch)))
+            hidden = tuple(
+                _merged(known, old, new, _per_row(self.task.token_mask(batch, block.kind)))
+                for block, old, new in zip(self.blocks, hidden, lesson.hidden, strict=True)
+            )
         return self.task.predictions(logits), hidden
 
     def _remember(self, batch: Batch, kept: dict[int, Lesson]) -> None:
@@ -173,6 +180,19 @@ def _shortened(states: Tensor) -> Tensor:
         return short
     most = (short.to(states.dtype) - states).abs().max()
     return short if bool(most <= 1e-3 * states.abs().max()) else states
+
+
+def _merged(known: list[bool], kept: Tensor, computed: Tensor, counts: list[int]) -> Tensor:
+    """Numbers of all rows in order, from those of the `known` rows and those of the others.
+
+    Args:
+        counts: of every row.
+    """
+    parts = {
+        so: iter(x.split([n for n, k in zip(counts, known, strict=True) if k == so]))
+        for so, x in ((True, kept), (False, computed))
+    }
+    return torch.cat([next(parts[so]) for so in known])
 
 
 def _of_all_ranks(own: dict[int, Lesson], device: torch.device) -> dict[int, Lesson]:

@@ -68,10 +68,11 @@ class Batch(dict[str, "Tensor"]):
         moved = {name: value.to(device) for name, value in self.items()}
         return Batch(moved, self.rows, self.spare)
 
-    def lines(self, lines: slice, spare: bool = False) -> Batch:
+    def lines(self, lines: slice | list[int], spare: bool = False) -> Batch:
         """A batch of some of its lines."""
         chosen = {name: tensor[lines] for name, tensor in self.items()}
-        return Batch(chosen, self.rows[lines], spare)
+        numbers = range(len(self.rows))[lines] if isinstance(lines, slice) else lines
+        return Batch(chosen, (self.rows[number] for number in numbers), spare)
 
 
 def model_inputs(batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

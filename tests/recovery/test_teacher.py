@@ -90,9 +90,10 @@ def test_what_it_keeps_takes_no_more_room_than_the_model(name: str, matching: bo
         patched.setattr(model, "parameters", lambda: iter([few]))
         teacher = Teacher(model, setup.task, read, blocks)
     assert 0 < len(teacher.kept) < 48
+    (whole,) = batches_of(setup, 48)
     kept = [x for lesson in teacher.kept.values() for x in (lesson.read, *lesson.hidden)]
     assert sum(tensor.untyped_storage().nbytes() for tensor in kept) <= 4 * len(few)
-    for batch in read:
+    for batch in [*read, whole, whole.lines([*range(0, 48, 3), *range(1, 48, 3)])]:
         require_answers(teacher, batch, said(setup, blocks, batch))
 
 
@@ -123,10 +124,12 @@ def test_the_dense_model_reads_text_once_however_many_epochs(tmp_path: Path, lin
     assert rows_read(setup, epochs=3) == len(setup.examples) + lines
 
 
-def test_text_that_takes_too_much_room_is_computed_each_time(tmp_path: Path, monkeypatch):
+@pytest.mark.parametrize(("fit", "read"), [(1090, 1100 + 2 * 10), (500, 1024 + 2 * 1100)])
+def test_text_without_room_is_computed_each_time(tmp_path: Path, monkeypatch, fit, read):
+    """The lines beyond the room; all of them if less than half has room."""
     text = classified(write(tmp_path / "text.txt", some_lines(1100)))
     setup = dataclasses.replace(job("bert"), text=text)
-    rows = len(setup.examples) + 1090
+    rows = len(setup.examples) + fit
     monkeypatch.setattr(teacher_module, "LEAST_ROOM", rows * 4 * setup.dense.num_labels)
     monkeypatch.setattr(teacher_module.sharding, "bytes_held", lambda _: 0)
-    assert rows_read(setup, epochs=2) == len(setup.examples) + 1024 + 2 * 1100
+    assert rows_read(setup, epochs=2) == len(setup.examples) + read
