@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from compressor.errors import UsageError
 from compressor.runtime.artifact import Generation, TranslationArtifact
-from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits, require_several
+from compressor.runtime.batching import CHUNK_ROWS, Batch, require_several
 from compressor.runtime.consistency import require_ids, require_translator
 from compressor.runtime.decoder import (
     SELECT_CACHES,
@@ -179,7 +179,6 @@ class Generator(Runtime[TranslationArtifact]):
         Raises:
             UsageError: a number below 1.
         """
-        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
         settings = self._settings(num_beams, max_new_tokens)
         answer = partial(self._texts, settings=settings)
         return self._stream(texts, answer, "", chunk_rows, batch_size, batch_tokens)
