@@ -110,27 +110,16 @@ def evaluate(
     return evaluated[0], evaluated[1:]
 
 
-@stage("answers")
-def answer_rows(
-    workspace: Workspace, model: Variant, rows: Rows, answering: Answering
-) -> list[str]:
-    """What an exported model answers to the test rows."""
-    return _answer(workspace, model, rows, answering)
-
-
-@stage("search-answers")
-def answer_search_rows(
-    workspace: Workspace, model: Variant, rows: Rows, answering: Answering
-) -> list[str]:
-    """What an exported model answers to the rows that a search looks at."""
-    return _answer(workspace, model, rows, answering)
-
-
 def _answer(workspace: Workspace, model: Variant, rows: Rows, answering: Answering) -> list[str]:
+    """What an exported model answers to rows."""
     return answers(
         Path(model.directory), rows, answering.device, answering.num_beams, workspace.progress,
         model.precision, model.engine,
     )  # fmt: skip
+
+
+answer_rows = stage("answers")(_answer)  # the test rows
+answer_search_rows = stage("search-answers")(_answer)  # the rows that a search looks at
 
 
 @stage("comparison")
