@@ -8,9 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from compressor.errors import InputError, UsageError
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import (
@@ -28,7 +25,6 @@ from compressor.runtime.text import Encoded, TextTokenizer
 
 Described = TypeVar("Described", bound=Artifact)
 Answer = TypeVar("Answer")
-Arrays = Mapping[str, NDArray[np.int64]]
 
 
 class Runtime(ABC, Generic[Described]):
@@ -120,7 +116,7 @@ class Runtime(ABC, Generic[Described]):
         """Open the model with the engine, and check it against the artifact's description."""
 
     @abstractmethod
-    def compute(self, batch: Arrays, **options: Any) -> object:
+    def compute(self, batch: Batch, **options: Any) -> object:
         """Do all the work of one padded batch; for timing it.
 
         Args:

@@ -13,7 +13,8 @@ from compressor.runtime.artifact import (
     Artifact,
     Generation,
 )
-from compressor.runtime.engines.engine import BASE, Arrays, Engine
+from compressor.runtime.batching import Batch
+from compressor.runtime.engines.engine import BASE, Engine
 from compressor.storage.input_files import read_json
 from compressor.storage.manifest import GRAPHS_FILE
 
@@ -111,7 +112,7 @@ class Translation:
         """How many tokens there are."""
         return len(self._names)
 
-    def generate(self, batch: Arrays, settings: Generation) -> list[list[int]]:
+    def generate(self, batch: Batch, settings: Generation) -> list[list[int]]:
         """As in `TokenGenerator`.
 
         Beams are searched by CTranslate2, which stops when as many hypotheses as there are beams
