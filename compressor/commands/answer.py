@@ -35,4 +35,6 @@ def answer(
         place = {"start": found.start, "end": found.end}
         return json_line(number, answer=found.text, score=round(found.score, 6), **place)
 
-    return stream(QuestionAnswerer, request, directory, files, output, find, form, request.cache)
+    return stream(
+        QuestionAnswerer, request, directory, files, output, find, form, cache=request.cache
+    )

@@ -58,7 +58,7 @@ def classify(
         return "\t".join(f"{label}\t{probability:.6f}" for label, probability in ranked)
 
     runtime = MultiLabelClassifier if several else Classifier
-    return stream(runtime, request, directory, files, output, answer, form, request.cache)
+    return stream(runtime, request, directory, files, output, answer, form, cache=request.cache)
 
 
 def _likely(pairs: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:

@@ -40,7 +40,7 @@ def embed(request: EmbedRequest, directory: Artifact, output: Array, files: File
         )
     require_directory(output.parent)
     lines = Lines(files or [])
-    model = opened(Embedder, request, directory, request.cache)
+    model = opened(Embedder, request, directory, cache=request.cache)
     chunk, counts = request.chunk_lines or CHUNK_ROWS, console.counts_lines(to_stdout=False)
     limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
     rows = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -44,22 +44,20 @@ def stream(
     output: Path | None,
     answer: Callable[..., Iterator[Answer]],
     form: Callable[[int, Answer], str],
-    cache: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> int:
     """Write the answer to each line.
 
     Args:
-        cache: of compiled models, see `Runtime`.
-        options: further ones of the runtime.
         answer: called with the artifact, opened, with `stream_lines.Lines`, and with how to batch
             them, as keywords.
         form: the line to write for an answer and its number, counted from 1.
+        options: further ones of the runtime.
     """
     from compressor.pipeline.stream_lines import Lines, serve
 
     lines = Lines(files or [])
-    model = opened(runtime, request, directory, cache, options)
+    model = opened(runtime, request, directory, **options)
     limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
     counts = console.counts_lines(to_stdout=output is None)
     serve(
@@ -76,13 +74,13 @@ def generated(
     directory: Path,
     files: list[Path] | None,
     output: Path | None,
-    options: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> int:
     """Write the text that a model generates from each line, on one line.
 
     Args:
-        options: further ones of the runtime.
         name: of that text in the objects of `--jsonl`.
+        options: further ones of the runtime.
     """
 
     def answer(model: Generator, lines: Lines, **batching: Any) -> Iterator[str]:
@@ -93,20 +91,15 @@ def generated(
     def form(number: int, text: str) -> str:
         return json_line(number, **{name: text}) if request.jsonl else text
 
-    return stream(runtime, request, directory, files, output, answer, form, options=options)
+    return stream(runtime, request, directory, files, output, answer, form, **options)
 
 
 def opened(
-    runtime: type[RuntimeType],
-    request: ServeRequest,
-    directory: Path,
-    cache: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    runtime: type[RuntimeType], request: ServeRequest, directory: Path, **options: Any
 ) -> RuntimeType:
     """An artifact, opened as a request says.
 
     Args:
-        cache: of compiled models, see `Runtime`.
         options: further ones of the runtime.
     """
     from compressor.runtime.artifact import read_artifact
@@ -123,8 +116,7 @@ def opened(
         threads=request.threads,
         workers=request.workers,
         verify=request.verify,
-        cache=cache,
-        **(options or {}),
+        **options,
     )
 
 

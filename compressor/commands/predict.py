@@ -29,4 +29,4 @@ def predict(
             return json_line(number, score=None if found is None else round(found, 6))
         return "" if found is None else f"{found:.6f}"
 
-    return stream(Regressor, request, directory, files, output, answer, form, request.cache)
+    return stream(Regressor, request, directory, files, output, answer, form, cache=request.cache)

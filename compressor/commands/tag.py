@@ -32,4 +32,6 @@ def tag(
         parts = [part for entity in found for part in (entity.label, entity.text)]
         return "\t".join(part.replace("\t", " ") for part in parts)
 
-    return stream(TokenClassifier, request, directory, files, output, answer, form, request.cache)
+    return stream(
+        TokenClassifier, request, directory, files, output, answer, form, cache=request.cache
+    )
