@@ -77,7 +77,7 @@ def verify_directory(directory: Path, progress: Progress = SILENT) -> Verified:
     unlisted = _require_files(directory, listed, artifacts, progress)
     found = Verified(str(directory), len(listed), unlisted)
     for artifact in artifacts:
-        _verify_artifact(artifact, listed, found, progress)
+        _verify_artifact(artifact, found, progress)
     return found
 
 
@@ -139,9 +139,7 @@ def _require_files(
     return unlisted
 
 
-def _verify_artifact(
-    directory: Path, listed: Mapping[str, Listed], found: Verified, progress: Progress
-) -> None:
+def _verify_artifact(directory: Path, found: Verified, progress: Progress) -> None:
     """Graphs by themselves, the checkpoint by itself, and one against the other."""
     has_graphs = (directory / GRAPH_DIRECTORY / GRAPHS_FILE).exists()
     has_weights = any((directory / name).exists() for name in (WEIGHTS, INDEX))
