@@ -20,11 +20,8 @@ from compressor.tasks import TASKS
 
 SIGNIFICANCE = 0.05
 
-# Fields that `Run` and `Report` have in common.
-RUN_FIELDS = (
-    "command", "seed", "created", "tool_version", "calibration", "shared_rows", "source_text",
-    "target_text", "hardware", "versions", "search",
-)  # fmt: skip
+# Fields that `Run` and `Report` have in common; of variants a run has the names alone.
+RUN_FIELDS = (Run.model_fields.keys() & Report.model_fields.keys()) - {"variants"}
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 # An absolute path, or one below the home directory, up to its last part; spaces within quotes.
