@@ -153,10 +153,7 @@ class Export(Section):
     def _names(cls, value: Any) -> list[str]:
         return split_precisions(value)
 
-    @field_validator("engines", mode="before")
-    @classmethod
-    def _engines(cls, value: Any) -> list[str]:
-        return engines_to_export(value)
+    _engines = field_validator("engines", mode="before")(engines_to_export)
 
 
 class Evaluation(Section):
