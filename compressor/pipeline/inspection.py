@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import KINDS, UNITS_OF, Mask, Units, units_of
 from compressor.model.weights import computed_weights, count_parameters
-from compressor.tasks import TASKS
+from compressor.pipeline.unit_costs import model_shape
 from compressor.throughput.limits import WorkSize, operations, total_macs
-from compressor.throughput.shapes import shape_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -148,10 +147,7 @@ def _count(model: nn.Module, weights: Iterable[Tensor]) -> int:
 
 def _work(checkpoint: Checkpoint, mask: Mask, size: tuple[int, int]) -> dict[str, float]:
     """Multiply-adds of one batch by part."""
-    config: dict[str, Any] = checkpoint.model.config.to_dict()  # type: ignore[union-attr,operator]
-    task = TASKS[checkpoint.task]
-    tokens = task.graphs.output_tokens(checkpoint)
-    shape = shape_of(task, config, mask.counts(), None if tokens is None else len(tokens))
+    shape = model_shape(checkpoint, mask)
     work = dict.fromkeys([*KINDS, EMBEDDINGS, VOCABULARY, OTHER], 0.0)
     for operation in operations(shape, _work_size(checkpoint, size)):
         start = operation.name.partition(".")[0]
