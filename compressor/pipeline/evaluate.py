@@ -190,11 +190,6 @@ def choose_defaults(builds: Sequence[Variant], throughput: Throughput | None) ->
     ]
 
 
-def within_tolerance(variant: Variant) -> bool:
-    """Whether every check of a model met its tolerance; NaN does not."""
-    return all(check.largest_difference <= check.tolerance for check in variant.checks)
-
-
 def choose_default(builds: Sequence[Variant], throughput: Throughput | None) -> str:
     """The precision that an artifact runs where none is named.
 
@@ -212,7 +207,8 @@ def choose_default(builds: Sequence[Variant], throughput: Throughput | None) -> 
     for build in others:
         # fp16 is computed in float32 on most CPUs: there it can be faster by luck alone.
         if build.precision in ON_DEVICE[throughput.device]:
-            sound += [build] if within_tolerance(build) and facts.keeps_quality(build) else []
+            met = all(check.is_met for check in build.checks)
+            sound += [build] if met and facts.keeps_quality(build) else []
     return max(sound, key=lambda build: speed(build, throughput)).precision
 
 
