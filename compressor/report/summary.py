@@ -10,7 +10,7 @@ from typing import Any
 from compressor.report import facts, gate_text, numbers, phrases, sentences, unit_tables
 from compressor.report.rule import worst_of
 from compressor.report.schema import Report
-from compressor.report.table import Column, columns, plain_table
+from compressor.report.table import Column, columns
 from compressor.report.text_table import render_table
 from compressor.results import Comparison, Throughput, Timing, Variant
 
@@ -57,11 +57,11 @@ def _size_table(report: Report) -> str:
         ]
         for model in facts.models(report)
     ]
-    others = render_table(plain_table([Column(title) for title in titles], rows))
+    others = render_table([Column(title) for title in titles], rows)
     room = WIDTH - 2 - max(map(len, others.splitlines()))
     names = [_shorten(model.name, min(room, _NAME_WIDTH)) for model in facts.models(report)]
     named = ([name, *row] for name, row in zip(names, rows, strict=True))
-    return render_table(plain_table(columns("model", *titles), named))
+    return render_table(columns("model", *titles), named)
 
 
 def _quality_cell(model: Variant, metric: str | None) -> str:
@@ -90,7 +90,7 @@ def _speed_tables(report: Report) -> Iterator[str]:
                 [_shorten(name), *(_speed_cell(timings.get(size)) for size in sizes[:count])]
                 for name, timings in by_model.items()
             ]
-            table = render_table(plain_table(titles, rows))
+            table = render_table(titles, rows)
             if max(map(cell_len, table.splitlines())) <= WIDTH:
                 break
         yield table
@@ -148,7 +148,7 @@ def timing_table(throughput: Throughput) -> str:
         *columns("speed-up (limit)"),
         *(columns("same engine", "fastest") if several else ()),
     )
-    table = render_table(plain_table(titles, rows))
+    table = render_table(titles, rows)
     return (
         f"{throughput.provider}, {throughput.precision}, {throughput.threads} threads, "
         f"lengths: {throughput.lengths}\n{table}"
