@@ -190,12 +190,7 @@ def without_layers(inputs: Inputs, workspace: Workspace) -> Limits:
 def make_trials(
     plan: RunPlan, inputs: Inputs, workspace: Workspace, dense: Variant, builder: Builder
 ) -> list[RunTrials]:
-    """What the budget of each plan may have measured.
-
-    Args:
-        dense: the exported dense model.
-        builder: with the repair of the run.
-    """
+    """What the budget of each plan may have measured."""
     checkpoint, fitted = inputs.encoded.checkpoint, inputs.encoded.fitted
     data, device, seed = inputs.data, inputs.device, plan.seed
     sublayers = [x for x in checkpoint.layers if units_of(x.kind) in inputs.limits.units]

@@ -269,11 +269,7 @@ def encoded(data: DataRows, checkpoint: Checkpoint, task: Task, progress: Progre
 
 
 def with_tokens_of(text: TextFile | None, dense: Checkpoint, progress: Progress) -> Checkpoint:
-    """The checkpoint that units are removed from: with the tokens of a text alone, if there is one.
-
-    Args:
-        dense: as it was given.
-    """
+    """The checkpoint that units are removed from: with the tokens of a text alone, if given."""
     if text is None:
         return dense
     progress.message(f"cutting {text.path.name} into tokens …")
@@ -299,11 +295,7 @@ class TargetTokens:
 def target_tokens(
     workspace: Workspace, checkpoint: Checkpoint, text: TextFile | None
 ) -> TargetTokens:
-    """The tokens that decoders of pruned models shall score.
-
-    Args:
-        text: in the target language.
-    """
+    """The tokens that decoders of pruned models shall score, by a text in the target language."""
     if text is None:
         graphs = TASKS[checkpoint.task].graphs
         return TargetTokens(None, graphs.output_tokens(checkpoint))

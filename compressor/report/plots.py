@@ -363,11 +363,7 @@ def save_plots(report: Report, directory: Path) -> list[Path]:
 
 
 def save_figure(figure: Figure, path: Path, **metadata: Any) -> None:
-    """Write a figure as PNG (200 dpi) or SVG, by the ending; the same figure is the same file.
-
-    Args:
-        metadata: for the file, such as its `Title`.
-    """
+    """Write a figure as PNG (200 dpi) or SVG, by the ending; the same figure is the same file."""
     options: dict[str, Any] = {"dpi": 200}
     # matplotlib writes the time into SVG files.
     if path.suffix.lower() == ".svg":

@@ -61,7 +61,6 @@ def by_length(
     Longest first, so that too little memory shows in the first batch.
 
     Args:
-        rows: token ids.
         batch_size: rows per batch at most.
         batch_tokens: rows x longest row of a batch at most (a longer row gets a batch of its own).
             If neither is given it is `default_tokens`; if both are, both hold.

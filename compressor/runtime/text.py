@@ -38,7 +38,6 @@ class Encoded(list[int]):
     """The token ids of one row.
 
     Args:
-        ids: the token ids.
         type_ids: as many entries; None for all 0, as they are unless the row is a pair.
         cut: whether it was longer than the model can read.
     """
@@ -85,7 +84,6 @@ class TextTokenizer:
     """A `tokenizer.json`: encodes with the special tokens, decodes without them.
 
     Args:
-        path: the file.
         max_tokens: rows are cut to this many tokens, special tokens kept; None never cuts.
 
     Raises:

@@ -77,9 +77,6 @@ class CTranslate2(Engine):
 class Translation:
     """A directory that `ctranslate2.Translator` opens; a `TokenGenerator`.
 
-    Args:
-        precision: to compute in.
-
     Raises:
         InputError: the directory is damaged.
         EnvironmentProblem: CTranslate2 is not installed.
