@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -32,6 +33,8 @@ LinesOutput = Annotated[
     typer.Option("-o", "--output", help="A new file, instead of standard output."),
 ]
 
+PAIRS = "--pairs wants two texts"  # of lines, see `text_pairs`
+
 Answer = TypeVar("Answer")
 RuntimeType = TypeVar("RuntimeType", bound="Runtime[Any]")
 
@@ -44,24 +47,27 @@ def stream(
     output: Path | None,
     answer: Callable[..., Iterator[Answer]],
     form: Callable[[int, Answer], str],
+    pairs: str = "",
     **options: Any,
 ) -> int:
     """Write the answer to each line.
 
     Args:
-        answer: called with the artifact, opened, with `stream_lines.Lines`, and with how to batch
-            them, as keywords.
+        answer: called with the artifact, opened, with the texts or pairs of texts of the lines, and
+            with how to batch them, as keywords.
         form: the line to write for an answer and its number, counted from 1.
+        pairs: what a line of two texts has to be, see `text_pairs`; empty: each is one text.
         options: further ones of the runtime.
     """
     from compressor.pipeline.stream_lines import Lines, serve
 
     lines = Lines(files or [])
+    rows = text_pairs(lines, pairs) if pairs else lines
     model = opened(runtime, request, directory, **options)
     limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
     counts = console.counts_lines(to_stdout=output is None)
     serve(
-        lines, lambda _, chunk: answer(model, lines, chunk_rows=chunk, **limits), form, output,
+        lines, lambda _, chunk: answer(model, rows, chunk_rows=chunk, **limits), form, output,
         request.chunk_lines, console, counts,
     )  # fmt: skip
     return 0
@@ -82,11 +88,9 @@ def generated(
         name: of that text in the objects of `--jsonl`.
         options: further ones of the runtime.
     """
-
-    def answer(model: Generator, lines: Lines, **batching: Any) -> Iterator[str]:
-        return model.generate_stream(
-            lines, num_beams=request.num_beams, max_new_tokens=request.max_new_tokens, **batching
-        )
+    answer = partial(
+        runtime.generate_stream, num_beams=request.num_beams, max_new_tokens=request.max_new_tokens
+    )
 
     def form(number: int, text: str) -> str:
         return json_line(number, **{name: text}) if request.jsonl else text
