@@ -23,7 +23,7 @@ def embed(request: EmbedRequest, directory: Artifact, output: Array, files: File
     """Write the embeddings of lines as a NumPy array, a row each."""
     import numpy as np
 
-    from compressor.pipeline.stream_lines import Lines, warnings_to
+    from compressor.pipeline.stream_lines import Lines
     from compressor.runtime import Embedder
     from compressor.runtime.batching import CHUNK_ROWS
     from compressor.storage.files import require_directory, written_at_once
@@ -44,11 +44,10 @@ def embed(request: EmbedRequest, directory: Artifact, output: Array, files: File
     chunk, counts = request.chunk_lines or CHUNK_ROWS, console.counts_lines(to_stdout=False)
     limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
     rows = []
-    with warnings_to(console):
-        for row in model.embed_stream(lines, chunk_rows=chunk, **limits):
-            rows.append(row)
-            if counts and len(rows) % chunk == 0:
-                console.update("lines", len(rows), None)
+    for row in model.embed_stream(lines, chunk_rows=chunk, **limits):
+        rows.append(row)
+        if counts and len(rows) % chunk == 0:
+            console.update("lines", len(rows), None)
     if counts:
         console.update("lines", len(rows), len(rows))
     array = np.array(rows, dtype=np.float32).reshape(-1, model.width)

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from types import FrameType, TracebackType
 from typing import BinaryIO, Self, TypeVar
 
 from compressor.errors import InputError
-from compressor.progress import Progress
+from compressor.progress import Progress, warnings_as_messages
 from compressor.runtime.batching import CHUNK_ROWS
 from compressor.storage.files import require_directory, written_at_once
 from compressor.storage.input_files import open_file
@@ -242,7 +241,7 @@ def serve(
     """
     chunk = chunk_lines or (1 if lines.interactive else CHUNK_ROWS)
     number = 0
-    with LineWriter(output) as writer, warnings_to(progress):
+    with LineWriter(output) as writer, warnings_as_messages(progress):
         for number, found in enumerate(answer(lines, chunk), 1):
             writer.write(form(number, found))
             if number % chunk == 0:
@@ -251,16 +250,3 @@ def serve(
                     progress.update("lines", number, None)
     if count:
         progress.update("lines", number, number)
-
-
-@contextmanager
-def warnings_to(progress: Progress) -> Iterator[None]:
-    """Tell warnings as messages, without the place in our code that they come from."""
-
-    def show(message: Warning | str, *_: object, **__: object) -> None:
-        progress.message(f"warning: {message}")
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = show
-        yield
