@@ -11,6 +11,7 @@ from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.commands.lines import Artifact, Files, opened
 from compressor.errors import InputError, UsageError
+from compressor.progress import SILENT
 from compressor.request.serving import EmbedRequest
 
 Array = Annotated[
@@ -41,15 +42,15 @@ def embed(request: EmbedRequest, directory: Artifact, output: Array, files: File
     require_directory(output.parent)
     lines = Lines(files or [])
     model = opened(Embedder, request, directory, cache=request.cache)
-    chunk, counts = request.chunk_lines or CHUNK_ROWS, console.counts_lines(to_stdout=False)
+    chunk = request.chunk_lines or CHUNK_ROWS
+    progress = console if console.counts_lines(to_stdout=False) else SILENT
     limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
     rows = []
     for row in model.embed_stream(lines, chunk_rows=chunk, **limits):
         rows.append(row)
-        if counts and len(rows) % chunk == 0:
-            console.update("lines", len(rows), None)
-    if counts:
-        console.update("lines", len(rows), len(rows))
+        if len(rows) % chunk == 0:
+            progress.update("lines", len(rows), None)
+    progress.update("lines", len(rows), len(rows))
     array = np.array(rows, dtype=np.float32).reshape(-1, model.width)
     with written_at_once(output, replace=False) as path, path.open("xb") as file:
         np.save(file, array)

@@ -12,6 +12,7 @@ import typer
 
 from compressor.commands.console import console
 from compressor.errors import InputError
+from compressor.progress import SILENT
 from compressor.request.serving import GenerateRequest, ServeRequest, StreamRequest
 
 if TYPE_CHECKING:
@@ -65,10 +66,10 @@ def stream(
     rows = text_pairs(lines, pairs) if pairs else lines
     model = opened(runtime, request, directory, **options)
     limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
-    counts = console.counts_lines(to_stdout=output is None)
+    progress = console if console.counts_lines(to_stdout=output is None) else SILENT
     serve(
         lines, lambda _, chunk: answer(model, rows, chunk_rows=chunk, **limits), form, output,
-        request.chunk_lines, console, counts,
+        request.chunk_lines, progress,
     )  # fmt: skip
     return 0
 

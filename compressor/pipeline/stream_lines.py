@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 from typing import BinaryIO, Self, TypeVar
 
 from compressor.errors import InputError
-from compressor.progress import Progress, warnings_as_messages
+from compressor.progress import Progress
 from compressor.runtime.batching import CHUNK_ROWS
 from compressor.storage.files import require_directory, written_at_once
 from compressor.storage.input_files import open_file
@@ -228,7 +228,6 @@ def serve(
     output: Path | None,
     chunk_lines: int | None,
     progress: Progress,
-    count: bool,
 ) -> None:
     """Write the answer to each line, in their order, as soon as its chunk is done.
 
@@ -237,16 +236,14 @@ def serve(
         form: the line to write for an answer and its number, counted from 1.
         output: see `LineWriter`.
         chunk_lines: lines to read ahead; None for `CHUNK_ROWS`, or 1 if someone types them.
-        progress: hears of warnings, and of progress if `count`.
+        progress: hears how many lines are done.
     """
     chunk = chunk_lines or (1 if lines.interactive else CHUNK_ROWS)
     number = 0
-    with LineWriter(output) as writer, warnings_as_messages(progress):
+    with LineWriter(output) as writer:
         for number, found in enumerate(answer(lines, chunk), 1):
             writer.write(form(number, found))
             if number % chunk == 0:
                 writer.flush()
-                if count:
-                    progress.update("lines", number, None)
-    if count:
-        progress.update("lines", number, number)
+                progress.update("lines", number, None)
+    progress.update("lines", number, number)

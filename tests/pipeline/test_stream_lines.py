@@ -363,7 +363,7 @@ def test_progress_counts_what_is_written(tmp_path: Path) -> None:
     lines = Lines([tmp_path / "in"])
     serve(
         lines, lambda texts, _: iter(texts), lambda n, text: f"{n}{text}",
-        tmp_path / "out", 2, Listening(), True,
+        tmp_path / "out", 2, Listening(),
     )  # fmt: skip
     assert Listening.heard == [(2, None), (4, None), (5, 5)]
     assert (tmp_path / "out").read_text() == "1a\n2a\n3a\n4a\n5a\n"
