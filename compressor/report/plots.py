@@ -91,11 +91,9 @@ def _looks(report: Report) -> dict[str, Look]:
     for i, first in enumerate((report.dense, *facts.pruned(report)), -1):
         color, marker = DENSE, _DENSE_MARKER
         if first is not report.dense:
+            color = COLORS[i % len(COLORS)]
             # Shift the markers when the colors start again, so that no pair repeats early.
-            color, marker = (
-                COLORS[i % len(COLORS)],
-                MARKERS[(i + i // len(COLORS)) % len(MARKERS)],
-            )
+            marker = MARKERS[(i + i // len(COLORS)) % len(MARKERS)]
         for place, build in enumerate(facts.builds(report, first)):
             name = numbers.printable(build.name)
             name = name if len(name) <= _LEGEND_NAME else name[: _LEGEND_NAME - 3] + "..."

@@ -273,8 +273,6 @@ def _take_normalizer(tokenizer: Tokenizer) -> SentencePieceNormalizer | None:
     normalizer = tokenizer.normalizer
     normalizer.__setstate__(json.dumps(state).encode())
     tokenizer.normalizer = normalizer
-    return (
-        SentencePieceNormalizer(base64.b64decode(steps[0]["precompiled_charsmap"]))
-        if steps
-        else None
-    )
+    if not steps:
+        return None
+    return SentencePieceNormalizer(base64.b64decode(steps[0]["precompiled_charsmap"]))
