@@ -198,9 +198,7 @@ def _subjects(directories: Sequence[Path]) -> tuple[list[Subject], dict[str, Any
     masks = {d: read_pruning_record(d).mask for d in directories if (d / PRUNING_RECORD).exists()}
     dense = next(iter(masks.values())).totals() if masks else {}
     counts = [masks[d].of_layers_left().counts() if d in masks else dense for d in directories]
-    names = [
-        "dense" if d not in masks and len(masks) < len(directories) else d.name for d in directories
-    ]
+    names = [d.name if d in masks else "dense" for d in directories]
     if len(set(names)) < len(names):
         names = [d.as_posix() for d in directories]
     config = None
