@@ -72,16 +72,12 @@ class PageImage:
 def images(report: Report) -> dict[str, PageImage]:
     """The plots that the report has data for, by name."""
     images = {}
-    for name, plot in plots.PLOTS.items():
-        with plots.plot_style(name):
-            figure = plot.draw(report)
-            if figure is None:
-                continue
-            buffer = io.StringIO()
-            figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    for name, figure in plots.figures(report):
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
         svg = buffer.getvalue()
         dark = re.sub("|".join(DARK), lambda found: DARK[found[0]], svg)
-        images[name] = PageImage(plot, _data_address(svg), _data_address(dark))
+        images[name] = PageImage(plots.PLOTS[name], _data_address(svg), _data_address(dark))
     return images
 
 

@@ -340,6 +340,15 @@ PLOT_FORMATS = (".png", ".svg")
 PLOT_TITLE = "compress: report"  # in the files, to know them by
 
 
+def figures(report: Report) -> Iterator[tuple[str, Figure]]:
+    """The plots that the report has data for, by name, each in its style until the next one."""
+    for name, plot in PLOTS.items():
+        with plot_style(name):
+            figure = plot.draw(report)
+            if figure is not None:
+                yield name, figure
+
+
 def save_plots(report: Report, directory: Path) -> list[Path]:
     """Write each plot the report has data for as `NAME.png` (200 dpi) and `NAME.svg`.
 
@@ -347,15 +356,11 @@ def save_plots(report: Report, directory: Path) -> list[Path]:
     """
     directory.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, plot in PLOTS.items():
-        with plot_style(name):
-            figure = plot.draw(report)
-            if figure is None:
-                continue
-            for suffix in PLOT_FORMATS:
-                path = directory / f"{name}{suffix}"
-                save_figure(figure, path, Title=PLOT_TITLE)
-                written.append(path)
+    for name, figure in figures(report):
+        for suffix in PLOT_FORMATS:
+            path = directory / f"{name}{suffix}"
+            save_figure(figure, path, Title=PLOT_TITLE)
+            written.append(path)
     update_manifest(directory, {path.name: sha256_of(path) for path in written})
     return written
 
