@@ -96,10 +96,8 @@ def open_text_option(
     return None if path is None else texts_of(path, option, task, section.columns())
 
 
-def source_of_text(file: TextFile | None) -> Source | None:
-    """A file of texts, for reports; None where none is given."""
-    if file is None:
-        return None
+def source_of_text(file: TextFile) -> Source:
+    """A file of texts, for reports."""
     path = file.path
     return Source(files=[path.as_posix()], rows=count_texts(file), sha256=sha256_of(path))
 
@@ -305,7 +303,6 @@ def target_tokens(
 @stage("target-text")
 def _tokens_of_text(workspace: Workspace, checkpoint: Checkpoint, file: TextFile) -> TargetTokens:
     source, progress = source_of_text(file), workspace.progress
-    assert source is not None
     seen = tokens_of_text(
         file, checkpoint.tokenizer, lambda done: progress.update("target text", done, source.rows)
     )
