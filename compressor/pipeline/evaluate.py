@@ -203,13 +203,15 @@ def choose_default(builds: Sequence[Variant], throughput: Throughput | None) -> 
     base, *others = builds
     if throughput is None:
         return base.precision
-    sound = [base]
-    for build in others:
+    sound = [
+        build
+        for build in others
         # fp16 is computed in float32 on most CPUs: there it can be faster by luck alone.
-        if build.precision in ON_DEVICE[throughput.device]:
-            met = all(check.is_met for check in build.checks)
-            sound += [build] if met and facts.keeps_quality(build) else []
-    return max(sound, key=lambda build: speed(build, throughput)).precision
+        if build.precision in ON_DEVICE[throughput.device]
+        and all(check.is_met for check in build.checks)
+        and facts.keeps_quality(build)
+    ]
+    return max([base, *sound], key=lambda build: speed(build, throughput)).precision
 
 
 def speed(build: Variant, throughput: Throughput) -> float:
@@ -227,12 +229,13 @@ def fastest_engines(builds: Sequence[Variant], throughput: Throughput | None) ->
     Args:
         builds: one model in its precisions and engines.
     """
-    found: dict[str, Variant] = {}
     if throughput is None or len({build.engine for build in builds}) == 1:
         return {}
+    sound: dict[str, list[Variant]] = {}
     for build in builds:
-        known = found.get(build.precision)
-        sound = build.precision == BASE or build.engine == ONNXRUNTIME or facts.keeps_quality(build)
-        if sound and (known is None or speed(build, throughput) > speed(known, throughput)):
-            found[build.precision] = build
-    return {precision: build.engine for precision, build in found.items()}
+        if build.precision == BASE or build.engine == ONNXRUNTIME or facts.keeps_quality(build):
+            sound.setdefault(build.precision, []).append(build)
+    return {
+        precision: max(same, key=lambda build: speed(build, throughput)).engine
+        for precision, same in sound.items()
+    }
