@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import TokenClassificationArtifact
-from compressor.runtime.batching import CHUNK_ROWS, Batch
+from compressor.runtime.batching import CHUNK_ROWS, Batch, require_several
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.entities import (
     OUTSIDE,
@@ -69,6 +69,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
             sentences: words, without spaces as in training; where one has any, its first token
                 counts.
         """
+        require_several(sentences, *sentences)
         texts = [" ".join(words) for words in sentences]
         encodings = self._tokenizer.encodings(texts)
         rows = self._tokenizer.rows(encodings)
