@@ -141,6 +141,11 @@ class Check(ResultModel):
     tolerance: Number
     detail: str = ""
 
+    @property
+    def is_met(self) -> bool:
+        """Whether the deviation is within the tolerance; NaN is not."""
+        return self.largest_difference <= self.tolerance
+
 
 class Ranking(ResultModel):
     """How units were ranked: by which method, at what cost, and every unit's score."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import field_validator
 
@@ -13,7 +13,7 @@ from compressor.budgets.path import removal_path
 from compressor.errors import UsageError
 from compressor.model.sublayers import Mask, Scores
 from compressor.options.bounds import MOST_STEPS
-from compressor.options.declare import option
+from compressor.options.declare import option, split_commas
 
 
 class Macs(CompetingUnits):
@@ -31,11 +31,7 @@ class Macs(CompetingUnits):
 
     needs_scores: ClassVar[str] = "a share of the multiply-adds"
 
-    @field_validator("macs", mode="before")
-    @classmethod
-    def _shares(cls, value: Any) -> Any:
-        values = value if isinstance(value, list) else [value]
-        return [part for x in values for part in (x.split(",") if isinstance(x, str) else [x])]
+    _shares = field_validator("macs", mode="before")(split_commas)
 
     @field_validator("macs")
     @classmethod

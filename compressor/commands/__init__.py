@@ -128,8 +128,6 @@ def invoke(arguments: Sequence[str]) -> int:
             raise
         leave_stdout()
         return 0
-    except MemoryError as error:
-        return _out_of_memory(arguments, error)
     except OSError as error:
         if is_out_of_memory(error):
             return _out_of_memory(arguments, error)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from compressor.commands import options as o
-from compressor.commands.lines import Artifact, Files, LinesOutput, json_line, stream, text_pairs
+from compressor.commands.lines import Artifact, Files, LinesOutput, json_line, stream
 from compressor.request.serving import AnswerRequest
 
 if TYPE_CHECKING:
-    from compressor.pipeline.stream_lines import Lines
-    from compressor.runtime import Answer, QuestionAnswerer
+    from compressor.runtime import Answer
 
 
 @o.command(AnswerRequest, json=False)
@@ -21,13 +20,9 @@ def answer(
     """Answer questions by a part of a text; each line is a question, a tab, and the text."""
     from compressor.runtime import QuestionAnswerer
 
-    def find(model: QuestionAnswerer, lines: Lines, **batching: Any) -> Iterator[Answer]:
-        return model.answer_stream(
-            text_pairs(lines, "each line is a question and a text"),
-            null_answers=request.null_answers,
-            stride=request.stride,
-            **batching,
-        )
+    find = partial(
+        QuestionAnswerer.answer_stream, null_answers=request.null_answers, stride=request.stride
+    )
 
     def form(number: int, found: Answer) -> str:
         if not request.jsonl:
@@ -35,4 +30,7 @@ def answer(
         place = {"start": found.start, "end": found.end}
         return json_line(number, answer=found.text, score=round(found.score, 6), **place)
 
-    return stream(QuestionAnswerer, request, directory, files, output, find, form, request.cache)
+    return stream(
+        QuestionAnswerer, request, directory, files, output, find, form,
+        pairs="each line is a question and a text", cache=request.cache,
+    )  # fmt: skip

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from compressor.commands import options as o
-from compressor.commands.lines import Artifact, Files, LinesOutput, json_line, stream, text_pairs
+from compressor.commands.lines import PAIRS, Artifact, Files, LinesOutput, json_line, stream
 from compressor.errors import UsageError
 from compressor.request.serving import ClassifyRequest
-
-if TYPE_CHECKING:
-    from compressor.pipeline.stream_lines import Lines
 
 
 @o.command(ClassifyRequest, json=False)
@@ -31,7 +28,7 @@ def classify(
         )
 
     def answer(
-        model: Classifier | MultiLabelClassifier, lines: Lines, **batching: Any
+        model: Classifier | MultiLabelClassifier, rows: Iterable[Any], **batching: Any
     ) -> Iterator[list[tuple[str, float]]]:
         if request.top_k is not None and request.top_k > len(model.labels):
             raise UsageError(
@@ -39,7 +36,6 @@ def classify(
                 "at most that",
                 id="top-k-too-large",
             )
-        rows = text_pairs(lines, "--pairs wants two texts") if request.pairs else lines
         wanted = None if request.probabilities or over_half else request.top_k or 1
         for row in model.probabilities_stream(rows, **batching):
             found = [] if row is None else _ranked(model.labels, row.tolist(), wanted)
@@ -58,7 +54,10 @@ def classify(
         return "\t".join(f"{label}\t{probability:.6f}" for label, probability in ranked)
 
     runtime = MultiLabelClassifier if several else Classifier
-    return stream(runtime, request, directory, files, output, answer, form, request.cache)
+    return stream(
+        runtime, request, directory, files, output, answer, form,
+        pairs=PAIRS if request.pairs else "", cache=request.cache,
+    )  # fmt: skip
 
 
 def _likely(pairs: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:

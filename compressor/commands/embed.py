@@ -11,6 +11,7 @@ from compressor.commands import options as o
 from compressor.commands.console import console
 from compressor.commands.lines import Artifact, Files, opened
 from compressor.errors import InputError, UsageError
+from compressor.progress import SILENT
 from compressor.request.serving import EmbedRequest
 
 Array = Annotated[
@@ -23,7 +24,7 @@ def embed(request: EmbedRequest, directory: Artifact, output: Array, files: File
     """Write the embeddings of lines as a NumPy array, a row each."""
     import numpy as np
 
-    from compressor.pipeline.stream_lines import Lines, warnings_to
+    from compressor.pipeline.stream_lines import Lines
     from compressor.runtime import Embedder
     from compressor.runtime.batching import CHUNK_ROWS
     from compressor.storage.files import require_directory, written_at_once
@@ -40,17 +41,16 @@ def embed(request: EmbedRequest, directory: Artifact, output: Array, files: File
         )
     require_directory(output.parent)
     lines = Lines(files or [])
-    model = opened(Embedder, request, directory, request.cache)
-    chunk, counts = request.chunk_lines or CHUNK_ROWS, console.counts_lines(to_stdout=False)
+    model = opened(Embedder, request, directory, cache=request.cache)
+    chunk = request.chunk_lines or CHUNK_ROWS
+    progress = console if console.counts_lines(to_stdout=False) else SILENT
     limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
     rows = []
-    with warnings_to(console):
-        for row in model.embed_stream(lines, chunk_rows=chunk, **limits):
-            rows.append(row)
-            if counts and len(rows) % chunk == 0:
-                console.update("lines", len(rows), None)
-    if counts:
-        console.update("lines", len(rows), len(rows))
+    for row in model.embed_stream(lines, chunk_rows=chunk, **limits):
+        rows.append(row)
+        if len(rows) % chunk == 0:
+            progress.update("lines", len(rows), None)
+    progress.update("lines", len(rows), len(rows))
     array = np.array(rows, dtype=np.float32).reshape(-1, model.width)
     with written_at_once(output, replace=False) as path, path.open("xb") as file:
         np.save(file, array)

@@ -66,8 +66,8 @@ def gate(
             id="rule-missing",
         )
     _require_outputs(junit, ci)
-    reports = [report] if baseline is None else [report, baseline]
-    newest, *earlier = (load_report(path, verify=request.verify) for path in reports)
+    newest = load_report(report, verify=request.verify)
+    earlier = None if baseline is None else load_report(baseline, verify=request.verify)
     judged = _judged(rules, request.gate.inconclusive, newest, earlier)
     _write(judged, junit, ci)
     lines = [*map(outcome_line, judged.gate), *map(change_line, judged.changes)]
@@ -78,7 +78,7 @@ def gate(
 
 
 def _judged(
-    rules: Sequence[Rule], inconclusive: Inconclusive, report: Report, earlier: Sequence[Report]
+    rules: Sequence[Rule], inconclusive: Inconclusive, report: Report, earlier: Report | None
 ) -> Report:
     """A report with what became of the rules, and of an earlier report's numbers."""
     from compressor.report.baseline import compare_reports
@@ -86,9 +86,9 @@ def _judged(
     from compressor.report.rules import check
 
     outcomes, changes = check(report, rules, inconclusive), []
-    for before in earlier:
-        outcomes += regressions(report, before)
-        changes = compare_reports(report, before)
+    if earlier is not None:
+        outcomes += regressions(report, earlier)
+        changes = compare_reports(report, earlier)
     return report.model_copy(update={"gate": outcomes, "changes": changes})
 
 

@@ -44,7 +44,7 @@ def inspect(
 
 
 def _parts(facts: Inspection) -> str:
-    from compressor.report.table import columns, plain_table
+    from compressor.report.table import columns
     from compressor.report.text_table import render_table
 
     shapes = [f"macs {gain.batch_size}x{gain.source_tokens}" for gain in facts.gains]
@@ -59,7 +59,7 @@ def _parts(facts: Inspection) -> str:
         for part in facts.parts
     ]
     titles = columns("part, units", "parameters", "share", *shapes)
-    return render_table(plain_table(titles, rows))
+    return render_table(titles, rows)
 
 
 def _is_tied(facts: Inspection, part: PartFacts) -> bool:
@@ -77,7 +77,7 @@ def _units(part: PartFacts) -> str:
 
 
 def _gains(facts: Inspection) -> str:
-    from compressor.report.table import columns, plain_table
+    from compressor.report.table import columns
     from compressor.report.text_table import render_table
 
     rows = []
@@ -87,4 +87,4 @@ def _gains(facts: Inspection) -> str:
             shape += f", {gain.target_tokens} target tokens"
         limits = (gain.without_heads, gain.without_neurons, gain.without_both)
         rows.append([shape, *("-" if limit is None else f"{limit:.2f}x" for limit in limits)])
-    return render_table(plain_table(columns("", "heads", "neurons", "both"), rows))
+    return render_table(columns("", "heads", "neurons", "both"), rows)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -11,6 +12,7 @@ import typer
 
 from compressor.commands.console import console
 from compressor.errors import InputError
+from compressor.progress import SILENT
 from compressor.request.serving import GenerateRequest, ServeRequest, StreamRequest
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ LinesOutput = Annotated[
     typer.Option("-o", "--output", help="A new file, instead of standard output."),
 ]
 
+PAIRS = "--pairs wants two texts"  # of lines, see `text_pairs`
+
 Answer = TypeVar("Answer")
 RuntimeType = TypeVar("RuntimeType", bound="Runtime[Any]")
 
@@ -44,27 +48,28 @@ def stream(
     output: Path | None,
     answer: Callable[..., Iterator[Answer]],
     form: Callable[[int, Answer], str],
-    cache: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    pairs: str = "",
+    **options: Any,
 ) -> int:
     """Write the answer to each line.
 
     Args:
-        cache: of compiled models, see `Runtime`.
-        options: further ones of the runtime.
-        answer: called with the artifact, opened, with `stream_lines.Lines`, and with how to batch
-            them, as keywords.
+        answer: called with the artifact, opened, with the texts or pairs of texts of the lines, and
+            with how to batch them, as keywords.
         form: the line to write for an answer and its number, counted from 1.
+        pairs: what a line of two texts has to be, see `text_pairs`; empty: each is one text.
+        options: further ones of the runtime.
     """
     from compressor.pipeline.stream_lines import Lines, serve
 
     lines = Lines(files or [])
-    model = opened(runtime, request, directory, cache, options)
+    rows = text_pairs(lines, pairs) if pairs else lines
+    model = opened(runtime, request, directory, **options)
     limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
-    counts = console.counts_lines(to_stdout=output is None)
+    progress = console if console.counts_lines(to_stdout=output is None) else SILENT
     serve(
-        lines, lambda _, chunk: answer(model, lines, chunk_rows=chunk, **limits), form, output,
-        request.chunk_lines, console, counts,
+        lines, lambda _, chunk: answer(model, rows, chunk_rows=chunk, **limits), form, output,
+        request.chunk_lines, progress,
     )  # fmt: skip
     return 0
 
@@ -76,37 +81,30 @@ def generated(
     directory: Path,
     files: list[Path] | None,
     output: Path | None,
-    options: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> int:
     """Write the text that a model generates from each line, on one line.
 
     Args:
-        options: further ones of the runtime.
         name: of that text in the objects of `--jsonl`.
+        options: further ones of the runtime.
     """
-
-    def answer(model: Generator, lines: Lines, **batching: Any) -> Iterator[str]:
-        return model.generate_stream(
-            lines, num_beams=request.num_beams, max_new_tokens=request.max_new_tokens, **batching
-        )
+    answer = partial(
+        runtime.generate_stream, num_beams=request.num_beams, max_new_tokens=request.max_new_tokens
+    )
 
     def form(number: int, text: str) -> str:
         return json_line(number, **{name: text}) if request.jsonl else text
 
-    return stream(runtime, request, directory, files, output, answer, form, options=options)
+    return stream(runtime, request, directory, files, output, answer, form, **options)
 
 
 def opened(
-    runtime: type[RuntimeType],
-    request: ServeRequest,
-    directory: Path,
-    cache: str | None = None,
-    options: Mapping[str, Any] | None = None,
+    runtime: type[RuntimeType], request: ServeRequest, directory: Path, **options: Any
 ) -> RuntimeType:
     """An artifact, opened as a request says.
 
     Args:
-        cache: of compiled models, see `Runtime`.
         options: further ones of the runtime.
     """
     from compressor.runtime.artifact import read_artifact
@@ -123,8 +121,7 @@ def opened(
         threads=request.threads,
         workers=request.workers,
         verify=request.verify,
-        cache=cache,
-        **(options or {}),
+        **options,
     )
 
 

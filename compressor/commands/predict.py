@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
-
 from compressor.commands import options as o
-from compressor.commands.lines import Artifact, Files, LinesOutput, json_line, stream, text_pairs
+from compressor.commands.lines import PAIRS, Artifact, Files, LinesOutput, json_line, stream
 from compressor.request.serving import PredictRequest
-
-if TYPE_CHECKING:
-    from compressor.pipeline.stream_lines import Lines
 
 
 @o.command(PredictRequest, json=False)
@@ -20,13 +14,12 @@ def predict(
     """Give each line its number, with an artifact of a regression model."""
     from compressor.runtime import Regressor
 
-    def answer(model: Regressor, lines: Lines, **batching: Any) -> Iterator[float | None]:
-        rows = text_pairs(lines, "--pairs wants two texts") if request.pairs else lines
-        return model.predict_stream(rows, **batching)
-
     def form(number: int, found: float | None) -> str:
         if request.jsonl:
             return json_line(number, score=None if found is None else round(found, 6))
         return "" if found is None else f"{found:.6f}"
 
-    return stream(Regressor, request, directory, files, output, answer, form, request.cache)
+    return stream(
+        Regressor, request, directory, files, output, Regressor.predict_stream, form,
+        pairs=PAIRS if request.pairs else "", cache=request.cache,
+    )  # fmt: skip

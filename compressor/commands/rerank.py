@@ -41,4 +41,4 @@ def rerank(
             return json_line(number, score=round(score, 6), text=text)
         return f"{score:.6f}\t{text}"
 
-    return stream(Reranker, request, directory, files, output, answer, form, request.cache)
+    return stream(Reranker, request, directory, files, output, answer, form, cache=request.cache)

@@ -54,7 +54,7 @@ def _shown(scores: Scores) -> list[str]:
     import numpy as np
 
     from compressor.model.sublayers import units_of
-    from compressor.report.table import columns, plain_table
+    from compressor.report.table import columns
     from compressor.report.text_table import render_table
 
     by_units: dict[str, list[list[str]]] = {}
@@ -66,7 +66,7 @@ def _shown(scores: Scores) -> list[str]:
         by_units.setdefault(units_of(name), []).append(row)
     quartiles = columns("neurons", "lowest", "25%", "median", "75%", "highest")
     tables = [
-        render_table(plain_table(quartiles if units == "neurons" else (), rows))
+        render_table(quartiles if units == "neurons" else (), rows)
         for units, rows in by_units.items()
     ]
     return "\n\n".join(tables).split("\n")

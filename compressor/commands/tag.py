@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from compressor.commands import options as o
 from compressor.commands.lines import Artifact, Files, LinesOutput, json_line, stream
 from compressor.request.serving import TagRequest
 
 if TYPE_CHECKING:
-    from compressor.pipeline.stream_lines import Lines
-    from compressor.runtime import Entity, TokenClassifier
+    from compressor.runtime import Entity
 
 
 @o.command(TagRequest, json=False)
@@ -22,9 +21,6 @@ def tag(
     """Find the entities of lines: label, text, label, text, ... of each line."""
     from compressor.runtime import TokenClassifier
 
-    def answer(model: TokenClassifier, lines: Lines, **batching: Any) -> Iterator[list[Entity]]:
-        return model.tag_stream(lines, **batching)
-
     def form(number: int, found: Sequence[Entity]) -> str:
         if request.jsonl:
             rounded = [asdict(entity) | {"score": round(entity.score, 6)} for entity in found]
@@ -32,4 +28,7 @@ def tag(
         parts = [part for entity in found for part in (entity.label, entity.text)]
         return "\t".join(part.replace("\t", " ") for part in parts)
 
-    return stream(TokenClassifier, request, directory, files, output, answer, form, request.cache)
+    return stream(
+        TokenClassifier, request, directory, files, output, TokenClassifier.tag_stream, form,
+        cache=request.cache,
+    )  # fmt: skip

@@ -14,8 +14,7 @@ def translate(
     """Translate lines with an artifact, one line each."""
     from compressor.runtime import Translator
 
-    languages = {
-        "source_language": request.source_language,
-        "target_language": request.target_language,
-    }
-    return generated(Translator, "translation", request, directory, files, output, languages)
+    return generated(
+        Translator, "translation", request, directory, files, output,
+        source_language=request.source_language, target_language=request.target_language,
+    )  # fmt: skip

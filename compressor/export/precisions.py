@@ -145,7 +145,7 @@ def compare_precision(
 def require_within(checks: Sequence[Check], precision: str) -> None:
     """Raise VerificationError if a check of a precision exceeds its tolerance."""
     for check in checks:
-        if check.largest_difference <= check.tolerance:
+        if check.is_met:
             continue
         if check.name == HALF_RANGE:
             raise VerificationError(

@@ -84,6 +84,12 @@ def option(
     return Field(default, description=help, json_schema_extra=extra, **bounds)
 
 
+def split_commas(value: Any) -> list[Any]:
+    """A list of numbers in the form of its option, `1,4,16`, as it may also stand in a file."""
+    values = value if isinstance(value, list) else [value]
+    return [part for x in values for part in (x.split(",") if isinstance(x, str) else [x])]
+
+
 @dataclass(frozen=True)
 class Place:
     """Where in a request the value of a flag goes.

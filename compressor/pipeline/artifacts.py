@@ -140,7 +140,6 @@ class ArtifactMaker:
 
     inputs: Inputs
     workspace: Workspace
-    engines: Sequence[str]
     dense: Variant
     builder: Builder
     trials: Sequence[RunTrials]
@@ -161,7 +160,7 @@ class ArtifactMaker:
                 self.workspace, model, name, of.checkpoint, of.fitted, of.probe, device
             )
             for name in self.inputs.precisions[1:]
-        ] + engine_builds(model, self.engines)
+        ] + engine_builds(model, self.builder.engines)
 
 
 def begin(plan: RunPlan, inputs: Inputs, workspace: Workspace) -> ArtifactMaker:
@@ -175,7 +174,7 @@ def begin(plan: RunPlan, inputs: Inputs, workspace: Workspace) -> ArtifactMaker:
     repair = with_translations(with_unpacked_text(inputs.repair, workspace), workspace, dense)
     builder = Builder(workspace, repair, source.probe, tokens, costs, plan.engines)
     trials = make_trials(plan, inputs, workspace, dense, builder)
-    return ArtifactMaker(inputs, workspace, plan.engines, dense, builder, trials)
+    return ArtifactMaker(inputs, workspace, dense, builder, trials)
 
 
 def without_layers(inputs: Inputs, workspace: Workspace) -> Limits:
@@ -191,12 +190,7 @@ def without_layers(inputs: Inputs, workspace: Workspace) -> Limits:
 def make_trials(
     plan: RunPlan, inputs: Inputs, workspace: Workspace, dense: Variant, builder: Builder
 ) -> list[RunTrials]:
-    """What the budget of each plan may have measured.
-
-    Args:
-        dense: the exported dense model.
-        builder: with the repair of the run.
-    """
+    """What the budget of each plan may have measured."""
     checkpoint, fitted = inputs.encoded.checkpoint, inputs.encoded.fitted
     data, device, seed = inputs.data, inputs.device, plan.seed
     sublayers = [x for x in checkpoint.layers if units_of(x.kind) in inputs.limits.units]

@@ -38,8 +38,6 @@ from compressor.tasks import TASKS
 if TYPE_CHECKING:
     from torch import nn
 
-_NOT_SAFETENSORS = "*.bin"
-
 
 @dataclass(frozen=True)
 class Pruned:
@@ -120,16 +118,12 @@ class Builder:
         )
         share = self.costs.share(mask, None if tokens is None else len(tokens))
         checks, recovery = [*pruned.checks, *exported], pruned.recovery or "none"
-
-        def described() -> Variant:
-            files = weight_files(directory, allow_pickle=False)
-            stored = sum(path.stat().st_size for path in files)
-            return describe(
-                plan.name, small.model, mask, share, budget, directory, stored, checks,
+        built = parallel.on_main(
+            lambda: describe(
+                plan.name, small.model, mask, share, budget, directory, directory, checks,
                 choice.text, recovery,
-            )  # fmt: skip
-
-        built = parallel.on_main(described)
+            )
+        )  # fmt: skip
         release(small.model, keep=source)  # whose weights it shares where nothing was removed
         return _with_scores(built, choice.scores)
 
@@ -165,10 +159,10 @@ def export_dense(
         tokens = TASKS[checkpoint.task].graphs.output_tokens(checkpoint)
         network = Network(checkpoint, checkpoint.model, full, tokens)
         checks = export_model(network, probe.batches, probe.texts, making, engines)
-    stored = sum(path.stat().st_size for path in checkpoint.directory.glob("*.safetensors"))
-    stored = stored or sum(p.stat().st_size for p in checkpoint.directory.glob(_NOT_SAFETENSORS))
-    share = costs.share(full)
-    return describe(DENSE, checkpoint.model, full, share, "all units", directory, stored, checks)
+    return describe(
+        DENSE, checkpoint.model, full, costs.share(full), "all units", directory,
+        checkpoint.directory, checks,
+    )  # fmt: skip
 
 
 @stage("precision")
@@ -280,12 +274,18 @@ def describe(
     macs_share: float,
     budget: str,
     directory: Path,
-    checkpoint_bytes: int,
+    checkpoint: Path,
     checks: Sequence[Check],
     selection: str = "",
     recovery: str = "none",
 ) -> Variant:
-    """The facts of an exported float32 model."""
+    """The facts of an exported float32 model.
+
+    Args:
+        directory: with its graphs.
+        checkpoint: directory with its weights.
+    """
+    weights = weight_files(checkpoint, allow_pickle=True)  # that were loaded already
     tokens = count_output_tokens(directory)
     rows, stored = (None, None) if tokens else embedding_rows(model)
     return Variant(
@@ -299,7 +299,7 @@ def describe(
         dropped_layers=[layer for layer in mask.layers() if layer in mask.dropped],
         macs_share=macs_share,
         parameters=count_parameters(model),
-        checkpoint_bytes=checkpoint_bytes,
+        checkpoint_bytes=sum(path.stat().st_size for path in weights),
         onnx_bytes=graph_bytes(directory),
         output_tokens=tokens,
         embedding_rows=rows,

@@ -217,8 +217,7 @@ def try_layers(
         layers: those gone, for messages.
     """
     limits = replace(trials.limits, dropped=frozenset(gone))
-    fields = {name: getattr(trials, name) for name in RunTrials.__dataclass_fields__}
-    choice = choose(TrialWithoutLayers(**fields | {"limits": limits}))
+    choice = choose(TrialWithoutLayers(**vars(trials) | {"limits": limits}))
     return Tried(choice, divergence_after_repair(trials.repair, choice.mask))
 
 

@@ -20,9 +20,9 @@ from compressor.pipeline.evaluate import measure
 from compressor.progress import SILENT, Progress
 from compressor.request.recipe import BenchRequest, EvaluateRequest
 from compressor.results import Comparison, Quality, Throughput
-from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
+from compressor.runtime.artifact import read_artifact
 from compressor.runtime.consistency import read_description, require_files
-from compressor.storage.manifest import GRAPHS_FILE, require_unchanged
+from compressor.storage.manifest import require_unchanged
 from compressor.tasks import TASKS, Rows, Task
 from compressor.throughput import Subject, benchmark
 
@@ -148,10 +148,7 @@ def _open(
     progress: Progress,
 ) -> tuple[Rows, list[Build], str]:
     """The rows, what to measure, and the device."""
-    if request.verify:
-        for directory in directories:
-            require_unchanged(directory, [f"{GRAPH_DIRECTORY}/{GRAPHS_FILE}"], warn=False)
-    artifacts = [read_artifact(directory) for directory in directories]
+    artifacts = [read_description(directory, request.verify) for directory in directories]
     first = artifacts[0]
     for artifact, directory in zip(artifacts, directories, strict=True):
         if (artifact.task, artifact.labels) != (first.task, first.labels):
@@ -185,7 +182,7 @@ def _open(
 def _verify(builds: Sequence[Build], task: Task) -> None:
     """Check what will be opened against the manifests."""
     for build in builds:
-        artifact = read_description(build.directory, verify=True)
+        artifact = read_artifact(build.directory)
         require_files(build.directory, artifact, task.engine(build.engine), [build.precision])
         settings = (PRUNING_RECORD, "config.json")  # for limits of speed
         present = [name for name in settings if (build.directory / name).exists()]
@@ -201,9 +198,7 @@ def _subjects(directories: Sequence[Path]) -> tuple[list[Subject], dict[str, Any
     masks = {d: read_pruning_record(d).mask for d in directories if (d / PRUNING_RECORD).exists()}
     dense = next(iter(masks.values())).totals() if masks else {}
     counts = [masks[d].of_layers_left().counts() if d in masks else dense for d in directories]
-    names = [
-        "dense" if d not in masks and len(masks) < len(directories) else d.name for d in directories
-    ]
+    names = [d.name if d in masks else "dense" for d in directories]
     if len(set(names)) < len(names):
         names = [d.as_posix() for d in directories]
     config = None

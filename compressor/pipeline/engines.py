@@ -55,15 +55,14 @@ def builds_of(
     for name in engines:
         engine = task.engine(name)
         if precisions is None:
-            engine.files(directory, artifact, chosen := engine.default_precision(artifact))
-            builds.append(Build(directory, name, chosen))
-            continue
-        available = engine.precisions(directory, artifact)
-        wanted = [precision for precision in precisions if precision in available]
-        if not wanted:
-            raise _lacking(directory, f"{precisions[0]!r} in the engine {name}", available)
+            wanted = [engine.default_precision(artifact)]
+        else:
+            available = engine.precisions(directory, artifact)
+            wanted = [precision for precision in precisions if precision in available]
+            if not wanted:
+                raise _lacking(directory, f"{precisions[0]!r} in the engine {name}", available)
         for precision in wanted:
-            engine.files(directory, artifact, precision)
+            engine.files(directory, artifact, precision)  # raises where it has nothing to open
             builds.append(Build(directory, name, precision))
     for precision in precisions or ():
         if precision not in {build.precision for build in builds}:

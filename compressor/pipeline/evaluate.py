@@ -110,27 +110,16 @@ def evaluate(
     return evaluated[0], evaluated[1:]
 
 
-@stage("answers")
-def answer_rows(
-    workspace: Workspace, model: Variant, rows: Rows, answering: Answering
-) -> list[str]:
-    """What an exported model answers to the test rows."""
-    return _answer(workspace, model, rows, answering)
-
-
-@stage("search-answers")
-def answer_search_rows(
-    workspace: Workspace, model: Variant, rows: Rows, answering: Answering
-) -> list[str]:
-    """What an exported model answers to the rows that a search looks at."""
-    return _answer(workspace, model, rows, answering)
-
-
 def _answer(workspace: Workspace, model: Variant, rows: Rows, answering: Answering) -> list[str]:
+    """What an exported model answers to rows."""
     return answers(
         Path(model.directory), rows, answering.device, answering.num_beams, workspace.progress,
         model.precision, model.engine,
     )  # fmt: skip
+
+
+answer_rows = stage("answers")(_answer)  # the test rows
+answer_search_rows = stage("search-answers")(_answer)  # the rows that a search looks at
 
 
 @stage("comparison")
@@ -201,11 +190,6 @@ def choose_defaults(builds: Sequence[Variant], throughput: Throughput | None) ->
     ]
 
 
-def within_tolerance(variant: Variant) -> bool:
-    """Whether every check of a model met its tolerance; NaN does not."""
-    return all(check.largest_difference <= check.tolerance for check in variant.checks)
-
-
 def choose_default(builds: Sequence[Variant], throughput: Throughput | None) -> str:
     """The precision that an artifact runs where none is named.
 
@@ -219,12 +203,15 @@ def choose_default(builds: Sequence[Variant], throughput: Throughput | None) -> 
     base, *others = builds
     if throughput is None:
         return base.precision
-    sound = [base]
-    for build in others:
+    sound = [
+        build
+        for build in others
         # fp16 is computed in float32 on most CPUs: there it can be faster by luck alone.
-        if build.precision in ON_DEVICE[throughput.device]:
-            sound += [build] if within_tolerance(build) and facts.keeps_quality(build) else []
-    return max(sound, key=lambda build: speed(build, throughput)).precision
+        if build.precision in ON_DEVICE[throughput.device]
+        and all(check.is_met for check in build.checks)
+        and facts.keeps_quality(build)
+    ]
+    return max([base, *sound], key=lambda build: speed(build, throughput)).precision
 
 
 def speed(build: Variant, throughput: Throughput) -> float:
@@ -242,12 +229,13 @@ def fastest_engines(builds: Sequence[Variant], throughput: Throughput | None) ->
     Args:
         builds: one model in its precisions and engines.
     """
-    found: dict[str, Variant] = {}
     if throughput is None or len({build.engine for build in builds}) == 1:
         return {}
+    sound: dict[str, list[Variant]] = {}
     for build in builds:
-        known = found.get(build.precision)
-        sound = build.precision == BASE or build.engine == ONNXRUNTIME or facts.keeps_quality(build)
-        if sound and (known is None or speed(build, throughput) > speed(known, throughput)):
-            found[build.precision] = build
-    return {precision: build.engine for precision, build in found.items()}
+        if build.precision == BASE or build.engine == ONNXRUNTIME or facts.keeps_quality(build):
+            sound.setdefault(build.precision, []).append(build)
+    return {
+        precision: max(same, key=lambda build: speed(build, throughput)).engine
+        for precision, same in sound.items()
+    }

@@ -96,10 +96,8 @@ def open_text_option(
     return None if path is None else texts_of(path, option, task, section.columns())
 
 
-def source_of_text(file: TextFile | None) -> Source | None:
-    """A file of texts, for reports; None where none is given."""
-    if file is None:
-        return None
+def source_of_text(file: TextFile) -> Source:
+    """A file of texts, for reports."""
     path = file.path
     return Source(files=[path.as_posix()], rows=count_texts(file), sha256=sha256_of(path))
 
@@ -269,11 +267,7 @@ def encoded(data: DataRows, checkpoint: Checkpoint, task: Task, progress: Progre
 
 
 def with_tokens_of(text: TextFile | None, dense: Checkpoint, progress: Progress) -> Checkpoint:
-    """The checkpoint that units are removed from: with the tokens of a text alone, if there is one.
-
-    Args:
-        dense: as it was given.
-    """
+    """The checkpoint that units are removed from: with the tokens of a text alone, if given."""
     if text is None:
         return dense
     progress.message(f"cutting {text.path.name} into tokens …")
@@ -299,11 +293,7 @@ class TargetTokens:
 def target_tokens(
     workspace: Workspace, checkpoint: Checkpoint, text: TextFile | None
 ) -> TargetTokens:
-    """The tokens that decoders of pruned models shall score.
-
-    Args:
-        text: in the target language.
-    """
+    """The tokens that decoders of pruned models shall score, by a text in the target language."""
     if text is None:
         graphs = TASKS[checkpoint.task].graphs
         return TargetTokens(None, graphs.output_tokens(checkpoint))
@@ -313,7 +303,6 @@ def target_tokens(
 @stage("target-text")
 def _tokens_of_text(workspace: Workspace, checkpoint: Checkpoint, file: TextFile) -> TargetTokens:
     source, progress = source_of_text(file), workspace.progress
-    assert source is not None
     seen = tokens_of_text(
         file, checkpoint.tokenizer, lambda done: progress.update("target text", done, source.rows)
     )

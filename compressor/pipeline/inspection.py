@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import KINDS, UNITS_OF, Mask, Units, units_of
 from compressor.model.weights import computed_weights, count_parameters
-from compressor.tasks import TASKS
+from compressor.pipeline.unit_costs import model_shape
 from compressor.throughput.limits import WorkSize, operations, total_macs
-from compressor.throughput.shapes import shape_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -92,7 +91,11 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         owned[VOCABULARY] = _count(model, [w for w in projection.parameters() if not tied])
     parameters = count_parameters(model)
     owned[OTHER] = parameters - sum(owned.values())
-    works = [_work(checkpoint, checkpoint.mask, size) for size in SHAPES]
+    sizes = [
+        WorkSize(batch, tokens, tokens if checkpoint.entry.decoder else 0)
+        for batch, tokens in SHAPES
+    ]
+    works = [_work(checkpoint, checkpoint.mask, size) for size in sizes]
     parts = [
         PartFacts(
             name=name,
@@ -113,7 +116,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
         parameters=parameters,
         parts=parts,
         tied=tied,
-        gains=[_gain(checkpoint, size) for size in SHAPES],
+        gains=[_gain(checkpoint, size) for size in sizes],
     )
 
 
@@ -146,26 +149,18 @@ def _count(model: nn.Module, weights: Iterable[Tensor]) -> int:
     return sum(weight.numel() for weight in weights if id(weight) in stored)
 
 
-def _work(checkpoint: Checkpoint, mask: Mask, size: tuple[int, int]) -> dict[str, float]:
+def _work(checkpoint: Checkpoint, mask: Mask, size: WorkSize) -> dict[str, float]:
     """Multiply-adds of one batch by part."""
-    config: dict[str, Any] = checkpoint.model.config.to_dict()  # type: ignore[union-attr,operator]
-    task = TASKS[checkpoint.task]
-    tokens = task.graphs.output_tokens(checkpoint)
-    shape = shape_of(task, config, mask.counts(), None if tokens is None else len(tokens))
+    shape = model_shape(checkpoint, mask)
     work = dict.fromkeys([*KINDS, EMBEDDINGS, VOCABULARY, OTHER], 0.0)
-    for operation in operations(shape, _work_size(checkpoint, size)):
+    for operation in operations(shape, size):
         start = operation.name.partition(".")[0]
         part = EMBEDDINGS if start == "embedding" else start if start in work else OTHER
         work[part] += total_macs([operation])
     return work
 
 
-def _work_size(checkpoint: Checkpoint, size: tuple[int, int]) -> WorkSize:
-    batch, tokens = size
-    return WorkSize(batch, tokens, tokens if checkpoint.entry.decoder else 0)
-
-
-def _gain(checkpoint: Checkpoint, size: tuple[int, int]) -> Gain:
+def _gain(checkpoint: Checkpoint, size: WorkSize) -> Gain:
     full = sum(_work(checkpoint, checkpoint.mask, size).values())
 
     def without(gone: Sequence[Units]) -> float | None:
@@ -178,11 +173,10 @@ def _gain(checkpoint: Checkpoint, size: tuple[int, int]) -> Gain:
         left = sum(_work(checkpoint, mask, size).values())
         return full / left if left else None
 
-    work_size = _work_size(checkpoint, size)
     return Gain(
-        batch_size=work_size.batch,
-        source_tokens=work_size.source,
-        target_tokens=work_size.target,
+        batch_size=size.batch,
+        source_tokens=size.source,
+        target_tokens=size.target,
         without_heads=without(["heads"]),
         without_neurons=without(["neurons"]),
         without_both=without(["heads", "neurons"]),

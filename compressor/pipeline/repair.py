@@ -181,11 +181,7 @@ def _unpack(workspace: Workspace, lines: TextLines) -> int:
 
 
 def with_translations(repair: Repair, workspace: Workspace, dense: Variant) -> Repair:
-    """The repair of a run, its text translated where there is one and the model translates.
-
-    Args:
-        dense: the exported dense model.
-    """
+    """The repair of a run, its text translated where there is one and the model translates."""
     text = repair.text
     if text is None or not text.task.learns_from_answers:
         return repair
@@ -237,9 +233,6 @@ def answered_by_pytorch(
 
     For single steps, which have no exported model and no directory to go on from. What the text
     must be unpacked to, and translations, lie in a temporary directory.
-
-    Args:
-        beams: beam width of the translations.
     """
     if text is None or not (text.task.learns_from_answers or text.lines.is_packed):
         yield text

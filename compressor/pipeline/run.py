@@ -118,7 +118,7 @@ def _compress(
         config = checkpoint.model.config.to_dict()  # type: ignore[union-attr,operator]
         throughput = benchmark(workspace, [dense, *builds], data.timed, config, settings, device)
     builds = choose_defaults(builds, throughput)
-    text = source_of_text(inputs.source_text)
+    text = None if inputs.source_text is None else source_of_text(inputs.source_text)
     return describe_run(
         checkpoint, data, seed, started, dense, builds, throughput, search,
         maker.builder.tokens, text,

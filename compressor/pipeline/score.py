@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scorer:
-    """A method with the rows that it looks at.
-
-    Args:
-        sublayers: whose units are scored.
-    """
+    """A method with the sublayers that it scores and the rows that it looks at."""
 
     method: UnitMethod
     checkpoint: Checkpoint

@@ -68,7 +68,6 @@ def count_jobs(jobs: int | None, budget: Budget, artifacts: int, device: str) ->
 
     Args:
         jobs: as asked for; None for one on each GPU, and one without.
-        artifacts: that are to be made.
     """
     if jobs is None:
         alone = parallel.size() > 1 or budget.timed_batch is not None or budget.searches_rows

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import codecs
 import os
-import signal
 import sys
-import threading
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import FrameType, TracebackType
-from typing import BinaryIO, Self, TypeVar
+from typing import BinaryIO, TypeVar
 
 from compressor.errors import InputError
 from compressor.progress import Progress
@@ -99,127 +95,95 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
 
 
 class LineWriter:
-    """Writes lines, as UTF-8 that end with LF, to the standard output or to a new file.
+    """Writes lines to a file, as UTF-8 that end with LF.
+
+    Args:
+        output: name of the file; None for the standard output.
+
+    Raises:
+        InputError: it cannot be written.
+        BrokenPipeError: the reader of the standard output went away.
+    """
+
+    def __init__(self, file: BinaryIO, output: Path | None) -> None:
+        self._file, self._output = file, output
+
+    def write(self, line: str) -> None:
+        """One line; line ends within it become spaces, so that line numbers stay what they are."""
+        flat = line.replace("\r", " ").replace("\n", " ")
+        with _write_errors(self._output):
+            self._file.write(flat.encode("utf-8") + b"\n")
+
+    def flush(self) -> None:
+        """Let the reader see what was written so far."""
+        with _write_errors(self._output):
+            self._file.flush()
+
+
+@contextmanager
+def line_writer(output: Path | None) -> Iterator[LineWriter]:
+    """Write lines to the standard output or to a new file, which appears when the block ends well.
 
     Directories that the file needs are made.
-    To be used in a `with` block, at whose end the file appears if there was no error.
 
     Args:
         output: the file; None for the standard output.
 
     Raises:
-        InputError: the file exists, or cannot be written.
-        BrokenPipeError: the reader of the standard output went away.
+        InputError: the file exists, or see `LineWriter`.
+        BrokenPipeError: see `LineWriter`.
     """
-
-    def __init__(self, output: Path | None) -> None:
-        self._output = output
-        self._whole: AbstractContextManager[Path] | None = None
-        if output is None and sys.stdout is None:
-            raise InputError(
-                "standard output is closed; give a file with --output", id="standard-output-closed"
-            )
-
-    def write(self, line: str) -> None:
-        """One line; line ends within it become spaces, so that line numbers stay what they are."""
-        flat = line.replace("\r", " ").replace("\n", " ")
-        with self._failures():
-            self._file.write(flat.encode("utf-8") + b"\n")
-
-    def flush(self) -> None:
-        """Let the reader see what was written so far."""
-        with self._failures():
-            self._file.flush()
-
-    def __enter__(self) -> Self:
-        opened = False
-        try:
-            with _interrupt_waits():
-                self._file = self._opened()
-                opened = True
-        except KeyboardInterrupt:
-            if opened:  # `__exit__` is not called for what happens here
-                self.__exit__(*sys.exc_info())
-            raise
-        return self
-
-    def _opened(self) -> BinaryIO:
-        if self._output is None:
-            return sys.stdout.buffer
-        require_directory(self._output.parent)
-        self._refuse_existing()
-        with self._failures():
-            # Under another name, until it is complete: a killed process leaves no half file.
-            self._whole = written_at_once(self._output, replace=False)
-            return self._whole.__enter__().open("xb")
-
-    def _refuse_existing(self) -> None:
-        if self._output is not None and (self._output.exists() or self._output.is_symlink()):
-            raise InputError(
-                f"{self._output} exists; choose another --output, or remove it",
-                id="output-not-empty",
-            )
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            with self._failures():
-                self._file.flush() if self._output is None else self._file.close()
-                if self._whole is not None and kind is None:
-                    self._whole.__exit__(None, None, None)
-        except (InputError, BrokenPipeError) as failure:
-            self._give_up(failure)
-            if kind is None:  # otherwise there is an error already, the first one
-                raise
+    with ExitStack() as stack:
+        if output is None:
+            if sys.stdout is None:
+                raise InputError(
+                    "standard output is closed; give a file with --output",
+                    id="standard-output-closed",
+                )
+            file: BinaryIO = sys.stdout.buffer
+            end = file.flush
         else:
-            if error is not None:
-                self._give_up(error)
-
-    def _give_up(self, error: BaseException) -> None:
-        """Remove what was written, if it is a file."""
-        if self._whole is not None:
-            with suppress(type(error)):
-                self._whole.__exit__(type(error), error, error.__traceback__)
-
-    @contextmanager
-    def _failures(self) -> Iterator[None]:
+            require_directory(output.parent)
+            _refuse_existing(output)
+            with _write_errors(output):
+                # Under another name, until it is complete: a killed process leaves no half file.
+                staged = stack.enter_context(written_at_once(output, replace=False))
+                file = staged.open("xb")
+            end = file.close
         try:
-            yield
-        except OSError as error:
-            if self._output is None:  # or Python would try once more when it ends
-                os.dup2(os.open(os.devnull, os.O_WRONLY), self._file.fileno())
-            if isinstance(error, BrokenPipeError):
-                raise
-            if isinstance(error, FileExistsError):
-                self._refuse_existing()
-            raise InputError(
-                f"cannot write {self._output or 'standard output'}: {error.strerror}",
-                id="output-not-writable",
-            ) from error
+            yield LineWriter(file, output)
+        except BaseException:
+            # There is an error already, and it is the first one that counts.
+            with suppress(InputError, BrokenPipeError), _write_errors(output):
+                end()
+            raise
+        with _write_errors(output):
+            end()
+            stack.close()
+
+
+def _refuse_existing(output: Path) -> None:
+    if output.exists() or output.is_symlink():
+        raise InputError(
+            f"{output} exists; choose another --output, or remove it", id="output-not-empty"
+        )
 
 
 @contextmanager
-def _interrupt_waits() -> Iterator[None]:
-    """Hold Ctrl-C back until the block is done, so that what it makes is known, and can go again.
-
-    Without it, Ctrl-C could come between the making of a file and the note that we made it.
-    """
-    usual = signal.getsignal(signal.SIGINT)
-    if not callable(usual) or threading.current_thread() is not threading.main_thread():
-        yield  # nothing would interrupt here
-        return
-    pressed: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: pressed.append((number, frame)))
+def _write_errors(output: Path | None) -> Iterator[None]:
     try:
         yield
-    finally:
-        signal.signal(signal.SIGINT, usual)
-        if pressed:
-            usual(*pressed[0])
+    except OSError as error:
+        if output is None:  # or Python would try once more when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        if isinstance(error, FileExistsError) and output is not None:
+            _refuse_existing(output)
+        raise InputError(
+            f"cannot write {output or 'standard output'}: {error.strerror}",
+            id="output-not-writable",
+        ) from error
 
 
 def serve(
@@ -229,38 +193,22 @@ def serve(
     output: Path | None,
     chunk_lines: int | None,
     progress: Progress,
-    count: bool,
 ) -> None:
     """Write the answer to each line, in their order, as soon as its chunk is done.
 
     Args:
         answer: a stream of answers to a stream of lines; takes the number of lines to read ahead.
         form: the line to write for an answer and its number, counted from 1.
-        output: see `LineWriter`.
+        output: see `line_writer`.
         chunk_lines: lines to read ahead; None for `CHUNK_ROWS`, or 1 if someone types them.
-        progress: hears of warnings, and of progress if `count`.
+        progress: hears how many lines are done.
     """
     chunk = chunk_lines or (1 if lines.interactive else CHUNK_ROWS)
     number = 0
-    with LineWriter(output) as writer, warnings_to(progress):
+    with line_writer(output) as writer:
         for number, found in enumerate(answer(lines, chunk), 1):
             writer.write(form(number, found))
             if number % chunk == 0:
                 writer.flush()
-                if count:
-                    progress.update("lines", number, None)
-    if count:
-        progress.update("lines", number, number)
-
-
-@contextmanager
-def warnings_to(progress: Progress) -> Iterator[None]:
-    """Tell warnings as messages, without the place in our code that they come from."""
-
-    def show(message: Warning | str, *_: object, **__: object) -> None:
-        progress.message(f"warning: {message}")
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = show
-        yield
+                progress.update("lines", number, None)
+    progress.update("lines", number, number)

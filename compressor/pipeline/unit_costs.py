@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from compressor.budgets.path import UnitCosts
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.sublayers import Mask
-from compressor.tasks import Example, Task
+from compressor.tasks import TASKS, Example, Task
 from compressor.throughput.limits import WorkSize, operations, total_macs
-from compressor.throughput.shapes import shape_of
+from compressor.throughput.shapes import ModelShape, shape_of
 
 
 def unit_costs(checkpoint: Checkpoint, task: Task, examples: Sequence[Example]) -> UnitCosts:
@@ -20,29 +21,32 @@ def unit_costs(checkpoint: Checkpoint, task: Task, examples: Sequence[Example]) 
     in the number of units, one unit less says what each costs.
     """
     lengths = [(len(x.source), task.target_tokens(x)) for x in examples]
-    config: dict[str, Any] = checkpoint.model.config.to_dict()  # type: ignore[union-attr,operator]
-    tokens = task.graphs.output_tokens(checkpoint)
-    scored = None if tokens is None else len(tokens)
     full = Mask.full(checkpoint.layers)
 
-    def count(counts: Mapping[str, int], scored: int | None = scored) -> float:
-        shape = shape_of(task, config, counts, scored)
+    def count(shape: ModelShape) -> float:
         return sum_quadratic(
             lambda source, target: total_macs(operations(shape, WorkSize(1, source, target))),
             lengths,
         )
 
-    dense = count(full.counts())
+    shape = model_shape(checkpoint, full)
+    dense = count(shape)
     of_units = {}
     for kind in full.kinds():
         first = next(name for name in full.keep if name.startswith(f"{kind}."))
-        of_units[kind] = dense - count(full.without([(first, 0)]).counts())
-    vocabulary = shape_of(task, config, full.counts(), scored).vocabulary
-    if not vocabulary:
+        of_units[kind] = dense - count(model_shape(checkpoint, full.without([(first, 0)])))
+    if not shape.decodes:
         return UnitCosts(dense, of_units)
-    return UnitCosts(
-        dense, of_units, vocabulary, dense - count(full.counts(), scored=vocabulary - 1)
-    )
+    one_token_less = replace(shape, vocabulary=shape.vocabulary - 1)
+    return UnitCosts(dense, of_units, shape.vocabulary, dense - count(one_token_less))
+
+
+def model_shape(checkpoint: Checkpoint, mask: Mask) -> ModelShape:
+    """The shape of a checkpoint's model with the units of a mask."""
+    task = TASKS[checkpoint.task]
+    config: dict[str, Any] = checkpoint.model.config.to_dict()  # type: ignore[union-attr,operator]
+    tokens = task.graphs.output_tokens(checkpoint)
+    return shape_of(task, config, mask.counts(), None if tokens is None else len(tokens))
 
 
 def sum_quadratic(

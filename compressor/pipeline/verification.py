@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 from compressor.errors import InputError
 from compressor.export.precision_names import BASE
@@ -38,9 +37,6 @@ from compressor.storage.manifest import (
 )
 from compressor.storage.workspace import STATE
 from compressor.tasks import TASKS
-
-if TYPE_CHECKING:
-    from compressor.runtime.artifact import TranslationArtifact
 
 # Of an artifact, whose other directories are artifacts.
 MODEL_DIRECTORIES = (GRAPH_DIRECTORY, CTRANSLATE2_DIRECTORY)
@@ -81,7 +77,7 @@ def verify_directory(directory: Path, progress: Progress = SILENT) -> Verified:
     unlisted = _require_files(directory, listed, artifacts, progress)
     found = Verified(str(directory), len(listed), unlisted)
     for artifact in artifacts:
-        _verify_artifact(artifact, listed, found, progress)
+        _verify_artifact(artifact, found, progress)
     return found
 
 
@@ -143,9 +139,7 @@ def _require_files(
     return unlisted
 
 
-def _verify_artifact(
-    directory: Path, listed: Mapping[str, Listed], found: Verified, progress: Progress
-) -> None:
+def _verify_artifact(directory: Path, found: Verified, progress: Progress) -> None:
     """Graphs by themselves, the checkpoint by itself, and one against the other."""
     has_graphs = (directory / GRAPH_DIRECTORY / GRAPHS_FILE).exists()
     has_weights = any((directory / name).exists() for name in (WEIGHTS, INDEX))
@@ -173,8 +167,7 @@ def _verify_artifact(
         probe = synthetic_probe(checkpoint, task)
         scored = None
         if artifact.scored and artifact.scored[1]:
-            tokens = open_output_tokens(directory, cast("TranslationArtifact", artifact))
-            scored = tokens.ids.tolist()
+            scored = open_output_tokens(directory, artifact).ids.tolist()
         network = Network(checkpoint, checkpoint.model, checkpoint.mask, scored)
         require_same_facts(task.graphs, network, artifact, directory)
         found.checks.extend(task.graphs.check(checkpoint.model, directory, probe.inputs))

@@ -43,7 +43,7 @@ def compare_reports(report: Report, earlier: Report) -> list[Change]:
         for change in (
             *_quality(report, earlier, pair),
             *_speed(report, earlier, pair),
-            *_sizes(earlier, report, pair),
+            *_sizes(pair),
         )
     ]
 
@@ -186,7 +186,7 @@ def _speed_note(report: Report, earlier: Report) -> str:
     return ""
 
 
-def _sizes(earlier: Report, report: Report, pair: _Pair) -> Iterator[Change]:
+def _sizes(pair: _Pair) -> Iterator[Change]:
     then, now = pair
     exact = [
         ("ONNX MB", then.onnx_bytes / 1e6, now.onnx_bytes / 1e6),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from compressor.report import facts, numbers
@@ -40,30 +40,29 @@ def _is_badge(text: str) -> bool:
 
 def render_bigger(report: Report) -> str:
     """`customBiggerIsBetter` for github-action-benchmark: quality and speed-ups."""
-    return _json(
-        [
-            entry
-            for variant in facts.delivered(report)
-            for entry in (*_quality(report, variant), *_speedups(report, variant))
-        ]
+    return _benchmark(
+        entry
+        for variant in facts.delivered(report)
+        for entry in (*_quality(report, variant), *_speedups(report, variant))
     )
 
 
 def render_smaller(report: Report) -> str:
     """`customSmallerIsBetter` for github-action-benchmark: sizes and counts."""
-    found = []
-    for variant in facts.delivered(report):
-        sizes = [
+    return _benchmark(
+        _entry(variant, what, unit, value)
+        for variant in facts.delivered(report)
+        for what, unit, value in (
             ("ONNX size", "MB", variant.onnx_bytes / 1e6),
             ("parameters", "parameters", float(variant.parameters)),
             ("multiply-adds", "share of dense", variant.macs_share),
-        ]
-        found += [
-            _entry(variant, what, unit, value)
-            for what, unit, value in sizes
-            if math.isfinite(value)
-        ]
-    return _json(found)
+        )
+    )
+
+
+def _benchmark(entries: Iterable[dict[str, Any]]) -> str:
+    """What was not measured, or is no number, is left out."""
+    return _json([x for x in entries if x["value"] is not None and math.isfinite(x["value"])])
 
 
 def _is_benchmark(text: str) -> bool:
@@ -140,8 +139,6 @@ def _difference(report: Report, variant: Variant) -> tuple[float | None, float |
 def _quality(report: Report, variant: Variant) -> Iterator[dict[str, Any]]:
     for metric in facts.metrics(report):
         score = facts.value(variant, metric)
-        if score is None or not math.isfinite(score):
-            continue
         found, style = facts.comparison(variant, metric), facts.metric_style(metric)
         bounds = None if found is None else facts.bounds(report, variant, found)
         more = {} if bounds is None else {"extra": f"against dense {_range(bounds)}"}
@@ -150,8 +147,6 @@ def _quality(report: Report, variant: Variant) -> Iterator[dict[str, Any]]:
 
 def _speedups(report: Report, variant: Variant) -> Iterator[dict[str, Any]]:
     for row in facts.timings(report, variant.name):
-        if row.speedup is None or not math.isfinite(row.speedup):
-            continue
         more = {} if row.speedup_interval is None else {"range": _range(row.speedup_interval)}
         yield _entry(variant, f"speed-up at batch {row.batch_size}", "x", row.speedup) | more
 
@@ -160,7 +155,7 @@ def _range(bounds: tuple[float, float]) -> str:
     return f"{numbers.fixed(bounds[0], 2)} to {numbers.fixed(bounds[1], 2)}"
 
 
-def _entry(variant: Variant, what: str, unit: str, value: float) -> dict[str, Any]:
+def _entry(variant: Variant, what: str, unit: str, value: float | None) -> dict[str, Any]:
     name = numbers.printable(f"{variant.name}: {what}")[:200]
     return {"name": name, "unit": numbers.printable(unit), "value": value}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,11 +20,8 @@ from compressor.tasks import TASKS
 
 SIGNIFICANCE = 0.05
 
-# Fields that `Run` and `Report` have in common.
-RUN_FIELDS = (
-    "command", "seed", "created", "tool_version", "calibration", "shared_rows", "source_text",
-    "target_text", "hardware", "versions", "search",
-)  # fmt: skip
+# Fields that `Run` and `Report` have in common; of variants a run has the names alone.
+RUN_FIELDS = (Run.model_fields.keys() & Report.model_fields.keys()) - {"variants"}
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 # An absolute path, or one below the home directory, up to its last part; spaces within quotes.
@@ -150,14 +147,14 @@ def runs(report: Report) -> list[Run]:
 
 def attention_kinds(report: Report) -> list[str]:
     """Kinds of attention that occur, in the canonical order."""
-    return _kinds(set(map(kind_of, report.dense.heads)))
+    return _ordered(map(kind_of, report.dense.heads))
 
 
 def neuron_kinds(report: Report) -> list[str]:
     """Kinds of feed-forward parts that occur; none where no model lost neurons."""
     if not any(map(lost_neurons, report.variants)):
         return []
-    return _kinds({kind_of(name) for model in models(report) for name in model.neurons})
+    return _ordered(kind_of(name) for model in models(report) for name in model.neurons)
 
 
 def kinds(report: Report) -> list[str]:
@@ -165,8 +162,8 @@ def kinds(report: Report) -> list[str]:
     return attention_kinds(report) + neuron_kinds(report)
 
 
-def _kinds(present: set[str]) -> list[str]:
-    return [*(kind for kind in KINDS if kind in present), *sorted(present.difference(KINDS))]
+def _ordered(kinds: Iterable[str]) -> list[str]:
+    return sorted(set(kinds), key=KINDS.index)
 
 
 def units_title(report: Report) -> str:

@@ -16,8 +16,6 @@ class ReportFormat:
     """A format that reports are written in.
 
     Args:
-        file: name of the file.
-        render: its text.
         is_own: whether a text is an earlier one of this format, which may be replaced; a
             `ValueError` means that it is not.
         for_ci: whether `compress gate --ci` writes it.

@@ -19,13 +19,9 @@ _INLINE = re.compile(r"[\\`*~$]|(?<!\w)_|_(?!\w)|<(?=[\w/!?])|&(?=[#\w])|\](?=[(
 _LINE_START = re.compile(r"^(?:>|[#+=-](?=[\s#=-]|$)|\d{1,9}[.)](?=\s|$))")
 
 
-def _entity(found: re.Match[str]) -> str:
-    return f"&#{ord(found[0])};"
-
-
 def escape(text: str) -> str:
     """`text` as part of a line, shown literally by Markdown."""
-    return _INLINE.sub(_entity, numbers.printable(text).strip())
+    return _INLINE.sub(lambda found: f"&#{ord(found[0])};", numbers.printable(text).strip())
 
 
 def escape_line(text: str) -> str:

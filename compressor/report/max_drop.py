@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from itertools import compress
 
 from compressor.budgets.max_drop import within
@@ -99,18 +98,16 @@ def _rows_needed(search: QualitySearch, judged: QualityProbe) -> int | None:
     return numbers.two_digits_up(math.ceil(judged.rows_needed * _test_rows(search) / side))
 
 
-def _rows_of_others(search: QualitySearch, delivered: QualityProbe) -> Iterator[int]:
+def _rows_of_others(search: QualitySearch, delivered: QualityProbe) -> list[int]:
     """`_rows_needed` of the models that lost no more than allowed but could not prove it."""
-    for judged in (*search.probes, *search.looks):
-        if (
-            judged.accepted
-            or not within(judged, search.drop)
-            or judged.position == delivered.position
-        ):
-            continue
-        needed = _rows_needed(search, judged)
-        if needed is not None:
-            yield needed
+    needed = [
+        _rows_needed(search, judged)
+        for judged in (*search.probes, *search.looks)
+        if not judged.accepted
+        and within(judged, search.drop)
+        and judged.position != delivered.position
+    ]
+    return [rows for rows in needed if rows is not None]
 
 
 def _missed(report: Report, variant: Variant, search: QualitySearch) -> list[str]:

@@ -28,17 +28,9 @@ DARK = {
     **dict(zip(plots.COLORS, ("#56b4e9", "#f08a4b", "#34c99a", "#e29bc4", "#9ad1f2", "#f0b840"),
                strict=True)),
 }  # fmt: skip
+KeyFigure = tuple[str, str, str]  # a key number: label, value, note
 _TITLE = "<title>Compression report: "
 _TITLE_WITHIN = 1000  # characters from the start
-
-
-@dataclass(frozen=True)
-class KeyFigure:
-    """A key number with its label and a note."""
-
-    label: str
-    value: str
-    note: str
 
 
 def render_html(report: Report) -> str:
@@ -72,16 +64,12 @@ class PageImage:
 def images(report: Report) -> dict[str, PageImage]:
     """The plots that the report has data for, by name."""
     images = {}
-    for name, plot in plots.PLOTS.items():
-        with plots.plot_style(name):
-            figure = plot.draw(report)
-            if figure is None:
-                continue
-            buffer = io.StringIO()
-            figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    for name, figure in plots.figures(report):
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
         svg = buffer.getvalue()
         dark = re.sub("|".join(DARK), lambda found: DARK[found[0]], svg)
-        images[name] = PageImage(plot, _data_address(svg), _data_address(dark))
+        images[name] = PageImage(plots.PLOTS[name], _data_address(svg), _data_address(dark))
     return images
 
 
@@ -106,7 +94,7 @@ def _template() -> Template:
 def _kept_figure(variant: Variant, units: str) -> KeyFigure:
     kept, total = facts.kept(variant, units), facts.total(variant, units)
     share = numbers.percent(kept, total)
-    return KeyFigure(f"{units.capitalize()} kept", f"{kept:,} of {total:,}", share)
+    return f"{units.capitalize()} kept", f"{kept:,} of {total:,}", share
 
 
 def _figures(report: Report) -> list[KeyFigure]:
@@ -118,12 +106,12 @@ def _figures(report: Report) -> list[KeyFigure]:
     if facts.lost_neurons(variant):
         figures.append(_kept_figure(variant, "neurons"))
         share = numbers.percent(variant.macs_share, 1)
-        figures.append(KeyFigure("Multiply-adds", share, "of dense"))
+        figures.append(("Multiply-adds", share, "of dense"))
     found = facts.comparison(variant, facts.primary_metric(report))
     if found is not None:
         style = facts.metric_style(found.metric)
         figures.append(
-            KeyFigure(
+            (
                 f"{style.label} against dense",
                 style.difference(found.difference),
                 f"{style.interval(found.interval)}, {facts.JUDGMENT_WORDS[facts.judge(found)]}",
@@ -134,7 +122,7 @@ def _figures(report: Report) -> list[KeyFigure]:
         paying = "pays" if facts.pays(row) else "does not pay"
         limit = "" if row.limit is None else f", limit {numbers.fixed(row.limit, 2)}"
         figures.append(
-            KeyFigure(
+            (
                 f"Speed-up at batch {row.batch_size}",
                 numbers.fixed(row.speedup, 2),
                 f"{numbers.interval(row.speedup_interval, 2)}{limit}: {paying}",
@@ -142,7 +130,7 @@ def _figures(report: Report) -> list[KeyFigure]:
         )
     smaller = numbers.change(variant.onnx_bytes, report.dense.onnx_bytes)
     size = f"{numbers.megabytes(variant.onnx_bytes)} MB"
-    return [*figures, KeyFigure("ONNX size", size, f"{smaller} against dense")]
+    return [*figures, ("ONNX size", size, f"{smaller} against dense")]
 
 
 HTML = ReportFormat("report.html", render_html, lambda text: _TITLE in text[:_TITLE_WITHIN])

@@ -91,11 +91,9 @@ def _looks(report: Report) -> dict[str, Look]:
     for i, first in enumerate((report.dense, *facts.pruned(report)), -1):
         color, marker = DENSE, _DENSE_MARKER
         if first is not report.dense:
+            color = COLORS[i % len(COLORS)]
             # Shift the markers when the colors start again, so that no pair repeats early.
-            color, marker = (
-                COLORS[i % len(COLORS)],
-                MARKERS[(i + i // len(COLORS)) % len(MARKERS)],
-            )
+            marker = MARKERS[(i + i // len(COLORS)) % len(MARKERS)]
         for place, build in enumerate(facts.builds(report, first)):
             name = numbers.printable(build.name)
             name = name if len(name) <= _LEGEND_NAME else name[: _LEGEND_NAME - 3] + "..."
@@ -342,6 +340,15 @@ PLOT_FORMATS = (".png", ".svg")
 PLOT_TITLE = "compress: report"  # in the files, to know them by
 
 
+def figures(report: Report) -> Iterator[tuple[str, Figure]]:
+    """The plots that the report has data for, by name, each in its style until the next one."""
+    for name, plot in PLOTS.items():
+        with plot_style(name):
+            figure = plot.draw(report)
+            if figure is not None:
+                yield name, figure
+
+
 def save_plots(report: Report, directory: Path) -> list[Path]:
     """Write each plot the report has data for as `NAME.png` (200 dpi) and `NAME.svg`.
 
@@ -349,25 +356,17 @@ def save_plots(report: Report, directory: Path) -> list[Path]:
     """
     directory.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, plot in PLOTS.items():
-        with plot_style(name):
-            figure = plot.draw(report)
-            if figure is None:
-                continue
-            for suffix in PLOT_FORMATS:
-                path = directory / f"{name}{suffix}"
-                save_figure(figure, path, Title=PLOT_TITLE)
-                written.append(path)
+    for name, figure in figures(report):
+        for suffix in PLOT_FORMATS:
+            path = directory / f"{name}{suffix}"
+            save_figure(figure, path, Title=PLOT_TITLE)
+            written.append(path)
     update_manifest(directory, {path.name: sha256_of(path) for path in written})
     return written
 
 
 def save_figure(figure: Figure, path: Path, **metadata: Any) -> None:
-    """Write a figure as PNG (200 dpi) or SVG, by the ending; the same figure is the same file.
-
-    Args:
-        metadata: for the file, such as its `Title`.
-    """
+    """Write a figure as PNG (200 dpi) or SVG, by the ending; the same figure is the same file."""
     options: dict[str, Any] = {"dpi": 200}
     # matplotlib writes the time into SVG files.
     if path.suffix.lower() == ".svg":

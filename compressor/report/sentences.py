@@ -97,7 +97,7 @@ def refusals(report: Report) -> list[str]:
 
 def _refusal(build: Variant) -> str:
     """Why a precision must not be the default; empty if it may be."""
-    exceeded = [c for c in build.checks if not c.largest_difference <= c.tolerance]
+    exceeded = [check for check in build.checks if not check.is_met]
     if exceeded and exceeded[0].name == HALF_RANGE:
         return (
             f"computes values of {exceeded[0].largest_difference:.2g} times float16's range, "

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from compressor.report import facts, gate_text, numbers, phrases, sentences, unit_tables
 from compressor.report.rule import worst_of
 from compressor.report.schema import Report
-from compressor.report.table import Column, columns, plain_table
+from compressor.report.table import Column, columns
 from compressor.report.text_table import render_table
-from compressor.results import Comparison, ResultModel, Throughput, Timing, Variant
+from compressor.results import Comparison, Throughput, Timing, Variant
 
 WIDTH = 100
 _NAME_WIDTH = 24
@@ -57,11 +57,11 @@ def _size_table(report: Report) -> str:
         ]
         for model in facts.models(report)
     ]
-    others = render_table(plain_table([Column(title) for title in titles], rows))
+    others = render_table([Column(title) for title in titles], rows)
     room = WIDTH - 2 - max(map(len, others.splitlines()))
     names = [_shorten(model.name, min(room, _NAME_WIDTH)) for model in facts.models(report)]
     named = ([name, *row] for name, row in zip(names, rows, strict=True))
-    return render_table(plain_table(columns("model", *titles), named))
+    return render_table(columns("model", *titles), named)
 
 
 def _quality_cell(model: Variant, metric: str | None) -> str:
@@ -90,7 +90,7 @@ def _speed_tables(report: Report) -> Iterator[str]:
                 [_shorten(name), *(_speed_cell(timings.get(size)) for size in sizes[:count])]
                 for name, timings in by_model.items()
             ]
-            table = render_table(plain_table(titles, rows))
+            table = render_table(titles, rows)
             if max(map(cell_len, table.splitlines())) <= WIDTH:
                 break
         yield table
@@ -148,7 +148,7 @@ def timing_table(throughput: Throughput) -> str:
         *columns("speed-up (limit)"),
         *(columns("same engine", "fastest") if several else ()),
     )
-    table = render_table(plain_table(titles, rows))
+    table = render_table(titles, rows)
     return (
         f"{throughput.provider}, {throughput.precision}, {throughput.threads} threads, "
         f"lengths: {throughput.lengths}\n{table}"
@@ -165,37 +165,29 @@ def summary(report: Report) -> dict[str, Any]:
 
     Numbers that are not finite become None, which JSON can hold.
     """
-    return {
-        "model": report.model,
-        "task": report.task,
-        "metric": facts.primary_metric(report),
-        "dense": _model_summary(report, report.dense),
-        "variants": [_model_summary(report, variant) for variant in report.variants],
-        **gate_summary(report),
-        "verdict": sentences.verdict(report),
-    }
+    return _finite(
+        {
+            "model": report.model,
+            "task": report.task,
+            "metric": facts.primary_metric(report),
+            "dense": _model_summary(report, report.dense),
+            "variants": [_model_summary(report, variant) for variant in report.variants],
+            **gate_summary(report),
+            "verdict": sentences.verdict(report),
+        }
+    )
 
 
 def gate_summary(report: Report) -> dict[str, Any]:
-    """What became of the rules, for scripts."""
-    return {
-        "gate": [_plain(outcome) for outcome in report.gate],
-        "gate_met": all(outcome.met for outcome in report.gate) if report.gate else None,
-        "gate_verdict": worst_of(x.verdict for x in report.gate) if report.gate else None,
-        "changes": [_plain(change) for change in report.changes],
-    }
-
-
-def _plain(record: ResultModel) -> dict[str, Any]:
-    """A result as JSON values."""
-    return {
-        name: _finite(value)
-        if isinstance(value, float)
-        else _finite_all(value)
-        if isinstance(value, tuple)
-        else value
-        for name, value in record
-    }
+    """What became of the rules, for scripts; numbers as in `summary`."""
+    return _finite(
+        {
+            "gate": [dict(outcome) for outcome in report.gate],
+            "gate_met": all(outcome.met for outcome in report.gate) if report.gate else None,
+            "gate_verdict": worst_of(x.verdict for x in report.gate) if report.gate else None,
+            "changes": [dict(change) for change in report.changes],
+        }
+    )
 
 
 def _model_summary(report: Report, model: Variant) -> dict[str, Any]:
@@ -209,14 +201,11 @@ def _model_summary(report: Report, model: Variant) -> dict[str, Any]:
         "heads_total": facts.total(model, "heads"),
         "neurons_kept": facts.kept(model, "neurons"),
         "neurons_total": facts.total(model, "neurons"),
-        "macs_share": _finite(model.macs_share),
+        "macs_share": model.macs_share,
         "parameters": model.parameters,
         "checkpoint_bytes": model.checkpoint_bytes,
         "onnx_bytes": model.onnx_bytes,
-        "quality": {
-            name: _finite(found)
-            for name, found in (model.quality.metrics.items() if model.quality else ())
-        },
+        "quality": dict(model.quality.metrics) if model.quality else {},
         "comparisons": {found.metric: _comparison_summary(found) for found in model.comparisons},
         "base": model.base or None,
         "base_comparisons": {
@@ -228,9 +217,9 @@ def _model_summary(report: Report, model: Variant) -> dict[str, Any]:
 
 def _comparison_summary(found: Comparison) -> dict[str, Any]:
     return {
-        "difference": _finite(found.difference),
-        "interval": _finite_all(found.interval),
-        "p_value": _finite(found.p_value),
+        "difference": found.difference,
+        "interval": found.interval,
+        "p_value": found.p_value,
         "judgement": facts.JUDGMENT_WORDS[facts.judge(found)],
     }
 
@@ -238,21 +227,24 @@ def _comparison_summary(found: Comparison) -> dict[str, Any]:
 def _timing_summary(row: Timing) -> dict[str, Any]:
     return {
         "batch_size": row.batch_size,
-        "sentences_per_second": _finite(row.sentences_per_second),
-        "tokens_per_second": _finite(row.tokens_per_second),
-        "speedup": _finite(row.speedup),
-        "interval": _finite_all(row.speedup_interval) if row.speedup_interval else None,
-        "limit": _finite(row.limit),
+        "sentences_per_second": row.sentences_per_second,
+        "tokens_per_second": row.tokens_per_second,
+        "speedup": row.speedup,
+        "interval": row.speedup_interval,
+        "limit": row.limit,
         "pays": None if row.speedup is None else facts.pays(row),
-        "engine_speedup": _finite(row.engine_speedup),
-        "fastest_speedup": _finite(row.fastest_speedup),
+        "engine_speedup": row.engine_speedup,
+        "fastest_speedup": row.fastest_speedup,
         "fastest": row.fastest,
     }
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _finite_all(values: Iterable[float]) -> list[float | None]:
-    return [_finite(value) for value in values]
+def _finite(value: Any) -> Any:
+    """A value in which numbers that are not finite became None, and tuples lists."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return value

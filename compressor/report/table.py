@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -33,11 +33,6 @@ def columns(text: str, *numeric: str) -> tuple[Column, ...]:
     """Comma-separated titles of text columns, then the numeric ones."""
     named = tuple(Column(title, numeric=False) for title in text.split(", "))
     return named + tuple(map(Column, numeric))
-
-
-def plain_table(titles: Sequence[Column], rows: Iterable[Iterable[str]]) -> ReportTable:
-    """A table without a caption, for a terminal."""
-    return ReportTable("", "", tuple(titles), tuple(map(tuple, rows)))
 
 
 def named_values(key: str, caption: str, pairs: Iterable[tuple[str, str]]) -> ReportTable | None:

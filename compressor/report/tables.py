@@ -204,7 +204,7 @@ def checks(report: Report) -> ReportTable | None:
             check.name,
             f"{check.largest_difference:.2e}",
             f"{check.tolerance:.1e}",
-            "within" if check.largest_difference <= check.tolerance else "EXCEEDED",
+            "within" if check.is_met else "EXCEEDED",
             check.detail,
         )
         for model in facts.models(report)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from compressor.report.numbers import printable
-from compressor.report.table import ReportTable
+from compressor.report.table import Column
 
 
-def render_table(table: ReportTable) -> str:
+def render_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> str:
     """Aligned columns, two spaces between them; one line per row and one for the titles, if any.
 
     Without columns, the first cell stands left and all others right. The last cells of a row may be
-    left out. The caption is not shown.
+    left out.
 
     Returns:
         The lines, without a newline at the end and without spaces at the ends of lines.
@@ -19,13 +21,13 @@ def render_table(table: ReportTable) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    titles = [tuple(column.title for column in table.columns)] if table.columns else []
-    lines = [*titles, *table.rows]
+    titles = [[column.title for column in columns]] if columns else []
+    lines = [*titles, *rows]
     if not lines:
         return ""
     grid = Table.grid(padding=(0, 2, 0, 0), pad_edge=False)
     widest = max(map(len, lines))
-    for right in [column.numeric for column in table.columns] or [False] + [True] * (widest - 1):
+    for right in [column.numeric for column in columns] or [False] + [True] * (widest - 1):
         grid.add_column(justify="right" if right else "left", no_wrap=True)
     for cells in lines:
         grid.add_row(*(Text(printable(cell)) for cell in cells))

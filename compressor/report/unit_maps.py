@@ -54,14 +54,14 @@ class UnitMap:
 
 def unit_maps(report: Report, variant: Variant) -> Iterator[UnitMap]:
     """The maps of a variant, one for each kind of sublayer that the report tells about."""
-    shades = _shades(facts.scoring(report, variant))
+    scoring = facts.scoring(report, variant)
+    shades = _shades(scoring)
     for kind in facts.kinds(report):
         names = facts.layers(variant, kind)
         if kind in facts.neuron_kinds(report):
             widest = max(variant.neurons[name] for name in names) or 1
             rows, units = [_bar(variant, name, widest) for name in names], "neurons"
         else:
-            scoring = facts.scoring(report, variant)
             rows, units = [_heads(variant, name, scoring, shades) for name in names], "heads"
         label = facts.kind_label(kind)
         count = f"{facts.kept(variant, kind):,} of {facts.total(variant, kind):,}"

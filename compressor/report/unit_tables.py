@@ -10,7 +10,7 @@ from compressor.results import Variant
 
 def size(report: Report) -> ReportTable:
     """Units per kind, multiply-adds, parameters and file sizes of every model."""
-    neurons = facts.neuron_kinds(report)
+    neurons, units = facts.neuron_kinds(report), facts.units_title(report)
     shown = [(kind, _title(kind)) for kind in facts.attention_kinds(report)]
     shown.append(("heads", "All heads"))
     if neurons:
@@ -38,7 +38,9 @@ def size(report: Report) -> ReportTable:
 
     return ReportTable(
         key="size",
-        caption=_size_caption(neurons=bool(neurons)),
+        caption=f"{units} kept of {units.lower()} before, parameters and file sizes, with the "
+        "change against dense. Multiply-adds are a share of dense at the lengths of the rows, the "
+        "vocabulary included. 1 MB is 1,000,000 bytes.",
         columns=columns(
             "Model, Precision",
             *(title for _, title in shown),
@@ -59,15 +61,6 @@ def size(report: Report) -> ReportTable:
 
 def _title(kind: str) -> str:
     return facts.kind_label(kind).capitalize()
-
-
-def _size_caption(*, neurons: bool) -> str:
-    kept = "Heads and neurons" if neurons else "Heads"
-    return (
-        f"{kept} kept of {kept.lower()} before, parameters and file sizes, with the change against "
-        "dense. Multiply-adds are a share of dense at the lengths of the rows, the vocabulary "
-        "included. 1 MB is 1,000,000 bytes."
-    )
 
 
 def kept(model: Variant, which: str) -> str:

@@ -127,11 +127,11 @@ def plan_artifacts(plan: RunPlan, limits: Limits, output: Path) -> list[Artifact
     method = plan.method
     for budget in budgets:
         budget.require_possible(limits)
-        if plan.method.learns:
+        if method.learns:
             keep, _ = budget.to_learn(limits.full)
             method.check_size(keep or {}, limits.full)
     method.check_units(limits.units)
-    alone, learned_by = len(budgets) == 1, method.name if plan.method.learns else ""
+    alone, learned_by = len(budgets) == 1, method.name if method.learns else ""
     return [
         ArtifactPlan(name, budget, output if alone else output / name, budget.action(learned_by))
         for name, budget in zip(names, budgets, strict=True)

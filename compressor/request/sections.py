@@ -22,7 +22,7 @@ from compressor.options.bounds import (
     MOST_TOKENS,
     BatchSize,
 )  # fmt: skip
-from compressor.options.declare import Section, option
+from compressor.options.declare import Section, option, split_commas
 from compressor.results import Inconclusive
 
 Lengths = Literal["data"] | Annotated[int, Field(ge=1, le=MOST_TOKENS)]
@@ -153,10 +153,7 @@ class Export(Section):
     def _names(cls, value: Any) -> list[str]:
         return split_precisions(value)
 
-    @field_validator("engines", mode="before")
-    @classmethod
-    def _engines(cls, value: Any) -> list[str]:
-        return engines_to_export(value)
+    _engines = field_validator("engines", mode="before")(engines_to_export)
 
 
 class Evaluation(Section):
@@ -203,14 +200,7 @@ class Benchmark(Section):
         """Batch sizes, for messages."""
         return ", ".join(map(str, self.batch_size))
 
-    @field_validator("batch_size", mode="before")
-    @classmethod
-    def _sizes(cls, value: Any) -> Any:
-        """In a file also in the form of the option, `1,4,16`."""
-        values = value if isinstance(value, list) else [value]
-        parts = [part for x in values for part in (x.split(",") if isinstance(x, str) else [x])]
-        short = (isinstance(x, str) and x.strip().isdecimal() and len(x) < 20 for x in parts)
-        return [int(x) if is_short else x for x, is_short in zip(parts, short, strict=True)]
+    _sizes = field_validator("batch_size", mode="before")(split_commas)
 
     @field_validator("batch_size")
     @classmethod

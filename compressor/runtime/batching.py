@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compressor.errors import UsageError
 
-Batch = dict[str, NDArray[np.int64]]
+Batch = Mapping[str, NDArray[np.int64]]  # name -> [rows, longest row]
 
 # Rows that a stream reads ahead, to sort them by length.
 CHUNK_ROWS = 2048
@@ -19,7 +19,9 @@ CHUNK_ROWS = 2048
 Item = TypeVar("Item")
 
 
-def collate(rows: Sequence[Sequence[int]], pad_id: int, names: Sequence[str]) -> Batch:
+def collate(
+    rows: Sequence[Sequence[int]], pad_id: int, names: Sequence[str]
+) -> dict[str, NDArray[np.int64]]:
     """Pad rows of token ids on the right.
 
     Args:
@@ -59,7 +61,6 @@ def by_length(
     Longest first, so that too little memory shows in the first batch.
 
     Args:
-        rows: token ids.
         batch_size: rows per batch at most.
         batch_tokens: rows x longest row of a batch at most (a longer row gets a batch of its own).
             If neither is given it is `default_tokens`; if both are, both hold.

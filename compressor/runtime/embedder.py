@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from compressor.errors import UsageError
 from compressor.runtime.artifact import EmbeddingArtifact
-from compressor.runtime.batching import CHUNK_ROWS
+from compressor.runtime.batching import CHUNK_ROWS, require_several
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.text import Encoded
 
@@ -28,6 +28,7 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
         """Token ids of each text, and then of each of `pairs`: every text has its own row."""
+        require_several(texts, pairs)
         return super().encode([*texts, *(pairs or ())])
 
     def embed(
@@ -56,6 +57,7 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         Raises:
             UsageError: a number below 1, or not as many pairs as texts.
         """
+        require_several(texts, pairs)
         if len(texts) != len(pairs):
             raise UsageError(
                 f"there are {len(texts)} texts and {len(pairs)} pairs; give as many of both",

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import EncoderArtifact
+from compressor.runtime.batching import Batch
 from compressor.runtime.consistency import require_encoder
 from compressor.runtime.runtime import Runtime
 
@@ -27,11 +28,11 @@ class EncoderRuntime(Runtime[Described]):
         self._model = self._engine.encoder()
         require_encoder(self.artifact, self._model, self._directory)
 
-    def run(self, batch: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+    def run(self, batch: Batch) -> NDArray[np.float32]:
         """Logits [rows, outputs] of one padded batch with the arrays of `artifact.inputs`."""
         return self._model.run(batch)
 
-    def compute(self, batch: Mapping[str, NDArray[np.int64]], **options: Any) -> object:
+    def compute(self, batch: Batch, **options: Any) -> object:
         return self.run(batch)
 
     def logits(

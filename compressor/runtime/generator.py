@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from compressor.errors import UsageError
 from compressor.runtime.artifact import Generation, TranslationArtifact
-from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits, require_several
+from compressor.runtime.batching import CHUNK_ROWS, Batch, require_several
 from compressor.runtime.consistency import require_ids, require_translator
 from compressor.runtime.decoder import (
     SELECT_CACHES,
@@ -179,14 +179,13 @@ class Generator(Runtime[TranslationArtifact]):
         Raises:
             UsageError: a number below 1.
         """
-        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
         settings = self._settings(num_beams, max_new_tokens)
         answer = partial(self._texts, settings=settings)
         return self._stream(texts, answer, "", chunk_rows, batch_size, batch_tokens)
 
     def generate(
         self,
-        batch: Mapping[str, NDArray[np.int64]],
+        batch: Batch,
         *,
         num_beams: int | None = None,
         max_new_tokens: int | None = None,
@@ -209,13 +208,11 @@ class Generator(Runtime[TranslationArtifact]):
         settings = self._settings(num_beams, max_new_tokens, forced_length)
         return self._search(batch, settings)
 
-    def compute(self, batch: Mapping[str, NDArray[np.int64]], **options: Any) -> object:
+    def compute(self, batch: Batch, **options: Any) -> object:
         """Generate, with the options of `generate`."""
         return self.generate(batch, **options)
 
-    def teacher_forced(
-        self, batch: Mapping[str, NDArray[np.int64]], tokens: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
+    def teacher_forced(self, batch: Batch, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
         """Logits of the token after each of the given ones, for comparing with another runtime.
 
         Args:
@@ -236,7 +233,7 @@ class Generator(Runtime[TranslationArtifact]):
             found[:, step] = decoder.step(column).scores()
         return found
 
-    def start(self, batch: Mapping[str, NDArray[np.int64]]) -> Decoder:
+    def start(self, batch: Batch) -> Decoder:
         """Run the encoder on a padded batch; the decoder before its first step.
 
         Raises:
@@ -260,9 +257,7 @@ class Generator(Runtime[TranslationArtifact]):
     def _texts(self, batch: Batch, settings: Generation) -> list[str]:
         return self.decode(self._search(batch, settings))
 
-    def _search(
-        self, batch: Mapping[str, NDArray[np.int64]], settings: Generation
-    ) -> list[list[int]]:
+    def _search(self, batch: Batch, settings: Generation) -> list[list[int]]:
         rows = len(batch["input_ids"])
         if rows == 0:
             return []

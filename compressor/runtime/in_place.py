@@ -120,10 +120,8 @@ class InPlaceDecoder:
     def _bind(self) -> None:
         """Bind all inputs and outputs to their memory."""
         graph, rows = self._graph, len(self._mask)
-        self._token_input, self._position_input = (
-            np.empty((rows, 1), np.int64),
-            np.empty(1, np.int64),
-        )
+        self._token_input = np.empty((rows, 1), np.int64)
+        self._position_input = np.empty(1, np.int64)
         self._output = BufferedStep(
             np.empty((rows, graph.scored), np.float32), np.empty(rows, np.int64)
         )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from compressor.errors import UsageError
 from compressor.runtime.artifact import QuestionAnsweringArtifact
-from compressor.runtime.batching import CHUNK_ROWS, check_limits
+from compressor.runtime.batching import CHUNK_ROWS, check_limits, require_several
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.text import Encoded, TextsCut
 from compressor.runtime.windows import MOST_QUESTION, STRIDE, Window, best_span
@@ -104,19 +104,20 @@ class QuestionAnswerer(EncoderRuntime[QuestionAnsweringArtifact]):
             rows: (question, context) tuples; one of white space alone has no answer.
             null_answers, stride, batch_size, batch_tokens: as in `answers`.
         """
-        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
 
         def answers(questions: Sequence[str], contexts: Sequence[str]) -> Counted:
             return self._answers(
                 questions, contexts, null_answers, stride, batch_size, batch_tokens
             )
 
-        return self._chunks(rows, answers, Answer("", 0.0, 0, 0), chunk_rows)
+        blank = Answer("", 0.0, 0, 0)
+        return self._chunks(rows, answers, blank, chunk_rows, batch_size, batch_tokens)
 
     def _windows(
         self, questions: Sequence[str], contexts: Sequence[str], stride: int
     ) -> list[list[Window]]:
         check_limits(stride=stride)
+        require_several(questions, contexts)
         if len(questions) != len(contexts):
             raise UsageError(
                 f"there are {len(questions)} questions but {len(contexts)} contexts; give one for "

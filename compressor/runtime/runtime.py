@@ -8,9 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from compressor.errors import InputError, UsageError
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
 from compressor.runtime.batching import (
@@ -28,7 +25,6 @@ from compressor.runtime.text import Encoded, TextTokenizer
 
 Described = TypeVar("Described", bound=Artifact)
 Answer = TypeVar("Answer")
-Arrays = Mapping[str, NDArray[np.int64]]
 
 
 class Runtime(ABC, Generic[Described]):
@@ -120,7 +116,7 @@ class Runtime(ABC, Generic[Described]):
         """Open the model with the engine, and check it against the artifact's description."""
 
     @abstractmethod
-    def compute(self, batch: Arrays, **options: Any) -> object:
+    def compute(self, batch: Batch, **options: Any) -> object:
         """Do all the work of one padded batch; for timing it.
 
         Args:
@@ -173,16 +169,13 @@ class Runtime(ABC, Generic[Described]):
         batch_tokens: int | None,
     ) -> Iterator[Answer]:
         """Answers to texts or pairs, read a chunk at a time; `blank` to those of white space."""
-        # Here, since a generator raises only when its first answer is asked for.
-        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
-        require_several(rows)
 
         def answers(*columns: Sequence[str]) -> tuple[list[Answer], int]:
             encoded = self._tokenizer.encode(*columns)
             found = self._answer(encoded, answer, batch_size, batch_tokens)
             return found, sum(row.cut for row in encoded)
 
-        return self._chunks(rows, answers, blank, chunk_rows)
+        return self._chunks(rows, answers, blank, chunk_rows, batch_size, batch_tokens)
 
     def _chunks(
         self,
@@ -190,22 +183,31 @@ class Runtime(ABC, Generic[Described]):
         answers: Callable[..., tuple[list[Answer], int]],
         blank: Answer,
         chunk_rows: int,
+        batch_size: int | None,
+        batch_tokens: int | None,
     ) -> Iterator[Answer]:
         """As `_stream`.
 
         Args:
             answers: of a chunk's texts (and, of pairs, its second texts), and how many were cut.
         """
-        # Rows of white space are left out of the batches, and their answers put back in between.
-        read = cut = 0
-        for chunk in in_chunks(rows, chunk_rows):
-            columns = [(row,) if isinstance(row, str) else row for row in chunk]
-            filled = [row for row in columns if any(text.strip() for text in row)]
-            found, more = answers(*zip(*filled, strict=True)) if filled else ([], 0)
-            read, cut, ready = read + len(chunk), cut + more, iter(found)
-            for row in columns:
-                yield next(ready) if any(text.strip() for text in row) else blank
-        self._warn_of_cut(cut, read)
+        # Here, since a generator raises only when its first answer is asked for.
+        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
+        require_several(rows)
+
+        def answered() -> Iterator[Answer]:
+            # Rows of white space are in no batch; their answers are put back in between.
+            read = cut = 0
+            for chunk in in_chunks(rows, chunk_rows):
+                columns = [(row,) if isinstance(row, str) else row for row in chunk]
+                filled = [row for row in columns if any(text.strip() for text in row)]
+                found, more = answers(*zip(*filled, strict=True)) if filled else ([], 0)
+                read, cut, ready = read + len(chunk), cut + more, iter(found)
+                for row in columns:
+                    yield next(ready) if any(text.strip() for text in row) else blank
+            self._warn_of_cut(cut, read)
+
+        return answered()
 
     def _warn_of_cut(self, cut: int, texts: int) -> None:
         """Warn that `cut` of `texts` texts were cut, unless it is none."""

@@ -26,7 +26,7 @@ class SentencePieceNormalizer:
         self._strings = rules[4 + size :]
         self._steps: dict[tuple[int, str], int] = {}
         # ASCII characters that start no rule without a non-ASCII character after them.
-        self._plain = frozenset(c for c in map(chr, range(128)) if not self._is_rule(c))
+        self._plain = frozenset(c for c in map(chr, range(128)) if self._longest(c, 0)[1] is None)
 
     def __call__(self, text: str) -> str:
         """`text` with the longest rule applied at each position, left to right."""
@@ -39,9 +39,6 @@ class SentencePieceNormalizer:
             pieces.append(text[start] if replacement is None else replacement)
             start = end
         return "".join(pieces)
-
-    def _is_rule(self, character: str) -> bool:
-        return self._longest(character, 0)[1] is not None
 
     def _longest(self, text: str, start: int) -> tuple[int, str | None]:
         """End and replacement of the longest rule at `start`; (start + 1, None) without one."""

@@ -146,11 +146,12 @@ def _provider(device: str, ort: Any) -> str:
             id="onnxruntime-without-provider",
         )
     if device == "cuda":
-        prepare_cuda(ort)
+        prepare_cuda()
     return provider
 
 
-def prepare_cuda(ort: Any) -> None:
+def prepare_cuda() -> None:
+    """Load the libraries of CUDA; raises `EnvironmentProblem` without a driver."""
     # Without a driver onnxruntime would list missing libraries on stderr, and use the CPU.
     driver = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
     try:

@@ -38,7 +38,6 @@ class Encoded(list[int]):
     """The token ids of one row.
 
     Args:
-        ids: the token ids.
         type_ids: as many entries; None for all 0, as they are unless the row is a pair.
         cut: whether it was longer than the model can read.
     """
@@ -85,7 +84,6 @@ class TextTokenizer:
     """A `tokenizer.json`: encodes with the special tokens, decodes without them.
 
     Args:
-        path: the file.
         max_tokens: rows are cut to this many tokens, special tokens kept; None never cuts.
 
     Raises:
@@ -275,8 +273,6 @@ def _take_normalizer(tokenizer: Tokenizer) -> SentencePieceNormalizer | None:
     normalizer = tokenizer.normalizer
     normalizer.__setstate__(json.dumps(state).encode())
     tokenizer.normalizer = normalizer
-    return (
-        SentencePieceNormalizer(base64.b64decode(steps[0]["precompiled_charsmap"]))
-        if steps
-        else None
-    )
+    if not steps:
+        return None
+    return SentencePieceNormalizer(base64.b64decode(steps[0]["precompiled_charsmap"]))

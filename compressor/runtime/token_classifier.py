@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import TokenClassificationArtifact
-from compressor.runtime.batching import CHUNK_ROWS, Batch, check_limits
+from compressor.runtime.batching import CHUNK_ROWS, Batch, require_several
 from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.entities import (
     OUTSIDE,
@@ -69,6 +69,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
             sentences: words, without spaces as in training; where one has any, its first token
                 counts.
         """
+        require_several(sentences, *sentences)
         texts = [" ".join(words) for words in sentences]
         encodings = self._tokenizer.encodings(texts)
         rows = self._tokenizer.rows(encodings)
@@ -89,10 +90,11 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         batch_tokens: int | None = None,
     ) -> Iterator[list[Entity]]:
         """The entities of each row of a stream; all else as `Classifier.probabilities_stream`."""
-        check_limits(chunk_rows=chunk_rows, batch_size=batch_size, batch_tokens=batch_tokens)
-        return self._chunks(
-            rows, lambda texts: self._tag(texts, batch_size, batch_tokens), [], chunk_rows
-        )
+
+        def tag(texts: Sequence[str]) -> tuple[list[list[Entity]], int]:
+            return self._tag(texts, batch_size, batch_tokens)
+
+        return self._chunks(rows, tag, [], chunk_rows, batch_size, batch_tokens)
 
     def _tag(
         self, texts: Sequence[str], batch_size: int | None, batch_tokens: int | None

@@ -14,12 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.errors import InputError
-from compressor.runtime.artifact import (
-    GRAPH_DIRECTORY,
-    Generation,
-    TranslationArtifact,
-    read_artifact,
-)
+from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact, Generation, read_artifact
 from compressor.storage.input_files import read_json
 
 Tokens = NDArray[np.int64]
@@ -97,16 +92,14 @@ def count_output_tokens(directory: Path) -> int | None:
     Raises:
         InputError: not an artifact.
     """
-    scored = read_artifact(directory).scored
-    return None if scored is None else len(_open(directory, *scored).ids)
+    artifact = read_artifact(directory)
+    return None if artifact.scored is None else len(open_output_tokens(directory, artifact).ids)
 
 
-def open_output_tokens(directory: Path, artifact: TranslationArtifact) -> OutputTokens:
+def open_output_tokens(directory: Path, artifact: Artifact) -> OutputTokens:
     """The tokens that the decoder of the artifact in `directory` scores."""
-    return _open(directory, *artifact.scored)
-
-
-def _open(directory: Path, vocabulary: int, file: str | None) -> OutputTokens:
+    assert artifact.scored is not None  # it has a decoder
+    vocabulary, file = artifact.scored
     if file is None:
         return AllTokens(vocabulary)
     return read_output_tokens(directory / GRAPH_DIRECTORY / file, vocabulary)

@@ -78,5 +78,5 @@ def render_text(result: Result) -> str:
     """The sentences and the short tables, for a terminal."""
     blocks = ["\n".join(result.sentences)]
     for shown in result.tables:
-        blocks.append(f"{shown.caption}\n{text_of(shown)}")
+        blocks.append(f"{shown.caption}\n{text_of(shown.columns, shown.rows)}")
     return "\n\n".join(blocks)

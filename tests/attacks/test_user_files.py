@@ -14,7 +14,7 @@ import pytest
 
 from compressor.commands import invoke as status_of
 from compressor.errors import CompressWarning, InputError, UsageError
-from compressor.pipeline.stream_lines import LineWriter
+from compressor.pipeline.stream_lines import line_writer
 from compressor.storage.files import written_at_once
 from compressor.storage.hashes import sha256_of
 from compressor.storage.locks import Lock
@@ -33,7 +33,7 @@ def stop() -> None:
 
 def test_a_file_of_answers_appears_when_it_is_complete(tmp_path):
     path = tmp_path / "new" / "answers.txt"
-    with LineWriter(path) as writer:
+    with line_writer(path) as writer:
         writer.write("one")
         writer.flush()
         assert not path.exists()
@@ -45,7 +45,7 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path):
     path = tmp_path / "answers.txt"
 
     def write() -> None:
-        with LineWriter(path) as writer:
+        with line_writer(path) as writer:
             writer.write("one")
             path.write_text("mine", encoding="utf-8")
 

@@ -77,6 +77,9 @@ def test_the_runtime_embeds_as_pytorch_does(options, least: float, made):
     streamed = list(embedder.embed_stream(["w3", "  ", "w4 w5"], chunk_rows=2))
     np.testing.assert_allclose(streamed, [found[-2], np.zeros(12), found[-1]], atol=1e-5)
     assert embedder.embed([]).shape == (0, 12)
+    for answer in (embedder.embed, embedder.embed_stream, lambda x: embedder.similarities(x, x)):
+        with raises(UsageError, "text-not-in-a-list"):
+            answer("w3 w4")
 
 
 @pytest.mark.slow

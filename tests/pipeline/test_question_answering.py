@@ -104,6 +104,9 @@ def test_answers_are_the_best_spans_of_pytorch(null_answers: bool, engine: str, 
     rows = [(ASKED[0], CONTEXTS[0]), (" ", ""), (ASKED[1], CONTEXTS[1])]
     streamed = list(answerer.answer_stream(rows, null_answers=null_answers, chunk_rows=2))
     assert [x.text for x in streamed] == [found[0].text, "", found[1].text]
+    for answer in (lambda text: answerer.answers(text, text), answerer.answer_stream):
+        with raises(UsageError, "text-not-in-a-list"):
+            answer("ab")
 
 
 @pytest.mark.slow

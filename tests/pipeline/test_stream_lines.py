@@ -19,7 +19,7 @@ import pytest
 
 from compressor.commands import invoke as run
 from compressor.errors import CompressError, InputError, UsageError
-from compressor.pipeline.stream_lines import Lines, LineWriter, serve
+from compressor.pipeline.stream_lines import Lines, line_writer, serve
 from compressor.progress import Silent
 from compressor.runtime import Classifier, Translator
 from tests.helpers import runtime_artifacts, toy
@@ -199,10 +199,9 @@ def test_ctrl_c_just_as_the_file_is_made(tmp_path: Path, monkeypatch: pytest.Mon
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", interrupted)
-        with pytest.raises(KeyboardInterrupt), LineWriter(out):
+        with pytest.raises(KeyboardInterrupt), line_writer(out):
             pytest.fail("the interrupt was lost")
     assert not out.exists()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def _wait_for(directory: Path, pattern: str) -> None:
@@ -329,7 +328,7 @@ def test_files_follow_one_another_and_lines_know_their_place(tmp_path: Path) -> 
 
 
 def test_a_line_stays_one_line(tmp_path: Path) -> None:
-    with LineWriter(tmp_path / "out") as writer:
+    with line_writer(tmp_path / "out") as writer:
         writer.write("a\nb\r\nc\u2028d")
         writer.write("")
     assert (tmp_path / "out").read_bytes() == "a b  c\u2028d\n\n".encode()
@@ -363,7 +362,7 @@ def test_progress_counts_what_is_written(tmp_path: Path) -> None:
     lines = Lines([tmp_path / "in"])
     serve(
         lines, lambda texts, _: iter(texts), lambda n, text: f"{n}{text}",
-        tmp_path / "out", 2, Listening(), True,
+        tmp_path / "out", 2, Listening(),
     )  # fmt: skip
     assert Listening.heard == [(2, None), (4, None), (5, 5)]
     assert (tmp_path / "out").read_text() == "1a\n2a\n3a\n4a\n5a\n"

@@ -77,6 +77,9 @@ def test_entities_are_those_of_transformers(options: dict[str, str], close: floa
         [(x.label, x.end) for x in found] for found in (answers[0], [], answers[1])
     ]
     assert tagger.tag([]) == []
+    for answer in (tagger.tag_stream, tagger.tag_words, lambda text: tagger.tag_words([text])):
+        with raises(UsageError, "text-not-in-a-list"):
+            answer("one text")
 
 
 def test_words_without_marks_end_at_spaces(made, tmp_path):

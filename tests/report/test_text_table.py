@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import pytest
 
 from compressor.report.summary import timing_table
-from compressor.report.table import Column, columns, plain_table
+from compressor.report.table import Column, columns
 from compressor.report.text_table import render_table
 from compressor.results import Throughput, Timing
 
 
 def shown(titles: Sequence[Column], *rows: Sequence[str]) -> str:
-    return render_table(plain_table(titles, rows))
+    return render_table(titles, rows)
 
 
 def test_names_stand_left_and_numbers_right():

@@ -66,7 +66,7 @@ def test_a_package_without_the_provider_is_an_error(monkeypatch: pytest.MonkeyPa
 def test_a_session_that_fell_back_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The GPU package lists CUDA on every machine, and then uses the CPU without an error."""
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
-    monkeypatch.setattr(sessions, "prepare_cuda", lambda ort: None)
+    monkeypatch.setattr(sessions, "prepare_cuda", lambda: None)
     fallen_back = SimpleNamespace(get_providers=lambda: ["CPUExecutionProvider"])
     monkeypatch.setattr(onnxruntime, "InferenceSession", lambda *_, **__: fallen_back)
     with raises(EnvironmentProblem, "gpu-not-usable"):
@@ -91,7 +91,7 @@ def test_what_cuda_cannot_start_is_an_error_and_auto_takes_the_cpu(
         raise RuntimeError("CUDA failure 100: no CUDA-capable device is detected\nsecond line")
 
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: list(PROVIDERS.values()))
-    monkeypatch.setattr(sessions, "prepare_cuda", lambda ort: None)
+    monkeypatch.setattr(sessions, "prepare_cuda", lambda: None)
     monkeypatch.setattr(onnxruntime, "InferenceSession", start)
     with raises(EnvironmentProblem, "gpu-not-usable"):
         try_device("cuda")

@@ -13,7 +13,8 @@ from compressor.runtime.artifact import (
     Artifact,
     Generation,
 )
-from compressor.runtime.engines.engine import BASE, Arrays, Engine
+from compressor.runtime.batching import Batch
+from compressor.runtime.engines.engine import BASE, Engine
 from compressor.storage.input_files import read_json
 from compressor.storage.manifest import GRAPHS_FILE
 
@@ -76,9 +77,6 @@ class CTranslate2(Engine):
 class Translation:
     """A directory that `ctranslate2.Translator` opens; a `TokenGenerator`.
 
-    Args:
-        precision: to compute in.
-
     Raises:
         InputError: the directory is damaged.
         EnvironmentProblem: CTranslate2 is not installed.
@@ -111,7 +109,7 @@ class Translation:
         """How many tokens there are."""
         return len(self._names)
 
-    def generate(self, batch: Arrays, settings: Generation) -> list[list[int]]:
+    def generate(self, batch: Batch, settings: Generation) -> list[list[int]]:
         """As in `TokenGenerator`.
 
         Beams are searched by CTranslate2, which stops when as many hypotheses as there are beams

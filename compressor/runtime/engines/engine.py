@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from compressor.errors import EnvironmentProblem, UsageError
 from compressor.runtime.artifact import Artifact, Generation
+from compressor.runtime.batching import Batch
 from compressor.runtime.session import require_device
 
-Arrays = Mapping[str, NDArray[np.int64]]
 BASE = "fp32"
 
 
@@ -45,14 +45,14 @@ class LogitsModel(Protocol):
     def outputs(self) -> Sequence[Any]:
         """Each a `Value`."""
 
-    def run(self, batch: Arrays) -> NDArray[np.float32]:
+    def run(self, batch: Batch) -> NDArray[np.float32]:
         """The logits [rows, outputs] of a padded batch; threads may call it at the same time."""
 
 
 class TokenGenerator(Protocol):
     """An opened encoder-decoder model with a search of its own."""
 
-    def generate(self, batch: Arrays, settings: Generation) -> list[list[int]]:
+    def generate(self, batch: Batch, settings: Generation) -> list[list[int]]:
         """Token ids of the answers to a padded batch.
 
         Args:

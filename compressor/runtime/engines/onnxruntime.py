@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
-from compressor.runtime.engines.engine import Arrays, Engine, Setup
+from compressor.runtime.batching import Batch
+from compressor.runtime.engines.engine import Engine, Setup
 from compressor.runtime.session import (
     PROVIDERS,
     choose_device,
@@ -80,7 +81,7 @@ class _Encoder:
         self._session, self._directory = session, setup.directory
         self.inputs, self.outputs = session.get_inputs(), session.get_outputs()
 
-    def run(self, batch: Arrays) -> NDArray[np.float32]:
+    def run(self, batch: Batch) -> NDArray[np.float32]:
         feeds = {value.name: batch[value.name] for value in self.inputs}
         with run_errors(self._directory):
             logits: NDArray[Any] = self._session.run(["logits"], feeds)[0]

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from compressor.errors import InputError
 from compressor.runtime.artifact import GRAPH_DIRECTORY, Artifact
-from compressor.runtime.engines.engine import BASE, Arrays, Engine, Value
+from compressor.runtime.batching import Batch
+from compressor.runtime.engines.engine import BASE, Engine, Value
 
 _REPORTING = "openvino_telemetry"
 _HINTS = {BASE: "f32", "bf16": "bf16"}  # precision -> its name there
@@ -105,7 +106,7 @@ class _Encoder:
         self._requests = threading.local()
         self.inputs, self.outputs = _values(compiled.inputs), _values(compiled.outputs)
 
-    def run(self, batch: Arrays) -> NDArray[np.float32]:
+    def run(self, batch: Batch) -> NDArray[np.float32]:
         if not hasattr(self._requests, "request"):
             self._requests.request = self._compiled.create_infer_request()
         feeds = {value.name: batch[value.name] for value in self.inputs}
