@@ -57,10 +57,10 @@ def no_graphs() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shallow(once) -> Path:
-    """A translator in `dense`, and in `out` what the shell makes of it: layers and units go."""
+    """A translator in `marian`, and in `out` what the shell makes of it: layers and units go."""
 
     def make(folder: Path) -> None:
-        dense = toy.marian_with_pieces(folder / "dense")
+        dense = toy.marian_with_pieces(folder / "marian")
         rows = toy.pairs_file(folder / "rows.tsv")
         done = compress(
             "run", "--model", dense, "--calibration", rows, "--test", rows,

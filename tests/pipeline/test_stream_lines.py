@@ -58,7 +58,7 @@ def compress(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProc
     written = []
     for name in ("stdout", "stderr"):
         streams[name].flush()
-        written.append(streams[name].buffer.getvalue())  # type: ignore[attr-defined]
+        written.append(streams[name].buffer.getvalue())
     return subprocess.CompletedProcess(words, status, *written)
 
 
