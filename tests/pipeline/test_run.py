@@ -78,8 +78,10 @@ def test_several_budgets_give_several_artifacts(inputs, tmp_path):
     assert len(load_report(out / "report.json").variants) == 2
 
 
+@pytest.mark.usefixtures("no_graphs")
 def test_steps_score_again_before_each(classifier, tmp_path):
     options = {"keep": ["0.5", "0.75"], "steps": 3, "bench": False, "recover": "reconstruct"}
+    options["test"] = None
     wanted = recipe_for(classifier, tmp_path, **options)
     report = run(wanted, tmp_path / "out")
     assert sum(map(len, report.variants[0].kept.values())) == 6
