@@ -74,7 +74,7 @@ def test_a_rule_that_is_not_met_fails_the_last_step_alone(runner):
     assert job.ran.count("actions/upload-artifact@v4") == 1
 
 
-@pytest.mark.parametrize(("inconclusive", "status"), [("", 1), ("pass", 0), ("measured", 1)])
+@pytest.mark.parametrize(("inconclusive", "status"), [("", 1), ("pass", 0)])
 def test_what_inconclusive_counts_as(runner, inconclusive, status):
     job = runner(min_speedup="1.03@8", max_metric_drop="bleu=5", inconclusive=inconclusive)
     assert job.run() == status
@@ -88,13 +88,12 @@ def test_what_inconclusive_counts_as(runner, inconclusive, status):
     ("inputs", "environment", "step", "told"),
     [
         ({"max_metric_drop": "0.3"}, {}, "Gate", "METRIC=VALUE"),
-        ({"baseline": "none.json"}, {}, "Gate", "none.json"),
         ({}, {"RUN_STATUS": "5"}, "Compress", ""),
     ],
 )
 def test_errors_end_the_job_where_they_happen(runner, inputs, environment, step, told):
     job = runner(environment, **inputs)
-    assert job.run() in (2, 4, 5)
+    assert job.run() in (2, 5)
     assert job.ran[-1] == step
     assert told in job.log
 
@@ -141,12 +140,10 @@ def test_a_comment_that_is_not_allowed_is_a_warning(runner):
     assert "::warning title=compress::no comment" in job.log
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["max-metric-drop", "min-speedup", "max-size-mb", "max-macs", "baseline", "inconclusive"],
-)
-def test_inputs_are_never_commands(runner, name):
-    job = runner(**{name.replace("-", "_"): HOSTILE})
+def test_inputs_are_never_commands(runner):
+    """All of them at once: the shell sees each before the first is refused."""
+    names = ("max_metric_drop", "min_speedup", "max_size_mb", "max_macs", "baseline")
+    job = runner(**dict.fromkeys((*names, "inconclusive"), HOSTILE))
     assert job.run() in (2, 4), job.log
     assert job.ran[-1] == "Gate"
     assert not list(job.directory.rglob("owned"))

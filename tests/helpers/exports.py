@@ -2,20 +2,24 @@
 
 An export takes seconds, and whole runs export the same toy models again and again.
 test_export.py tests that the same model always gives the same bytes. Peak memory is made up, too:
-the four processes that measure it take longer than all the rest of a toy run.
+the four processes that measure it take longer than all the rest of a toy run. So do the sixteen
+searches of a run for garbage, among all that the tests have imported.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import hashlib
 import io
 import pickle
 import shutil
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -24,11 +28,15 @@ from torch._export import utils
 from torch.onnx._internal.exporter import _registration, _schemas
 
 from compressor.export import graphs
+from compressor.export.task_graphs import TaskGraphs
+from compressor.model import memory
 from compressor.throughput import bench
 from compressor.throughput.memory import MemoryUse
 
 _EXPORT, _MEMORY = graphs.export_graph, bench.measure_memory
 _USE = MemoryUse(64.0, 64.0, 0.1)
+_COLLECTING = (memory, import_module("compressor.throughput.measure"))
+_NO_COLLECTION = SimpleNamespace(**vars(gc) | {"collect": lambda: 0})
 # Every export asks for these, and making them takes a third of a toy model's export.
 _ASKED = (
     (_registration.onnxscript_apis, "get_torchlib_ops"),
@@ -68,6 +76,8 @@ def kept_exports(exports: Path) -> Iterator[None]:
     with contextlib.ExitStack() as patches:
         patches.enter_context(mock.patch.object(graphs, "export_graph", export_or_copy))
         patches.enter_context(mock.patch.object(bench, "measure_memory", return_value=_USE))
+        for module in _COLLECTING:
+            patches.enter_context(mock.patch.object(module, "gc", _NO_COLLECTION))
         for module, name in _ASKED:
             kept = functools.cache(getattr(module, name))
             patches.enter_context(mock.patch.object(module, name, kept))
@@ -80,5 +90,20 @@ def exports_made_anew() -> Iterator[None]:
     with (
         mock.patch.object(graphs, "export_graph", _EXPORT),
         mock.patch.object(bench, "measure_memory", _MEMORY),
+        mock.patch.object(memory, "gc", gc),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def no_exports() -> Iterator[None]:
+    """Files without a graph in them, which nobody checks: an export takes most of a toy run."""
+
+    def empty(*arguments: Any) -> None:
+        arguments[-1].touch()
+
+    with (
+        mock.patch.object(graphs, "export_graph", empty),
+        mock.patch.object(TaskGraphs, "check", return_value=[]),
     ):
         yield

@@ -42,6 +42,8 @@ def scores(name: str) -> dict[str, Any]:
         model = tiny_model(name)
         batches = task.batches(parallel.shard(rows), model)
         setup = stages.scoring(name, batches, units, tokenizer=Words(), metric=longest)
+        if name in TRANSLATORS:
+            setup.model.generation_config.max_length = 8
         found[method] = stages.score(method, setup).values
         if method == "ablation":
             found["ablation of the metric"] = stages.score(method, setup, ablate="metric").values

@@ -12,6 +12,8 @@ from compressor.errors import InputError, UsageError
 from compressor.pipeline.run import run
 from compressor.recovery import distillation, recover, translations
 from compressor.recovery.distill import Distill
+from compressor.report.schema import load_report
+from compressor.request.recipe import Recipe
 from compressor.runtime import Translator
 from compressor.training import loop
 from tests.helpers import toy
@@ -34,14 +36,26 @@ def translator(once) -> Path:
 
 @pytest.fixture(scope="module")
 def classifier(once) -> Path:
-    return once("distill-bert", lambda path: toy.classifier(path))
+    return once("distill-bert", toy.classifier)
+
+
+def write_text(path: Path) -> Path:
+    path.write_text("".join(f"{line}\n\n" for line in toy.sentences(50, 5)), encoding="utf-8")
+    return path
 
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    path = tmp_path / "text.txt"
-    path.write_text("".join(f"{line}\n\n" for line in toy.sentences(50, 5)), encoding="utf-8")
-    return path
+    return write_text(tmp_path / "text.txt")
+
+
+@pytest.fixture(scope="module")
+def translated(translator, tmp_path_factory) -> tuple[Recipe, Path]:
+    """A finished run of the translator on the text, and its recipe."""
+    folder = tmp_path_factory.mktemp("translated")
+    made = recipe_for(translator, folder, **options(write_text(folder / "text.txt")))
+    run(made, folder / "out")
+    return made, folder / "out"
 
 
 def options(text: Path, **others) -> dict:
@@ -67,14 +81,13 @@ def sentences(text: Path) -> list[str]:
     return [line for line in text.read_text(encoding="utf-8").splitlines() if line]
 
 
-def test_a_translator_learns_from_its_own_translations(translator, text, tmp_path, monkeypatch):
+def test_a_translator_learns_from_its_own_translations(translated, text, tmp_path, monkeypatch):
     """Stopped after 20 of 50 lines and continued, it ends as an uninterrupted run does."""
     monkeypatch.setattr(translations, "CHUNK_ROWS", 10)
-    made = recipe_for(translator, tmp_path, **options(text))
-    report = run(made, tmp_path / "whole")
-    (variant,) = report.variants
+    made, whole = translated
+    (variant,) = load_report(whole / "report.json").variants
     assert "rows and 50 lines of text" in variant.recovery
-    state = tmp_path / "whole" / ".compress"
+    state = whole / ".compress"
     found = (state / "translations.txt").read_text(encoding="utf-8").splitlines()
     assert found == Translator(state / "dense").translate(sentences(text), num_beams=1)
 
@@ -83,7 +96,7 @@ def test_a_translator_learns_from_its_own_translations(translator, text, tmp_pat
     (partial,) = (tmp_path / "stopped" / ".compress").glob("translations-*.partial")
     assert len(partial.read_text(encoding="utf-8").splitlines()) == 20
     run(made, tmp_path / "stopped")
-    assert hashes(tmp_path / "stopped") == hashes(tmp_path / "whole")
+    assert hashes(tmp_path / "stopped") == hashes(whole)
     assert not partial.exists()
 
     progress = Progress()
@@ -93,7 +106,9 @@ def test_a_translator_learns_from_its_own_translations(translator, text, tmp_pat
 
 
 def test_the_beam_width_is_that_of_the_option(translator, text, tmp_path):
-    run(recipe_for(translator, tmp_path, **options(text, distill_beams=3)), tmp_path / "out")
+    made = recipe_for(translator, tmp_path, **options(text, distill_beams=3))
+    with pytest.raises(KeyboardInterrupt):
+        run(made, tmp_path / "out", progress=Progress("removing units"))  # with all translated
     state = tmp_path / "out" / ".compress"
     found = (state / "translations.txt").read_text(encoding="utf-8").splitlines()
     dense = Translator(state / "dense")
@@ -103,7 +118,8 @@ def test_the_beam_width_is_that_of_the_option(translator, text, tmp_path):
 
 def test_another_text_is_another_run(classifier, text, tmp_path):
     made = recipe_for(classifier, tmp_path, **options(text))
-    run(made, tmp_path / "out")
+    with pytest.raises(KeyboardInterrupt):
+        run(made, tmp_path / "out", progress=Progress("exporting the dense model"))
     text.write_text("w3 w4\n", encoding="utf-8")
     with raises(UsageError, "output-of-another-run"):
         run(made, tmp_path / "out")
@@ -176,18 +192,17 @@ class StoppedTraining(Progress):
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("name", ["text.txt.gz", "text.jsonl.zst"])
+@pytest.mark.usefixtures("no_graphs")
 def test_packed_text_gives_the_weights_of_plain_text_also_when_stopped(
-    classifier, text, tmp_path, monkeypatch, name
+    classifier, text, tmp_path, monkeypatch
 ):
     """Stopped in the middle of an epoch, and then with the unpacked text lost."""
     monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
     monkeypatch.setattr(loop, "_MOST_SAVING", 1.0)
-    run(recipe_for(classifier, tmp_path, **options(text)), tmp_path / "plain")
-    lines = sentences(text)
-    content = jsonl({"text": x} for x in lines) if "jsonl" in name else "\n".join(lines)
-    given = packed(tmp_path / name, content)
-    made, out = recipe_for(classifier, tmp_path, **options(given)), tmp_path / "out"
+    run(recipe_for(classifier, tmp_path, **options(text, test=None)), tmp_path / "plain")
+    content = jsonl({"text": x} for x in sentences(text))
+    given = packed(tmp_path / "text.jsonl.zst", content)
+    made, out = recipe_for(classifier, tmp_path, **options(given, test=None)), tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):
         run(made, out, progress=StoppedTraining(out / ".compress"))
     assert list((out / ".compress").glob("repair-*.safetensors"))
@@ -201,12 +216,11 @@ def test_packed_text_gives_the_weights_of_plain_text_also_when_stopped(
     assert (out / weights).read_bytes() == (tmp_path / "plain" / weights).read_bytes()
 
 
-def test_a_translator_answers_packed_text_as_plain_text(translator, text, tmp_path):
-    run(recipe_for(translator, tmp_path, **options(text)), tmp_path / "plain")
+def test_a_translator_answers_packed_text_as_plain_text(translator, translated, text, tmp_path):
     given = packed(tmp_path / "text.jsonl.gz", jsonl({"source": x} for x in sentences(text)))
     run(recipe_for(translator, tmp_path, **options(given)), tmp_path / "out")
     for name in ("model.safetensors", ".compress/translations.txt"):
-        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
+        assert (tmp_path / "out" / name).read_bytes() == (translated[1] / name).read_bytes()
 
 
 def test_options_that_would_do_nothing_are_refused(classifier, text, tmp_path):
@@ -237,6 +251,7 @@ def test_an_unusable_text_is_an_error_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("no_graphs")
 def test_a_classifier_of_pairs_reads_pairs(classifier, tmp_path):
     rows = tmp_path / "pairs.tsv"
     lines = [f"w{i + 3} w4\tw{i + 5}\tLABEL_{i % 5}" for i in range(24)]

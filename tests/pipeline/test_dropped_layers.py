@@ -36,11 +36,6 @@ def shell(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def translator(tmp_path_factory) -> Path:
-    return toy.marian_with_pieces(tmp_path_factory.mktemp("marian") / "dense")
-
-
-@pytest.fixture(scope="module")
 def classifier(tmp_path_factory) -> Path:
     return toy.classifier(tmp_path_factory.mktemp("bert") / "dense")
 
@@ -71,15 +66,9 @@ def test_scores_without_a_layer_are_those_of_a_model_that_never_had_it(name, cla
 
 
 @pytest.mark.slow
-def test_a_translator_loses_layers_through_the_shell(translator, tmp_path):
+def test_a_translator_loses_layers_through_the_shell(shallow, tmp_path):
     """With units and a repair; the artifact verifies, runs and is timed."""
-    rows, out = toy.pairs_file(tmp_path / "rows.tsv"), tmp_path / "out"
-    shell(
-        "run", "--model", translator, "--calibration", rows, "--test", rows, "--output", out,
-        "--macs", "0.5", "--drop-layers", "decoder=1,encoder=1", "--multiple", "8",
-        "--recover", "reconstruct+distill", "--distill-epochs", "1",
-        "--batch-size", "2", "--bench-seconds", "0.05", "--threads", "1", "--resamples", "100",
-    )  # fmt: skip
+    translator, rows, out = shallow / "marian", shallow / "rows.tsv", shallow / "out"
     check_manifest(out)
     record = json.loads((out / "units.json").read_text(encoding="utf-8"))
     config = json.loads((out / "config.json").read_text(encoding="utf-8"))
@@ -133,9 +122,11 @@ def test_measured_budgets_start_from_the_layers_that_are_left(budget, classifier
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("no_graphs")
 def test_where_layers_alone_are_enough_no_unit_goes(classifier, tmp_path):
     """Also in a run that was stopped once the units were chosen."""
     options = {"keep": None, "macs": "0.9", "drop_layers": "encoder=1", "bench": False}
+    options["test"] = None
     recipe = recipe_for(classifier, tmp_path, **options)
     with pytest.raises(KeyboardInterrupt):
         run(recipe, tmp_path / "out", "", Progress("removing units"))

@@ -22,6 +22,7 @@ from tests.helpers.runs import recipe_for
 
 pytestmark = pytest.mark.slow
 SMALL = {"keep": None, "bench": False, "multiple": "8"}
+UNTESTED = SMALL | {"test": None, "recover": "none"}
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +36,12 @@ def record_of(directory: Path) -> dict:
     return json.loads((directory / "units.json").read_text(encoding="utf-8"))
 
 
+@pytest.mark.usefixtures("no_graphs")
 @pytest.mark.parametrize("name", ["bert", "marian"])
 def test_a_share_of_the_multiply_adds_is_kept(name, checkpoints, tmp_path):
     """Counted anew, row by row, from what the artifact says it kept."""
-    report = run(
-        recipe_for(checkpoints[name], tmp_path, **SMALL, macs="0.7"), tmp_path / "out", "", SILENT
-    )
+    made = recipe_for(checkpoints[name], tmp_path, **SMALL | {"test": None}, macs="0.7")
+    report = run(made, tmp_path / "out", "", SILENT)
     record = record_of(tmp_path / "out")
     counts = {sublayer: len(kept) for sublayer, kept in record["kept"].items()}
     assert all(n % 8 == 0 for sublayer, n in counts.items() if "ffn" in sublayer)
@@ -80,23 +81,26 @@ def test_nothing_but_biases_can_be_left(name, checkpoints, tmp_path):
     assert len(answers) == 2
 
 
+@pytest.mark.usefixtures("no_graphs")
 def test_neurons_alone_leave_all_heads(checkpoints, tmp_path):
-    made = recipe_for(checkpoints["bert"], tmp_path, **SMALL, macs="0.8", prune="neurons")
+    made = recipe_for(checkpoints["bert"], tmp_path, **UNTESTED, macs="0.8", prune="neurons")
     (variant,) = run(made, tmp_path / "out", "", SILENT).variants
     assert sum(map(len, variant.kept.values())) == sum(variant.heads.values())
     assert sum(variant.kept_neurons.values()) < sum(variant.neurons.values())
 
 
+@pytest.mark.usefixtures("no_graphs")
 def test_steps_end_at_the_same_share(checkpoints, tmp_path):
-    made = recipe_for(checkpoints["bert"], tmp_path, **SMALL, macs="0.6", steps=2)
+    made = recipe_for(checkpoints["bert"], tmp_path, **SMALL | {"test": None}, macs="0.6", steps=2)
     (variant,) = run(made, tmp_path / "out", "", SILENT).variants
     assert "2 steps" in variant.selection
     kept = sum(variant.kept_neurons.values()) / sum(variant.neurons.values())
     assert kept < 0.75
 
 
+@pytest.mark.usefixtures("no_graphs")
 def test_several_shares_make_several_artifacts(checkpoints, tmp_path):
-    made = recipe_for(checkpoints["bert"], tmp_path, **SMALL, macs="0.9,0.7")
+    made = recipe_for(checkpoints["bert"], tmp_path, **UNTESTED, macs="0.9,0.7")
     report = run(made, tmp_path / "out", "", SILENT)
     more, less = report.variants
     assert (more.name, less.name) == ("macs-0.9", "macs-0.7")
@@ -107,8 +111,9 @@ def test_several_shares_make_several_artifacts(checkpoints, tmp_path):
     assert "0.9" not in recipe
 
 
+@pytest.mark.usefixtures("no_graphs")
 def test_an_impossible_share_names_the_least_there_is(checkpoints, tmp_path):
-    made = recipe_for(checkpoints["bert"], tmp_path, **SMALL, macs="0.1", prune="heads")
+    made = recipe_for(checkpoints["bert"], tmp_path, **UNTESTED, macs="0.1", prune="heads")
     with raises(UsageError, "macs-unreachable"):
         run(made, tmp_path / "out", "", SILENT)
 

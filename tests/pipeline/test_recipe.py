@@ -21,29 +21,12 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_flags_win_over_the_file_and_the_file_over_defaults(tmp_path):
-    file = write(
-        tmp_path,
-        "model: {path: a}\nbudget: {name: counts, keep: 0.5, floor: 2}\nseed: 3\n"
-        "throughput: {batch_size: [2, 8]}\n",
-    )
-    found = recipe(file, seed=4, model=None, keep=None)
-    assert (found.model.path, found.budget.keep, found.seed) == ("a", ["0.5"], 4)
-    assert (found.throughput.batch_size, found.budget.floor, found.budget.steps) == ([2, 8], "2", 1)
-
-
 @pytest.mark.parametrize("text", ["1,4", "'1, 4'", "[1, 4]", "['1', 4]"])
 def test_batch_sizes_can_be_written_as_on_the_command_line(tmp_path, text):
     found = recipe(write(tmp_path, MINIMAL + f"throughput:\n  batch_size: {text}\n"))
     assert found.throughput.batch_size == [1, 4]
     found = recipe(write(tmp_path, MINIMAL + "throughput: {batch_size: 4}\n"))
     assert found.throughput.batch_size == [4]
-
-
-def test_a_flag_can_switch_a_files_value_off(tmp_path):
-    file = write(tmp_path, MINIMAL.replace("path: a", "path: a, allow_pickle: true"))
-    assert recipe(file, bench=False, allow_pickle=False).throughput is None
-    assert not recipe(file, allow_pickle=False).model.allow_pickle
 
 
 @pytest.mark.parametrize(
@@ -208,24 +191,6 @@ def test_a_learning_rate_goes_to_all_that_trains_weights():
         recipe(model="m", keep=["1"], learning_rate=0.5)
     with raises(UsageError, "too-few-epochs"):
         recipe(**given, method="subset", train_weights="all", gate_epochs=1)
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {"method": "second-order", "per": "token"},
-        {"method": "fisher", "ablate": "loss"},
-        {"method": "hard-concrete", "estimator": "gumbel"},
-        {"method": "taylor", "gate_epochs": 20},
-        {"distill_epochs": 5},
-        {"recover": "none", "patience": 2},
-        {"calibration_rows": 9},
-        {"test_rows": 9},
-    ],
-)
-def test_flags_that_nothing_chosen_has_are_refused(flags):
-    with raises(UsageError, "option-without-use"):
-        recipe(model="m", keep=["1"], **flags)
 
 
 def test_missing_recipe(tmp_path):

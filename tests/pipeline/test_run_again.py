@@ -45,7 +45,8 @@ def without_directories(report: Report) -> dict:
     return facts
 
 
-def test_a_finished_run_repeats_nothing(inputs, finished):
+def test_a_finished_run_repeats_nothing_and_reports_where_it_lies_now(inputs, finished):
+    """It was moved: `finished` is a copy."""
     progress = Progress()
     before = load_report(finished / "report.json")
     again = run(short(**inputs), finished, progress=progress)
@@ -53,12 +54,8 @@ def test_a_finished_run_repeats_nothing(inputs, finished):
     assert load_report(finished / "report.json") == again
     assert progress.messages
     assert all("done before" in message for message in progress.messages)
-
-
-def test_a_run_that_was_moved_reports_where_it_lies_now(inputs, finished):
-    report = run(short(**inputs), finished)
-    assert report.variants[0].directory == finished.as_posix()
-    assert report.dense.directory == (finished / ".compress" / "dense").as_posix()
+    assert again.variants[0].directory == finished.as_posix()
+    assert again.dense.directory == (finished / ".compress" / "dense").as_posix()
 
 
 def test_another_recipe_does_not_overwrite_a_run(inputs, finished, tmp_path):
@@ -125,8 +122,6 @@ def quality(report: Report) -> list[dict]:
     ("damaged", "kept"),
     [
         ("model.safetensors", "evaluating dense "),
-        ("onnx/model.onnx", "evaluating dense "),
-        ("units.json", "evaluating dense "),
         ("onnx/graphs.json", "evaluating dense "),
         (".compress/dense/onnx/model.onnx", "evaluating keep-0.5 "),
     ],
@@ -147,21 +142,25 @@ def test_a_file_that_was_changed_is_made_again(inputs, finished, tmp_path, damag
     check_manifest(out)
 
 
-@pytest.mark.parametrize("name", ["README.md", "report.md", "recipe.yaml", "manifest.json"])
-def test_files_of_the_user_are_not_replaced(inputs, finished, tmp_path, name):
+def test_files_of_the_user_are_not_replaced(inputs, finished, tmp_path):
     out = shutil.copytree(finished, tmp_path / "out")
-    (out / name).write_text("my notes", encoding="utf-8")
-    before = hashes(out)
-    progress = Progress()
-    with raises(InputError, "output-not-ours") as caught:
-        run(short(**inputs), out, progress=progress)
-    assert str(out / name) in str(caught.value)
-    assert progress.messages == []  # before anything was computed
-    assert (out / name).read_text(encoding="utf-8") == "my notes"
-    assert hashes(out) == before
-    (out / name).unlink()
+    files = [out / name for name in ("README.md", "report.md", "recipe.yaml", "manifest.json")]
+    for path in files:
+        ours = path.read_bytes()
+        path.write_text("my notes", encoding="utf-8")
+        before = hashes(out)
+        progress = Progress()
+        with raises(InputError, "output-not-ours") as caught:
+            run(short(**inputs), out, progress=progress)
+        assert str(path) in str(caught.value)
+        assert progress.messages == []  # before anything was computed
+        assert path.read_text(encoding="utf-8") == "my notes"
+        assert hashes(out) == before
+        path.write_bytes(ours)
+    for path in files:
+        path.unlink()
     run(short(**inputs), out)
-    assert (out / name).read_bytes() != b"my notes"
+    assert all(path.exists() for path in files)
     check_manifest(out)
 
 

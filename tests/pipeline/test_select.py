@@ -30,7 +30,7 @@ from tests.helpers.errors import raises
 from tests.helpers.recipes import recipe, request
 from tests.helpers.runs import Progress, hashes
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_graphs")]
 
 
 @pytest.fixture(scope="module")

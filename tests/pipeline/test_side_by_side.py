@@ -43,15 +43,16 @@ def made(classifier, tmp_path) -> Recipe:
 
 @pytest.fixture
 def started(monkeypatch) -> list[subprocess.Popen]:
-    """The processes that a test starts."""
+    """The processes that a test starts; they keep exports."""
     found: list[subprocess.Popen] = []
 
     class Noted(subprocess.Popen):
         def __init__(self, *args, **kwargs) -> None:
-            super().__init__(*args, **kwargs)
+            super().__init__(*args, **{"cwd": ROOT} | kwargs)
             if side_by_side._MODULE in args[0]:
                 found.append(self)
 
+    monkeypatch.setattr(side_by_side, "_MODULE", "tests.helpers.kept_artifact_process")
     monkeypatch.setattr(side_by_side.subprocess, "Popen", Noted)
     return found
 

@@ -46,16 +46,28 @@ def command(*arguments: object) -> list[str]:
 
 
 def compress(*arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        command(*arguments), input=stdin, capture_output=True, cwd=ROOT, timeout=120
-    )
+    """The command in this process, with streams of its own: a process takes a second to start."""
+    names = ("stdin", "stdout", "stderr")
+    streams = {name: io.TextIOWrapper(io.BytesIO(), "utf-8", newline="\n") for name in names}
+    streams["stdin"] = io.TextIOWrapper(io.BytesIO(stdin))
+    words = [*map(str, arguments), "--threads", "1"]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, stream in streams.items():
+            patch.setattr(sys, name, stream)
+        status = run(words)
+    written = []
+    for name in ("stdout", "stderr"):
+        streams[name].flush()
+        written.append(streams[name].buffer.getvalue())
+    return subprocess.CompletedProcess(words, status, *written)
 
 
 def test_lines_are_translated_in_their_order(translator: Path) -> None:
     texts = [*toy.sentences(9), "", "w5 \u2028 w6\x0cw7", " \t", *toy.sentences(4, seed=1), "w9 w8"]
     ends = ["\n", "\r\n"] * len(texts)
     stdin = "".join(text + end for text, end in zip(texts, ends, strict=False)).rstrip("\r\n")
-    done = compress("translate", translator, "--chunk-lines", "6", stdin=stdin.encode())
+    words = command("translate", translator, "--chunk-lines", "6")
+    done = subprocess.run(words, input=stdin.encode(), capture_output=True, cwd=ROOT, timeout=120)
     assert (done.returncode, done.stderr) == (0, b"")
     want = Translator(translator, threads=1).translate(texts)
     assert done.stdout.decode() == "".join(f"{line}\n" for line in want)

@@ -98,10 +98,6 @@ def test_a_metric_of_another_task_is_a_usage_error(task, good, bad):
     assert good in str(caught.value)
 
 
-def test_a_general_and_a_particular_speedup_go_together():
-    assert rules([], ["1", "1.1@8"]) == [MinSpeedupRule(1.0), MinSpeedupRule(1.1, 8)]
-
-
 def test_a_drop_is_judged_by_its_confidence_bounds():
     # Differences of BLEU in the sample, with their intervals: -0.08 [-0.25, +0.10],
     # -0.31 [-0.62, +0.01] and -3.01 [-3.60, -2.41].

@@ -217,13 +217,6 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
     assert covered >= 54  # 57 expected; fewer than 54 has a probability below 4 %
 
 
-def test_speedup_weighs_batches_by_their_time() -> None:
-    dense = np.array([[1.0, 9.0]] * 5)
-    pruned = np.array([[0.5, 9.0]] * 5)
-
-    assert speedup_of(dense, pruned)[0] == pytest.approx(10 / 9.5)
-
-
 def test_speedup_equals_the_quotient_of_sentences_per_second() -> None:
     dense, pruned = noisy(7, 4, speedup=1.4)
 
