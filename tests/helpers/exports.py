@@ -24,8 +24,11 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import nn
 from torch._export import utils
+from torch.export import ExportedProgram
 from torch.onnx._internal.exporter import _registration, _schemas
+from transformers import PreTrainedConfig
 
 from compressor.export import graphs
 from compressor.export.task_graphs import TaskGraphs
@@ -45,18 +48,33 @@ _ASKED = (
 )
 
 
+# What no graph depends on: where a checkpoint lay, and which modules were read from it.
+_ORIGIN = ("_name_or_path", "_is_hf_initialized")
+
+
 class _ByValue(pickle.Pickler):
     """Pickles tensors by their values alone: equal modules give equal bytes in every process."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return bytes, (value.detach().numpy().tobytes(),)
+        if isinstance(value, nn.Module | PreTrainedConfig):
+            made, arguments, state, *rest = value.__reduce_ex__(4)
+            state = {key: x for key, x in state.items() if key not in _ORIGIN}
+            return made, arguments, state, *rest
         return NotImplemented
+
+
+def _traced_again(
+    self: object, decomp_table: object = None, decompose_custom_triton_ops: bool = False
+) -> None:
+    """Stands in for PyTorch's second tracing, which would take as long as all the rest."""
+    raise AssertionError("the model is traced a second time")
 
 
 @contextlib.contextmanager
 def kept_exports(exports: Path) -> Iterator[None]:
-    """Export each graph once and copy it from `exports` afterwards."""
+    """Export each graph once, by one tracing, and copy it from `exports` afterwards."""
     exports.mkdir(exist_ok=True)
 
     def export_or_copy(
@@ -67,7 +85,8 @@ def kept_exports(exports: Path) -> Iterator[None]:
         kept = exports / hashlib.sha256(content.getbuffer()).hexdigest()
         if not kept.exists():
             fresh = Path(tempfile.mkdtemp(dir=exports))
-            _EXPORT(graph, example, inputs, outputs, shapes, fresh / path.name)
+            with mock.patch.object(ExportedProgram, "run_decompositions", _traced_again):
+                _EXPORT(graph, example, inputs, outputs, shapes, fresh / path.name)
             with contextlib.suppress(OSError):  # another process was faster
                 fresh.rename(kept)
         for file in kept.iterdir():

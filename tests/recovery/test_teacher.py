@@ -111,23 +111,31 @@ def rows_read(setup: RecoveryJob, **options) -> int:
     return rows
 
 
+@pytest.fixture
+def small_parts(monkeypatch) -> None:
+    """Text is read 64 lines at a time, by the first of which is estimated what has room."""
+    monkeypatch.setattr(teacher_module, "_READ_BLOCKS", 2)
+
+
 def test_the_dense_model_is_run_once_however_many_epochs():
     setup = job("marian")
     assert rows_read(setup, epochs=4) == len(setup.examples)
 
 
-@pytest.mark.parametrize("lines", [100, 2100])
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("lines", [40, 140])
 def test_the_dense_model_reads_text_once_however_many_epochs(tmp_path: Path, lines: int):
-    """As long as what it says of all of it fits, which is estimated from 1,024 lines."""
+    """As long as what it says of all of it fits."""
     text = classified(write(tmp_path / "text.txt", some_lines(lines)))
     setup = dataclasses.replace(job("bert"), text=text)
     assert rows_read(setup, epochs=3) == len(setup.examples) + lines
 
 
-@pytest.mark.parametrize(("fit", "read"), [(1090, 1100 + 2 * 10), (500, 1024 + 2 * 1100)])
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize(("fit", "read"), [(140, 150 + 2 * 10), (60, 64 + 2 * 150)])
 def test_text_without_room_is_computed_each_time(tmp_path: Path, monkeypatch, fit, read):
     """The lines beyond the room; all of them if less than half has room."""
-    text = classified(write(tmp_path / "text.txt", some_lines(1100)))
+    text = classified(write(tmp_path / "text.txt", some_lines(150)))
     setup = dataclasses.replace(job("bert"), text=text)
     rows = len(setup.examples) + fit
     monkeypatch.setattr(teacher_module, "LEAST_ROOM", rows * 4 * setup.dense.num_labels)

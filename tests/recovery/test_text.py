@@ -243,8 +243,9 @@ def test_what_is_skipped_is_not_read(tmp_path: Path, monkeypatch):
     assert len(read) == 1  # of five
 
 
-def test_memory_does_not_grow_with_the_file(tmp_path: Path):
-    """An epoch over 20,000 lines takes as much as one over 5,000; all their rows take 12 MB."""
+def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch):
+    """An epoch over 6,000 lines takes as much as one over 1,000; all their rows take 4 MB."""
+    monkeypatch.setattr(data_module, "WINDOW_ROWS", 512)
 
     def peak(lines: int) -> int:
         path = write(tmp_path / f"{lines}.txt", some_lines(lines))
@@ -258,8 +259,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path):
         assert count == lines
         return most
 
-    small, large = peak(5_000), peak(20_000)
-    assert large < small + 2_000_000
+    small, large = peak(1_000), peak(6_000)
+    assert large < small + 500_000
 
 
 @pytest.mark.parametrize("name", ["marian", "bert"])

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from compressor.commands import invoke
 from compressor.errors import EnvironmentProblem, InputError
 from compressor.storage import text_files
 from compressor.tasks import TASKS, batching
 from compressor.tasks.tables import read_table
 from tests.helpers import toy
-from tests.helpers.command_line import compress
 from tests.helpers.errors import raises
 from tests.helpers.packed import PACK, cut_off, jsonl, packed
 from tests.helpers.rows import LABELS, PAIRS, tsv
@@ -109,11 +109,16 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch
     assert f"{path}:2:" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.tsv.gz", "a.jsonl.zst"])
-def test_rows_that_are_not_used_take_no_memory(tmp_path: Path, name: str):
-    """20,000 rows take about 5 MB, the file 2 MB."""
+@pytest.fixture(scope="module")
+def many_rows() -> list[tuple[str, str]]:
     rng = random.Random(0)
-    rows = [(" ".join(rng.choices(toy.WORDS, k=25)), rng.choice(LABELS)) for _ in range(20_000)]
+    return [(" ".join(rng.choices(toy.WORDS, k=25)), rng.choice(LABELS)) for _ in range(20_000)]
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv", "a.jsonl", "a.tsv.gz", "a.jsonl.zst"])
+def test_rows_that_are_not_used_take_no_memory(tmp_path: Path, name: str, many_rows):
+    """20,000 rows take about 5 MB, the file 2 MB."""
+    rows = many_rows
     table = tsv(rows, ("text", "label"))
     contents = {
         ".tsv": table,
@@ -159,8 +164,8 @@ def test_rows_are_encoded_in_parts(monkeypatch):
 
 
 @pytest.mark.slow
-def test_commands_take_packed_files_and_end_as_with_plain_ones(once, tmp_path: Path):
-    model = once("packed-bert", toy.classifier)
+def test_commands_take_packed_files_and_end_as_with_plain_ones(tmp_path: Path, capsys):
+    model = toy.classifier(tmp_path / "bert")
     plain = Path(toy.labels_file(tmp_path / "rows.tsv"))
     text = plain.read_text(encoding="utf-8")
     header, *lines = (line.split("\t") for line in text.splitlines())
@@ -175,11 +180,11 @@ def test_commands_take_packed_files_and_end_as_with_plain_ones(once, tmp_path: P
     outputs, ends = {}, {}
     for name, path in given.items():
         out = tmp_path / f"{name}.json"
-        done = compress(
+        command = [
             "score", "--model", model, "--calibration", path, "--calibration-rows", 16,
             "--method", "taylor", "--device", "cpu", "--output", out,
-        )  # fmt: skip
-        ends[name] = (done.returncode, done.stderr)
+        ]  # fmt: skip
+        ends[name] = invoke(list(map(str, command))), capsys.readouterr().err
         outputs[name] = json.loads(out.read_text())["scores"] if out.exists() else None
     assert ends["plain"][0] == 0, ends["plain"]
     assert outputs["plain"] == outputs["gz"] == outputs["jsonl"] is not None

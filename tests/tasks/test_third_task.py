@@ -36,6 +36,7 @@ def registered(monkeypatch):
 def rater(directory: Path) -> Path:
     model: Any = tiny_model("bert")
     model.config.num_labels, model.config.problem_type = 1, "regression"
+    model.config.num_hidden_layers = 1
     model = type(model)(model.config).eval()
     model.save_pretrained(directory)
     word_tokenizer().save_pretrained(directory)
