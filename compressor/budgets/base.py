@@ -282,6 +282,9 @@ class Budget(Section):
     def require_possible(self, limits: Limits) -> None:
         """Raise `UsageError` if the floors make the budget impossible."""
 
+    def require_enough_may_go(self, limits: Limits, costs: UnitCosts) -> None:
+        """Raise `UsageError` if the model is too large with all gone that may go."""
+
     def action(self, method: str) -> str:
         """What choosing its units means, for messages.
 

@@ -8,10 +8,10 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import field_validator
 
-from compressor.budgets.base import Choice, CompetingUnits, Trials
-from compressor.budgets.path import removal_path
+from compressor.budgets.base import Choice, CompetingUnits, Limits, Trials
+from compressor.budgets.path import RemovalPath, UnitCosts, removal_path
 from compressor.errors import UsageError
-from compressor.model.sublayers import Mask, Scores
+from compressor.model.sublayers import Mask, Scores, units_of
 from compressor.options.bounds import MOST_STEPS
 from compressor.options.declare import option, split_commas
 
@@ -56,14 +56,27 @@ class Macs(CompetingUnits):
     def scorings(self) -> int:
         return self.steps
 
-    def choose(self, trials: Trials) -> Choice:
-        limits, costs = trials.limits, trials.costs
+    def require_enough_may_go(self, limits: Limits, costs: UnitCosts) -> None:
+        if limits.to_drop:
+            return  # how much is left depends on which layers these are
+        equal = {
+            name: (0.0,) * len(flags)
+            for name, flags in limits.full.keep.items()
+            if units_of(name) in limits.units
+        }
+        path = self._path(Scores(equal, "none", "", {}), limits.full, limits, costs)
+        path.position_at(self.macs[0])
 
+    def choose(self, trials: Trials) -> Choice:
         def cut_to(share: float, scores: Scores, mask: Mask) -> Mask:
-            path = removal_path(scores, mask, limits.floors, costs, limits.multiples, limits.even)
+            path = self._path(scores, mask, trials.limits, trials.costs)
             return path.mask(path.position_at(share))
 
         gone, steps = 1 - self.macs[0], self.steps
         return trials.cut_in_steps(
             [partial(cut_to, 1 - gone * step / steps) for step in range(1, steps + 1)]
         )
+
+    @staticmethod
+    def _path(scores: Scores, mask: Mask, limits: Limits, costs: UnitCosts) -> RemovalPath:
+        return removal_path(scores, mask, limits.floors, costs, limits.multiples, limits.even)

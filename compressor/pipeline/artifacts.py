@@ -8,6 +8,7 @@ from pathlib import Path
 
 from compressor import parallel
 from compressor.budgets import Choice, Limits
+from compressor.budgets.path import UnitCosts
 from compressor.errors import InputError
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.export.precision_names import precisions_to_export
@@ -65,6 +66,7 @@ class Inputs:
     encoded: Encoded
     data: DataRows
     limits: Limits
+    costs: UnitCosts
     artifacts: Sequence[ArtifactPlan]
     repair: Repair
     source_text: TextFile | None
@@ -97,6 +99,9 @@ def prepare(plan: RunPlan, dense: Checkpoint, output: Path, progress: Progress) 
     source_text = open_text_option(plan.source_text, SOURCE, task, plan.data)
     checkpoint = with_tokens_of(source_text, dense, progress)
     source = encoded(data, checkpoint, task, progress)
+    costs = unit_costs(checkpoint, task, source.fitted.examples)
+    for artifact in artifacts:
+        artifact.budget.require_enough_may_go(limits, costs)
     require_rows_to_train(plan.recovery, len(source.fitted.examples), learns=plan.method.learns)
     require_earlier(plan.recovery)
     require_rows_for_ranks(len(source.fitted.examples))
@@ -110,6 +115,7 @@ def prepare(plan: RunPlan, dense: Checkpoint, output: Path, progress: Progress) 
         encoded=source,
         data=data,
         limits=limits,
+        costs=costs,
         artifacts=artifacts,
         repair=repair,
         source_text=source_text,
@@ -167,12 +173,13 @@ def begin(plan: RunPlan, inputs: Inputs, workspace: Workspace) -> ArtifactMaker:
     """Compute what comes before the artifacts: tokens, layers to drop, the dense model, texts."""
     source, given = inputs.encoded, inputs.dense
     tokens = target_tokens(workspace, source.checkpoint, inputs.target_text)
-    costs = unit_costs(source.checkpoint, TASKS[source.checkpoint.task], source.fitted.examples)
     inputs = replace(inputs, limits=without_layers(inputs, workspace))
     directory = workspace.state / "dense"
-    dense = export_dense(workspace, given.checkpoint, given.probe, costs, directory, plan.engines)
+    dense = export_dense(
+        workspace, given.checkpoint, given.probe, inputs.costs, directory, plan.engines
+    )
     repair = with_translations(with_unpacked_text(inputs.repair, workspace), workspace, dense)
-    builder = Builder(workspace, repair, source.probe, tokens, costs, plan.engines)
+    builder = Builder(workspace, repair, source.probe, tokens, inputs.costs, plan.engines)
     trials = make_trials(plan, inputs, workspace, dense, builder)
     return ArtifactMaker(inputs, workspace, dense, builder, trials)
 

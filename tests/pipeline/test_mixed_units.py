@@ -111,11 +111,11 @@ def test_several_shares_make_several_artifacts(checkpoints, tmp_path):
     assert "0.9" not in recipe
 
 
-@pytest.mark.usefixtures("no_graphs")
-def test_an_impossible_share_names_the_least_there_is(checkpoints, tmp_path):
-    made = recipe_for(checkpoints["bert"], tmp_path, **UNTESTED, macs="0.1", prune="heads")
+def test_an_impossible_share_is_refused_before_anything_is_computed(checkpoints, tmp_path):
+    made = recipe_for(checkpoints["bert"], tmp_path, **UNTESTED, macs="0.9,0.1", prune="heads")
     with raises(UsageError, "macs-unreachable"):
         run(made, tmp_path / "out", "", SILENT)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("share", ["0", "1", "1.5", "-0.1"])
