@@ -90,10 +90,10 @@ def translation_check(
     )
 
 
-def relative_difference(actual: Any, expected: np.ndarray) -> float:
+def relative_difference(actual: Any, expected: Any) -> float:
     """The largest difference of two arrays [rows, ...] as a share of the largest expected value.
 
-    Row by row, without copies of the whole; NaN wins.
+    Row by row, without copies of the whole, so rows may differ in length; NaN wins.
     """
     pairs = zip(actual, expected, strict=True)
     largest, difference = np.max(

@@ -26,7 +26,6 @@ from unittest import mock
 import torch
 from torch import nn
 from torch._export import utils
-from torch.export import ExportedProgram
 from torch.onnx._internal.exporter import _registration, _schemas
 from transformers import PreTrainedConfig
 
@@ -65,16 +64,9 @@ class _ByValue(pickle.Pickler):
         return NotImplemented
 
 
-def _traced_again(
-    self: object, decomp_table: object = None, decompose_custom_triton_ops: bool = False
-) -> None:
-    """Stands in for PyTorch's second tracing, which would take as long as all the rest."""
-    raise AssertionError("the model is traced a second time")
-
-
 @contextlib.contextmanager
 def kept_exports(exports: Path) -> Iterator[None]:
-    """Export each graph once, by one tracing, and copy it from `exports` afterwards."""
+    """Export each graph once and copy it from `exports` afterwards."""
     exports.mkdir(exist_ok=True)
 
     def export_or_copy(
@@ -85,8 +77,7 @@ def kept_exports(exports: Path) -> Iterator[None]:
         kept = exports / hashlib.sha256(content.getbuffer()).hexdigest()
         if not kept.exists():
             fresh = Path(tempfile.mkdtemp(dir=exports))
-            with mock.patch.object(ExportedProgram, "run_decompositions", _traced_again):
-                _EXPORT(graph, example, inputs, outputs, shapes, fresh / path.name)
+            _EXPORT(graph, example, inputs, outputs, shapes, fresh / path.name)
             with contextlib.suppress(OSError):  # another process was faster
                 fresh.rename(kept)
         for file in kept.iterdir():

@@ -28,6 +28,7 @@ from compressor.model.restore_shape import restore_shape
 from compressor.model.saving import save_checkpoint
 from compressor.model.sublayers import Mask
 from compressor.model.surgery import gated, mask_gates, prune, relative_difference, verify_surgery
+from compressor.pipeline.inputs import synthetic_probe
 from compressor.runtime import Translator
 from compressor.storage.files import write_json
 from compressor.tasks import TASKS, Batch
@@ -190,6 +191,20 @@ def test_exported_graphs_search_as_the_library_does(name: str, tmp_path):
             assert check.largest_difference <= check.tolerance
             if precision == "int8":  # the tolerance of random tokens is larger
                 assert check.largest_difference < TOLERANCES["int8"]
+
+
+@pytest.mark.slow
+def test_padding_in_the_middle_of_a_translation_is_no_difference(tmp_path):
+    """This model with random weights says padding and goes on behind it."""
+    checkpoint = opened("m2m_100", tmp_path / "dense")
+    checkpoint.tokenizer.pad_token = checkpoint.tokenizer.convert_ids_to_tokens(1)
+    model, checks, _ = export(checkpoint, tmp_path / "out")
+    batches = synthetic_probe(checkpoint, TASKS[checkpoint.task]).batches
+    inputs = [{k: v for k, v in b.inputs().items() if "decoder" not in k} for b in batches]
+    made = [model.generate(**x, num_beams=1, max_length=24).tolist() for x in inputs]
+    padded = [row[row.index(1) :] for rows in made for row in rows if 1 in row and 2 not in row[1:]]
+    assert any({*rest} != {1} for rest in padded)
+    assert all(check.largest_difference <= check.tolerance for check in checks)
 
 
 def test_an_activation_that_ctranslate2_lacks_is_refused_by_name(tmp_path):
