@@ -22,7 +22,7 @@ HERE = Path(__file__).parents[1]
 BUDGETS = {"Counts", "SteppedCounts", "Macs", "Speedup", "MaxDrop", "Penalty"}
 # Nothing may be larger.
 LIMITS = {
-    "lines in compressor/": 47_410,
+    "lines in compressor/": 47_420,
     "lines in tests/": 33_040,
     "rooms at the top": 25,
     "loose modules at the top": 3,
