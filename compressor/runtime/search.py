@@ -26,9 +26,8 @@ from compressor.runtime.processors import Scores, Tokens, changes_best, log_soft
 EXCLUDED = np.float32(-1e9)
 # Finished sentences leave the batch when they are at least this share of it: copying the caches
 # of the others costs less than a step of the finished ones, and it is paid once. Greedy search with
-# the bundled translator (454 lines, batches of 1024 tokens, one thread) took 2.8 CPU seconds when
-# none ever left, 2.2 when half had to be finished, and 2.1 to 2.2, within the noise, from a quarter
-# down to every single one.
+# the bundled translator (454 lines, batches of 1024 tokens, one thread) took 6.1 CPU seconds when
+# none ever left, and 3.5 to 3.8, within the noise, when a half to a sixteenth had to be finished.
 MIN_FINISHED_SHARE = 0.125
 
 
