@@ -387,18 +387,3 @@ class Outcome(ResultModel):
     interval: Interval | None = None  # confidence bounds; None of exact numbers
     limit: Number | None = None  # on the scale of `measured`
     enough: Count | None = None  # rows, or timed batches, that would about settle it
-
-
-class Change(ResultModel):
-    """One number of a model beside that of an earlier run's.
-
-    Quality is the difference from dense, speed the ratio to dense of one interleaved run.
-    """
-
-    variant: str
-    what: str
-    before: Number
-    after: Number
-    interval: Interval | None = None  # 95 %, of after - before, or of their ratio
-    judgment: Literal["worse", "better", "same", "unknown"]  # of exact numbers, without a test
-    note: str = ""

@@ -20,8 +20,8 @@ from collections.abc import Iterator
 from compressor.errors import InputError
 from compressor.evaluation import confidence_bounds
 from compressor.report import facts
-from compressor.report.schema import Report
-from compressor.results import Change, Outcome, Timing, Variant
+from compressor.report.schema import Change, Report
+from compressor.results import Outcome, Timing, Variant
 
 RULE = "baseline"
 _MACHINE = ("cpu", "instructions", "cores", "gpu")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from compressor.report import facts, numbers
-from compressor.report.schema import Report
-from compressor.results import Change, Outcome
+from compressor.report.schema import Change, Report
+from compressor.results import Outcome
 
 
 def result(outcome: Outcome) -> str:

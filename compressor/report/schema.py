@@ -8,7 +8,7 @@ Units are in the field names; ratios are pruned over dense where larger is bette
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationError, ValidationInfo, model_validator
 
@@ -16,8 +16,9 @@ from compressor.errors import InputError
 from compressor.report import consistency
 from compressor.results import (
     FROM_FILE,
-    Change,
     Count,
+    Interval,
+    Number,
     Outcome,
     QualitySearch,
     Ranking,
@@ -57,6 +58,21 @@ class Run(ResultModel):
     hardware: dict[str, str]
     versions: dict[str, str]
     search: SpeedSearch | QualitySearch | None = None
+
+
+class Change(ResultModel):
+    """One number of a model beside that of an earlier run's.
+
+    Quality is the difference from dense, speed the ratio to dense of one interleaved run.
+    """
+
+    variant: str
+    what: str
+    before: Number
+    after: Number
+    interval: Interval | None = None  # 95 %, of after - before, or of their ratio
+    judgment: Literal["worse", "better", "same", "unknown"]  # of exact numbers, without a test
+    note: str = ""
 
 
 class Report(ResultModel):

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from compressor.report import facts, gate_text, numbers
-from compressor.report.schema import Report
+from compressor.report.schema import Change, Report
 from compressor.report.table import Column, ReportTable, columns, named_values
-from compressor.results import Change, Comparison, Ranking, Source, Timing, Variant
+from compressor.results import Comparison, Ranking, Source, Timing, Variant
 from compressor.tasks import TASKS
 
 Pairs = list[tuple[str, str]]

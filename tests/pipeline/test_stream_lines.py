@@ -214,6 +214,7 @@ def test_ctrl_c_just_as_the_file_is_made(tmp_path: Path, monkeypatch: pytest.Mon
         with pytest.raises(KeyboardInterrupt), line_writer(out):
             pytest.fail("the interrupt was lost")
     assert not out.exists()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def _wait_for(directory: Path, pattern: str) -> None:

@@ -17,7 +17,7 @@ from compressor.recovery.hidden_states import find_blocks, observed, states_of
 from compressor.recovery.teacher import Teacher
 from compressor.tasks import Batch
 from tests.helpers.stages import job, repair
-from tests.helpers.tiny import BUILDERS, STRUCTURES, TRANSLATORS, nothing_left_mask
+from tests.helpers.tiny import BUILDERS, TRANSLATORS, nothing_left_mask
 
 
 def without_final_norms(model: nn.Module) -> None:
@@ -106,7 +106,7 @@ def test_the_weight_means_the_same_whatever_the_scale_of_the_stream():
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-@pytest.mark.parametrize("name", [*STRUCTURES, "mbart"])  # which normalizes before each part
+@pytest.mark.parametrize("name", BUILDERS)
 @pytest.mark.parametrize("left", ["uneven", "none"])
 def test_matching_them_brings_the_pruned_model_closer(name: str, left: str):
     """To the dense model, in predictions and in hidden states; with no heads left at all, too."""
