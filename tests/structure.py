@@ -23,7 +23,7 @@ BUDGETS = {"Counts", "SteppedCounts", "Macs", "Speedup", "MaxDrop", "Penalty"}
 # Nothing may be larger.
 LIMITS = {
     "lines in compressor/": 47_420,
-    "lines in tests/": 33_040,
+    "lines in tests/": 32_980,
     "rooms at the top": 25,
     "loose modules at the top": 3,
     "`generates` read outside tasks/": 0,

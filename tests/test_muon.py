@@ -69,13 +69,15 @@ def test_matrices_are_trained_as_by_torch(count: int, monkeypatch):
         assert float((found - expected).norm()) < 0.05 * float((expected - before).norm())
 
 
+def after_a_step(precision: str) -> list:
+    own = matrices()
+    steps(MuonAdamW([{"params": own, "lr": RATE, "muon": precision}]), own, 1)
+    return own
+
+
 def test_fp32_is_the_same_step_more_precisely(monkeypatch):
     monkeypatch.setattr(muon, "has_bf16", lambda device: True)
-    results = []
-    for precision in ("fp32", "bf16"):
-        own = matrices()
-        steps(MuonAdamW([{"params": own, "lr": RATE, "muon": precision}]), own, 1)
-        results.append(changed(own))
+    results = [changed(after_a_step(precision)) for precision in ("fp32", "bf16")]
     for exact, rounded, before in zip(*results, changed(matrices()), strict=True):
         moved = exact - before
         assert 0 < float((rounded - exact).norm() / moved.norm()) < 0.05
@@ -85,12 +87,7 @@ def test_fp32_is_the_same_step_more_precisely(monkeypatch):
 
 def test_without_products_in_bf16_it_is_fp32(monkeypatch):
     monkeypatch.setattr(muon, "has_bf16", lambda device: False)
-    results = []
-    for precision in ("fp32", "bf16"):
-        own = matrices()
-        steps(MuonAdamW([{"params": own, "lr": RATE, "muon": precision}]), own, 1)
-        results.append(own)
-    assert all(map(torch.equal, *results))
+    assert all(map(torch.equal, *map(after_a_step, ("fp32", "bf16"))))
 
 
 def test_other_groups_are_trained_by_adamw():

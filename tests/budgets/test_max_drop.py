@@ -12,15 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from compressor.budgets.max_drop import (
-    ERROR,
-    Found,
-    Proof,
-    accepted,
-    error_of_look,
-    find,
-    search,
-)
+from compressor.budgets.max_drop import ERROR, Found, Proof, accepted, error_of_look, find, search
 from tests.helpers.scores import judged
 
 

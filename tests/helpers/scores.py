@@ -61,12 +61,7 @@ def comparison(low: float, high: float, metric: str = "bleu") -> Comparison:
 
 
 def judged(
-    kept: int,
-    difference: float,
-    bound: float,
-    position: int = 0,
-    *,
-    accepted: bool = True,
+    kept: int, difference: float, bound: float, position: int = 0, *, accepted: bool = True
 ) -> QualityProbe:
     """A model with so many heads that was judged on rows never seen."""
     found = comparison(bound, 2 * difference - bound)

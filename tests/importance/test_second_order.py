@@ -11,11 +11,7 @@ import torch
 from compressor.budgets.units import select
 from compressor.errors import InputError
 from compressor.importance import statistics as room
-from compressor.importance.removal_order import (
-    DAMPING,
-    block_removal_order,
-    removal_order,
-)
+from compressor.importance.removal_order import DAMPING, block_removal_order, removal_order
 from compressor.importance.second_order import SecondOrder
 from compressor.importance.statistics import Moments, collect_statistics, groups_within
 from compressor.model.architectures import find_sublayers

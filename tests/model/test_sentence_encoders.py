@@ -18,13 +18,7 @@ from compressor.model.saving import save_checkpoint
 from compressor.model.surgery import prune, verify_surgery
 from compressor.tasks import TASKS, require_task
 from tests.helpers.errors import raises
-from tests.helpers.sentence_encoders import (
-    DENSE,
-    ENCODERS,
-    dense_layer,
-    save_encoder,
-    tiny_encoder,
-)
+from tests.helpers.sentence_encoders import DENSE, ENCODERS, dense_layer, save_encoder, tiny_encoder
 from tests.helpers.tiny import (
     empty_first_mask,
     facts,

@@ -168,10 +168,7 @@ def test_attention_weights_are_the_librarys(name: str):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [
-        "t5",
-        *(pytest.param(x, marks=pytest.mark.attack) for x in ("umt5", "pegasus", "m2m_100")),
-    ],
+    ["t5", *(pytest.param(x, marks=pytest.mark.attack) for x in ("umt5", "pegasus", "m2m_100"))],
 )
 def test_exported_graphs_search_as_the_library_does(name: str, tmp_path):
     """FLAN-T5's and UMT5's form; the caches, and tables of positions for the heads left alone."""
@@ -201,9 +198,8 @@ def test_padding_in_the_middle_of_a_translation_is_no_difference(tmp_path):
     model, checks, _ = export(checkpoint, tmp_path / "out")
     batches = synthetic_probe(checkpoint, TASKS[checkpoint.task]).batches
     inputs = [{k: v for k, v in b.inputs().items() if "decoder" not in k} for b in batches]
-    made = [model.generate(**x, num_beams=1, max_length=24).tolist() for x in inputs]
-    padded = [row[row.index(1) :] for rows in made for row in rows if 1 in row and 2 not in row[1:]]
-    assert any({*rest} != {1} for rest in padded)
+    made = [row for x in inputs for row in model.generate(**x, max_length=24).tolist()]
+    assert any(1 in row and {*row[row.index(1) :]} - {1, 2} for row in made)
     assert all(check.largest_difference <= check.tolerance for check in checks)
 
 

@@ -19,12 +19,7 @@ from compressor.report.speedup_rules import MinSpeedupRule
 from tests.evaluation.test_bounds import ALPHA, classified, score_statistic, translated
 from tests.helpers.command_line import invoke as invoked
 from tests.helpers.errors import raises
-from tests.helpers.report_samples import (
-    classifier_report,
-    mixed_report,
-    rules,
-    translator_report,
-)
+from tests.helpers.report_samples import classifier_report, mixed_report, rules, translator_report
 
 BLEU = ("variants", 0, "quality", "metrics", "bleu")
 

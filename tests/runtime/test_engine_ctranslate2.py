@@ -20,13 +20,7 @@ from compressor.model.sublayers import Mask, Sublayer
 from compressor.runtime import Translator, collate
 from tests.helpers import toy
 from tests.helpers.errors import raises
-from tests.helpers.runtime_artifacts import (
-    Exported,
-    export,
-    new_directory,
-    vary,
-    write_hashes,
-)
+from tests.helpers.runtime_artifacts import Exported, export, new_directory, vary, write_hashes
 from tests.helpers.tiny import nothing_left_mask, uneven_mask
 
 pytestmark = pytest.mark.slow

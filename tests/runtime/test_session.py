@@ -197,10 +197,7 @@ def test_an_artifact_is_read(tmp_path: Path) -> None:
         ({"pad_token_id": -1}, "translation.pad_token_id"),
         ({"heads": 3}, "translation.heads"),
         ({"generation": {"eos_token_id": [0]}}, "decoder_start_token_id"),
-        (
-            {"generation": {"decoder_start_token_id": 9, "eos_token_id": [0]}},
-            "max_new_tokens",
-        ),
+        ({"generation": {"decoder_start_token_id": 9, "eos_token_id": [0]}}, "max_new_tokens"),
         (
             {"generation": TRANSLATION["generation"] | {"early_stopping": "soon"}},  # type: ignore
             "generation.early_stopping",

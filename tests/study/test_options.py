@@ -86,12 +86,7 @@ def test_correlations_that_are_undefined_are_not_interpreted():
         ("training", {"checkpoint": ["m"], "test": "t"}, "option-invalid", "--checkpoint"),
         ("curve", {"model": "m", "test": "t", "points": "50,20"}, "points-invalid", "--points"),
         ("curve", {"model": "m", "test": "t", "points": "0,200"}, "points-invalid", "--points"),
-        (
-            "curve",
-            {"model": "m", "test": "t", "recover": "distill"},
-            "name-unknown",
-            "--recover",
-        ),
+        ("curve", {"model": "m", "test": "t", "recover": "distill"}, "name-unknown", "--recover"),
         ("roles", {"model": "m", "from_word": "sum"}, "option-invalid", "--from-word"),
         ("layers", {"model": "m", "test": "t", "per": "example"}, "option-without-use", "--per"),
         ("curve", {"model": "m", "test": "t", "ablate": "loss"}, "option-without-use", "--ablate"),

@@ -15,12 +15,7 @@ import sentencepiece
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torch import nn
-from transformers import (
-    MarianTokenizer,
-    MBartTokenizer,
-    PretrainedConfig,
-    PreTrainedTokenizerFast,
-)
+from transformers import MarianTokenizer, MBartTokenizer, PretrainedConfig, PreTrainedTokenizerFast
 
 from compressor.errors import InputError, UsageError
 from compressor.model.sublayers import Kind
