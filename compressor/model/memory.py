@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 import re
 import sys
 from functools import cache
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 
-# In /proc/self/maps and smaps: weights that are read where their file is mapped, and how many KiB
-# of pages of a mapping were written.
+# In /proc/self/maps: weights that are read where their file is mapped.
 _WEIGHTS = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) .*\.safetensors$", re.MULTILINE)
-_WRITTEN = re.compile(rb"^Anonymous: +([0-9]+)", re.MULTILINE)
+# In /proc/self/pagemap, eight bytes a page: in memory or in swap, and still the file's own.
+_HELD, _OF_FILE = 3 << 62, 1 << 61
 _DONTNEED = 4  # MADV_DONTNEED on Linux
 _SYSTEM, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
 
@@ -91,15 +92,22 @@ def drop_mapped_weights() -> None:
     Linux only; elsewhere nothing happens.
     """
     maps, libc = Path("/proc/self/maps"), _libc()
-    # What all mappings hold takes tens of milliseconds to tell.
-    if libc is None or not maps.exists() or not _WEIGHTS.search(maps.read_bytes()):
+    if libc is None or not maps.exists():
         return
-    content = maps.with_name("smaps").read_bytes()
-    for found in _WEIGHTS.finditer(content):
-        written = _WRITTEN.search(content, found.end())
-        if written is not None and int(written[1]) == 0:
-            start, end = (int(place, 16) for place in found.groups())
+    for found in _WEIGHTS.finditer(maps.read_bytes()):
+        start, end = (int(place, 16) for place in found.groups())
+        if not _was_written(start, end):
             libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONTNEED)
+
+
+def _was_written(start: int, end: int) -> bool:
+    """Whether a page of this process between two addresses is no longer the mapped file's own."""
+    import numpy as np
+
+    with open("/proc/self/pagemap", "rb") as file:
+        file.seek(start // mmap.PAGESIZE * 8)
+        pages = np.frombuffer(file.read((end - start) // mmap.PAGESIZE * 8), np.uint64)
+    return bool(((pages & _HELD != 0) & (pages & _OF_FILE == 0)).any())
 
 
 @cache

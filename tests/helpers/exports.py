@@ -3,7 +3,8 @@
 An export takes seconds, and whole runs export the same toy models again and again.
 test_export.py tests that the same model always gives the same bytes. Peak memory is made up, too:
 the four processes that measure it take longer than all the rest of a toy run. So do the sixteen
-searches of a run for garbage, among all that the tests have imported.
+searches of a run for garbage, among all that the tests have imported. Pages are without their
+plots, which the tests in tests/report draw.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ from transformers import PreTrainedConfig
 from compressor.export import graphs
 from compressor.export.task_graphs import TaskGraphs
 from compressor.model import memory
+from compressor.report import page
 from compressor.throughput import bench
 from compressor.throughput.memory import MemoryUse
 
-_EXPORT, _MEMORY = graphs.export_graph, bench.measure_memory
+_EXPORT, _MEMORY, _IMAGES = graphs.export_graph, bench.measure_memory, page.images
 _USE = MemoryUse(64.0, 64.0, 0.1)
 _COLLECTING = (memory, import_module("compressor.throughput.measure"))
 _NO_COLLECTION = SimpleNamespace(**vars(gc) | {"collect": lambda: 0})
@@ -86,6 +88,7 @@ def kept_exports(exports: Path) -> Iterator[None]:
     with contextlib.ExitStack() as patches:
         patches.enter_context(mock.patch.object(graphs, "export_graph", export_or_copy))
         patches.enter_context(mock.patch.object(bench, "measure_memory", return_value=_USE))
+        patches.enter_context(mock.patch.object(page, "images", return_value={}))
         for module in _COLLECTING:
             patches.enter_context(mock.patch.object(module, "gc", _NO_COLLECTION))
         for module, name in _ASKED:
@@ -100,6 +103,7 @@ def exports_made_anew() -> Iterator[None]:
     with (
         mock.patch.object(graphs, "export_graph", _EXPORT),
         mock.patch.object(bench, "measure_memory", _MEMORY),
+        mock.patch.object(page, "images", _IMAGES),
         mock.patch.object(memory, "gc", gc),
     ):
         yield

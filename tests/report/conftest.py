@@ -10,17 +10,19 @@ import pytest
 from compressor.report import page
 from compressor.report.schema import Report, render_json
 
+_DRAW = page.images  # `helpers.exports` leaves the plots out
 
-@pytest.fixture(scope="session", autouse=True)
+
+@pytest.fixture(scope="package", autouse=True)
 def _kept_plots() -> Iterator[None]:
     """Draw the plots of equal reports once for all pages: a page takes a second, its plots do."""
-    draw, kept = page.images, {}
+    kept = {}
 
-    @wraps(draw)
+    @wraps(_DRAW)
     def images(report: Report) -> dict[str, page.PageImage]:
         key = render_json(report)
         if key not in kept:
-            kept[key] = draw(report)
+            kept[key] = _DRAW(report)
         return kept[key]
 
     with pytest.MonkeyPatch.context() as patch:
