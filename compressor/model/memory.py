@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.nn import Module
 
-
 # In /proc/self/maps: weights that are read where their file is mapped.
 _WEIGHTS = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) .*\.safetensors$", re.MULTILINE)
 # In /proc/self/pagemap, eight bytes a page: in memory or in swap, and still the file's own.
@@ -88,13 +87,10 @@ def _read_number(path: Path, name: str = "", unit: int = 1) -> int | None:
 def drop_mapped_weights() -> None:
     """Return the memory of mapped files of weights to the system; the next use reads them again.
 
-    A mapping of which a page was written stays as it is, since such pages are not in the file.
-    Linux only; elsewhere nothing happens.
+    A mapping of which a page was written stays, since such pages are not in the file. Linux only.
     """
     maps, libc = Path("/proc/self/maps"), _libc()
-    if libc is None or not maps.exists():
-        return
-    for found in _WEIGHTS.finditer(maps.read_bytes()):
+    for found in _WEIGHTS.finditer(maps.read_bytes() if libc and maps.exists() else b""):
         start, end = (int(place, 16) for place in found.groups())
         if not _was_written(start, end):
             libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONTNEED)
@@ -104,9 +100,8 @@ def _was_written(start: int, end: int) -> bool:
     """Whether a page of this process between two addresses is no longer the mapped file's own."""
     import numpy as np
 
-    with open("/proc/self/pagemap", "rb") as file:
-        file.seek(start // mmap.PAGESIZE * 8)
-        pages = np.frombuffer(file.read((end - start) // mmap.PAGESIZE * 8), np.uint64)
+    count, offset = (end - start) // mmap.PAGESIZE, start // mmap.PAGESIZE * 8
+    pages = np.fromfile("/proc/self/pagemap", np.uint64, count, offset=offset)
     return bool(((pages & _HELD != 0) & (pages & _OF_FILE == 0)).any())
 
 
