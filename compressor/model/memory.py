@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.nn import Module
 
-# In /proc/self/maps: weights that are read where their file is mapped.
+# In maps: weights that are read where their file is mapped. In pagemap, eight bytes a page: in
+# memory or in swap, and still the file's own.
 _WEIGHTS = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) .*\.safetensors$", re.MULTILINE)
-# In /proc/self/pagemap, eight bytes a page: in memory or in swap, and still the file's own.
 _HELD, _OF_FILE = 3 << 62, 1 << 61
 _DONTNEED = 4  # MADV_DONTNEED on Linux
 _SYSTEM, _CGROUP = Path("/proc"), Path("/sys/fs/cgroup")
@@ -85,12 +85,11 @@ def _read_number(path: Path, name: str = "", unit: int = 1) -> int | None:
 
 
 def drop_mapped_weights() -> None:
-    """Return the memory of mapped files of weights to the system; the next use reads them again.
-
-    A mapping of which a page was written stays, since such pages are not in the file. Linux only.
-    """
+    """Return mapped files' memory to the system, unless a page was written; Linux only."""
     maps, libc = Path("/proc/self/maps"), _libc()
-    for found in _WEIGHTS.finditer(maps.read_bytes() if libc and maps.exists() else b""):
+    if libc is None or not maps.with_name("pagemap").exists():  # some sandboxes have none
+        return
+    for found in _WEIGHTS.finditer(maps.read_bytes()):
         start, end = (int(place, 16) for place in found.groups())
         if not _was_written(start, end):
             libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONTNEED)
@@ -100,9 +99,9 @@ def _was_written(start: int, end: int) -> bool:
     """Whether a page of this process between two addresses is no longer the mapped file's own."""
     import numpy as np
 
-    count, offset = (end - start) // mmap.PAGESIZE, start // mmap.PAGESIZE * 8
-    pages = np.fromfile("/proc/self/pagemap", np.uint64, count, offset=offset)
-    return bool(((pages & _HELD != 0) & (pages & _OF_FILE == 0)).any())
+    count, first = (end - start) // mmap.PAGESIZE, start // mmap.PAGESIZE
+    pages = np.fromfile("/proc/self/pagemap", np.uint64, count, offset=8 * first)
+    return len(pages) < count or bool(((pages & _HELD != 0) & (pages & _OF_FILE == 0)).any())
 
 
 @cache
