@@ -1,10 +1,11 @@
-"""Handing a traced model to PyTorch's ONNX exporter without tracing it a second time.
+"""Handing a traced model to PyTorch's ONNX exporter without tracing it again.
 
-`torch.onnx.export` traces the model into a program of ATen operators, and then traces that program
-again, to decompose operators that it has no ONNX function for. With dynamic shapes this second pass
-takes about half of the CPU time of writing graphs; `benchmarks/export_time.py` times exports with
-and without it. Our graphs hardly need it: what ONNX lacks are conversions of types and assertions
-about shapes, which are rewritten and dropped here.
+`torch.onnx.export` traces the model into a program of ATen operators, and then runs that program
+twice more: to decompose operators that it has no ONNX function for, and to convert operands of
+different types. With dynamic shapes this takes more than half of the CPU time of writing graphs;
+`benchmarks/export_time.py` times exports with and without it. Our graphs hardly need the first:
+what ONNX lacks are conversions of types and assertions about shapes, which are rewritten and
+dropped here. For the second, the types are known from the trace.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
+from torch.fx import Interpreter, Node
 
 _aten = torch.ops.aten
 # Operators without side effects that the exporter translates as they are.
@@ -41,30 +43,62 @@ _TRANSLATED = frozenset({
 })  # fmt: skip
 _ASSERTIONS = frozenset({_aten._assert_scalar.default, _aten._assert_tensor_metadata.default})
 _CONVERSIONS = frozenset({_aten.to.dtype, _aten.to.dtype_layout, _aten.to.device})
-# What the patched method takes in the versions of PyTorch that this was written for.
-_PARAMETERS = ["self", "decomp_table", "decompose_custom_triton_ops"]
+# What the replaced methods take in the versions of PyTorch that this was written for.
+_DECOMPOSE = ["self", "decomp_table", "decompose_custom_triton_ops"]
+_RUN_NODE = ["self", "n"]
 
 
 @contextmanager
 def traced_once() -> Iterator[None]:
-    """Inside this context, a program that needs no decomposition is not traced again for it.
+    """Inside this context, programs are run again only to decompose what needs it.
 
     A program with any other operator than those known here is decomposed as usual. So is every
-    program in a version of PyTorch whose method is another one: exporting then takes longer.
+    program in a version of PyTorch whose methods are others: exporting then takes longer.
     """
-    decompose = vars(ExportedProgram).get("run_decompositions")
-    if decompose is None or list(inspect.signature(decompose).parameters) != _PARAMETERS:
+
+    def decompose(program: ExportedProgram, *args: Any, **kwargs: Any) -> ExportedProgram:
+        return program if _simplify(program) else usual(program, *args, **kwargs)
+
+    with (
+        _replaced(ExportedProgram, "run_decompositions", _DECOMPOSE, decompose) as usual,
+        _replaced(_type_promotion(), "run_node", _RUN_NODE, _convert_operands),
+    ):
         yield
+
+
+@contextmanager
+def _replaced(owner: type, name: str, parameters: list[str], new: Any) -> Iterator[Any]:
+    """Replace a method that has these parameters; gives the method."""
+    usual = vars(owner).get(name)
+    if usual is None or list(inspect.signature(usual).parameters) != parameters:
+        yield usual
         return
-
-    def decompose_if_needed(program: ExportedProgram, *args: Any, **kwargs: Any) -> ExportedProgram:
-        return program if _simplify(program) else decompose(program, *args, **kwargs)
-
-    ExportedProgram.run_decompositions = decompose_if_needed  # type: ignore[method-assign]
+    setattr(owner, name, new)
     try:
-        yield
+        yield usual
     finally:
-        ExportedProgram.run_decompositions = decompose  # type: ignore[method-assign]
+        setattr(owner, name, usual)
+
+
+def _type_promotion() -> type:
+    """The exporter's interpreter that converts operands; another class where it has none."""
+    try:
+        from torch.onnx._internal.fx.passes import type_promotion
+    except ImportError:
+        return object
+    return vars(type_promotion).get("_TypePromotionInterpreter", object)
+
+
+def _convert_operands(self: Any, node: Node) -> Any:
+    """What `run_node` does there, without computing once more what the trace has computed."""
+    from torch.onnx._internal.fx.passes import type_promotion
+
+    with self._set_current_node(node):
+        rule = type_promotion.get_type_promotion_rule(node, self.type_promotion_table)
+        if rule is not None:
+            self._maybe_promote_node(node, rule)
+    known = node.op == "call_function" and "val" in node.meta
+    return node.meta["val"] if known else Interpreter.run_node(self, node)
 
 
 def _simplify(program: ExportedProgram) -> bool:

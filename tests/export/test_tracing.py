@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnxruntime
@@ -11,6 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.fx import Interpreter
+from torch.onnx._internal.fx.passes import type_promotion
 
 from compressor.export.graphs import BATCH, SOURCE, export_graph
 from compressor.export.tracing import traced_once
@@ -78,13 +81,32 @@ def test_another_version_of_pytorch_does_without(tmp_path: Path, monkeypatch: py
     monkeypatch.delattr(ExportedProgram, "run_decompositions")
     with traced_once():
         assert not hasattr(ExportedProgram, "run_decompositions")
+    monkeypatch.delattr(type_promotion, "_TypePromotionInterpreter")
+    with traced_once():
+        pass
+
+
+def test_operands_are_converted_without_computing_shapes_again(tmp_path: Path):
+    """What is converted is computed again, and nothing else."""
+    computed: list[str] = []
+    usual = Interpreter.call_function
+
+    def call_function(self: Interpreter, target: Any, *args: Any) -> Any:
+        computed.append(str(target))
+        return usual(self, target, *args)
+
+    with mock.patch.object(Interpreter, "call_function", call_function):
+        exported(lambda floats, counts: (floats * counts).tanh() + floats, tmp_path)
+    assert computed == ["prims.convert_element_type.default", "aten.mul.Tensor"]
 
 
 def test_the_exporter_is_left_as_it_was():
-    before = ExportedProgram.run_decompositions
+    interpreter = type_promotion._TypePromotionInterpreter
+    before = ExportedProgram.run_decompositions, interpreter.run_node
     with traced_once():
-        assert ExportedProgram.run_decompositions is not before
-    assert ExportedProgram.run_decompositions is before
+        assert ExportedProgram.run_decompositions is not before[0]
+        assert interpreter.run_node is not before[1]
+    assert (ExportedProgram.run_decompositions, interpreter.run_node) == before
 
 
 class Middle(nn.Module):
