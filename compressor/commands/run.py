@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shlex
 import sys
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ def execute(recipe: Recipe, output: Path, jobs: int | None = None) -> int:
     from compressor.report.rules import exit_status
     from compressor.report.summary import short_table, summary
 
+    gc.freeze()  # or each stage ends with a search for garbage in all that was imported
     command = shlex.join(["compress", *sys.argv[1:]])
     report = run_pipeline(recipe, output, command, console, jobs)
     console.message(f"\nreport: {output / 'report.html'}\n")

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from compressor.errors import VerificationError
-from compressor.export.tracing import TRANSLATIONS, traced_once
+from compressor.export.tracing import TRANSLATIONS, quick_exporter
 
 # Gelu is one node from 20 on, layer normalization from 17 on. Nothing newer is used, so that older
 # runtimes can read the graphs. Attention is written out: see compressor/export/attention.py.
@@ -56,7 +56,7 @@ def export_graph(
     uncached = tracing.patch(fake_tensor_cache_enabled=False)
     quiet = contextlib.redirect_stdout(io.StringIO())
     try:
-        with warnings.catch_warnings(), quiet, uncached, traced_once(), torch.no_grad():
+        with warnings.catch_warnings(), quiet, uncached, quick_exporter(), torch.no_grad():
             warnings.simplefilter("ignore")
             program = torch.onnx.export(
                 graph.eval(),

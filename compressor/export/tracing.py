@@ -1,11 +1,12 @@
-"""Handing a traced model to PyTorch's ONNX exporter without tracing it again.
+"""PyTorch's ONNX exporter without what it does again: tracing a model, and making its tables.
 
 `torch.onnx.export` traces the model into a program of ATen operators, and then runs that program
 twice more: to decompose operators that it has no ONNX function for, and to convert operands of
 different types. With dynamic shapes this takes more than half of the CPU time of writing graphs;
 `benchmarks/export_time.py` times exports with and without it. Our graphs hardly need the first:
 what ONNX lacks are conversions of types and assertions about shapes, which are rewritten and
-dropped here. For the second, the types are known from the trace.
+dropped here. For the second, the types are known from the trace. Each export also makes tables of
+all operators, which takes a second; here a process makes them once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -49,8 +51,8 @@ _RUN_NODE = ["self", "n"]
 
 
 @contextmanager
-def traced_once() -> Iterator[None]:
-    """Inside this context, programs are run again only to decompose what needs it.
+def quick_exporter() -> Iterator[None]:
+    """Inside this context, the exporter does nothing twice.
 
     A program with any other operator than those known here is decomposed as usual. So is every
     program in a version of PyTorch whose methods are others: exporting then takes longer.
@@ -59,18 +61,22 @@ def traced_once() -> Iterator[None]:
     def decompose(program: ExportedProgram, *args: Any, **kwargs: Any) -> ExportedProgram:
         return program if _simplify(program) else usual(program, *args, **kwargs)
 
-    with (
-        _replaced(ExportedProgram, "run_decompositions", _DECOMPOSE, decompose) as usual,
-        _replaced(_type_promotion(), "run_node", _RUN_NODE, _convert_operands),
-    ):
+    with ExitStack() as stack:
+        replaced = _replaced(ExportedProgram, "run_decompositions", decompose, _DECOMPOSE)
+        usual = stack.enter_context(replaced)
+        for owner, name in _tables():
+            stack.enter_context(_replaced(owner, name, _made_once(owner, name)))
+        stack.enter_context(_replaced(_interpreter(), "run_node", _convert_operands, _RUN_NODE))
         yield
 
 
 @contextmanager
-def _replaced(owner: type, name: str, parameters: list[str], new: Any) -> Iterator[Any]:
-    """Replace a method that has these parameters; gives the method."""
-    usual = vars(owner).get(name)
-    if usual is None or list(inspect.signature(usual).parameters) != parameters:
+def _replaced(
+    owner: Any, name: str, new: Any, parameters: list[str] | None = None
+) -> Iterator[Any]:
+    """Replace a function if it has these parameters; gives the function."""
+    usual = getattr(owner, name, None)
+    if usual is None or parameters not in (None, list(inspect.signature(usual).parameters)):
         yield usual
         return
     setattr(owner, name, new)
@@ -80,13 +86,32 @@ def _replaced(owner: type, name: str, parameters: list[str], new: Any) -> Iterat
         setattr(owner, name, usual)
 
 
-def _type_promotion() -> type:
-    """The exporter's interpreter that converts operands; another class where it has none."""
+def _tables() -> list[tuple[Any, str]]:
+    """The functions that make tables of all operators, as modules and names."""
+    try:
+        from torch._export import utils
+        from torch.onnx._internal.exporter import _registration, _schemas
+    except ImportError:
+        return []
+    return [
+        (_registration.onnxscript_apis, "get_torchlib_ops"),
+        (_schemas, "op_signature_from_function"),
+        (utils, "_materialize_cpp_cia_ops"),
+    ]
+
+
+@cache
+def _made_once(owner: Any, name: str) -> Any:
+    return cache(getattr(owner, name))
+
+
+def _interpreter() -> Any:
+    """The exporter's class that converts operands; None where there is none."""
     try:
         from torch.onnx._internal.fx.passes import type_promotion
     except ImportError:
-        return object
-    return vars(type_promotion).get("_TypePromotionInterpreter", object)
+        return None
+    return getattr(type_promotion, "_TypePromotionInterpreter", None)
 
 
 def _convert_operands(self: Any, node: Node) -> Any:

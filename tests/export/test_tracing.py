@@ -16,7 +16,7 @@ from torch.fx import Interpreter
 from torch.onnx._internal.fx.passes import type_promotion
 
 from compressor.export.graphs import BATCH, SOURCE, export_graph
-from compressor.export.tracing import traced_once
+from compressor.export.tracing import quick_exporter
 
 FLOATS = torch.tensor([[0.3, -1.7, 2.0], [4.1, 0.0, -0.6]])
 COUNTS = torch.tensor([[1, 2, 3], [-4, 5, 70]])
@@ -79,10 +79,10 @@ def test_another_version_of_pytorch_does_without(tmp_path: Path, monkeypatch: py
     np.testing.assert_allclose(result, (FLOATS * 2 + COUNTS).numpy(), rtol=1e-6)
     assert decomposed
     monkeypatch.delattr(ExportedProgram, "run_decompositions")
-    with traced_once():
+    with quick_exporter():
         assert not hasattr(ExportedProgram, "run_decompositions")
     monkeypatch.delattr(type_promotion, "_TypePromotionInterpreter")
-    with traced_once():
+    with quick_exporter():
         pass
 
 
@@ -103,7 +103,7 @@ def test_operands_are_converted_without_computing_shapes_again(tmp_path: Path):
 def test_the_exporter_is_left_as_it_was():
     interpreter = type_promotion._TypePromotionInterpreter
     before = ExportedProgram.run_decompositions, interpreter.run_node
-    with traced_once():
+    with quick_exporter():
         assert ExportedProgram.run_decompositions is not before[0]
         assert interpreter.run_node is not before[1]
     assert (ExportedProgram.run_decompositions, interpreter.run_node) == before

@@ -10,7 +10,6 @@ plots, which the tests in tests/report draw.
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import hashlib
 import io
@@ -26,8 +25,6 @@ from unittest import mock
 
 import torch
 from torch import nn
-from torch._export import utils
-from torch.onnx._internal.exporter import _registration, _schemas
 from transformers import PreTrainedConfig
 
 from compressor.export import graphs
@@ -41,14 +38,6 @@ _EXPORT, _MEMORY, _IMAGES = graphs.export_graph, bench.measure_memory, page.imag
 _USE = MemoryUse(64.0, 64.0, 0.1)
 _COLLECTING = (memory, import_module("compressor.throughput.measure"))
 _NO_COLLECTION = SimpleNamespace(**vars(gc) | {"collect": lambda: 0})
-# Every export asks for these, and making them takes a third of a toy model's export.
-_ASKED = (
-    (_registration.onnxscript_apis, "get_torchlib_ops"),
-    (_schemas, "op_signature_from_function"),
-    (utils, "_materialize_cpp_cia_ops"),
-)
-
-
 # What no graph depends on: where a checkpoint lay, and which modules were read from it.
 _ORIGIN = ("_name_or_path", "_is_hf_initialized")
 
@@ -91,9 +80,6 @@ def kept_exports(exports: Path) -> Iterator[None]:
         patches.enter_context(mock.patch.object(page, "images", return_value={}))
         for module in _COLLECTING:
             patches.enter_context(mock.patch.object(module, "gc", _NO_COLLECTION))
-        for module, name in _ASKED:
-            kept = functools.cache(getattr(module, name))
-            patches.enter_context(mock.patch.object(module, name, kept))
         yield
 
 
