@@ -39,7 +39,7 @@ _USE = MemoryUse(64.0, 64.0, 0.1)
 _COLLECTING = (memory, import_module("compressor.throughput.measure"))
 _NO_COLLECTION = SimpleNamespace(**vars(gc) | {"collect": lambda: 0})
 # What no graph depends on: where a checkpoint lay, and which modules were read from it.
-_ORIGIN = ("_name_or_path", "_is_hf_initialized")
+_ORIGIN = ("_name_or_path", "name_or_path", "_is_hf_initialized")
 
 
 class _ByValue(pickle.Pickler):
@@ -53,6 +53,10 @@ class _ByValue(pickle.Pickler):
             state = {key: x for key, x in state.items() if key not in _ORIGIN}
             return made, arguments, state, *rest
         return NotImplemented
+
+    def persistent_id(self, value: Any) -> Any:
+        """Sets of texts have another order in every process."""
+        return sorted(map(repr, value)) if isinstance(value, set | frozenset) else None
 
 
 @contextlib.contextmanager

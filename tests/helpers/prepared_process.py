@@ -20,6 +20,7 @@ IMPORTED = (
     "compressor.pipeline.run",
     "compressor.runtime",
     "onnxruntime",
+    "scipy.stats",
     "tests.helpers.exports",
     "torch.onnx._internal.exporter._core",
     "transformers.models.bert.modeling_bert",
