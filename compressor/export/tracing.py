@@ -62,11 +62,11 @@ def quick_exporter() -> Iterator[None]:
         return program if _simplify(program) else usual(program, *args, **kwargs)
 
     with ExitStack() as stack:
-        replaced = _replaced(ExportedProgram, "run_decompositions", decompose, _DECOMPOSE)
-        usual = stack.enter_context(replaced)
-        for owner, name in _tables():
-            stack.enter_context(_replaced(owner, name, _made_once(owner, name)))
-        stack.enter_context(_replaced(_interpreter(), "run_node", _convert_operands, _RUN_NODE))
+        usual = stack.enter_context(
+            _replaced(ExportedProgram, "run_decompositions", decompose, _DECOMPOSE)
+        )
+        for replaced in _internals():
+            stack.enter_context(_replaced(*replaced))
         yield
 
 
@@ -86,32 +86,27 @@ def _replaced(
         setattr(owner, name, usual)
 
 
-def _tables() -> list[tuple[Any, str]]:
-    """The functions that make tables of all operators, as modules and names."""
+def _internals() -> list[tuple[Any, ...]]:
+    """What else is replaced in the exporter, as arguments of `_replaced`."""
     try:
         from torch._export import utils
         from torch.onnx._internal.exporter import _registration, _schemas
+        from torch.onnx._internal.fx.passes import type_promotion
     except ImportError:
         return []
-    return [
+    interpreter = getattr(type_promotion, "_TypePromotionInterpreter", None)
+    tables = (
         (_registration.onnxscript_apis, "get_torchlib_ops"),
         (_schemas, "op_signature_from_function"),
         (utils, "_materialize_cpp_cia_ops"),
-    ]
+    )
+    made_once = [(owner, name, _made_once(owner, name)) for owner, name in tables]
+    return [*made_once, (interpreter, "run_node", _convert_operands, _RUN_NODE)]
 
 
 @cache
 def _made_once(owner: Any, name: str) -> Any:
     return cache(getattr(owner, name))
-
-
-def _interpreter() -> Any:
-    """The exporter's class that converts operands; None where there is none."""
-    try:
-        from torch.onnx._internal.fx.passes import type_promotion
-    except ImportError:
-        return None
-    return getattr(type_promotion, "_TypePromotionInterpreter", None)
 
 
 def _convert_operands(self: Any, node: Node) -> Any:

@@ -328,8 +328,8 @@ class _Pruned(transformers.PreTrainedModel):
             for auto_class in getattr(config, "auto_map", None) or ():
                 self.register_for_auto_class(auto_class)  # `save_pretrained` then copies this file
             # `from_pretrained` below is to hear of every weight that does not fit.
-            self._keys_to_ignore_on_load_missing = set()
-            self._keys_to_ignore_on_load_unexpected = set()
+            self._keys_to_ignore_on_load_missing: set[str] = set()
+            self._keys_to_ignore_on_load_unexpected: set[str] = set()
         for entry in getattr(config, "kept_units", None) or ():
             for index, kept in enumerate(entry["kept"]):
                 sublayer = find_sublayer(self, entry, index)

@@ -12,7 +12,7 @@ from pathlib import Path
 from compressor.commands import main
 
 if __name__ == "__main__":
-    if sys.argv[1:2] in (["run"], ["export"]):
+    if sys.argv[1:2] in (["run"], ["export"], ["bench"]):
         from tests.helpers.exports import kept_exports
 
         with kept_exports(Path(os.environ["KEPT_EXPORTS"])):
