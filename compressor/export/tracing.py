@@ -90,17 +90,18 @@ def _internals() -> list[tuple[Any, ...]]:
     """What else is replaced in the exporter, as arguments of `_replaced`."""
     try:
         from torch._export import utils
-        from torch.onnx._internal.exporter import _registration, _schemas
+        from torch.onnx._internal.exporter import _schemas
+        from torch.onnx._internal.exporter._registration import onnxscript_apis
         from torch.onnx._internal.fx.passes import type_promotion
     except ImportError:
         return []
     interpreter = getattr(type_promotion, "_TypePromotionInterpreter", None)
     tables = (
-        (_registration.onnxscript_apis, "get_torchlib_ops"),
+        (onnxscript_apis, "get_torchlib_ops"),
         (_schemas, "op_signature_from_function"),
         (utils, "_materialize_cpp_cia_ops"),
     )
-    made_once = [(owner, name, _made_once(owner, name)) for owner, name in tables]
+    made_once = [(x, name, _made_once(x, name)) for x, name in tables if hasattr(x, name)]
     return [*made_once, (interpreter, "run_node", _convert_operands, _RUN_NODE)]
 
 
