@@ -30,8 +30,7 @@ Files = Annotated[
     typer.Argument(metavar="FILE", help="One text per line; standard input by default, or -."),
 ]
 LinesOutput = Annotated[
-    Path | None,
-    typer.Option("-o", "--output", help="A new file, instead of standard output."),
+    Path | None, typer.Option("-o", "--output", help="A new file, instead of standard output.")
 ]
 
 PAIRS = "--pairs wants two texts"  # of lines, see `text_pairs`

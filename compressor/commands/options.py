@@ -37,8 +37,7 @@ Verbose = Annotated[
     typer.Option("-v", "--verbose", callback=_set("verbose"), help="Also how long stages took."),
 ]
 Json = Annotated[
-    bool,
-    typer.Option("--json", callback=_set("as_json"), help="The result as one JSON object."),
+    bool, typer.Option("--json", callback=_set("as_json"), help="The result as one JSON object.")
 ]
 Output = Annotated[Path, typer.Option("-o", "--output", help="Directory to write to.")]
 Config = Annotated[

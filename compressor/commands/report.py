@@ -19,8 +19,7 @@ def report(
     formats: Annotated[
         list[str] | None,
         typer.Option(
-            "--format",
-            help=f"{', '.join(FORMATS)}; default: {', '.join(DEFAULT_FORMATS)}.",
+            "--format", help=f"{', '.join(FORMATS)}; default: {', '.join(DEFAULT_FORMATS)}."
         ),
     ] = None,
     plots: Annotated[

@@ -33,8 +33,7 @@ def split_precisions(
     given = ",".join(names)
     if not names:
         raise UsageError(
-            f"--precision names none; use one of {', '.join(known)}",
-            id="precision-missing",
+            f"--precision names none; use one of {', '.join(known)}", id="precision-missing"
         )
     for name in names:
         if name not in known:

@@ -155,9 +155,7 @@ def _from_marian(tokenizer: Any) -> Tokenizer:
     built.pre_tokenizer = pre_tokenizers.Metaspace(SPACE, prepend_scheme="never", split=words)
     eos = tokenizer.eos_token
     built.post_processor = processors.TemplateProcessing(
-        single=f"$A {eos}",
-        pair=f"$A $B {eos}",
-        special_tokens=[(eos, tokenizer.eos_token_id)],
+        single=f"$A {eos}", pair=f"$A $B {eos}", special_tokens=[(eos, tokenizer.eos_token_id)]
     )
     built.decoder = _decoder(tokenizer.clean_up_tokenization_spaces)
     _add_tokens(built, tokenizer.added_tokens_decoder)

@@ -118,8 +118,7 @@ class TokenwiseMethod(NormalizedMethod):
     """Scores that are averaged over tokens or over examples."""
 
     per: Per = option(
-        "token",
-        help="Scores per token or per example; which one the papers have: docs/methods.md.",
+        "token", help="Scores per token or per example; which one the papers have: docs/methods.md."
     )
 
 

@@ -142,15 +142,8 @@ DEBERTA = replace(
             kind="encoder_self",
             layer="encoder.layer.{i}.attention",
             block="self",
-            inputs={
-                "query": "self.query_proj",
-                "key": "self.key_proj",
-                "value": "self.value_proj",
-            },
-            optional={
-                "position_key": "self.pos_key_proj",
-                "position_query": "self.pos_query_proj",
-            },
+            inputs={"query": "self.query_proj", "key": "self.key_proj", "value": "self.value_proj"},
+            optional={"position_key": "self.pos_key_proj", "position_query": "self.pos_query_proj"},
             output="output.dense",
             unit_count="num_attention_heads",
             width="all_head_size",

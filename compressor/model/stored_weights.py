@@ -22,12 +22,7 @@ WEIGHTS = "model.safetensors"
 PATTERN = "model{suffix}.safetensors"  # of one file, or of several with their numbers
 INDEX = f"{WEIGHTS}.index.json"
 PICKLE = "pytorch_model.bin"
-_FLOATS = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-}
+_FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _HINT = "get the checkpoint again, or write it again"
 _LFS = b"version https://git-lfs"
 

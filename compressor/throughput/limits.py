@@ -273,10 +273,7 @@ def roofline_seconds(work: Sequence[Operation], machine: Machine) -> float:
 
 
 def limit_of(
-    dense: ModelShape,
-    pruned: ModelShape,
-    machine: Machine,
-    sizes: Sequence[WorkSize],
+    dense: ModelShape, pruned: ModelShape, machine: Machine, sizes: Sequence[WorkSize]
 ) -> Limit:
     """The limit of the speed-up over these batches together.
 

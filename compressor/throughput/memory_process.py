@@ -39,11 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     device = device_mib() if request["open"]["device"] == "cuda" else None
-    answer = {
-        "host_mib": host_peak_mib(),
-        "device_mib": device,
-        "load_seconds": load_seconds,
-    }
+    answer = {"host_mib": host_peak_mib(), "device_mib": device, "load_seconds": load_seconds}
     print(json.dumps(answer))
     return 0
 

@@ -121,11 +121,7 @@ def against_dense(
 
 
 def _timing(
-    name: str,
-    workload: Workload,
-    seconds: Array,
-    pass_seconds: float,
-    more: Mapping[str, Any],
+    name: str, workload: Workload, seconds: Array, pass_seconds: float, more: Mapping[str, Any]
 ) -> Timing:
     """The timing of one model.
 

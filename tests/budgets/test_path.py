@@ -75,12 +75,7 @@ def test_attentions_that_are_to_be_even_first_become_so():
     found = Scores(values | {"encoder_self.2": (0.0,)}, "x", "", {})
     path = removal_path(found, start, NO_FLOOR, COSTS, even=True)
     kept = [list(path.mask(position).to_json().values()) for position in range(len(path))]
-    assert kept == [
-        [[0, 1, 2], [0, 1], []],
-        [[1, 2], [0, 1], []],
-        [[1], [0], []],
-        [[], [], []],
-    ]
+    assert kept == [[[0, 1, 2], [0, 1], []], [[1, 2], [0, 1], []], [[1], [0], []], [[], [], []]]
 
 
 def test_masks_lie_within_one_another_and_end_with_nothing():

@@ -22,11 +22,7 @@ REFERENCES = [
     "Two dogs are running in the park",
     "Rain, and then more rain!",
 ]
-ANSWERS = [
-    "Nobody was waiting.\nThe train is late.",
-    "a dog runs in the park with two dogs",
-    "",
-]
+ANSWERS = ["Nobody was waiting.\nThe train is late.", "a dog runs in the park with two dogs", ""]
 
 
 def rows(references: list[str]) -> Rows:

@@ -199,12 +199,7 @@ def test_translator_macs_equal_torchs(kind, config, prune: bool) -> None:
 def tiny(heads: int) -> ModelShape:
     """One layer of width 4, feed-forward 6, heads of size 2, three labels."""
     return ModelShape(
-        width=4,
-        head_dim=2,
-        embedding=4,
-        encoder_ffn=(6,),
-        encoder_heads=(heads,),
-        head=((4, 3),),
+        width=4, head_dim=2, embedding=4, encoder_ffn=(6,), encoder_heads=(heads,), head=((4, 3),)
     )
 
 
