@@ -270,14 +270,8 @@ class Budget(Section):
         """
         floors = parse_floors(self.floor or self.default_floor, full)
         multiples = MULTIPLES if self.multiple is None else parse_multiples(self.multiple, full)
-        return Limits(
-            full,
-            self.units(full),
-            floors,
-            multiples,
-            self.layers_to_drop(full),
-            even=self.keeps_heads_even,
-        )
+        units, layers = self.units(full), self.layers_to_drop(full)
+        return Limits(full, units, floors, multiples, layers, even=self.keeps_heads_even)
 
     def require_possible(self, limits: Limits) -> None:
         """Raise `UsageError` if the floors make the budget impossible."""

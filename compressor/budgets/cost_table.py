@@ -18,6 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,8 +59,7 @@ def counts_to_measure(
     size = min(multiples[units_of(kind)], units)
     groups = units // size
     wanted = range(groups) if groups <= 4 else (0, 1, *(groups * part // 4 for part in (1, 2, 3)))
-    lowest = min(floor, units)
-    return sorted({max(count * size, lowest) for count in wanted} - {units})
+    return sorted({max(count * size, min(floor, units)) for count in wanted} - {units})
 
 
 def trial_mask(full: Mask, kinds: Collection[str], units: int) -> Mask:
@@ -182,10 +182,8 @@ def _gains(groups: Sequence[Group], start: Mask, saved: Mapping[str, Array]) -> 
 
 def fewest(scores: Scores, limits: Limits, table: CostTable) -> PredictedChoice:
     """Every sublayer down to its floor: the fastest that there is."""
-    items = _items(scores, limits)
-    mask = limits.start.without(
-        unit for groups in items for group in groups for unit in group.units
-    )
+    groups = chain.from_iterable(_items(scores, limits))
+    mask = limits.start.without(unit for group in groups for unit in group.units)
     return PredictedChoice(mask, predicted_speedup(mask, savings(table, limits.start)))
 
 

@@ -49,11 +49,10 @@ class UnitCosts:
             tokens: how many the pruned model's decoder scores; None for as many as the dense one's.
         """
         saved = 0.0 if tokens is None else self.token * (self.tokens - tokens)
+        counts = mask.counts()
         saved += sum(
-            self.units[kind_of(name)] * (total - kept)
-            for (name, total), kept in zip(
-                mask.totals().items(), mask.counts().values(), strict=True
-            )
+            self.units[kind_of(name)] * (total - counts[name])
+            for name, total in mask.totals().items()
         )
         return 1 - saved / self.dense
 

@@ -71,9 +71,8 @@ class Speedup(SearchedUnits):
             )
         count = "1 choice" if len(tries) == 1 else f"{len(tries)} choices"
         text = f"by the measured cost of units at batch {self.at_batch}, {count} timed"
-        return Choice(
-            mask, scores, text, SpeedSearch(wanted=self.speedup, costs=table, tries=tries)
-        )
+        search = SpeedSearch(wanted=self.speedup, costs=table, tries=tries)
+        return Choice(mask, scores, text, search)
 
     def measure_costs(self, trials: Trials) -> CostTable:
         """The cost table, from models with all sublayers of a kind at some numbers of units."""

@@ -199,9 +199,7 @@ def score_units(method: ScoringMethod, scoring: ScoringJob) -> Scores:
                 "the calibration rows with `compress evaluate`",
                 id="scores-not-finite",
             )
-    values = {
-        layer.name: _normalized(raw.values[layer.name], normalize) for layer in scoring.layers
-    }
+    values = {x.name: _normalized(raw.values[x.name], normalize) for x in scoring.layers}
     return Scores(
         values=values,
         method=method.name,

@@ -99,10 +99,8 @@ def _attend(
 
 def _probabilities(layer: Sublayer, query: Tensor, key: Tensor, seen: Tensor) -> Tensor:
     """softmax(q k^T / sqrt(head_dim)) over the seen keys, [batch, heads, queries, keys]."""
-    q, k = (
-        x.float().unflatten(-1, (layer.units, layer.unit_width)).transpose(1, 2)
-        for x in (query, key)
-    )
+    heads = (layer.units, layer.unit_width)
+    q, k = (x.float().unflatten(-1, heads).transpose(1, 2) for x in (query, key))
     scores = q @ k.transpose(-1, -2) * layer.unit_width**-0.5
     return torch.softmax(scores.masked_fill(~seen, -torch.inf), dim=-1)
 

@@ -41,9 +41,8 @@ def add_batch(
     for position, gradients in enumerate(_gradients(top, units, last)):
         for layer, output, gradient in zip(scoring.layers, units, gradients, strict=True):
             products = (output.detach() * gradient).sum(1)  # [batch, units x columns]
-            relevance = (
-                products.unflatten(-1, (layer.units, layer.unit_width)).sum(-1).abs().double()
-            )
+            units_of_layer = (layer.units, layer.unit_width)
+            relevance = products.unflatten(-1, units_of_layer).sum(-1).abs().double()
             share = relevance / relevance.sum(-1, keepdim=True).clamp_min(1e-30)  # [batch, units]
             shares[layer.name] += share[real[:, position]].sum(0)
     return int(real.sum()), positions
@@ -96,9 +95,7 @@ def linearized(model: nn.Module) -> Iterator[None]:
     """The same outputs within the context, with such gradients."""
     from transformers.activations import ACT2CLS
 
-    kinds: Any = tuple(
-        entry[0] if isinstance(entry, tuple) else entry for entry in ACT2CLS.values()
-    )
+    kinds: Any = tuple(x[0] if isinstance(x, tuple) else x for x in ACT2CLS.values())
     handles = []
     for module in model.modules():
         if is_normalization(module):

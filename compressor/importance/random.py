@@ -19,8 +19,5 @@ class Random(NormalizedMethod):
 
         rng = np.random.default_rng(scoring.seed)
         # By the columns of a unit: where heads compete with neurons, both lose the same share.
-        values = {
-            layer.name: (rng.random(layer.units) * layer.unit_width).tolist()
-            for layer in scoring.layers
-        }
+        values = {x.name: (rng.random(x.units) * x.unit_width).tolist() for x in scoring.layers}
         return RawScores(values, f"seed:{scoring.seed}")

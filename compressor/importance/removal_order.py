@@ -106,9 +106,7 @@ def block_removal_order(
         max(growth, 0.0) / len(units)
         for growth, units in zip(torch.stack(growths).tolist(), order, strict=True)
     ]
-    return [
-        (unit, share) for units, share in zip(order, shares, strict=True) for unit in units.tolist()
-    ]
+    return [(x, share) for units, share in zip(order, shares, strict=True) for x in units.tolist()]
 
 
 def _damped_inverse(covariance: Tensor, index: Tensor, damping: float) -> Tensor:

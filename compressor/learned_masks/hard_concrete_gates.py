@@ -61,8 +61,7 @@ class HardConcreteGates(Gates):
         constant = {"decay": False, "weight_decay": 0.0, "clip": float("inf")}
         groups = [{"params": [self.log_alpha], "lr": self.rate, **constant}]
         if self.lagrangian is not None:
-            multipliers = [self.lagrangian.multipliers]
-            groups.append({"params": multipliers, "lr": RATE, **constant})
+            groups.append({"params": [self.lagrangian.multipliers], "lr": RATE, **constant})
         return groups
 
     def tensors(self) -> dict[str, Tensor]:

@@ -67,10 +67,8 @@ class Layout:
     @cached_property
     def pool_of_layer(self) -> Tensor:
         """Number of the pool of each sublayer that has gates, [sublayers]."""
-        numbers = [
-            next(n for n, pool in enumerate(self._pool_names) if belongs(layer.name, pool))
-            for layer in self.gated
-        ]
+        pools = list(enumerate(self._pool_names))
+        numbers = [next(n for n, pool in pools if belongs(x.name, pool)) for x in self.gated]
         return torch.tensor(numbers, dtype=torch.long)
 
     @cached_property
@@ -93,13 +91,11 @@ class Layout:
     def pools(self) -> dict[str, UnitGroup]:
         """Each pool's positions, and the units it keeps (all, if no count is wanted)."""
         keep = {HEADS: self.total} if self.keep is None else self.keep
-        return {
-            pool: UnitGroup(
-                tuple(chain(*(x for name, x in self._positions.items() if belongs(name, pool)))),
-                count,
-            )
-            for pool, count in keep.items()
-        }
+
+        def positions(pool: str) -> tuple[int, ...]:
+            return tuple(chain(*(x for name, x in self._positions.items() if belongs(name, pool))))
+
+        return {pool: UnitGroup(positions(pool), count) for pool, count in keep.items()}
 
     def split(self, values: Tensor) -> dict[str, Tensor]:
         """[n] to sublayer name -> [units], as `compressor.model.surgery.gated` takes it."""

@@ -31,14 +31,9 @@ def trained_parameters(model: nn.Module, which: TrainedWeights) -> dict[str, nn.
         return parameters
     translator = bool(model.config.is_encoder_decoder)  # type: ignore[union-attr]
     part: nn.Module = model.get_encoder() if translator else model.base_model  # type: ignore[operator,assignment]
-    inside = set(part.modules())
-    elsewhere = {
-        id(parameter)
-        for module in model.modules()
-        if module not in inside
-        for parameter in module.parameters(recurse=False)
-    }
-    unshared = {id(parameter) for parameter in part.parameters()} - elsewhere
+    outside = set(model.modules()).difference(part.modules())
+    elsewhere = {id(p) for module in outside for p in module.parameters(recurse=False)}
+    unshared = {id(p) for p in part.parameters()} - elsewhere
     return {name: p for name, p in parameters.items() if id(p) in unshared}
 
 

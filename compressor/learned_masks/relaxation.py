@@ -43,14 +43,14 @@ def rounds(layers: Sequence[UnitGroup], pools: Sequence[UnitGroup], total: int) 
     Returns:
         For each round [groups, n] bool; a group's row is True at its members.
     """
-    made = []
-    for turn in range(max((layer.count for layer in layers), default=0)):
-        made.append([layer.members for layer in layers if layer.count > turn])
-    taken = [
-        sum(layer.count for layer in layers if set(layer.members) <= set(pool.members))
+    made = [
+        [layer.members for layer in layers if layer.count > turn]
+        for turn in range(max((layer.count for layer in layers), default=0))
+    ]
+    left = [
+        pool.count - sum(x.count for x in layers if set(x.members) <= set(pool.members))
         for pool in pools
     ]
-    left = [pool.count - count for pool, count in zip(pools, taken, strict=True)]
     for turn in range(max(left, default=0)):
         made.append([p.members for p, count in zip(pools, left, strict=True) if count > turn])
     return [_rows(groups, total) for groups in made]
