@@ -175,11 +175,8 @@ class _Bart(_Form):
 
     def load(self, target: Any, part: Any, stack: str) -> None:
         names = ("config", "embed_positions", "embed_tokens", "embed_scale", "layer_norm")
-        shared = {
-            name: getattr(part, name)
-            for name in (*names, "layernorm_embedding")
-            if hasattr(part, name)
-        }
+        names = (*names, "layernorm_embedding")
+        shared = {name: getattr(part, name) for name in names if hasattr(part, name)}
         table = part.embed_positions
         if hasattr(table, "weights"):  # M2M100's name of its table
             shared["embed_positions"] = SimpleNamespace(weight=table.weights, offset=table.offset)

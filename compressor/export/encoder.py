@@ -87,8 +87,7 @@ class EncoderGraphs(TaskGraphs):
     ) -> list[Expected]:
         return [
             Expected(
-                {name: value.numpy() for name, value in batch.items()},
-                Spooled(model(**batch).logits.numpy()),
+                {n: x.numpy() for n, x in batch.items()}, Spooled(model(**batch).logits.numpy())
             )
             for batch in batches
         ]
@@ -128,9 +127,7 @@ class EncoderGraphs(TaskGraphs):
         differences = []
         for batch in batches:
             feeds = {value.name: batch[value.name].numpy() for value in session.get_inputs()}
-            expected = model(**batch)
-            for name, found in zip(
-                self.optimum_outputs, session.run(self.optimum_outputs, feeds), strict=True
-            ):
+            expected, names = model(**batch), self.optimum_outputs
+            for name, found in zip(names, session.run(names, feeds), strict=True):
                 differences.append(relative_difference(found, expected[name].numpy()))
         return [logit_check(differences)]

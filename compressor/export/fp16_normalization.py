@@ -76,9 +76,8 @@ def keep_float32(graph: GraphProto, found: Sequence[Norm]) -> None:
     for norm in found:
         square, mean, add, _, _, product = (nodes[x.output[0]] for x in norm.nodes)
         single, whole = f"{square.output[0]}.single", product.output[0]
-        before[square.output[0]] = [
-            make_node("Cast", [norm.hidden], [single], to=TensorProto.FLOAT)
-        ]
+        cast = make_node("Cast", [norm.hidden], [single], to=TensorProto.FLOAT)
+        before[square.output[0]] = [cast]
         # The exponent of `Pow` is float16 by now; a product needs none.
         square.op_type = "Mul"
         square.input[:] = [single, single]

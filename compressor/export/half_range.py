@@ -32,9 +32,8 @@ class LargestValue(TorchDispatchMode):
             for value in tree_leaves(result):
                 if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
                     sizes = value.detach().abs()
-                    self.largest = max(
-                        self.largest, float(sizes.where(sizes < _MASK_VALUE, 0).max())
-                    )
+                    largest = float(sizes.where(sizes < _MASK_VALUE, 0).max())
+                    self.largest = max(self.largest, largest)
         return result
 
 

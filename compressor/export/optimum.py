@@ -41,9 +41,8 @@ def export_optimum(
     model, graphs = checkpoint.model, TASKS[checkpoint.task].graphs
     # With all tokens, since the loaders know one numbering of them.
     graphs.write_optimum(Network(checkpoint, model, checkpoint.mask), directory)
-    checks: list[Check] = graphs.verify_optimum(
-        model, directory, [batch.inputs() for batch in batches]
-    )
+    inputs = [batch.inputs() for batch in batches]
+    checks: list[Check] = graphs.verify_optimum(model, directory, inputs)
     # Last, because no loader opens a directory without config.json.
     config: Any = copy.deepcopy(model.config)
     without_code(config)  # the graphs need none

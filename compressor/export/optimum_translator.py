@@ -182,9 +182,8 @@ def _export_first(graph: FirstDecoder, path: Path) -> None:
 
 
 def _export_next(graph: NextDecoder, layers: Sequence[Sublayer], mask: Mask, path: Path) -> None:
-    decoder_self, cross = (
-        [x for x in layers if x.kind == kind] for kind in ("decoder_self", "cross")
-    )
+    kinds = ("decoder_self", "cross")
+    decoder_self, cross = ([x for x in layers if x.kind == kind] for kind in kinds)
     past: list[Tensor] = []
     dims: list[dict[int, Any]] = []
     for pair in zip(decoder_self, cross, strict=True):

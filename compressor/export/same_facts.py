@@ -92,9 +92,7 @@ def _weights(path: Path) -> Iterator[tuple[str, Values]]:
 
 def _is_known(values: Values, known: list[Values]) -> bool:
     """Whether weights are one of the model's tensors, transposed or not, or some of its rows."""
-    return any(
-        _begins_or_ends(tensor, values) or np.array_equal(tensor.T, values) for tensor in known
-    )
+    return any(_begins_or_ends(x, values) or np.array_equal(x.T, values) for x in known)
 
 
 def _begins_or_ends(tensor: Values, rows: Values) -> bool:

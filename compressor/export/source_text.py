@@ -63,10 +63,8 @@ def embedding_rows(model: Any) -> tuple[int, int]:
 
 
 def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
-    found: list[list[int]] = tokenizer(texts, return_attention_mask=False, verbose=False)[
-        "input_ids"
-    ]
-    return found
+    ids: list[list[int]] = tokenizer(texts, return_attention_mask=False, verbose=False)["input_ids"]
+    return ids
 
 
 def _always_kept(checkpoint: Checkpoint) -> set[int]:

@@ -185,9 +185,7 @@ def _from_m2m100(tokenizer: Any) -> Tokenizer:
         )
     merges = generate_merges({piece: ids[piece] for piece in scores}, scores)
     # fuse_unk, since SentencePiece makes one piece of neighboring unknown characters.
-    built = Tokenizer(
-        models.BPE(vocab=ids, merges=merges, unk_token=tokenizer.unk_token, fuse_unk=True)
-    )
+    built = Tokenizer(models.BPE(ids, merges, unk_token=tokenizer.unk_token, fuse_unk=True))
     rules = model.normalizer_spec.precompiled_charsmap
     steps: list[Any] = [normalizers.Precompiled(rules)] if rules else []
     # SentencePiece makes one space of several, strips the ends, and begins a text with a space.

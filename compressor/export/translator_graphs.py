@@ -63,11 +63,8 @@ class DecoderStep(nn.Module):
         logits = self.output(hidden[:, -1])  # [batch, 1, width] -> [batch, tokens]
         # The best token is an output too: greedy search then reads one number per row, and the
         # logits stay on the GPU.
-        return [
-            logits,
-            best_tokens(logits),
-            *(t for i in self.decoder_self for t in state.present[i]),
-        ]
+        present = [x for i in self.decoder_self for x in state.present[i]]
+        return [logits, best_tokens(logits), *present]
 
 
 def export_encoder(

@@ -52,11 +52,7 @@ def output_tokens(checkpoint: Checkpoint, seen: Collection[int] | None = None) -
     ids: dict[str, int] = tokenizer.get_vocab()
     kept = set(ids.values()) - {ids[piece] for piece in _source_only(tokenizer) if piece in ids}
     if seen is not None:
-        kept &= {
-            *seen,
-            *_always_kept(checkpoint),
-            *(ids[piece] for piece in ids if is_short(piece)),
-        }
+        kept &= {*seen, *_always_kept(checkpoint), *(ids[x] for x in ids if is_short(x))}
     # All tokens need no file with their numbers, and no look-up in the search.
     if len(kept) > (1 - MIN_SAVING) * len(ids):
         return None
