@@ -36,7 +36,6 @@ def export(request: ExportRequest, output: o.Output, layout: Layout = "compress"
         f"  {c.name}: {c.largest_difference:.1e} (tolerance {c.tolerance:.1e}); {c.detail}"
         for c in checks
     ]
-    console.result(
-        "\n".join(lines), {"output": str(output), "checks": [c.model_dump() for c in checks]}
-    )
+    facts = {"output": str(output), "checks": [c.model_dump() for c in checks]}
+    console.result("\n".join(lines), facts)
     return 0

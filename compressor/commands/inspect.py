@@ -26,8 +26,7 @@ def inspect(
     from compressor.pipeline.inspection import inspect_checkpoint
 
     section = ModelSection(path=model, task=request.task, **request.access.access())
-    checkpoint = load(section, dense=False)
-    facts = inspect_checkpoint(checkpoint)
+    facts = inspect_checkpoint(load(section, dense=False))
     lines = [
         f"{facts.model}: {facts.model_type}, {facts.task}, "
         f"{facts.parameters:,} parameters stored as {facts.dtype}",
@@ -58,8 +57,7 @@ def _parts(facts: Inspection) -> str:
         ]
         for part in facts.parts
     ]
-    titles = columns("part, units", "parameters", "share", *shapes)
-    return render_table(titles, rows)
+    return render_table(columns("part, units", "parameters", "share", *shapes), rows)
 
 
 def _is_tied(facts: Inspection, part: PartFacts) -> bool:

@@ -64,11 +64,8 @@ def _shown(scores: Scores) -> list[str]:
             shown = tuple(np.quantile(values, (0, 0.25, 0.5, 0.75, 1)))
         row = [name, *(f"{value:.3g}" for value in shown)]
         by_units.setdefault(units_of(name), []).append(row)
-    quartiles = columns("neurons", "lowest", "25%", "median", "75%", "highest")
-    tables = [
-        render_table(quartiles if units == "neurons" else (), rows)
-        for units, rows in by_units.items()
-    ]
+    titles = {"neurons": columns("neurons", "lowest", "25%", "median", "75%", "highest")}
+    tables = [render_table(titles.get(units, ()), rows) for units, rows in by_units.items()]
     return "\n\n".join(tables).split("\n")
 
 

@@ -87,14 +87,10 @@ def write_layout(model: nn.Module, tokens: int, source: Path, directory: Path) -
     head = head_of(model)
     kinds = ["Transformer", "Pooling", *["Dense"] * len(head.dense)]
     kinds += ["Normalize"] * head.layout.normalize
+    paths = [f"{i}_{kind}" if i else "" for i, kind in enumerate(kinds)]
     modules = [
-        {
-            "idx": number,
-            "name": str(number),
-            "path": f"{number}_{kind}" if number else "",
-            "type": f"{_PACKAGE}.{kind}",
-        }
-        for number, kind in enumerate(kinds)
+        {"idx": i, "name": str(i), "path": path, "type": f"{_PACKAGE}.{kind}"}
+        for i, (path, kind) in enumerate(zip(paths, kinds, strict=True))
     ]
     _write(directory / MODULES, modules)
     _write(directory / _ENCODER_SETTINGS, {"max_seq_length": tokens, "do_lower_case": False})
@@ -111,9 +107,7 @@ def write_layout(model: nn.Module, tokens: int, source: Path, directory: Path) -
             "activation_function": f"{kind.__module__}.{kind.__name__}",
         }
         _write(folder / "config.json", settings)
-        state = {
-            f"linear.{name}": value.contiguous() for name, value in linear.state_dict().items()
-        }
+        state = {f"linear.{name}": x.contiguous() for name, x in linear.state_dict().items()}
         save_file(state, folder / WEIGHTS, metadata={"format": "pt"})
     if (source / SETTINGS).exists():
         shutil.copyfile(source / SETTINGS, directory / SETTINGS)

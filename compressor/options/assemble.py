@@ -199,14 +199,10 @@ def _chosen(
     members = variants(info.annotation)
     if is_list(info.annotation):
         if place.section not in values:
-            values[place.section] = [
-                _dumped(item) for item in info.get_default(call_default_factory=True)
-            ]
-        yield from (
-            item
-            for item in _items(values[place.section])
-            if item.get("name") == tag_of(place.variant)
-        )
+            default = info.get_default(call_default_factory=True)
+            values[place.section] = [_dumped(item) for item in default]
+        items, tag = _items(values[place.section]), tag_of(place.variant)
+        yield from (item for item in items if item.get("name") == tag)
         return
     if place.section in values and values[place.section] is None:
         return

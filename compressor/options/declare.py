@@ -167,10 +167,8 @@ def _add(flags: dict[str, Flag], place: Place) -> None:
     name = flag_name(place.name, info)
     extra = extra_of(info)
     kind, is_list = _kind(info.annotation)
-    if variants(info.annotation):
-        switch = "name" not in variants(info.annotation)[0].model_fields and is_optional(
-            info.annotation
-        )
+    if members := variants(info.annotation):
+        switch = "name" not in members[0].model_fields and is_optional(info.annotation)
         kind, is_list = (bool, False) if switch else (str, False)
     if name not in flags:
         flags[name] = Flag(name, _help(info), kind, is_list, extra.get("short"))

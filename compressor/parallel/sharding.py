@@ -189,7 +189,6 @@ def part_of(tensor: Tensor, like: Tensor) -> Tensor:
 
 def bytes_held(model: nn.Module) -> int:
     """Memory of the weights that this rank holds of a model."""
-    held = (
-        cast("DTensor", p).to_local() if parallel.is_shard(p) else p for p in model.parameters()
-    )
+    weights = model.parameters()
+    held = (cast("DTensor", p).to_local() if parallel.is_shard(p) else p for p in weights)
     return sum(x.numel() * x.element_size() for x in held)
