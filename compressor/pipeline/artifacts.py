@@ -160,11 +160,9 @@ class ArtifactMaker:
 
     def builds_of(self, model: Variant, of: Encoded) -> list[Variant]:
         """Other precisions, and other engines, of a model in float32."""
-        device = self.inputs.device
+        workspace, device = self.workspace, self.inputs.device
         return [
-            export_precision(
-                self.workspace, model, name, of.checkpoint, of.fitted, of.probe, device
-            )
+            export_precision(workspace, model, name, of.checkpoint, of.fitted, of.probe, device)
             for name in self.inputs.precisions[1:]
         ] + engine_builds(model, self.builder.engines)
 

@@ -59,12 +59,7 @@ def evaluate_artifacts(
     rows, builds, device = _open(directories, request, precisions, engines, progress)
     settings = request.evaluation
     several = len(engines) > 1
-    keys = {
-        f"{x.directory} ({x.engine}, {x.precision})"
-        if several
-        else f"{x.directory} ({x.precision})": x
-        for x in builds
-    }
+    keys = {f"{x.directory} ({x.engine + ', ' if several else ''}{x.precision})": x for x in builds}
     first, *others = keys
 
     def answer(name: str) -> list[str]:

@@ -80,8 +80,7 @@ def inspect_checkpoint(checkpoint: Checkpoint) -> Inspection:
     and its column of the projection down. The output bias remains when all units are removed.
     """
     model: Any = checkpoint.model
-    kinds = checkpoint.mask.kinds()
-    owned = {kind: _unit_parameters(checkpoint, kind) for kind in kinds}
+    owned = {kind: _unit_parameters(checkpoint, kind) for kind in checkpoint.mask.kinds()}
     tables = _embedding_weights(model)
     owned[EMBEDDINGS] = _count(model, tables)
     tied = False
@@ -136,9 +135,7 @@ def _embedding_weights(model: nn.Module) -> list[Tensor]:
     from torch import nn
 
     tables = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
-    projection = [
-        weight for name, weight in model.named_parameters() if "embeddings_project." in name
-    ]
+    projection = [x for name, x in model.named_parameters() if "embeddings_project." in name]
     return list({id(weight): weight for weight in [*tables, *projection]}.values())
 
 

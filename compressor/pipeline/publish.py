@@ -84,9 +84,8 @@ def require_own_outputs(workspace: Workspace, output: Path, plans: Sequence[Arti
     """Check, before anything is computed, that the last step will not meet files of the user's."""
     names = (RECIPE, CARD, MANIFEST, *(FORMATS[name].file for name in DEFAULT_FORMATS))
     directories = {output, *(plan.directory for plan in plans)}
-    require_written_by_run(
-        output, workspace.state, [d / name for d in directories for name in names]
-    )
+    paths = [directory / name for directory in directories for name in names]
+    require_written_by_run(output, workspace.state, paths)
 
 
 def publish(

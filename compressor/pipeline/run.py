@@ -68,9 +68,7 @@ def run(
         outcomes = rules.check(report, plan.rules, plan.inconclusive)
         report = report.model_copy(update={"gate": outcomes})
         recipes = {output: plan.to_yaml()}
-        recipes |= {
-            artifact.directory: plan.to_yaml(artifact.budget) for artifact in inputs.artifacts
-        }
+        recipes |= {x.directory: plan.to_yaml(x.budget) for x in inputs.artifacts}
         parallel.on_main(lambda: publish(workspace, report, recipes, inputs.precisions, output))
     return report
 
@@ -79,12 +77,8 @@ def open_run(plan: RunPlan, inputs: Inputs, output: Path, progress: Progress) ->
     """Take an empty output directory, or go on with one that holds the same run."""
     files = checkpoint_files(inputs.dense.checkpoint.directory)
     identity = plan.identity(inputs.device, files, inputs.data.sha256(), progress)
-    launch.require_same(
-        identity,
-        "give all ranks the same options, model and data",
-        InputError,
-        "ranks-differ-in-inputs",
-    )
+    advice = "give all ranks the same options, model and data"
+    launch.require_same(identity, advice, InputError, "ranks-differ-in-inputs")
     return open_workspace(output, identity, progress)
 
 

@@ -225,9 +225,8 @@ def _check_export(request: ExportRequest, output: Path) -> tuple[str, ...]:
     """The precisions to export; raises if the request contradicts itself or would overwrite."""
     # Nothing is timed here, so every precision that is named can be made on every machine.
     names = request.export.precision
-    precisions = precisions_to_export(
-        names, choose_device(request.device) if names == [AUTO] else "cpu"
-    )
+    device = choose_device(request.device) if names == [AUTO] else "cpu"
+    precisions = precisions_to_export(names, device)
     require_rows(None, [], request.data)
     if request.data.calibration is not None and "int8" not in precisions:
         raise UsageError(
@@ -265,10 +264,8 @@ def _require_plain(request: ExportRequest, layout: str) -> None:
             f"leave out --layout {layout}",
             id="options-exclude-each-other",
         )
-    for flag, text in (
-        ("--source-text", export.source_text),
-        ("--target-text", export.target_text),
-    ):
+    texts = {"--source-text": export.source_text, "--target-text": export.target_text}
+    for flag, text in texts.items():
         if text is not None:
             raise UsageError(
                 f"{flag} {text} is not possible with --layout {layout}, whose loaders know one "

@@ -24,10 +24,7 @@ def unit_costs(checkpoint: Checkpoint, task: Task, examples: Sequence[Example]) 
     full = Mask.full(checkpoint.layers)
 
     def count(shape: ModelShape) -> float:
-        return sum_quadratic(
-            lambda source, target: total_macs(operations(shape, WorkSize(1, source, target))),
-            lengths,
-        )
+        return sum_quadratic(lambda s, t: total_macs(operations(shape, WorkSize(1, s, t))), lengths)
 
     shape = model_shape(checkpoint, full)
     dense = count(shape)

@@ -136,9 +136,8 @@ class Distillation(Problem):
     def groups(self) -> list[dict[str, object]]:
         layers = layer_paths(self.student) if by_muon(self.job) else ()
         matrices = layer_matrices(self.student, layers)
-        return parameter_groups(
-            self._parameters.values(), matrices, self.learning_rate, self.precision
-        )
+        weights = self._parameters.values()
+        return parameter_groups(weights, matrices, self.learning_rate, self.precision)
 
     def tables(self) -> list[Tensor]:
         return [table.weight for table in embedding_tables(self.student)]

@@ -158,11 +158,8 @@ class Teacher:
         with received(self.projection) as read, observed(self.dense, self.blocks) as found:
             logits = self.task.logits(self.dense, batch)
         terms = self.task.term_mask(batch)
-        lesson = Lesson(
-            (read[-1] if read else logits)[terms],
-            tuple(states_of(found, self.blocks, self.task, batch)),
-        )
-        return logits[terms], lesson
+        states = tuple(states_of(found, self.blocks, self.task, batch))
+        return logits[terms], Lesson((read[-1] if read else logits)[terms], states)
 
     def _project(self, read: Tensor) -> Tensor:
         if self.projection is None:
