@@ -57,10 +57,8 @@ def outcomes(report: Report, earlier: Report) -> list[Outcome]:
     metric = facts.primary_metric(report)
     found = []
     for pair in _pairs(report, earlier):
-        change = next(
-            (x for x in _quality(report, earlier, pair) if metric and x.what == _title(metric)),
-            None,
-        )
+        changes = _quality(report, earlier, pair)
+        change = next((x for x in changes if metric and x.what == _title(metric)), None)
         if change is None:
             raise InputError(
                 f"--baseline cannot be checked for {pair[1].name}: its quality is not compared "

@@ -28,9 +28,8 @@ def _searches(report: Report) -> Iterator[tuple[Run, SearchReport]]:
 
 def sentences(report: Report) -> list[str]:
     """How the units to remove were searched; empty where the budget gave their number."""
-    return [
-        _prefix(report, run) + line for run, found in _searches(report) for line in found.sentences
-    ]
+    found = _searches(report)
+    return [_prefix(report, run) + line for run, search in found for line in search.sentences]
 
 
 def warnings(report: Report) -> list[str]:

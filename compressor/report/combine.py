@@ -108,8 +108,7 @@ def _common(runs: Sequence[Run]) -> dict[str, Any]:
         return mine if all(getattr(run, name) == mine for run in others) else otherwise
 
     def shared_items(name: str) -> dict[str, str]:
-        items = [set(getattr(run, name).items()) for run in runs]
-        common = set.intersection(*items)
+        common = set.intersection(*(set(getattr(run, name).items()) for run in runs))
         return {key: text for key, text in getattr(first, name).items() if (key, text) in common}
 
     return {

@@ -101,11 +101,9 @@ def _rows_needed(search: QualitySearch, judged: QualityProbe) -> int | None:
 def _rows_of_others(search: QualitySearch, delivered: QualityProbe) -> list[int]:
     """`_rows_needed` of the models that lost no more than allowed but could not prove it."""
     needed = [
-        _rows_needed(search, judged)
-        for judged in (*search.probes, *search.looks)
-        if not judged.accepted
-        and within(judged, search.drop)
-        and judged.position != delivered.position
+        _rows_needed(search, x)
+        for x in (*search.probes, *search.looks)
+        if not x.accepted and within(x, search.drop) and x.position != delivered.position
     ]
     return [rows for rows in needed if rows is not None]
 

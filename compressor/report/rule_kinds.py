@@ -149,9 +149,8 @@ class LargestRule(Rule):
     def check(self, report: Report, variant: Variant) -> tuple[Outcome, bool]:
         found = self.number(report, variant)
         within = found <= self.value + ROUNDING  # false for NaN
-        message = (
-            f"{self.what} {found:.4g}{self.unit}, at most {self.value:.15g}{self.unit} allowed"
-        )
+        unit = self.unit
+        message = f"{self.what} {found:.4g}{unit}, at most {self.value:.15g}{unit} allowed"
         verdict: Verdict = "passed" if within else "failed"
         outcome = self.outcome(variant, verdict, message, measured=found, limit=self.value)
         return outcome, within

@@ -252,10 +252,8 @@ def baseline(report: Report) -> ReportTable | None:
 
 
 def _change_row(change: Change) -> tuple[str, ...]:
-    values = (
-        numbers.fixed(value, 0 if abs(value) >= 1e4 else 3)
-        for value in (change.before, change.after)
-    )
+    both = (change.before, change.after)
+    values = (numbers.fixed(value, 0 if abs(value) >= 1e4 else 3) for value in both)
     bounds = "" if change.interval is None else numbers.interval(change.interval, 3)
     note = f" ({change.note})" if change.note else ""
     return (change.variant, change.what, *values, bounds, gate_text.change_result(change) + note)

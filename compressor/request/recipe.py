@@ -54,9 +54,8 @@ def _each_once(repairs: list[Any]) -> list[Any]:
     """Raise UsageError for a recipe that has a repair twice, as the command line does."""
     names = [repair.name for repair in repairs]
     if len(set(names)) < len(names):
-        raise UsageError(
-            f"recovery {' + '.join(names)}: name each method once", id="recovery-twice"
-        )
+        text = f"recovery {' + '.join(names)}: name each method once"
+        raise UsageError(text, id="recovery-twice")
     return repairs
 
 

@@ -122,9 +122,8 @@ class InPlaceDecoder:
         graph, rows = self._graph, len(self._mask)
         self._token_input = np.empty((rows, 1), np.int64)
         self._position_input = np.empty(1, np.int64)
-        self._output = BufferedStep(
-            np.empty((rows, graph.scored), np.float32), np.empty(rows, np.int64)
-        )
+        scores = np.empty((rows, graph.scored), np.float32)
+        self._output = BufferedStep(scores, np.empty(rows, np.int64))
         # A value shares the memory of its array.
         past = {name: graph.value(array) for name, array in self.past.items()}
         tokens, position = graph.value(self._token_input), graph.value(self._position_input)

@@ -173,10 +173,8 @@ def checkpoint_files(directory: Path) -> list[str]:
     """Names of the files in a directory that loading a checkpoint from it reads."""
     patterns = (*_CHECKPOINT, *_MAY_BE_MISSING)
     names = [path.name for path in directory.glob("*") if path.is_file()]
-    of_modules = [
-        x.relative_to(directory).as_posix() for x in directory.glob(MODULES) if x.is_file()
-    ]
-    return sorted([*(name for name in names if _is_one(name, patterns)), *of_modules])
+    nested = [x.relative_to(directory).as_posix() for x in directory.glob(MODULES) if x.is_file()]
+    return sorted([*(name for name in names if _is_one(name, patterns)), *nested])
 
 
 def require_checkpoint_unchanged(directory: Path, *, warn: bool) -> None:

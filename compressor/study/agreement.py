@@ -76,12 +76,9 @@ def compared(first: Scores, second: Scores, seed: int) -> dict[str, Any]:
         return None if row["spearman"] is None else permutation_p(x, y, seed)
 
     total = pair["correlations"][0]["units"]
-    return {
-        "correlations": [row | {"p": correlation_p(row)} for row in pair["correlations"]],
-        "lowest": [
-            row | {"p": overlap_p(row["shared"], row["units"], total)} for row in pair["lowest"]
-        ],
-    }
+    lowest = [x | {"p": overlap_p(x["shared"], x["units"], total)} for x in pair["lowest"]]
+    correlations = [row | {"p": correlation_p(row)} for row in pair["correlations"]]
+    return {"correlations": correlations, "lowest": lowest}
 
 
 def _result(job: Job[AgreementStudy], data: dict[str, Any], scores: list[Scores]) -> Result:
