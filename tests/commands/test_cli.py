@@ -33,11 +33,8 @@ def inputs(once) -> dict[str, Path]:
         toy.labels_file(directory / "test.tsv", seed=1)
 
     made = once("cli-inputs", make)
-    return {
-        "model": made / "bert",
-        "calibration": made / "calibration.tsv",
-        "test": made / "test.tsv",
-    }
+    names = {"model": "bert", "calibration": "calibration.tsv", "test": "test.tsv"}
+    return {option: made / name for option, name in names.items()}
 
 
 def run_options(inputs: dict[str, Path]) -> list[object]:

@@ -26,11 +26,8 @@ def translations(rows: int = 150) -> tuple[list[str], list[str], list[str]]:
     rng = np.random.default_rng(0)
 
     def corrupt(sentence: list[str], probability: float) -> str:
-        flips = rng.random(len(sentence)) < probability
-        return " ".join(
-            str(rng.choice(WORDS)) if flip else word
-            for word, flip in zip(sentence, flips, strict=True)
-        )
+        words = zip(sentence, rng.random(len(sentence)) < probability, strict=True)
+        return " ".join(str(rng.choice(WORDS)) if flip else word for word, flip in words)
 
     gold = [list(rng.choice(WORDS, size=length)) for length in rng.integers(6, 15, size=rows)]
     dense = [corrupt(sentence, 0.30) for sentence in gold]

@@ -158,9 +158,8 @@ def test_several_tokens_at_once_do_not_see_the_ones_behind_them(exported, name: 
     assert_close(np.concatenate([before, after], axis=1), expected)
     heads = [[cache.shape[1] for cache in layer] for layer in past]
     counts = it.checkpoint.mask.counts()
-    assert heads == [
-        [counts[f"decoder_self.{i}"]] * 2 + [counts[f"cross.{i}"]] * 2 for i in (0, 1, 2)
-    ]
+    pairs = [(counts[f"decoder_self.{i}"], counts[f"cross.{i}"]) for i in range(3)]
+    assert heads == [[own] * 2 + [cross] * 2 for own, cross in pairs]
     assert heads[2] == [1, 1, 4, 4]
 
 

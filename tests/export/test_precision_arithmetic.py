@@ -42,9 +42,8 @@ def run(model: onnx.ModelProto, **feeds: np.ndarray) -> np.ndarray:
 
 
 def session_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    data = model.SerializeToString()
+    return onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
 
 
 def fake_quantized(x: np.ndarray, weight: np.ndarray, ranged: bool) -> np.ndarray:
@@ -90,10 +89,8 @@ def test_a_product_is_that_of_the_rounded_numbers(operator: str, ranged: bool):
         expected = expected + bias
     converted = to_int8(model, ranges=ranges)
     if ranged:
-        assert [n.op_type for n in converted.graph.node] == [
-            "QuantizeLinear",
-            "MatMulIntegerToFloat",
-        ]
+        operators = [n.op_type for n in converted.graph.node]
+        assert operators == ["QuantizeLinear", "MatMulIntegerToFloat"]
     actual = run(converted, x=x)
     np.testing.assert_allclose(actual, expected, atol=2e-5 * largest(expected))
     exact = x @ weight
@@ -187,10 +184,8 @@ def test_a_shared_table_gives_the_embeddings_that_its_product_multiplies_with():
         helper.make_node("Squeeze", ["embedded", "one"], ["hidden"]),
         helper.make_node("Gemm", ["hidden", "table"], ["logits"], transB=1),
     ]
-    stored = [
-        numpy_helper.from_array(table, "table"),
-        numpy_helper.from_array(np.array([1]), "one"),
-    ]
+    arrays = {"table": table, "one": np.array([1])}
+    stored = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
     model = model_of(nodes, [ids], outputs, stored)
     session = session_of(to_int8(model, ranges={"hidden": (-4.0, 4.0)}))
     rows = np.array([[3], [39], [0]])

@@ -72,9 +72,8 @@ def test_optimum_answers_as_pytorch(name: str, opened):
 
 def test_sentence_transformers_opens_it_as_its_onnx_backend(tmp_path):
     save_encoder(tmp_path / "model", "bert", "mean", dense=True)
-    export_checkpoint(
-        request(ExportRequest, model=str(tmp_path / "model")), tmp_path / "out", "optimum"
-    )
+    wanted = request(ExportRequest, model=str(tmp_path / "model"))
+    export_checkpoint(wanted, tmp_path / "out", "optimum")
     reader = (
         "import json, sys; from sentence_transformers import SentenceTransformer; "
         "model = SentenceTransformer(sys.argv[1], backend='onnx', "

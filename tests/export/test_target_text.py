@@ -81,9 +81,8 @@ def test_it_translates_with_these_tokens_alone(name, tmp_path):
 @pytest.mark.parametrize("own_target", [False, True])
 def test_any_text_can_still_be_spelled(own_target, tmp_path):
     """Each character that the target's model knows is a token by itself."""
-    checkpoint = open_checkpoint(
-        str(toy.marian_with_pieces(tmp_path / "dense", own_target=own_target))
-    )
+    directory = toy.marian_with_pieces(tmp_path / "dense", own_target=own_target)
+    checkpoint = open_checkpoint(str(directory))
     kept = set(output_tokens(checkpoint, seen={0}))
     ids = checkpoint.tokenizer.get_vocab()
     letters = set("".join(piece for piece in ids if not piece.startswith(("<", "unused"))))

@@ -40,9 +40,8 @@ def exported(expression, tmp_path: Path) -> np.ndarray:
         Computes(expression), (FLOATS, COUNTS), ["floats", "counts"], ["result"],
         {"floats": rows, "counts": rows}, tmp_path / "graph.onnx",
     )  # fmt: skip
-    session = onnxruntime.InferenceSession(
-        tmp_path / "graph.onnx", providers=["CPUExecutionProvider"]
-    )
+    path = tmp_path / "graph.onnx"
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     (result,) = session.run(None, {"floats": FLOATS.numpy(), "counts": COUNTS.numpy()})
     return result
 

@@ -38,9 +38,8 @@ class NumpyTransformer:
         self.model, self.activation = model, activation
         self.entry = architecture_of(model)
         # Where normalization comes first, each stack ends with one.
-        self.norm_first = any(
-            re.fullmatch(r".*coder\.layer_norm", n) for n, _ in model.named_modules()
-        )
+        names = [name for name, _ in model.named_modules()]
+        self.norm_first = any(re.fullmatch(r".*coder\.layer_norm", name) for name in names)
         self.weights = {n: v.double().numpy() for n, v in model.state_dict().items()}
         self.layers = find_sublayers(model)
         self.embedded = self._embed(row)

@@ -56,12 +56,9 @@ def save_encoder(
     tiny_encoder(name).save_pretrained(directory)
     word_tokenizer().save_pretrained(directory)
     kinds = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * normalize]
+    package = "sentence_transformers.models"
     modules = [
-        {
-            "idx": i,
-            "path": f"{i}_{kind}" if i else "",
-            "type": f"sentence_transformers.models.{kind}",
-        }
+        {"idx": i, "path": f"{i}_{kind}" if i else "", "type": f"{package}.{kind}"}
         for i, kind in enumerate(kinds)
     ]
     settings = {"pooling_mode": pooling} if isinstance(pooling, str) else pooling

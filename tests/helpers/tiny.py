@@ -59,6 +59,7 @@ _T5 = {
     "eos_token_id": 1,
     "decoder_start_token_id": 0,
 }
+_GATED_T5 = _T5 | {"feed_forward_proj": "gated-gelu"}
 
 BUILDERS: dict[str, Callable[[], nn.Module]] = {
     "marian": lambda: t.MarianMTModel(
@@ -131,12 +132,8 @@ ENCODER_RELATIVES: dict[str, Callable[[], nn.Module]] = {
 }
 TRANSLATOR_RELATIVES: dict[str, Callable[[], nn.Module]] = {
     "t5": lambda: t.T5ForConditionalGeneration(t.T5Config(**_T5)),
-    "mt5": lambda: t.MT5ForConditionalGeneration(
-        t.MT5Config(**_T5, feed_forward_proj="gated-gelu")
-    ),
-    "umt5": lambda: t.UMT5ForConditionalGeneration(
-        t.UMT5Config(**_T5, feed_forward_proj="gated-gelu")
-    ),
+    "mt5": lambda: t.MT5ForConditionalGeneration(t.MT5Config(**_GATED_T5)),
+    "umt5": lambda: t.UMT5ForConditionalGeneration(t.UMT5Config(**_GATED_T5)),
     "pegasus": lambda: t.PegasusForConditionalGeneration(
         t.PegasusConfig(**_TRANSLATOR, decoder_start_token_id=1, scale_embedding=True)
     ),
@@ -200,8 +197,7 @@ def uneven_mask(layers: list[Sublayer]) -> Mask:
     for kind in {layer.kind for layer in layers}:
         of_kind = [layer for layer in layers if layer.kind == kind]
         for position, layer in enumerate(of_kind):
-            last = position == len(of_kind) - 1
-            count = layer.units if last else position + 1
+            count = layer.units if layer is of_kind[-1] else position + 1
             removed += [(layer.name, (head + position) % layer.units) for head in range(count)]
     return Mask.full(layers).without(removed)
 

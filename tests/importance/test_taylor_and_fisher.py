@@ -28,9 +28,8 @@ def test_taylor_per_token_against_autograd_row_by_row(name: str):
         seen = with_gradients(setup, row)
         for layer in setup.layers:
             a = seen[layer.name][0]
-            product = (
-                (a * a.grad).detach().numpy().reshape(-1, layer.units, layer.unit_width).sum(-1)
-            )
+            slices = (-1, layer.units, layer.unit_width)
+            product = (a * a.grad).detach().numpy().reshape(slices).sum(-1)
             sums[layer.name] += np.abs(product).sum(0)
             tokens[layer.name] += len(product)
     for layer in setup.layers:
@@ -58,13 +57,9 @@ def test_taylor_and_fisher_are_of_the_gates_derivative(name: str):
     ones, step = mask_arrays(setup.mask), 1e-5
     for layer in setup.layers:
         for unit in (0, layer.units - 1):
+            gates = [with_gate(ones, layer.name, unit, gate) for gate in (1 + step, 1 - step)]
             losses = [
-                [
-                    negative_log_likelihood(
-                        model.logits(with_gate(ones, layer.name, unit, gate)), row
-                    )
-                    for gate in (1 + step, 1 - step)
-                ]
+                [negative_log_likelihood(model.logits(gate), row) for gate in gates]
                 for model, row in models
             ]
             slopes = np.array([higher - lower for higher, lower in losses]) / (2 * step)
@@ -131,10 +126,8 @@ def test_magnitude_is_the_norm_of_the_output_projections_block(name: str):
     for layer in setup.layers:
         weight = setup.model.get_submodule(layer.output).weight.detach().numpy()
         size = 8 if layer.is_attention else 1
-        expected = [
-            np.linalg.norm(weight[:, start : start + size])
-            for start in range(0, weight.shape[1], size)
-        ]
+        starts = range(0, weight.shape[1], size)
+        expected = [np.linalg.norm(weight[:, start : start + size]) for start in starts]
         np.testing.assert_allclose(found.values[layer.name], expected, rtol=1e-5)
 
 

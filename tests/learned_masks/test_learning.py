@@ -224,9 +224,8 @@ def test_the_text_tells_the_losses_of_soft_gates_and_of_the_mask():
             total += job.task.loss(job.model, batch).item()
     assert f"{total / len(held):.4f} with the final mask" in learned.text
     assert f"5 of {learned.mask.total()} heads kept" in learned.text
-    assert re.search(
-        r"gates 0\.\d{3} from open or closed on average, \d\.\d{3} at most", learned.text
-    )
+    gates = r"gates 0\.\d{3} from open or closed on average, \d\.\d{3} at most"
+    assert re.search(gates, learned.text)
     assert learned.scores.cost["training_steps"] == 2  # 2 epochs of 32 rows
 
 

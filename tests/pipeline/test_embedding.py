@@ -132,9 +132,8 @@ def test_the_report_has_the_correlation_of_cosines(made, capsys):
 @pytest.mark.slow
 def test_files_of_the_modules_are_verified(made, tmp_path):
     manifest = json.loads((made / "out" / "manifest.json").read_text(encoding="utf-8"))
-    assert {"modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors"} <= {
-        *manifest["files"]
-    }
+    files = {"modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors"}
+    assert files <= manifest["files"].keys()
     pooling = made / "out" / "1_Pooling" / "config.json"
     text = pooling.read_text(encoding="utf-8")
     pooling.write_text(text.replace("true", "false"), encoding="utf-8")

@@ -68,10 +68,8 @@ def by_pytorch(directory: Path, texts, pairs=None) -> np.ndarray:
     tokenizer = open_checkpoint(str(directory)).tokenizer
     names = ("input_ids", "attention_mask", "token_type_ids")
     rows = zip(texts, pairs or [None] * len(texts), strict=True)
-    batches = [
-        tokenizer(text, pair, return_tensors="pt", return_token_type_ids=True)
-        for text, pair in rows
-    ]
+    options = {"return_tensors": "pt", "return_token_type_ids": True}
+    batches = [tokenizer(text, pair, **options) for text, pair in rows]
     return np.array([model(**{n: b[n] for n in names}).logits[0].numpy() for b in batches])
 
 

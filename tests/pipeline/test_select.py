@@ -83,17 +83,14 @@ def test_scores_between_steps_are_those_of_the_repaired_model(checkpoints, tmp_p
     )  # fmt: skip
     order = first.ascending()
     half = full.without(order[:3])  # 3 of 12 heads go in the first step, 3 in the second
-    checkpoint.model.load_state_dict(
-        load_file(tmp_path / "out/.compress/weights-keep-0.5.safetensors")
-    )
+    weights = load_file(tmp_path / "out/.compress/weights-keep-0.5.safetensors")
+    checkpoint.model.load_state_dict(weights)
     task = TASKS["classification"]
     labels = [f"LABEL_{i}" for i in range(5)]
     rows = TASKS["classification"].read_rows(options.data.calibration, labels=labels, minimum=1)
     batches = task.batches(task.encode(rows, checkpoint.tokenizer, 512), checkpoint.model)
-    again = score_units(
-        METHODS["fisher"](normalize="none"),
-        ScoringJob(checkpoint.model, heads, half, batches, task),
-    )
+    job = ScoringJob(checkpoint.model, heads, half, batches, task)
+    again = score_units(METHODS["fisher"](normalize="none"), job)
     for name, scores in found["scores"].items():
         for head in half.kept(name):
             assert scores[head] == pytest.approx(again.values[name][head], rel=1e-3)

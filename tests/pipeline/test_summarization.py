@@ -73,9 +73,8 @@ def test_the_report_has_the_scores_of_its_answers(made, capsys):
     rows = TASKS["summarization"].read_rows(made / "test.tsv")
     answers = Generator(made / "out").generate_texts(rows.sources)
     scorer = rouge_scorer.RougeScorer(["rouge1"], use_stemmer=True)
-    scores = [
-        scorer.score(*pair)["rouge1"].fmeasure for pair in zip(rows.targets, answers, strict=True)
-    ]
+    pairs = zip(rows.targets, answers, strict=True)
+    scores = [scorer.score(*pair)["rouge1"].fmeasure for pair in pairs]
     assert variant.quality.metrics["rouge1"] == pytest.approx(100 * sum(scores) / len(scores))
     assert [c.metric for c in variant.comparisons] == ["rouge2", "rouge1", "rougelsum"]
     assert [(outcome.rule, outcome.met) for outcome in report.gate] == [

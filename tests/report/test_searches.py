@@ -124,9 +124,7 @@ def test_reports_side_by_side_tell_which_model_was_searched():
     lost = plain.variants[0].model_copy(update={"comparisons": [comparison(-10.0, -5.1)]})
     found = searched(drop=5)
     changed = {"variants": [lost], "search": found, "gate": [], "throughput": None}
-    both = combine(
-        [plain.model_copy(update=changed), plain.model_copy(update={"throughput": None})]
-    )
+    both = combine([plain.model_copy(update=x) for x in (changed, {"throughput": None})])
     assert both.search is None
     assert [run.search for run in both.runs] == [found, None]
     markdown, page = render(both, "markdown"), render(both, "html")

@@ -57,18 +57,15 @@ def test_models_of_which_the_same_is_true_share_a_sentence():
     ],
 )
 def test_pays_only_if_the_written_interval_is_above_one(speedup, interval, pays):
-    report = with_timing(
-        translator_report(), "heads-50", 1, speedup=speedup, speedup_interval=interval
-    )
+    found = {"speedup": speedup, "speedup_interval": interval}
+    report = with_timing(translator_report(), "heads-50", 1, **found)
     assert facts.pays(facts.timings(report, "heads-50")[0]) is pays
 
 
 def test_a_speedup_above_the_theoretical_limit_is_pointed_out():
     report = with_timing(translator_report(), "heads-50", 8, limit=1.01)
-    assert (
-        sum("is above the theoretical limit 1.01" in s for s in sentences.speed_sentences(report))
-        == 1
-    )
+    said = sentences.speed_sentences(report)
+    assert sum("is above the theoretical limit 1.01" in s for s in said) == 1
     assert not any("above the" in s for s in sentences.speed_sentences(translator_report()))
 
 
@@ -89,12 +86,10 @@ def test_judgment_follows_p_value_interval_and_sign():
 def test_headline_is_the_smallest_without_loss_that_meets_the_gate():
     report = translator_report().model_copy(update={"gate": []})
     assert facts.headline(report).name == "heads-50"
-    assert "heads-50, the smallest without significant loss, keeps 72 of" in sentences.verdict(
-        report
-    )
-    failed = Outcome(
-        rule="min-speedup 2", variant="heads-50", met=False, message="", verdict="failed"
-    )
+    verdict = sentences.verdict(report)
+    assert "heads-50, the smallest without significant loss, keeps 72 of" in verdict
+    rule = "min-speedup 2"
+    failed = Outcome(rule=rule, variant="heads-50", met=False, message="", verdict="failed")
     gated = report.model_copy(update={"gate": [failed]})
     assert facts.headline(gated).name == "heads-75"
     assert "without significant loss that meets the gate" in sentences.verdict(gated)
@@ -113,9 +108,8 @@ def test_when_every_variant_is_worse_the_verdict_says_so_and_leads_with_the_mild
 
 def test_what_was_not_measured_is_said():
     report = classifier_report()
-    assert sentences.quality_sentences(report) == [
-        "Quality was not measured: the run had no test rows."
-    ]
+    (quality,) = sentences.quality_sentences(report)
+    assert quality == "Quality was not measured: the run had no test rows."
     assert sentences.speed_sentences(report) == ["Throughput was not measured."]
     assert sentences.emptied_sentences(report) == [
         "In half layer encoder_self.1 has no heads left: only its output bias is still applied."

@@ -51,13 +51,8 @@ def test_logits_are_pytorchs_in_the_order_of_the_texts(exported: Exported) -> No
     texts = [*toy.sentences(9), "", "   "]
     classifier = Classifier(exported.directory, threads=1)
     want = expected_logits(exported, texts)
-    for limit in (
-        {},
-        {"batch_size": 1},
-        {"batch_size": 4},
-        {"batch_tokens": 1},
-        {"batch_tokens": 20},
-    ):
+    sizes = ({"batch_size": 1}, {"batch_size": 4}, {"batch_tokens": 1}, {"batch_tokens": 20})
+    for limit in ({}, *sizes):
         np.testing.assert_allclose(classifier.logits(texts, **limit), want, atol=1e-4)
     labels = exported.model.config.id2label
     assert classifier.classify(texts) == [labels[int(row.argmax())] for row in want]

@@ -59,12 +59,9 @@ def site(tmp_path_factory) -> Path:
 
 
 def _copy(source: Path, target: Path) -> None:
+    kinds = (".py", ".toml", ".md", "")
     for path in source.rglob("*"):
-        if (
-            path.is_file()
-            and path.suffix in (".py", ".toml", ".md", "")
-            and "build" not in path.parts
-        ):
+        if path.is_file() and path.suffix in kinds and "build" not in path.parts:
             (target / path.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
             (target / path.relative_to(source)).write_bytes(path.read_bytes())
 
@@ -128,11 +125,8 @@ def test_beside_the_full_package_of_another_version_it_refuses(other, told: bool
 
 def test_its_list_of_files_is_what_the_runtime_imports():
     settings = tomllib.loads((ROOT / "runtime" / "pyproject.toml").read_text(encoding="utf-8"))
-    listed = {
-        name
-        for name in settings["tool"]["setuptools"]["py-modules"]
-        if not name.endswith("__init__")
-    }
+    modules = settings["tool"]["setuptools"]["py-modules"]
+    listed = {name for name in modules if not name.endswith("__init__")}
     waiting = list((ROOT / "compressor" / "runtime").rglob("*.py"))
     found = {"compressor.storage.version"}  # of compressor/__init__.py
     while waiting:

@@ -45,9 +45,7 @@ def bert() -> Path:
 
 
 def arrays_of(exported: Exported, rows: int, seed: int) -> dict[str, np.ndarray]:
-    batch = {
-        name: value.numpy() for name, value in ragged_batch(exported.model, rows, seed).items()
-    }
+    batch = {n: x.numpy() for n, x in ragged_batch(exported.model, rows, seed).items()}
     names = Classifier(exported.directory, threads=1).artifact.inputs
     return {name: batch.get(name, np.zeros_like(batch["input_ids"])) for name in names}
 
@@ -115,11 +113,10 @@ def test_threads_share_a_classifier(bert: Path) -> None:
 def test_compiled_models_are_kept_apart_by_precision_and_weights(tmp_path: Path) -> None:
     """OpenVINO takes a model that was kept in float32 for one in bfloat16."""
     texts, logits = toy.sentences(9), {}
-    for name in ("bert", "distilbert"):
+    names = ("bert", "distilbert")
+    for name in names:
         shutil.copytree(runtime_artifacts.classifier(name).directory, tmp_path / name)
-    places = [
-        (name, precision) for name in ("bert", "distilbert") for precision in ("fp32", "bf16")
-    ]
+    places = [(name, precision) for name in names for precision in ("fp32", "bf16")]
     for place in places:
         logits[place] = Classifier(
             tmp_path / place[0], threads=1, engine="openvino", precision=place[1]
