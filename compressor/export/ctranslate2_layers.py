@@ -174,8 +174,8 @@ class _Bart(_Form):
         }
 
     def load(self, target: Any, part: Any, stack: str) -> None:
-        names = ("config", "embed_positions", "embed_tokens", "embed_scale", "layer_norm")
-        names = (*names, "layernorm_embedding")
+        norms = ("layer_norm", "layernorm_embedding")
+        names = ("config", "embed_positions", "embed_tokens", "embed_scale", *norms)
         shared = {name: getattr(part, name) for name in names if hasattr(part, name)}
         table = part.embed_positions
         if hasattr(table, "weights"):  # M2M100's name of its table

@@ -87,7 +87,8 @@ class EncoderGraphs(TaskGraphs):
     ) -> list[Expected]:
         return [
             Expected(
-                {n: x.numpy() for n, x in batch.items()}, Spooled(model(**batch).logits.numpy())
+                {name: value.numpy() for name, value in batch.items()},
+                Spooled(model(**batch).logits.numpy()),
             )
             for batch in batches
         ]

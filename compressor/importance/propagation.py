@@ -41,8 +41,8 @@ def add_batch(
     for position, gradients in enumerate(_gradients(top, units, last)):
         for layer, output, gradient in zip(scoring.layers, units, gradients, strict=True):
             products = (output.detach() * gradient).sum(1)  # [batch, units x columns]
-            units_of_layer = (layer.units, layer.unit_width)
-            relevance = products.unflatten(-1, units_of_layer).sum(-1).abs().double()
+            slices = (layer.units, layer.unit_width)
+            relevance = products.unflatten(-1, slices).sum(-1).abs().double()
             share = relevance / relevance.sum(-1, keepdim=True).clamp_min(1e-30)  # [batch, units]
             shares[layer.name] += share[real[:, position]].sum(0)
     return int(real.sum()), positions
