@@ -24,7 +24,7 @@ from compressor.model.languages import languages
 from compressor.model.quiet import quiet_transformers
 from compressor.results import Check
 from compressor.runtime.artifact import Generation
-from compressor.runtime.engines.ctranslate2 import Translation
+from compressor.runtime.engines.ctranslate2 import OpenedTranslator
 
 if TYPE_CHECKING:
     from compressor.model.checkpoint import Checkpoint
@@ -102,7 +102,7 @@ def verify_translator(network: Network, directory: Path, batches: Sequence[Input
     model: Any = network.model
     positions = network.checkpoint.entry.most_positions(model.config)
     settings = Generation(**generation_settings(model), positions=positions).with_options(1, None)
-    translator = Translation(directory, threads=1)
+    translator = OpenedTranslator(directory, threads=1)
     rows, count, ties = 0, 0, 0
     # The tokens that the written model's bias leaves out.
     with restricted(model, _scored(network)):

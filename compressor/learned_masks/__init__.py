@@ -50,8 +50,8 @@ def learn(method: LearnedMask, job: LearningJob) -> Learned:
         full = Mask.full(job.layers)
         check_possible(f"keep {text}", job.keep, job.floors, full)
         method.check_size(job.keep, full)
-    from compressor.learned_masks.layout import Layout
+    from compressor.learned_masks.layout import GateLayout
     from compressor.learned_masks.learning import run
 
-    layout = Layout(job.layers, job.keep, job.floors, job.multiples)
+    layout = GateLayout(job.layers, job.keep, job.floors, job.multiples)
     return run(method, method.make_gates(layout, job), job)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from compressor.learned_masks.layout import Layout
+from compressor.learned_masks.layout import GateLayout
 from compressor.model.sublayers import Mask
 
 
@@ -17,7 +17,7 @@ class Gates(ABC):
     `progress` is the share of the training steps that are done.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: GateLayout) -> None:
         self.layout = layout
 
     @abstractmethod

@@ -8,7 +8,7 @@ from compressor.learned_masks.method import LearnedMask, LearningJob
 
 if TYPE_CHECKING:
     from compressor.learned_masks.base import Gates
-    from compressor.learned_masks.layout import Layout
+    from compressor.learned_masks.layout import GateLayout
 
 
 class HardConcrete(LearnedMask):
@@ -18,7 +18,7 @@ class HardConcrete(LearnedMask):
 
     name: Literal["hard-concrete"] = "hard-concrete"
 
-    def make_gates(self, layout: Layout, job: LearningJob) -> Gates:
+    def make_gates(self, layout: GateLayout, job: LearningJob) -> Gates:
         from compressor.learned_masks.hard_concrete_gates import HardConcreteGates
 
         return HardConcreteGates(layout, job.device, job.penalty, self.gate_learning_rate)

@@ -23,7 +23,7 @@ from compressor.learned_masks.hard_concrete_distribution import (
     sample,
 )
 from compressor.learned_masks.lagrangian import RATE, Lagrangian
-from compressor.learned_masks.layout import Layout
+from compressor.learned_masks.layout import GateLayout
 from compressor.model.sublayers import UNITS_OF, Mask, units_of
 
 START = 2.0  # log alpha: gates are 0 in 6 % of the draws, so that the model starts as it was
@@ -44,7 +44,7 @@ class HardConcreteGates(Gates):
 
     def __init__(
         self,
-        layout: Layout,
+        layout: GateLayout,
         device: str = "cpu",
         penalty: float | None = None,
         gate_learning_rate: float | None = None,

@@ -20,7 +20,7 @@ from compressor.model.sublayers import Mask, Scores, Sublayer, belongs
 
 
 @dataclass(frozen=True)
-class Layout:
+class GateLayout:
     """The units that have gates, and the pools in which they are counted.
 
     Args:

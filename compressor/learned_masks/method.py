@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from compressor.learned_masks.base import Gates
-    from compressor.learned_masks.layout import Layout
+    from compressor.learned_masks.layout import GateLayout
 
 
 class LearnedMask(UnitMethod):
@@ -59,7 +59,7 @@ class LearnedMask(UnitMethod):
         return self
 
     @abstractmethod
-    def make_gates(self, layout: Layout, job: LearningJob) -> Gates:
+    def make_gates(self, layout: GateLayout, job: LearningJob) -> Gates:
         """Gates of the units of a layout, which nothing has trained yet."""
 
     @property

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from compressor import parallel
 from compressor.importance import TrainedWeights
 from compressor.learned_masks.base import Gates, distance_from_hard
-from compressor.learned_masks.layout import Layout
+from compressor.learned_masks.layout import GateLayout
 from compressor.learned_masks.method import LearnedMask, LearningJob
 from compressor.model.surgery import gated
 from compressor.tasks import Batch
@@ -48,7 +48,7 @@ class GatedModel(Problem):
     def __init__(
         self,
         model: nn.Module,
-        layout: Layout,
+        layout: GateLayout,
         options: LearnedMask,
         job: LearningJob,
         held: Sequence[Batch],

@@ -9,7 +9,7 @@ from compressor.options.declare import option
 
 if TYPE_CHECKING:
     from compressor.learned_masks.base import Gates
-    from compressor.learned_masks.layout import Layout
+    from compressor.learned_masks.layout import GateLayout
 
 
 class Subset(LearnedMask):
@@ -24,7 +24,7 @@ class Subset(LearnedMask):
         "gumbel", help="subset: gumbel or straight-through."
     )
 
-    def make_gates(self, layout: Layout, job: LearningJob) -> Gates:
+    def make_gates(self, layout: GateLayout, job: LearningJob) -> Gates:
         from compressor.learned_masks.subset_gates import SubsetGates
 
         return SubsetGates(layout, job.device, self.estimator, self.gate_learning_rate)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from compressor.learned_masks.base import Gates
-from compressor.learned_masks.layout import Layout
+from compressor.learned_masks.layout import GateLayout
 from compressor.learned_masks.relaxation import (
     gumbel_noise,
     relaxed_subset,
@@ -42,7 +42,7 @@ class SubsetGates(Gates):
 
     def __init__(
         self,
-        layout: Layout,
+        layout: GateLayout,
         device: str = "cpu",
         estimator: str = "gumbel",
         gate_learning_rate: float | None = None,

@@ -88,7 +88,7 @@ class SentenceHead(nn.Module):
         return (hidden * weights).sum(1) / weights.sum(1).clamp_min(_LEAST)
 
 
-class _Encoder(nn.Module):
+class _EncoderWithHead(nn.Module):
     """The forward of an encoder with a head."""
 
     def forward(self, *, attention_mask: Tensor, **inputs: Any) -> Any:
@@ -107,7 +107,7 @@ class _Encoder(nn.Module):
 @cache
 def _with_head(encoder: type[nn.Module]) -> type[nn.Module]:
     # Of the same name: a pruned checkpoint is opened by it (`modeling_pruned.pruned_class`).
-    return type(encoder.__name__, (_Encoder, encoder), {"__module__": __name__})
+    return type(encoder.__name__, (_EncoderWithHead, encoder), {"__module__": __name__})
 
 
 def __getattr__(name: str) -> type[nn.Module]:

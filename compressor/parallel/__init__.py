@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
-class Encoded(Protocol):
+class EncodedRow(Protocol):
     """A row as token ids."""
 
     @property
@@ -33,7 +33,7 @@ class Encoded(Protocol):
     def target(self) -> tuple[Any, ...]: ...
 
 
-Row = TypeVar("Row", bound=Encoded)
+Row = TypeVar("Row", bound=EncodedRow)
 Number = TypeVar("Number", int, float)
 
 

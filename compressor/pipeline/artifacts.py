@@ -20,7 +20,7 @@ from compressor.pipeline.engines import engine_builds, require_engines
 from compressor.pipeline.evaluate import Answering
 from compressor.pipeline.inputs import (
     DataRows,
-    Encoded,
+    EncodedInputs,
     encoded,
     hold_out,
     open_text_option,
@@ -62,8 +62,8 @@ class Inputs:
         precisions: to export, float32 first.
     """
 
-    dense: Encoded
-    encoded: Encoded
+    dense: EncodedInputs
+    encoded: EncodedInputs
     data: DataRows
     limits: Limits
     costs: UnitCosts
@@ -158,7 +158,7 @@ class ArtifactMaker:
         pruned = build(self.workspace, trials.plan, choice, self.builder)
         return choice, [pruned, *self.builds_of(pruned, self.inputs.encoded)]
 
-    def builds_of(self, model: Variant, of: Encoded) -> list[Variant]:
+    def builds_of(self, model: Variant, of: EncodedInputs) -> list[Variant]:
         """Other precisions, and other engines, of a model in float32."""
         workspace, device = self.workspace, self.inputs.device
         return [

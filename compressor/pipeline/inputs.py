@@ -251,7 +251,7 @@ def pick_device(wanted: str, progress: Progress) -> str:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedInputs:
     """A checkpoint with the rows that it is fitted to and checked on, in its own tokens."""
 
     checkpoint: Checkpoint
@@ -259,11 +259,15 @@ class Encoded:
     probe: Probe
 
 
-def encoded(data: DataRows, checkpoint: Checkpoint, task: Task, progress: Progress) -> Encoded:
+def encoded(
+    data: DataRows, checkpoint: Checkpoint, task: Task, progress: Progress
+) -> EncodedInputs:
     """Encode the rows to score, repair and check on; tells how many are cut."""
     examples = encode(data.fitted, checkpoint, task, progress)
     fitted = Fitted(examples, data.fitted, data.calibration is not None)
-    return Encoded(checkpoint, fitted, make_probe(data.fitted, examples, checkpoint.model, task))
+    return EncodedInputs(
+        checkpoint, fitted, make_probe(data.fitted, examples, checkpoint.model, task)
+    )
 
 
 def with_tokens_of(text: TextFile | None, dense: Checkpoint, progress: Progress) -> Checkpoint:

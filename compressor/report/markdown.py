@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from compressor.report import facts, numbers, sentences
 from compressor.report.formats import ReportFormat
 from compressor.report.schema import Report
-from compressor.report.sections import Section, sections
+from compressor.report.sections import ReportSection, sections
 from compressor.report.table import ReportTable
 
 _TITLE = "# Compression report: "
@@ -39,7 +39,7 @@ def render_markdown(report: Report) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def render_section(section: Section) -> list[str]:
+def render_section(section: ReportSection) -> list[str]:
     """Title, sentences and tables, as blocks."""
     said = [
         *bullets(section.sentences),

@@ -11,7 +11,7 @@ from compressor.report.table import ReportTable
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """A part of the report.
 
     Args:
@@ -29,7 +29,7 @@ class Section:
     otherwise: str = ""
 
 
-def sections(report: Report, *, directories: bool = True) -> list[Section]:
+def sections(report: Report, *, directories: bool = True) -> list[ReportSection]:
     """All sections in their order; those about nothing are left out.
 
     Args:
@@ -42,41 +42,43 @@ def sections(report: Report, *, directories: bool = True) -> list[Section]:
     ]
 
 
-def _all(report: Report, *, directories: bool) -> Iterator[Section]:
-    yield Section("gate", "Gate", tables=_some(tables.gate(report)))
-    yield Section("baseline", "Compared with the baseline", tables=_some(tables.baseline(report)))
-    yield Section(
+def _all(report: Report, *, directories: bool) -> Iterator[ReportSection]:
+    yield ReportSection("gate", "Gate", tables=_some(tables.gate(report)))
+    yield ReportSection(
+        "baseline", "Compared with the baseline", tables=_some(tables.baseline(report))
+    )
+    yield ReportSection(
         "quality",
         "Quality",
         sentences.quality_sentences(report),
         _some(tables.quality(report), tables.signatures(report)),
         plots=("quality",),
     )
-    yield Section(
+    yield ReportSection(
         "throughput",
         "Throughput",
         sentences.speed_sentences(report),
         _some(tables.throughput(report), tables.engines(report), tables.shapes(report)),
         plots=("throughput", "speedup"),
     )
-    yield Section("size", "Size", tables=[unit_tables.size(report)])
-    yield Section("budget", "Budget", budgets.sentences(report), budgets.tables(report))
-    yield Section(
+    yield ReportSection("size", "Size", tables=[unit_tables.size(report)])
+    yield ReportSection("budget", "Budget", budgets.sentences(report), budgets.tables(report))
+    yield ReportSection(
         "units",
         f"{facts.units_title(report)} kept",
         sentences.emptied_sentences(report),
         [unit_tables.layers(report)],
     )
-    yield Section(
+    yield ReportSection(
         "verification",
         "Verification",
         tables=_some(tables.checks(report)),
         otherwise="No check was recorded.",
     )
-    yield Section(
+    yield ReportSection(
         "origin", "How it was made", tables=_some(tables.origin(report, directories=directories))
     )
-    yield Section("environment", "Environment", tables=_some(tables.environment(report)))
+    yield ReportSection("environment", "Environment", tables=_some(tables.environment(report)))
 
 
 def _some(*found: ReportTable | None) -> list[ReportTable]:

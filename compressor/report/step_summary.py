@@ -15,7 +15,7 @@ from compressor.report import facts, gate_text, markdown, numbers, sentences
 from compressor.report.formats import ReportFormat
 from compressor.report.rule import worst_of
 from compressor.report.schema import Report
-from compressor.report.sections import Section, sections
+from compressor.report.sections import ReportSection, sections
 from compressor.report.table import ReportTable
 
 SUMMARY_BYTES = 1_000_000  # GitHub takes 1 MiB from a step
@@ -94,7 +94,7 @@ def _parts(report: Report) -> tuple[list[str], list[str]]:
     return [_rendered(first.tables[0])], [_fold(section) for section in found if section != first]
 
 
-def _fold(section: Section) -> str:
+def _fold(section: ReportSection) -> str:
     body = "\n\n".join(map(_rendered, section.tables))
     return f"<details><summary>{section.title}</summary>\n\n{body}\n\n</details>"
 

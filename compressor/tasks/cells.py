@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from compressor.errors import CompressWarning, InputError, UsageError, did_you_mean
 from compressor.storage.text_files import format_suffix
-from compressor.tasks.tables import JSONL, Record, Table, quoted
+from compressor.tasks.tables import JSONL, Record, RowTable, quoted
 
 # Column names neither end like sentences nor have many words.
 _SENTENCE_ENDS = (".", "!", "?", "…")
@@ -25,7 +25,7 @@ _USUAL_NAME = re.compile(
 )
 
 
-def first_two_columns(table: Table, options: str) -> tuple[str, str]:
+def first_two_columns(table: RowTable, options: str) -> tuple[str, str]:
     """Names of the first two columns, unless they look like the texts of a row.
 
     Args:
@@ -60,7 +60,7 @@ def first_two_columns(table: Table, options: str) -> tuple[str, str]:
     return first, second
 
 
-def require_columns(table: Table, columns: Sequence[str]) -> None:
+def require_columns(table: RowTable, columns: Sequence[str]) -> None:
     """Check that the table has these columns, each for one purpose.
 
     Raises:
@@ -80,7 +80,7 @@ def require_columns(table: Table, columns: Sequence[str]) -> None:
             )
 
 
-def cell_text(table: Table, record: Record, column: str, *, integers: bool = False) -> str:
+def cell_text(table: RowTable, record: Record, column: str, *, integers: bool = False) -> str:
     """The text of a cell, unchanged; with `integers` also an integer of a JSON file.
 
     Raises:
@@ -102,7 +102,7 @@ def cell_text(table: Table, record: Record, column: str, *, integers: bool = Fal
     return value
 
 
-def number_text(table: Table, record: Record, column: str) -> str:
+def number_text(table: RowTable, record: Record, column: str) -> str:
     """The text of a cell that holds a number, in a JSON file also as such.
 
     Raises:
@@ -124,6 +124,6 @@ def number_text(table: Table, record: Record, column: str) -> str:
     return cell
 
 
-def usual_column(table: Table, names: Sequence[str]) -> str | None:
+def usual_column(table: RowTable, names: Sequence[str]) -> str | None:
     """The first of these names that is a column of the table; None if none is."""
     return next((name for name in names if name in table.columns), None)

@@ -13,7 +13,7 @@ from compressor.tasks.base import Task
 from compressor.tasks.batching import Example, encode_texts, model_inputs, pad
 from compressor.tasks.cells import cell_text, first_two_columns, require_columns, usual_column
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowText, RowTexts
-from compressor.tasks.tables import Record, Table, quoted, read_table
+from compressor.tasks.tables import Record, RowTable, quoted, read_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +45,7 @@ class EncoderTask(Task):
         # transformers leaves `id2label` out of config.json where it is the default, two labels.
         return (width, width), (width, len(config.get("id2label") or (0, 1)))
 
-    def label_cell(self, table: Table, record: Record, column: str) -> str:
+    def label_cell(self, table: RowTable, record: Record, column: str) -> str:
         """The text of a cell of the label column.
 
         Raises:

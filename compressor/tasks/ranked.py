@@ -8,7 +8,7 @@ import warnings
 from compressor.errors import CompressWarning, InputError
 from compressor.tasks.cells import cell_text
 from compressor.tasks.rows import Rows
-from compressor.tasks.tables import Record, Table, shortened
+from compressor.tasks.tables import Record, RowTable, shortened
 
 METRICS = ("ndcg@10", "mrr@10", "map")
 # Option -> the column that is read where none is named.
@@ -16,7 +16,7 @@ COLUMNS = {"text_column": "query", "text_pair_column": "text", "label_column": "
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 
 
-def relevance_text(table: Table, record: Record, column: str) -> str:
+def relevance_text(table: RowTable, record: Record, column: str) -> str:
     """A cell that says how relevant a text is: a whole number, 0 for not at all.
 
     Raises:

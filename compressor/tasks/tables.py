@@ -47,7 +47,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Table:
+class RowTable:
     """A file of rows with named columns (of a JSON file: those of its first object).
 
     Args:
@@ -60,7 +60,7 @@ class Table:
     has_header: bool = True
 
 
-def read_table(path: str, header: bool = True) -> Table:
+def read_table(path: str, header: bool = True) -> RowTable:
     """Open a file whose suffix, before that of packing, is one of `FORMATS`.
 
     Args:
@@ -133,12 +133,12 @@ def _table_lines(path: str) -> Iterator[str]:
         yield line
 
 
-def _read_tsv(path: str, header: bool) -> Table:
+def _read_tsv(path: str, header: bool) -> RowTable:
     lines = enumerate(_table_lines(path), 1)
     return _of_rows(path, ((number, line.split("\t")) for number, line in lines), header)
 
 
-def _read_csv(path: str, header: bool) -> Table:
+def _read_csv(path: str, header: bool) -> RowTable:
     return _of_rows(path, _csv_rows(path), header)
 
 
@@ -154,7 +154,7 @@ def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"{path}:{start}: not a CSV row: {error}", id="csv-malformed") from error
 
 
-def _of_rows(path: str, rows: Iterator[tuple[int, list[str]]], header: bool) -> Table:
+def _of_rows(path: str, rows: Iterator[tuple[int, list[str]]], header: bool) -> RowTable:
     first_line, first = _first(path, rows)
     columns = first if header else [str(number) for number in range(1, len(first) + 1)]
     repeated = [name for name in columns if columns.count(name) > 1]
@@ -164,7 +164,7 @@ def _of_rows(path: str, rows: Iterator[tuple[int, list[str]]], header: bool) -> 
             id="column-repeated",
         )
     rest = rows if header else chain([(first_line, first)], rows)
-    return Table(path, columns, _records(path, rest, columns, header), header)
+    return RowTable(path, columns, _records(path, rest, columns, header), header)
 
 
 def _records(
@@ -187,7 +187,7 @@ def _first(path: str, rows: Iterator[Item]) -> Item:
     raise InputError(f"{path} is empty; give a file of rows", id="file-empty")
 
 
-def _read_jsonl(path: str, header: bool) -> Table:
+def _read_jsonl(path: str, header: bool) -> RowTable:
     if not header:
         raise UsageError(
             f"{path} is JSONL, which has no header anyway; leave --no-header out",
@@ -196,7 +196,7 @@ def _read_jsonl(path: str, header: bool) -> Table:
     lines = enumerate(_table_lines(path), 1)
     records = (Record(number, parse_object(line, f"{path}:{number}")) for number, line in lines)
     first = _first(path, records)
-    return Table(path, list(first.cells), chain([first], records))
+    return RowTable(path, list(first.cells), chain([first], records))
 
 
 def parse_object(line: str, where: str) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def parse_object(line: str, where: str) -> dict[str, Any]:
     return value
 
 
-FORMATS: dict[str, Callable[[str, bool], Table]] = {
+FORMATS: dict[str, Callable[[str, bool], RowTable]] = {
     ".tsv": _read_tsv,
     ".csv": _read_csv,
     JSONL: _read_jsonl,

@@ -10,7 +10,7 @@ from compressor.learned_masks import hard_concrete_distribution
 from compressor.learned_masks.base import distance_from_hard
 from compressor.learned_masks.hard_concrete_gates import HardConcreteGates
 from compressor.learned_masks.lagrangian import SQUARE, WARMUP, Lagrangian
-from compressor.learned_masks.layout import Layout
+from compressor.learned_masks.layout import GateLayout
 from compressor.learned_masks.relaxation import UnitGroup, relaxed_subset
 from compressor.learned_masks.subset_gates import SubsetGates
 from compressor.model.architectures import find_sublayers
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 def test_layout_puts_heads_of_counted_kinds_into_their_pools():
     layers = find_sublayers(tiny_model("marian"))[:8]  # 2 + 3 + 3 layers of 4 heads
     floors = {"encoder_self": 9, "decoder_self": 1, "cross": 2}
-    layout = Layout(layers, {"encoder_self": 8, "cross": 6}, floors)
+    layout = GateLayout(layers, {"encoder_self": 8, "cross": 6}, floors)
     assert layout.total == 20
     assert {n: len(p.members) for n, p in layout.pools.items()} == {"encoder_self": 8, "cross": 12}
     assert [group.count for group in layout.layer_groups] == [4, 4, 2, 2, 2]
@@ -46,7 +46,7 @@ def test_layout_puts_heads_and_neurons_into_pools_of_their_own():
     layers = find_sublayers(tiny_model("marian"))  # 2 x 48 and 3 x 40 neurons
     floors = dict.fromkeys(Mask.full(layers).kinds(), 0) | {"encoder_ffn": 20}
     multiples = {"heads": 1, "neurons": 8}
-    layout = Layout(layers, {"encoder_ffn": 49, "cross": 6}, floors, multiples)
+    layout = GateLayout(layers, {"encoder_ffn": 49, "cross": 6}, floors, multiples)
     assert layout.total == 2 * 48 + 3 * 4
     assert {n: len(p.members) for n, p in layout.pools.items()} == {"encoder_ffn": 96, "cross": 12}
     values = torch.cat([torch.arange(12.0), torch.arange(96.0)])  # cross-attention comes first
@@ -69,7 +69,7 @@ def test_layout_puts_heads_and_neurons_into_pools_of_their_own():
 
 def test_without_a_count_open_heads_stay_and_floors_are_filled_up():
     layers = find_sublayers(tiny_model("bert"))[:3]
-    layout = Layout(layers, None, {"encoder_self": 1})
+    layout = GateLayout(layers, None, {"encoder_self": 1})
     values = torch.tensor([-1.0, -2.0, -0.5, -3.0, 2.0, -1.0, 1.0, -9.0, 1.0, 1.0, 1.0, 1.0])
     mask = layout.mask_of(values, values > 0)
     assert [mask.kept(layer.name) for layer in layers] == [[2], [0, 2], [0, 1, 2, 3]]
@@ -112,7 +112,7 @@ def test_each_pool_is_pulled_as_strongly_as_the_loss_cares_for_its_gates():
 def test_with_a_penalty_a_gate_is_what_it_is_more_probably():
     """At log alpha -0.6 a gate is not 0 in 55 % of the draws, but 1 in 20 % only."""
     layers = find_sublayers(tiny_model("bert"))[:3]
-    gates = HardConcreteGates(Layout(layers, None, {"encoder_self": 0}), penalty=0.1)
+    gates = HardConcreteGates(GateLayout(layers, None, {"encoder_self": 0}), penalty=0.1)
     with torch.no_grad():
         gates.log_alpha.copy_(torch.tensor([-0.6, 0.1, -0.1, 2.0] * 3))
     drawn = hard_concrete_distribution.sample(torch.full((4000,), -0.6), torch.rand(4000))
@@ -135,7 +135,7 @@ def test_subset_gates_sum_to_the_count_and_harden(estimator):
     layers = find_sublayers(tiny_model("marian"))[:8]
     floors = {"encoder_self": 1, "decoder_self": 1, "cross": 1}
     gates = SubsetGates(
-        Layout(layers, {"encoder_self": 3, "cross": 5}, floors), estimator=estimator
+        GateLayout(layers, {"encoder_self": 3, "cross": 5}, floors), estimator=estimator
     )
     with torch.no_grad():
         gates.weight.normal_(generator=torch.Generator().manual_seed(0))
@@ -157,7 +157,7 @@ def test_subset_gates_sum_to_the_count_and_harden(estimator):
 def test_a_cold_subset_and_its_mask_keep_the_same_heads_with_floors():
     layers = find_sublayers(tiny_model("marian"))[:8]
     floors = {"encoder_self": 0, "decoder_self": 1, "cross": 2}
-    gates = SubsetGates(Layout(layers, {"heads": 11}, floors))
+    gates = SubsetGates(GateLayout(layers, {"heads": 11}, floors))
     for seed in range(5):
         with torch.no_grad():
             gates.weight.normal_(0, 9, generator=torch.Generator().manual_seed(seed))
@@ -168,7 +168,7 @@ def test_a_cold_subset_and_its_mask_keep_the_same_heads_with_floors():
 
 def test_a_layer_at_its_floor_earns_nothing_by_closing():
     layers = find_sublayers(tiny_model("bert"))
-    gates = HardConcreteGates(Layout(layers, {"heads": 5}, {"encoder_self": 2}))
+    gates = HardConcreteGates(GateLayout(layers, {"heads": 5}, {"encoder_self": 2}))
     with torch.no_grad():
         gates.log_alpha[:4] = -3.0  # expected heads of the first layer: 0.4
     (expected,) = gates.expected()

@@ -58,9 +58,9 @@ class CTranslate2(Engine):
     def provider(self) -> str:
         return "CTranslate2 CPU"
 
-    def translator(self) -> Translation:
+    def translator(self) -> OpenedTranslator:
         setup = self.setup
-        opened = Translation(
+        opened = OpenedTranslator(
             setup.directory / CTRANSLATE2_DIRECTORY, setup.precision, setup.threads, setup.workers
         )
         wanted, _ = setup.artifact.scored or (0, None)
@@ -74,7 +74,7 @@ class CTranslate2(Engine):
         return opened
 
 
-class Translation:
+class OpenedTranslator:
     """A directory that `ctranslate2.Translator` opens; a `TokenGenerator`.
 
     Raises:

@@ -67,14 +67,14 @@ class OnnxRuntime(Engine):
         without = slower_optimizations(setup.device, setup.precision)
         return open_session(file, setup.device, setup.threads, without=without)
 
-    def encoder(self) -> _Encoder:
-        return _Encoder(self.session("model"), self.setup)
+    def encoder(self) -> _LogitsSession:
+        return _LogitsSession(self.session("model"), self.setup)
 
     def translator(self) -> None:
         return None
 
 
-class _Encoder:
+class _LogitsSession:
     """A `LogitsModel`."""
 
     def __init__(self, session: InferenceSession, setup: Setup) -> None:

@@ -63,7 +63,7 @@ class OpenVino(Engine):
     def provider(self) -> str:
         return "OpenVINO CPU"
 
-    def encoder(self) -> _Encoder:
+    def encoder(self) -> _LogitsRequests:
         setup, library = self.setup, self.library()
         path = setup.directory / GRAPH_DIRECTORY / setup.artifact.file("model", BASE)
         hint = _HINTS[setup.precision]
@@ -95,10 +95,10 @@ class OpenVino(Engine):
         actual = compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         if actual != hint:
             raise AssertionError(f"OpenVINO computes in {actual} where {hint} was asked for")
-        return _Encoder(compiled, setup.directory)
+        return _LogitsRequests(compiled, setup.directory)
 
 
-class _Encoder:
+class _LogitsRequests:
     """A `LogitsModel`; each thread that runs it has a request of its own."""
 
     def __init__(self, compiled: Any, directory: Path) -> None:

@@ -9,7 +9,7 @@ from compressor.storage.text_files import format_suffix
 from compressor.tasks import ranked
 from compressor.tasks.cells import cell_text, number_text, require_columns, usual_column
 from compressor.tasks.rows import RowText, RowTexts
-from compressor.tasks.tables import Table, read_lines, read_table
+from compressor.tasks.tables import RowTable, read_lines, read_table
 
 LINES = ".txt"
 # Columns with these names are taken where none are named.
@@ -59,7 +59,7 @@ def read(spec: str, columns: Mapping[str, str], header: bool) -> RowTexts:
     return RowTexts([spec], rows, paired=True)
 
 
-def _queries(table: Table) -> RowTexts:
+def _queries(table: RowTable) -> RowTexts:
     query, text, label = ranked.COLUMNS.values()
     rows = (
         (

@@ -16,7 +16,7 @@ from compressor.tasks.cells import cell_text
 from compressor.tasks.classification.labels import Labels
 from compressor.tasks.labeled import LabelTask, known_labels
 from compressor.tasks.rows import LabelNames, Rows
-from compressor.tasks.tables import Record, Table
+from compressor.tasks.tables import Record, RowTable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -58,7 +58,7 @@ class MultiLabel(LabelTask):
                     id="label-name-unusable",
                 )
 
-    def label_cell(self, table: Table, record: Record, column: str) -> str:
+    def label_cell(self, table: RowTable, record: Record, column: str) -> str:
         """The labels of a cell, with `|` between them; it may be empty."""
         value = record.cells.get(column)
         if value == "":

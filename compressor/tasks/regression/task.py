@@ -10,7 +10,7 @@ from compressor.errors import InputError
 from compressor.tasks.cells import number_text
 from compressor.tasks.rows import Rows
 from compressor.tasks.scores import ScoreTask
-from compressor.tasks.tables import Record, Table
+from compressor.tasks.tables import Record, RowTable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -44,7 +44,7 @@ class Regression(ScoreTask):
                 id="not-a-regressor",
             )
 
-    def label_cell(self, table: Table, record: Record, column: str) -> str:
+    def label_cell(self, table: RowTable, record: Record, column: str) -> str:
         return number_text(table, record, column)
 
     def label_values(self, rows: Rows) -> list[float]:

@@ -15,7 +15,7 @@ from compressor.errors import InputError
 from compressor.tasks.ranked import COLUMNS, METRICS, relevance_text, require_queries
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts
 from compressor.tasks.scores import ScoreTask
-from compressor.tasks.tables import Record, Table
+from compressor.tasks.tables import Record, RowTable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -61,7 +61,7 @@ class Reranking(ScoreTask):
         texts = super().read_texts(spec, COLUMNS | dict(columns), labels, header)
         return replace(texts, ranked=True)
 
-    def label_cell(self, table: Table, record: Record, column: str) -> str:
+    def label_cell(self, table: RowTable, record: Record, column: str) -> str:
         return relevance_text(table, record, column)
 
     def label_values(self, rows: Rows) -> list[float]:

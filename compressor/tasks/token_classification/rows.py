@@ -10,7 +10,7 @@ from compressor.errors import InputError, UsageError
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.cells import require_columns
 from compressor.tasks.rows import RowTexts
-from compressor.tasks.tables import JSONL, Table, quoted, read_lines, read_table, shortened
+from compressor.tasks.tables import JSONL, RowTable, quoted, read_lines, read_table, shortened
 
 COLUMN_FILES = (".conll", ".bio", ".iob", ".iob2", ".tsv", ".txt")
 _DOCUMENT = "-DOCSTART-"  # a line of CoNLL-2003 between documents
@@ -84,7 +84,9 @@ def _columns(path: str, read_tag: TagReader) -> Iterator[Sentence]:
         tags.append(_tag(cells[-1], where, read_tag))
 
 
-def _objects(table: Table, columns: Mapping[str, str], read_tag: TagReader) -> Iterator[Sentence]:
+def _objects(
+    table: RowTable, columns: Mapping[str, str], read_tag: TagReader
+) -> Iterator[Sentence]:
     """A list of words and a list of tags in each object."""
     names = columns.get("text_column", _TOKENS), columns.get("label_column", _TAGS)
     require_columns(table, names)
