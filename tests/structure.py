@@ -22,12 +22,13 @@ HERE = Path(__file__).parents[1]
 BUDGETS = {"Counts", "SteppedCounts", "Macs", "Speedup", "MaxDrop", "Penalty"}
 # Nothing may be larger.
 LIMITS = {
-    "lines in compressor/": 47_330,
+    "lines in compressor/": 47_400,
     "lines in tests/": 32_910,
     "rooms at the top": 25,
     "loose modules at the top": 3,
     "`generates` read outside tasks/": 0,
     "isinstance on budgets": 0,
+    "class names that stand more than once": 0,
 }
 
 
