@@ -295,6 +295,7 @@ class Budget(Section):
         Raises:
             UsageError: the model does not have what the budget counts.
         """
+        # Not reached: the checks of a request refuse it before, by `needs_scores`.
         raise AssertionError(f"a learned mask cannot meet {self.needs_scores}")
 
     @abstractmethod
@@ -323,6 +324,7 @@ class CompetingUnits(Budget):
         "CTranslate2 computes as many for each as the largest has.",
     )
 
+    # Whole sublayers may go, which saves their fixed cost as well.
     default_floor: ClassVar[str] = "0"
 
     @property

@@ -59,6 +59,7 @@ def counts_to_measure(
     size = min(multiples[units_of(kind)], units)
     groups = units // size
     wanted = range(groups) if groups <= 4 else (0, 1, *(groups * part // 4 for part in (1, 2, 3)))
+    # All units are the dense model, which is timed beside every count.
     return sorted({max(count * size, min(floor, units)) for count in wanted} - {units})
 
 
@@ -285,6 +286,7 @@ def reach(
         )
         if speedup >= wanted:
             return choice.mask, tries
+        # By counts alone: which units stay does not matter for the time.
         if choice.mask.counts() == fewest.mask.counts():
             raise UsageError(_unreachable(wanted, tries, fewest.mask), id=UNREACHABLE)
         # What was predicted is what this choice was good for, and may be more than was asked.

@@ -49,6 +49,7 @@ def search_layers(trials: Trials, choose: Callable[[Trials], Choice]) -> Choice:
 
     stacks = Counter(layer.partition(".")[0] for layer in trials.limits.full.layers())
     tries = climb(stacks, attempt)
+    # `min` takes the first of equals: no later try keeps more layers.
     best = min(range(len(tries)), key=lambda place: _rank(tries[place]))
     choice = choices[best]
     if choice is None:
@@ -102,6 +103,7 @@ def _rank(found: LayersTry) -> tuple[float, float]:
 def _layers_try(layers: Sequence[str], found: Tried) -> LayersTry:
     search = found.choice.search
     assert isinstance(search, SpeedSearch)
+    # The one that `reach` returned: it met the speed, or was the fastest.
     delivered = max(search.tries, key=lambda x: (x.met, x.speedup))
     return LayersTry(
         layers=list(layers),

@@ -59,6 +59,7 @@ class Macs(CompetingUnits):
     def require_enough_may_go(self, limits: Limits, costs: UnitCosts) -> None:
         if limits.to_drop:
             return  # how much is left depends on which layers these are
+        # Any scores will do: they order the path, and do not change where it ends.
         equal = {
             name: (0.0,) * len(flags)
             for name, flags in limits.full.keep.items()

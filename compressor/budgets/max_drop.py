@@ -178,6 +178,7 @@ class MaxDrop(SearchedUnits):
         try:
             number = float(value)
         except (TypeError, ValueError):
+            # Not a number at all, which pydantic refuses after this.
             return value
         if not 0 <= number < math.inf:
             raise UsageError(
@@ -236,6 +237,7 @@ class MaxDrop(SearchedUnits):
         return Choice(path.mask(found.position), scores, text, search)
 
     def _is_provable(self, trials: Trials, rows: int, metric: str) -> bool:
+        # Nothing has to be proven then, so few rows are no reason for a message.
         if self.drop_proof == "measured":
             return True
         least = trials.least_provable_drop(error_of_look(1))
@@ -248,6 +250,7 @@ class MaxDrop(SearchedUnits):
         return False
 
     def _probe(self, trials: Trials, cut: PathCut) -> QualityProbe:
+        # As strict as the first look, which the chosen cut has to pass on the held-out rows.
         probe = trials.judge(cut, self.max_drop, error_of_look(1))
         return self._judged(trials, probe, f"  {cut.mask}")
 

@@ -91,6 +91,7 @@ class RemovalPath:
     def shares(self) -> list[float]:
         """Share of the dense model's multiply-adds that each mask leaves."""
         shares = [self.costs.share(self.start)]
+        # From each mask to the next, without a sum over all sublayers for every one.
         for group in self.groups:
             shares.append(shares[-1] - self.costs.of(group) / self.costs.dense)
         return shares
@@ -151,4 +152,5 @@ def _errors(groups: Sequence[Group], costs: UnitCosts) -> Iterator[float]:
     Where attentions that lose heads together had different numbers of them, a later group may be
     cheaper than one that goes before it; it counts as much as that one.
     """
+    # Both per unit: a group's score is the mean of its units.
     return accumulate((x.score / (costs.of(x) / len(x.units)) for x in groups), max)

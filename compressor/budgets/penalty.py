@@ -27,6 +27,7 @@ class Penalty(Budget):
         return f"penalty {self.penalty:g}"
 
     def units(self, full: Mask) -> frozenset[Units]:
+        # The penalty is per open head, as in Voita et al. 2019 (docs/gates.md).
         return frozenset({"heads"})
 
     def to_learn(self, full: Mask) -> tuple[dict[str, int] | None, float | None]:

@@ -45,9 +45,11 @@ class Speedup(SearchedUnits):
         return self.at_engine
 
     def layers_to_drop(self, full: Mask) -> dict[str, int]:
+        # The search begins with all layers and finds out how many go.
         return {} if self.drop_layers == SEARCH else super().layers_to_drop(full)
 
     def choose(self, trials: Trials) -> Choice:
+        # Once for all numbers of layers: savings are shares of the whole dense model's time.
         table = self.measure_costs(trials)
         if self.drop_layers == SEARCH:
             return search_layers(trials, lambda without: self._choose(without, table))
@@ -87,6 +89,7 @@ class Speedup(SearchedUnits):
             # In a dense model all sublayers of a kind have equally many units.
             floor = max(limits.floors[kind] for kind in kinds)
             counts = counts_to_measure(totals[0], floor, kinds[0], limits.multiples)
+            # The floor keeps all units, so there is nothing to save.
             if not counts:
                 continue
             measured = trials.time_units(kinds, counts, self.at_batch)

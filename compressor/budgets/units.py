@@ -30,6 +30,7 @@ NEURONS: Units = "neurons"
 Floors = Mapping[str, int]  # kind -> least number of units in each of its sublayers
 # Heads, neurons -> a number: each sublayer keeps a multiple of it, or all that it has.
 Multiples = Mapping[str, int]
+# A multiple of 32 neurons suits vector units.
 MULTIPLES: Multiples = {HEADS: 1, NEURONS: 32}
 
 
@@ -152,6 +153,7 @@ def _count(amount: str, total: int, pool: str, where: str) -> int:
             count = int(amount)
         else:
             number = float(amount.rstrip("%")) / (100 if amount.endswith("%") else 1)
+            # Written so that NaN is refused, too.
             if not 0 <= number <= 1:
                 raise ValueError
             count = int(number * total + 0.5)

@@ -49,6 +49,7 @@ def write_translator(network: Network, directory: Path, precision: str) -> None:
     spec.optimize(quantization=STORED[precision])
     directory.mkdir(parents=True, exist_ok=True)
     spec.save(str(directory))
+    # Search settings are the caller's; those of the model can be read there.
     network.model.generation_config.save_pretrained(directory)  # type: ignore[union-attr,operator]
     with quiet_transformers():
         network.checkpoint.tokenizer.save_pretrained(directory)

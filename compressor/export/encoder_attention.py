@@ -271,6 +271,7 @@ class DebertaAttention(EncoderSelfAttention):
                 self.position_key = self._projected(model, path, table, 1.0)
             if "p2c" in kinds:
                 path = layer.inputs.get("position_query", layer.inputs["query"])
+                # The model's own weights: only the stacked ones hold the scale of queries.
                 self.position_query = self._projected(model, path, table, self.scale(model, layer))
 
     def _projected(self, model: nn.Module, path: str, table: Tensor, scale: float) -> nn.Parameter:

@@ -187,6 +187,7 @@ class _Quantizer:
         for node in multiplications:
             value = node.output[0]
             read = readers.get(value, [])
+            # A Gemm may have its bias already, and what the graph returns stays as it is.
             if len(node.input) > 2 or value in outputs or [n.op_type for n in read] != ["Add"]:
                 continue
             rows, columns = self.weights[node.input[1]].dims
@@ -235,6 +236,7 @@ class _Quantizer:
         if integers not in self.stored:
             weight = self.array(name)
             columns = weight.T if transpose else weight
+            # Rows that are only looked up are never added up, and keep a finer scale.
             multiplied = not looked_up or name in self.shared
             values, scale = quantize_columns(columns, multiplied=multiplied)
             values = np.ascontiguousarray(values.T if looked_up else values)
@@ -288,6 +290,7 @@ class _Quantizer:
     def _fixed(self, x: str, low: float, high: float) -> _Rounded:
         """Activations whose range is known."""
         low, high = min(low, 0.0), max(high, 0.0)  # zero must have an integer
+        # Where only zeros were seen the range is empty, and any scale but 0 gives zero.
         step = (high - low) / 255 or 1.0
         scale = self._constant(f"{x}.scale", np.array(step, np.float32))
         integer = np.clip(np.rint(-low / step), 0, 255)

@@ -229,6 +229,7 @@ class OptimumTranslator:
 
 def _run(session: InferenceSession, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
     names = [output.name for output in session.get_outputs()]
+    # Not all of the state: with a past, the decoder does not read the encoder's hidden states.
     feeds = {i.name: values[i.name] for i in session.get_inputs()}
     return dict(zip(names, session.run(names, feeds), strict=True))
 

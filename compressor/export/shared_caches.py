@@ -32,6 +32,7 @@ def share_caches(model: ModelProto) -> None:
     sizes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in graph.input}
     made = [value.name for value in graph.output]
     layers = [name.partition(".")[2] for name in made if name.startswith("present_key.")]
+    # The first layer stands for all: heads have one size, and all layers add a bias or none does.
     if not layers or sizes[f"past_key.{layers[0]}"][3] % 8 or _has_bias(graph.node, layers[0]):
         return
     for layer in layers:
@@ -58,6 +59,7 @@ def share_caches(model: ModelProto) -> None:
     for value in (*graph.input, *graph.output):
         if value.name.startswith(("past_", "present_")):
             value.type.tensor_type.shape.dim[2].dim_param = CAPACITY
+    # The domain may be named already, since integer products have an operator of it, too.
     if _CONTRIBUTED not in {opset.domain for opset in model.opset_import}:
         model.opset_import.append(make_opsetid(_CONTRIBUTED, 1))
 

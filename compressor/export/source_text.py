@@ -128,5 +128,6 @@ def _cut_model(model: Any, kept: list[int]) -> nn.Module:
     made.config.vocab_size = len(kept)
     for name, value in _token_settings(made.config).items():
         ids = [numbers[i] for i in value if i in numbers] if isinstance(value, list) else None
+        # None for a token that the tokenizer never had: configurations name such by default.
         setattr(made.config, name, numbers.get(value) if ids is None else ids)
     return made

@@ -343,6 +343,7 @@ def _decoder(clean_up: bool) -> Any:
         decoders.Fuse(),
         decoders.Replace(MARK, ""),
         decoders.Replace(SPACE, " "),
+        # `\s` lacks four control characters that `str.strip` takes for white space.
         decoders.Replace(Regex(r"\A[\s\x1c-\x1f]+|[\s\x1c-\x1f]+\z"), ""),
     ]
     return _cleaning(steps) if clean_up else decoders.Sequence(steps)
@@ -351,4 +352,5 @@ def _decoder(clean_up: bool) -> Any:
 def _cleaning(steps: Iterable[Any]) -> Any:
     """The decoder steps, then transformers' clean-up of spaces before punctuation."""
     rules = [decoders.Replace(old, new) for old, new in CLEAN_UP]
+    # Joined first, since the library applies a rule to one piece at a time.
     return decoders.Sequence([*steps, decoders.Fuse(), *rules])

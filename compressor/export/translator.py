@@ -96,6 +96,7 @@ class TranslatorGraphs(TaskGraphs):
         output = OutputLayer(network.model, network.tokens)
         with embedding_only(network.model, output, network.tokens):
             rows = network.model.get_decoder().embed_tokens.weight  # type: ignore[operator]
+            # Copies, since the context frees its rows at the end.
             yield from [tensor.clone() for tensor in (output.weight, output.bias, rows)]
 
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:

@@ -112,6 +112,7 @@ def logit_check(differences: Sequence[float], provider: str = "") -> Check:
         VerificationError: one exceeds `EXPORT_TOLERANCE`.
     """
     worst = float(np.max(differences))  # NaN wins, unlike with Python's max
+    # Written so that NaN is refused, too.
     if not worst <= EXPORT_TOLERANCE:
         raise VerificationError(
             f"the ONNX model's logits differ from PyTorch's by {worst:.2e} of the largest logit "

@@ -55,6 +55,7 @@ class Generation:
 
     decoder_start_token_id: int = checked(token_id)
     eos_token_id: list[int] = checked(list_of(token_id))
+    # At least the start token and one more.
     max_length: int | None = checked(optional(whole(2, MOST)), None)
     max_new_tokens: int | None = checked(optional(_SIZE), None)
     positions: int | None = checked(optional(_SIZE), None)

@@ -111,6 +111,7 @@ def require_translator(
         shown = _cache_part(made[name]) if name in made else "no such output"
         _require(where, f"encoder's {name}", shown, expected[name])
     reads = set(_shapes(encoder.get_inputs()))
+    # Twice: the search feeds these two, and batches hold what the description names.
     _require(where, "encoder's inputs", reads, {"input_ids", MASK})
     _require(where, "encoder's inputs", reads, set(artifact.inputs))
     outputs = _shapes(decoder.get_outputs())

@@ -79,6 +79,7 @@ def _no_repeat(size: int) -> Rule:
 
     def apply(scores: Scores, tokens: Tokens) -> None:
         length = tokens.shape[1]
+        # NumPy has no windows that are longer than the text.
         if length < size:
             return
         windows = sliding_window_view(tokens, size, axis=1)  # [rows, length - size + 1, size]

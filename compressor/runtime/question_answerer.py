@@ -162,6 +162,7 @@ def _best(
 ) -> Answer:
     # Logits of a batch go on where the window is padded.
     spans = [best_span(x[: len(w.ids)], w) for x, w in zip(logits, windows, strict=True)]
+    # The least of all windows, as in the pipeline that transformers had until version 4.
     none = min(span[3] for span in spans)
     number = max(range(len(spans)), key=lambda x: spans[x][0])
     score, first, last, _ = spans[number]

@@ -211,6 +211,7 @@ class Runtime(ABC, Generic[Described]):
 
     def _warn_of_cut(self, cut: int, texts: int) -> None:
         """Warn that `cut` of `texts` texts were cut, unless it is none."""
+        # The level points at the line that reads the stream.
         self._tokenizer.warn_of_cut(cut, texts, 4)
 
 

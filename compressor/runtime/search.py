@@ -258,6 +258,7 @@ def _closed(state: _Beams, settings: Generation, step: int) -> NDArray[np.bool_]
     Without `early_stopping`: the best running hypothesis does not beat the worst finished one at
     its present length; with "never": at no length that it can reach.
     """
+    # Sums of log-probabilities are negative: only with a positive penalty do longer texts gain.
     longest = settings.early_stopping == "never" and settings.length_penalty > 0
     length = settings.limit if longest else step
     possible = state.scores[:, :1] / length**settings.length_penalty

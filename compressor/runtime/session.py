@@ -63,6 +63,7 @@ def open_session(
     if threads is not None:
         options.intra_op_num_threads = threads
     session = _create(ort, graph, options, device, without)
+    # The package for GPUs may use the CPU without an error.
     if session.get_providers()[0] != provider:
         raise _not_started(ort, f"and chose {session.get_providers()[0]}")
     return session
@@ -107,6 +108,7 @@ def choose_device(device: str, precisions: Sequence[str] = ()) -> Device:
     try:
         try_device("cuda")
     except EnvironmentProblem:
+        # Raises if not even that works.
         try_device("cpu")
         return "cpu"
     return "cuda"

@@ -139,6 +139,7 @@ class TextTokenizer:
     def highest_id(self) -> int:
         """The highest id that a text can get."""
         if self._first_without_id is not None:
+            # From there on ids become the unknown token, so the model needs no rows for them.
             return self._first_without_id - 1
         return max(self._tokenizer.get_vocab(True).values(), default=-1)
 

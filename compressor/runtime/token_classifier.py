@@ -69,6 +69,7 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
             sentences: words, without spaces as in training; where one has any, its first token
                 counts.
         """
+        # A text may stand in place of the list, or of one sentence in it.
         require_several(sentences, *sentences)
         texts = [" ".join(words) for words in sentences]
         encodings = self._tokenizer.encodings(texts)

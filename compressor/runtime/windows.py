@@ -81,6 +81,7 @@ class _Layout:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> _Layout:
+        # Any pair shows which special tokens there are, and where.
         pair = tokenizer.encode("a", "a")
         parts = list(pair.sequence_ids)  # 0, 1, or None for special tokens
         if 0 not in parts or 1 not in parts:
@@ -176,6 +177,7 @@ def best_span(logits: NDArray[np.float32], window: Window) -> tuple[float, int, 
     allowed -= allowed.max(axis=0)
     chances = np.exp(allowed) / np.exp(allowed).sum(axis=0)
     none = float(chances[0].prod())
+    # Below every product: it stays where a window has no tokens of the context.
     best, first, last = -1.0, 0, 0
     # All answers of one length at a time, so that Python does not loop over pairs of tokens.
     for length in range(min(MOST_ANSWER, count)):

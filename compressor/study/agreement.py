@@ -36,6 +36,7 @@ def study(job: Job[AgreementStudy]) -> Result:
     pairs = {"the two data sets": compared(scores["first"], scores["other"], seed)}
     for name, rows in sets.items():
         # Two halves of one set differ by noise alone, which the sets' difference is held against.
+        # They have half the rows, so they agree less than two whole samples would.
         halves = [_score(job, half(rows, i), f"{name}-half-{i + 1}") for i in (0, 1)]
         pairs[f"two halves of the {name}"] = compared(halves[0], halves[1], seed)
     # As methods, which the axes of the figure are named by.

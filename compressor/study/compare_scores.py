@@ -117,6 +117,7 @@ def flat(scores: Scores, kind: str | None = None, like: Scores | None = None) ->
 def _correlations(first: Scores, second: Scores) -> list[dict[str, Any]]:
     rows = []
     for kind in (None, *kinds_of(first)):
+        # Files may hold the layers in different orders.
         x, y = flat(first, kind), flat(second, kind, like=first)
         correlations = {"spearman": spearman(x, y), "kendall": kendall(x, y)}
         rows.append({"kind": kind or "all", "units": len(x), **correlations})
@@ -129,6 +130,7 @@ def _lowest(first: Scores, second: Scores) -> list[dict[str, Any]]:
     # Of few units several shares are the same number.
     for count in sorted({max(1, round(share * total)) for share in SHARES}):
         shared = shared_units(first, second, count)
+        # The mean of the hypergeometric distribution, which `overlap_p` tests with.
         rows.append({"units": count, "shared": shared, "by_chance": count * count / total})
     return rows
 

@@ -174,6 +174,7 @@ def _figure(metric: MetricText, dense: float, lines: dict[str, list[Point]]) -> 
             _name(pool),
             [100 * point.removed / point.of for point in points],
             [point.effect.value for point in points],
+            # The interval is of the change, which the axis does not show.
             [(dense + x.effect.interval[0], dense + x.effect.interval[1]) for x in points],
         )
         for pool, points in lines.items()

@@ -55,6 +55,7 @@ class Corrected:
     @property
     def mark(self) -> str:
         """`**` significant after Holm's correction, `*` after Benjamini & Hochberg's."""
+        # Only p-values are corrected; the interval is that of the single test.
         if significant(self.p_holm, self.effect.interval):
             return "**"
         return "*" if significant(self.p_bh, self.effect.interval) else ""

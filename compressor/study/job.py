@@ -299,6 +299,7 @@ def answer(
         model: to use instead of the checkpoint's.
     """
     model = checkpoint.model if model is None else model
+    # A head with a gate of 0 equals a removed one, and the model stays whole.
     gates = {} if mask is None else mask_gates(mask)
     done, total = 0, sum(len(batch.rows) for batch in batches)
     by_row = [""] * total  # batches are sorted by length

@@ -140,6 +140,7 @@ class _LayerCounts:
         Args:
             counts, common: see `Rarity`.
         """
+        # As floats: integers have no infinity, which stands for what is no word.
         frequency = counts[ids].float().masked_fill(~words, torch.inf)
         # Several tokens may be the least frequent; each is right, and chance is greater.
         least = (frequency == frequency.amin(-1, keepdim=True)) & words  # [batch, tokens]

@@ -125,6 +125,7 @@ def dependencies(
                 },
             )
         )
+    # Over all heads and dependencies: a single one is enough for the role of a head.
     adjusted = iter(holm([p for x in uncorrected for ps in x.p_holm.values() for p in ps]))
     return [
         replace(x, p_holm={n: [next(adjusted) for _ in ps] for n, ps in x.p_holm.items()})

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 ALPHA = 0.05
+# No p-value can be below 1 in 10,001.
 PERMUTATIONS = 10_000
 
 

@@ -44,6 +44,7 @@ def tokenize(
         ids, words = (_fast if tokenizer.is_fast else _slow)(tokenizer, sentence)
         # An arc to a word without a token could never be followed.
         complete = len(np.unique(words[words >= 0])) == len(sentence.words)
+        # A sentence that is too long is not cut, which would take words from its arcs.
         if complete and len(ids) <= max_tokens:
             aligned.append(Tokens(sentence, tuple(ids), tuple(words.tolist())))
     return aligned, len(sentences) - len(aligned)

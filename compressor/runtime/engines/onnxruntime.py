@@ -85,4 +85,5 @@ class _LogitsSession:
         feeds = {value.name: batch[value.name] for value in self.inputs}
         with run_errors(self._directory):
             logits: NDArray[Any] = self._session.run(["logits"], feeds)[0]
+        # The check of the graph lets float16 logits pass, too.
         return logits.astype(np.float32, copy=False)
