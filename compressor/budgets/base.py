@@ -24,7 +24,7 @@ from compressor.budgets.units import (
     parse_multiples,
 )
 from compressor.errors import UsageError
-from compressor.model.sublayers import Mask, Scores, Units
+from compressor.model.sublayers import Mask, Scores, Units, stack_of, units_of
 from compressor.options.bounds import MOST_CHARACTERS
 from compressor.options.declare import Section, option
 from compressor.results import QualityProbe, QualitySearch, Source, SpeedSearch, Throughput, Timing
@@ -347,9 +347,13 @@ class SearchedUnits(CompetingUnits):
         return f"searching units for {self.text}"
 
     def require_possible(self, limits: Limits) -> None:
-        full, units = limits.full, limits.units
+        full, units, floors = limits.full, limits.units, dict(limits.floors)
+        if limits.even:  # attentions of a stack keep as many as the one with the highest floor
+            stacks = {k: stack_of(f"{k}.0") for k in full.kinds() if units_of(k) == "heads"}
+            for kind, stack in stacks.items():
+                floors[kind] = max(limits.floors[k] for k, x in stacks.items() if x == stack)
         total = sum(full.total(name) for name in units)
-        if total == sum(fewest_units(full, limits.floors, name) for name in units):
+        if total == sum(fewest_units(full, floors, name) for name in units):
             raise UsageError(
                 f"{self.text}: the floors keep all {total:,} {' and '.join(sorted(units))}; lower "
                 "--floor",

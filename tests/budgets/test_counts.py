@@ -171,6 +171,14 @@ def test_a_measured_budget_needs_a_head_that_may_go():
     assert "32" in str(caught.value)
 
 
+def test_even_attentions_of_a_stack_have_the_highest_of_their_floors():
+    options = {"speedup": 1.3, "prune": "heads", "floor": "encoder_self=8,decoder_self=8,cross=1"}
+    free, even = (Speedup(**options, even_heads=wanted) for wanted in (False, True))
+    free.require_possible(free.limits(FULL))
+    with raises(UsageError, "floors-too-high"):
+        even.require_possible(even.limits(FULL))
+
+
 MIXED = Mask({"cross.0": (True,) * 8, "encoder_ffn.0": (True,) * 96, "encoder_ffn.1": (True,) * 80})
 
 
