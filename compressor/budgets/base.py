@@ -18,13 +18,13 @@ from compressor.budgets.units import (
     MULTIPLES,
     Floors,
     Multiples,
-    fewest_units,
+    lose_together,
     parse_floors,
     parse_layers,
     parse_multiples,
 )
 from compressor.errors import UsageError
-from compressor.model.sublayers import Mask, Scores, Units, stack_of, units_of
+from compressor.model.sublayers import Mask, Scores, Units, kind_of, units_of
 from compressor.options.bounds import MOST_CHARACTERS
 from compressor.options.declare import Section, option
 from compressor.results import QualityProbe, QualitySearch, Source, SpeedSearch, Throughput, Timing
@@ -347,13 +347,13 @@ class SearchedUnits(CompetingUnits):
         return f"searching units for {self.text}"
 
     def require_possible(self, limits: Limits) -> None:
-        full, units, floors = limits.full, limits.units, dict(limits.floors)
-        if limits.even:  # attentions of a stack keep as many as the one with the highest floor
-            stacks = {k: stack_of(f"{k}.0") for k in full.kinds() if units_of(k) == "heads"}
-            for kind, stack in stacks.items():
-                floors[kind] = max(limits.floors[k] for k, x in stacks.items() if x == stack)
-        total = sum(full.total(name) for name in units)
-        if total == sum(fewest_units(full, floors, name) for name in units):
+        units, floors = limits.units, limits.floors
+        totals = {n: x for n, x in limits.full.totals().items() if units_of(n) in units}
+        if all(
+            max(totals[name] for name in tied) <= max(floors[kind_of(name)] for name in tied)
+            for tied in lose_together(list(totals), limits.even)
+        ):
+            total = sum(totals.values())
             raise UsageError(
                 f"{self.text}: the floors keep all {total:,} {' and '.join(sorted(units))}; lower "
                 "--floor",

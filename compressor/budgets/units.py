@@ -225,7 +225,7 @@ def removal_groups(
             with more lose them first, those without any are left out.
     """
     found = []
-    for names in _together(list(scores.values), even):
+    for names in lose_together(list(scores.values), even):
         kept = {
             name: sorted(mask.kept(name), key=lambda unit: (scores.values[name][unit], unit))
             for name in names
@@ -247,7 +247,7 @@ def removal_groups(
     return found
 
 
-def _together(names: Sequence[str], even: bool) -> list[list[str]]:
+def lose_together(names: Sequence[str], even: bool) -> list[list[str]]:
     """Sublayers that lose units at the same time."""
     found: dict[str, list[str]] = {}
     for name in names:

@@ -6,7 +6,7 @@ different types. With dynamic shapes this takes more than half of the CPU time o
 `benchmarks/export_time.py` times exports with and without it. Our graphs hardly need the first:
 what ONNX lacks are conversions of types and assertions about shapes, which are rewritten and
 dropped here. For the second, the types are known from the trace. Each export also makes tables of
-all operators, which takes a second; here a process makes them once.
+all operators, which takes about half a second; here a process makes them once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`compress` with exports that are kept in the directory KEPT_EXPORTS, for tests through the shell.
 
-Only the export itself is replaced, and only where it was done before: see `helpers.exports`.
+Replaced are exports that were made before, and peak memory and plots: see `helpers.exports`.
 """
 
 from __future__ import annotations
