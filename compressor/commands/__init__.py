@@ -30,7 +30,6 @@ COMMANDS = (
     "bench",
     "report",
     "gate",
-    "cache-key",
     "verify",
     "translate",
     "classify",

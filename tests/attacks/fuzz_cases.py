@@ -296,7 +296,6 @@ def options(draw: Draw, material: Path) -> Case:
         "prune": ["-m", bert, "--scores", str(material / "scores.json"), "--keep", "0.5",
                   "-o", out],
         "inspect": [bert],
-        "cache-key": ["-m", bert, "--keep", "0.5"],
         "evaluate": [made, "--test", str(material / "bert-rows" / "test.tsv")],
         "report": [report, "-o", out],
         "gate": [report, "--max-metric-drop", "accuracy=5"],
