@@ -114,11 +114,10 @@ class Generation:
 class Artifact:
     """What `graphs.json` says of every artifact; each task has its own further entries.
 
-    `opened_with` is the name of the class that runs it, `command` of the command, if there is one.
+    `opened_with` is the name of the class that runs it.
     """
 
     opened_with: ClassVar[str]
-    command: ClassVar[str] = ""
 
     schema: int = checked(one_of(1))
     task: str = checked(text)
@@ -212,7 +211,7 @@ class EncoderArtifact(Artifact):
 class ClassificationArtifact(EncoderArtifact):
     """A classifier."""
 
-    opened_with, command = "Classifier", "classify"
+    opened_with = "Classifier"
 
     labels: list[str] = checked(list_of(text, 1))
 
@@ -225,7 +224,7 @@ class ClassificationArtifact(EncoderArtifact):
 class TokenClassificationArtifact(ClassificationArtifact):
     """A classifier of tokens."""
 
-    opened_with, command = "TokenClassifier", "tag"
+    opened_with = "TokenClassifier"
     every_token = True
 
 
@@ -233,21 +232,21 @@ class TokenClassificationArtifact(ClassificationArtifact):
 class MultiLabelArtifact(ClassificationArtifact):
     """A classifier with any number of labels per text."""
 
-    opened_with, command = "MultiLabelClassifier", "classify"
+    opened_with = "MultiLabelClassifier"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionArtifact(EncoderArtifact):
     """A model with one number for each text or pair."""
 
-    opened_with, command = "Regressor", "predict"
+    opened_with = "Regressor"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RerankingArtifact(EncoderArtifact):
     """A model of how relevant a text is to a query: one logit, or those of two classes."""
 
-    opened_with, command = "Reranker", "rerank"
+    opened_with = "Reranker"
 
     classes: int = checked(one_of(1, 2))
 
@@ -260,7 +259,7 @@ class RerankingArtifact(EncoderArtifact):
 class QuestionAnsweringArtifact(EncoderArtifact):
     """A model for questions; each token has logits of starting and of ending the answer."""
 
-    opened_with, command = "QuestionAnswerer", "answer"
+    opened_with = "QuestionAnswerer"
     every_token = True
 
     @property
@@ -272,7 +271,7 @@ class QuestionAnsweringArtifact(EncoderArtifact):
 class EmbeddingArtifact(EncoderArtifact):
     """An encoder of texts; its logits are embeddings."""
 
-    opened_with, command = "Embedder", "embed"
+    opened_with = "Embedder"
 
     width: int = checked(_SIZE)
 
@@ -285,7 +284,7 @@ class EmbeddingArtifact(EncoderArtifact):
 class TranslationArtifact(Artifact):
     """A translator: the graphs `encoder` and `decoder`, and how to decode."""
 
-    opened_with, command = "Translator", "translate"
+    opened_with = "Translator"
 
     decoder_self_heads: list[int] = checked(list_of(_COUNT))
     cross_heads: list[int] = checked(list_of(_COUNT))
@@ -327,7 +326,7 @@ class TranslationArtifact(Artifact):
 class SummarizationArtifact(TranslationArtifact):
     """A model of summaries, which holds what a translator does."""
 
-    opened_with, command = "Generator", "summarize"
+    opened_with = "Generator"
 
 
 # By task. A task from outside this package adds its own class here.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from compressor.errors import UsageError
 from compressor.runtime.artifact import EmbeddingArtifact
 from compressor.runtime.batching import CHUNK_ROWS, require_several
 from compressor.runtime.encoder import EncoderRuntime
+from compressor.runtime.runtime import Line
 from compressor.runtime.text import Encoded
 
 _LEAST = 1e-12  # norm of a vector of zeros
@@ -81,6 +83,13 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         """
         blank = np.zeros(self.width, dtype=np.float32)
         return self._stream(rows, self.run, blank, chunk_rows, batch_size, batch_tokens)
+
+    def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
+        """The numbers of each line's embedding, with tabs between them; `embedding` in JSON."""
+        for row in self.embed_stream(rows, **options):
+            # As NumPy writes a float32: the digits that make it the same again.
+            numbers = [float(str(number)) for number in row]
+            yield "\t".join(map(str, numbers)), {"embedding": numbers}
 
 
 def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float32]:

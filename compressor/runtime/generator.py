@@ -27,7 +27,7 @@ from compressor.runtime.decoder import (
 from compressor.runtime.engines.onnxruntime import OnnxRuntime
 from compressor.runtime.in_place import InPlaceDecoder
 from compressor.runtime.languages import token_of
-from compressor.runtime.runtime import Runtime
+from compressor.runtime.runtime import Line, Runtime
 from compressor.runtime.search import Decoder, beam_search, greedy
 from compressor.runtime.session import run_errors
 from compressor.runtime.vocabulary import AllTokens, OutputTokens, open_output_tokens
@@ -47,6 +47,8 @@ class Generator(Runtime[TranslationArtifact]):
     """
 
     task = "summarization"
+    line_options = ("num_beams", "max_new_tokens")
+    answer_name: ClassVar[str] = "summary"
     kind = "encoder-decoder"
     # As in `EncoderRuntime`.
     batch_tokens: ClassVar[Mapping[str, int]] = {"cpu": 1024, "cuda": 4096}
@@ -182,6 +184,11 @@ class Generator(Runtime[TranslationArtifact]):
         settings = self._settings(num_beams, max_new_tokens)
         answer = partial(self._texts, settings=settings)
         return self._stream(texts, answer, "", chunk_rows, batch_size, batch_tokens)
+
+    def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
+        """The text that is generated from each line; in JSON by its name, `answer_name`."""
+        for text in self.generate_stream(rows, **options):
+            yield text, {self.answer_name: text}
 
     def generate(
         self,

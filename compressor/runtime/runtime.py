@@ -25,6 +25,7 @@ from compressor.runtime.text import Encoded, TextTokenizer
 
 Described = TypeVar("Described", bound=Artifact)
 Answer = TypeVar("Answer")
+Line = tuple[str, dict[str, Any]]
 
 
 class Runtime(ABC, Generic[Described]):
@@ -34,7 +35,9 @@ class Runtime(ABC, Generic[Described]):
 
     A subclass names its `task`, the `kind` of model that engines know it as, and the padded tokens
     of a batch by device where nothing else is asked for (`batch_tokens`). One that reads long texts
-    in parts does not let the tokenizer cut them (`cuts_texts`).
+    in parts does not let the tokenizer cut them (`cuts_texts`). For `compress predict` it names the
+    options of `answer_lines` (`line_options`), and what a line is where that is two texts
+    (`pair_lines`).
 
     Args:
         directory: what `compress run` or `compress export` wrote, with `onnx/` in it.
@@ -64,6 +67,8 @@ class Runtime(ABC, Generic[Described]):
     kind: ClassVar[str]
     batch_tokens: ClassVar[Mapping[str, int]]
     cuts_texts: ClassVar[bool] = True
+    line_options: ClassVar[tuple[str, ...]] = ()
+    pair_lines: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -84,10 +89,9 @@ class Runtime(ABC, Generic[Described]):
         if verify:
             require_files(self._directory, artifact, library, [precision] if precision else None)
         if artifact.task != self.task:
-            shell = f", or `compress {artifact.command}`" if artifact.command else ""
             raise InputError(
                 f"{directory} holds a {artifact.task} model; open it with "
-                f"{artifact.opened_with}{shell}",
+                f"{artifact.opened_with}, or use `compress predict`",
                 id="artifact-of-another-task",
             )
         self.artifact = cast(Described, artifact)
@@ -121,6 +125,15 @@ class Runtime(ABC, Generic[Described]):
 
         Args:
             options: what tasks that generate need to know.
+        """
+
+    @abstractmethod
+    def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
+        """The answer to each line of a stream: as text, and as the fields of a JSON object.
+
+        Args:
+            rows: texts, or (text, pair) tuples.
+            options: `chunk_rows`, `batch_size` and `batch_tokens`, and those of `line_options`.
         """
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from compressor.runtime.entities import (
     spans_when_joined,
 )
 from compressor.runtime.processors import log_softmax
+from compressor.runtime.runtime import Line
 
 LabeledTokens = tuple[NDArray[np.intp], NDArray[np.float32]]  # label and probability of each token
 
@@ -96,6 +98,13 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
             return self._tag(texts, batch_size, batch_tokens)
 
         return self._chunks(rows, tag, [], chunk_rows, batch_size, batch_tokens)
+
+    def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
+        """The entities of each line: label, text, label, text, ...; `entities` in JSON."""
+        for found in self.tag_stream(rows, **options):
+            rounded = [asdict(entity) | {"score": round(entity.score, 6)} for entity in found]
+            parts = [part for entity in found for part in (entity.label, entity.text)]
+            yield "\t".join(part.replace("\t", " ") for part in parts), {"entities": rounded}
 
     def _tag(
         self, texts: Sequence[str], batch_size: int | None, batch_tokens: int | None

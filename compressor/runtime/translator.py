@@ -9,6 +9,8 @@ class Translator(Generator):
     """An exported translator; `translate` and `translate_stream` are the methods of `Generator`."""
 
     task = "translation"
+    line_options = (*Generator.line_options, "source_language", "target_language")
+    answer_name = "translation"
 
     translate = Generator.generate_texts
     translate_stream = Generator.generate_stream

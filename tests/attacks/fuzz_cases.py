@@ -301,12 +301,7 @@ def options(draw: Draw, material: Path) -> Case:
         "gate": [report, "--max-metric-drop", "accuracy=5"],
         "verify": [made],
         "classify": [made, str(material / "texts.txt")],
-        "tag": [made, str(material / "texts.txt")],
-        "answer": [made, str(material / "texts.txt")],
-        "embed": [made, str(material / "texts.txt"), "-o", f"{out}.npy"],
-        "predict": [made, str(material / "texts.txt")],
-        "rerank": [made, str(material / "texts.txt"), "--query", "w3"],
-        "summarize": [made, str(material / "texts.txt")],
+        "predict": [made, str(material / "texts.txt"), "--query", "w3", "--top-k", "2"],
         "translate": [str(material / "marian-run"), str(material / "texts.txt")],
     }  # fmt: skip
     given = usual[name] + words if chance(draw, 50) else words + usual[name]
