@@ -120,12 +120,11 @@ def _figures(report: Report) -> list[KeyFigure]:
     rows = facts.with_speedup(report, variant)
     for row in rows[:1] + rows[1:][-1:]:  # smallest and largest batch
         paying = "pays" if facts.pays(row) else "does not pay"
-        limit = "" if row.limit is None else f", limit {numbers.fixed(row.limit, 2)}"
         figures.append(
             (
                 f"Speed-up at batch {row.batch_size}",
                 numbers.fixed(row.speedup, 2),
-                f"{numbers.interval(row.speedup_interval, 2)}{limit}: {paying}",
+                f"{numbers.interval(row.speedup_interval, 2)}: {paying}",
             )
         )
     smaller = numbers.change(variant.onnx_bytes, report.dense.onnx_bytes)

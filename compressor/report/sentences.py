@@ -167,7 +167,6 @@ def speed_sentences(report: Report) -> list[str]:
         for gain in dict.fromkeys(map(facts.gain, rows)):
             sizes = tuple(row.batch_size for row in rows if facts.gain(row) == gain)
             groups.setdefault((gain, sizes), []).append(variant.name)
-        lines += [_above_limit(row) for row in rows if _exceeds(row)]
     return (
         lines
         + [
@@ -212,19 +211,6 @@ _GAINS: dict[facts.Gain, tuple[str, str]] = {
     "slower": ("is slower than dense", "are slower than dense"),
     "unknown": ("has no usable speed-up", "have no usable speed-up"),
 }
-
-
-def _exceeds(row: Timing) -> bool:
-    low = row.speedup_interval[0] if row.speedup_interval else row.speedup
-    return low is not None and row.limit is not None and low > row.limit
-
-
-def _above_limit(row: Timing) -> str:
-    return (
-        f"At batch {row.batch_size} the speed-up of {row.variant}, {phrases.speedup(row)}, is "
-        f"above the theoretical limit {numbers.fixed(row.limit, 2)}: something other than the "
-        "removed work differs between the two models."
-    )
 
 
 def verdict(report: Report) -> str:

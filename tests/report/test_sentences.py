@@ -62,13 +62,6 @@ def test_pays_only_if_the_written_interval_is_above_one(speedup, interval, pays)
     assert facts.pays(facts.timings(report, "heads-50")[0]) is pays
 
 
-def test_a_speedup_above_the_theoretical_limit_is_pointed_out():
-    report = with_timing(translator_report(), "heads-50", 8, limit=1.01)
-    said = sentences.speed_sentences(report)
-    assert sum("is above the theoretical limit 1.01" in s for s in said) == 1
-    assert not any("above the" in s for s in sentences.speed_sentences(translator_report()))
-
-
 def test_judgment_follows_p_value_interval_and_sign():
     report = translator_report()
     found = {v.name: facts.judge(facts.comparison(v, "bleu")) for v in report.variants}
