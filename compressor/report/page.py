@@ -120,11 +120,12 @@ def _figures(report: Report) -> list[KeyFigure]:
     rows = facts.with_speedup(report, variant)
     for row in rows[:1] + rows[1:][-1:]:  # smallest and largest batch
         paying = "pays" if facts.pays(row) else "does not pay"
+        ratio = "" if row.macs_ratio is None else f", multiply-adds {row.macs_ratio:.2f}"
         figures.append(
             (
                 f"Speed-up at batch {row.batch_size}",
                 numbers.fixed(row.speedup, 2),
-                f"{numbers.interval(row.speedup_interval, 2)}: {paying}",
+                f"{numbers.interval(row.speedup_interval, 2)}{ratio}: {paying}",
             )
         )
     smaller = numbers.change(variant.onnx_bytes, report.dense.onnx_bytes)
