@@ -350,7 +350,7 @@ def pays(timing: Timing) -> bool:
 
 
 def headline(report: Report) -> Variant | None:
-    """The most important variant: gate met, no significant loss, then the smallest by `left`.
+    """The most important variant: gate met, not significantly worse, the smallest by `left`.
 
     Only default precisions are considered. If all variants lose quality significantly, it is the
     one that loses least.

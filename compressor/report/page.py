@@ -114,7 +114,8 @@ def _figures(report: Report) -> list[KeyFigure]:
             (
                 f"{style.label} against dense",
                 style.difference(found.difference),
-                f"{style.interval(found.interval)}, {facts.JUDGMENT_WORDS[facts.judge(found)]}",
+                f"{style.interval(found.interval)}, {numbers.p_equation(found.p_value)}: "
+                f"{facts.JUDGMENT_WORDS[facts.judge(found)]}",
             )
         )
     rows = facts.with_speedup(report, variant)
