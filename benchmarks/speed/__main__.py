@@ -35,9 +35,14 @@ from compressor.runtime import collate
 from compressor.runtime.batching import by_length
 from compressor.runtime.vocabulary import count_output_tokens
 from compressor.tasks import TASKS
-from compressor.throughput import WorkSize, limit_of, measure, measure_machine, shape_of, summarize
+from compressor.throughput import (
+    WorkSize,
+    measure,
+    ratio_of_multiply_adds,
+    shape_of,
+    summarize,
+)
 from compressor.throughput.hardware import cores, describe, versions
-from compressor.throughput.limits import Limit
 from compressor.throughput.workloads import Workload, make_workloads
 
 PROGRAMS = ("eager", "compile", "ctranslate2")
@@ -99,24 +104,22 @@ def quality(setting: Setting, answered: dict[str, list[str]]) -> dict[str, Any]:
     return found
 
 
-def limits(
-    setting: Setting, workloads: list[Workload], names: tuple[str, str], device: str, threads: int
-) -> dict[tuple[str, int], Limit]:
-    """Theoretical limit of the speed-up of the pruned model over dense, in the same precision."""
+def macs_ratios(
+    setting: Setting, workloads: list[Workload], name: str
+) -> dict[tuple[str, int], float]:
+    """The dense model's multiply-adds over those of the pruned one, which has this name."""
     config = json.loads((setting.checkpoint / "config.json").read_text(encoding="utf-8"))
     mask = read_pruning_record(setting.output).mask
     tokens = count_output_tokens(setting.output)
     dense = shape_of(TASKS[setting.task], config, mask.totals(), tokens)
     pruned = shape_of(TASKS[setting.task], config, mask.counts(), tokens)
-    precision = "fp16" if device == "cuda" else "fp32"
-    machine = measure_machine(device, threads, precision)
     found = {}
     for workload in workloads:
         work = [
             WorkSize(rows, source, setting.target_length or 0)
             for rows, source in (batch["input_ids"].shape for batch in workload.batches)
         ]
-        found[names[1], workload.batch_size] = limit_of(dense, pruned, machine, work)
+        found[name, workload.batch_size] = ratio_of_multiply_adds(dense, pruned, work)
     return found
 
 
@@ -136,8 +139,8 @@ def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress
     timed = []
     for tokens in args.lengths or [None]:
         workloads = make_timed(setting, runtime, args.batches, tokens)
-        limit = limits(setting, workloads, pair, args.device, threads)
-        timed += _timed(setting, opened, workloads, limit, args.seconds, pair[0], progress)
+        ratios = macs_ratios(setting, workloads, pair[1])
+        timed += _timed(setting, opened, workloads, ratios, args.seconds, pair[0], progress)
         fresh = _fresh(chosen, workloads[-1], setting, args.device, threads, progress)
     return {
         "name": setting.name, "title": setting.title, "task": setting.task,
@@ -156,7 +159,7 @@ def compare_peers(setting: Setting, args: argparse.Namespace, progress: Progress
 
 def _timed(
     setting: Setting, opened: dict[str, Run], workloads: list[Workload],
-    limit: dict[tuple[str, int], Limit], seconds: float, dense: str, progress: Progress,
+    ratios: dict[tuple[str, int], float], seconds: float, dense: str, progress: Progress,
 ) -> list[dict[str, Any]]:  # fmt: skip
     length = setting.target_length
 
@@ -172,7 +175,7 @@ def _timed(
         {"reference": reference} | row.model_dump()
         for reference in (*references, dense)
         for row in summarize(
-            samples, workloads, limit if reference == dense else {}, reference=reference
+            samples, workloads, ratios if reference == dense else {}, reference=reference
         )
     ]
 

@@ -179,16 +179,16 @@ def _verify(builds: Sequence[Build], task: Task) -> None:
     for build in builds:
         artifact = read_artifact(build.directory)
         require_files(build.directory, artifact, task.engine(build.engine), [build.precision])
-        settings = (PRUNING_RECORD, "config.json")  # for limits of speed
+        settings = (PRUNING_RECORD, "config.json")  # multiply-adds follow from them
         present = [name for name in settings if (build.directory / name).exists()]
         require_unchanged(build.directory, present, warn=False)
 
 
 def _subjects(directories: Sequence[Path]) -> tuple[list[Subject], dict[str, Any] | None]:
-    """Head counts per artifact and the configuration, for the theoretical limit.
+    """Head counts per artifact and the configuration, from which multiply-adds are counted.
 
     A directory without units.json holds the dense model, whose head counts the others know;
-    where nothing tells them, there is no limit to show.
+    where nothing tells them, there are no multiply-adds to compare.
     """
     masks = {d: read_pruning_record(d).mask for d in directories if (d / PRUNING_RECORD).exists()}
     dense = next(iter(masks.values())).totals() if masks else {}

@@ -349,18 +349,8 @@ def pays(timing: Timing) -> bool:
     return gain(timing) == "faster"
 
 
-def share_of_gain(timing: Timing) -> float | None:
-    """Measured gain over possible gain: (speed-up - 1) / (limit - 1).
-
-    None where one is missing or the limit leaves (next to) nothing to gain.
-    """
-    if timing.speedup is None or timing.limit is None or not timing.limit > 1.005:
-        return None
-    return (timing.speedup - 1) / (timing.limit - 1)
-
-
 def headline(report: Report) -> Variant | None:
-    """The most important variant: gate met, no significant loss, then the smallest by `left`.
+    """The most important variant: gate met, not significantly worse, the smallest by `left`.
 
     Only default precisions are considered. If all variants lose quality significantly, it is the
     one that loses least.

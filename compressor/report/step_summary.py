@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from compressor.report import facts, gate_text, markdown, numbers, sentences
+from compressor.report import facts, gate_text, markdown, numbers
 from compressor.report.formats import ReportFormat
+from compressor.report.in_short import in_short
 from compressor.report.rule import worst_of
 from compressor.report.schema import Report
 from compressor.report.sections import ReportSection, sections
@@ -76,7 +77,7 @@ def _short_verdict(report: Report) -> str:
     variant = facts.headline(report)
     if variant is None:
         return "The report holds no pruned variant."
-    return sentences.in_short(report, variant) or ""
+    return in_short(report, variant) or ""
 
 
 # Sections that can be opened, the most important first.

@@ -126,7 +126,7 @@ def test_the_report_has_the_correlation_of_cosines(made, capsys):
     invoke("inspect", made / "out", "--json")
     facts = json.loads(capsys.readouterr().out)
     assert facts["task"] == "embedding"
-    assert all(gain["without_both"] > gain["without_heads"] > 1 for gain in facts["gains"])
+    assert all(0 < shape["fixed_share"] < 1 for shape in facts["shapes"])
 
 
 @pytest.mark.slow
