@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from torch import nn
 
 from compressor.errors import InputError, UsageError
-from compressor.evaluation import compare_rows, main_metric
+from compressor.evaluation import compare_rows, main_metric, metrics_of
 from compressor.importance import ScoringJob
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.location import checkpoint_files, resolve
@@ -69,8 +69,8 @@ class Job(Generic[Request]):
 
     @property
     def metric(self) -> str:
-        """The main metric of the task, for example `bleu`."""
-        return self.task.main_metric
+        """The main metric of the test rows, for example `bleu`."""
+        return metrics_of(self.rows["test"])[0]
 
     def facts(self) -> dict[str, Any]:
         """What was studied, for the JSON file."""
