@@ -213,7 +213,9 @@ def _require_class_names(path: Path, values: Mapping[str, Any], config: Any) -> 
         raise _malformed(path, "id2label has two names of one class")
     for number, name in names.items():
         if not name.strip() or set(name) & set("\t\r\n"):
-            raise _malformed(path, f"the name {name[:40]!r} of class {number} is not a line of text")
+            raise _malformed(
+                path, f"the name {name[:40]!r} of class {number} is not a line of text"
+            )
     # In a cell with several labels, white space around a name does not count.
     counts = Counter(name.strip() for name in names.values())
     if len(counts) < len(names):

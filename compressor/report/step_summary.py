@@ -76,7 +76,8 @@ def _short_verdict(report: Report) -> str:
     variant = facts.headline(report)
     if variant is None:
         return "The report holds no pruned variant."
-    return sentences.in_short(report, variant) or ""
+    parts = (*sentences.floor_sentences(report), sentences.in_short(report, variant))
+    return " ".join(filter(None, parts))
 
 
 # Sections that can be opened, the most important first.

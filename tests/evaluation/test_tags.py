@@ -94,10 +94,11 @@ def test_other_letters_are_read_as_those_of_iobes(name: str, letters: str):
 
 
 def test_a_scheme_is_that_of_all_labels():
-    """A single letter before a dash is a prefix where labels begin entities, `S` alone where all are."""
-    assert entity_runs("NOUN NOUN SYM SYM O ORG".split(), scheme_of(["NOUN", "SYM", "ORG"])) == [
-        ("NOUN", 0, 1), ("SYM", 2, 3), ("ORG", 5, 5),
-    ]  # fmt: skip
+    """`U-` is a prefix where others begin entities, `S` alone where all labels are letters."""
+    found = entity_runs(
+        ["NOUN", "NOUN", "SYM", "SYM", "O", "ORG"], scheme_of(["NOUN", "SYM", "ORG"])
+    )
+    assert found == [("NOUN", 0, 1), ("SYM", 2, 3), ("ORG", 5, 5)]
     assert scheme_of(["U-turn", "S", "NOUN"]) == {x: ("I", x) for x in ("U-turn", "S", "NOUN")}
     assert scheme_of(["O", "ES-per", "B-per"])["ES-per"] == ("I", "ES-per")
 

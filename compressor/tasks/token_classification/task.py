@@ -82,8 +82,8 @@ class TokenClassification(LabelTask):
         named = [name for name in names if name not in ("O", "o")]
         if named and all(_PREFIXED_OTHERWISE.fullmatch(name) for name in named):
             raise InputError(
-                f"{where / 'config.json'}: the label {named[0]!r:.40} in id2label has its prefix in "
-                "another form than B-location has; rename the labels",
+                f"{where / 'config.json'}: the prefix of the label {named[0]!r:.40} in id2label is "
+                "written in another way than that of B-location; rename the labels",
                 id="label-prefix-unknown",
             )
 
