@@ -116,6 +116,8 @@ class Comparison(ResultModel):
     resamples: Count
     # Rows that only (dense, pruned) has right, of metrics that count rows that are right.
     discordant: tuple[Whole, Whole] | None = None
+    floor: Number | None = None  # what chance gives the dense model's answers
+    at_floor: bool = False  # whether its score cannot be told from that; then nothing can be said
 
     @model_validator(mode="after")
     def _numbers_agree(self, info: ValidationInfo) -> Comparison:

@@ -85,7 +85,7 @@ def written_by_run(inputs: Inputs) -> int:
 def prepare(plan: RunPlan, dense: Checkpoint, output: Path, progress: Progress) -> Inputs:
     """Open and check all that can be checked before the first long computation."""
     task = TASKS[dense.task]
-    data = read(plan.data, dense, task, progress)
+    data = read(plan.data, dense, task, progress, plan.evaluation.tokenizers)
     if data.test is not None:
         for rule in plan.rules:
             rule.require_rows(data.test)

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from compressor.errors import InputError
-from compressor.evaluation import compare_rows, require_references
+from compressor.evaluation import compare_rows, require_references, with_tokenizers
 from compressor.evaluation.answers import answers
 from compressor.export.engine_names import ONNXRUNTIME
 from compressor.model.configuration import read_configuration
@@ -19,6 +19,7 @@ from compressor.pipeline.engines import Build, builds_of, choose_device
 from compressor.pipeline.evaluate import measure
 from compressor.progress import SILENT, Progress
 from compressor.request.recipe import BenchRequest, EvaluateRequest
+from compressor.request.validate import check_options
 from compressor.results import Comparison, Quality, Throughput
 from compressor.runtime.artifact import read_artifact
 from compressor.runtime.consistency import read_description, require_files
@@ -152,6 +153,8 @@ def _open(
                 id="artifacts-not-comparable",
             )
     task = TASKS[first.task]
+    if isinstance(request, EvaluateRequest):
+        check_options([request.evaluation], task, str(directories[0]))
     builds = [
         build
         for directory, artifact in zip(directories, artifacts, strict=True)
@@ -171,6 +174,7 @@ def _open(
     if isinstance(request, EvaluateRequest):
         task.require_answers(rows)
         require_references(rows)
+        rows = with_tokenizers(rows, request.evaluation.tokenizers, progress.message)
     return rows, builds, choose_device(builds, task, request.device)
 
 

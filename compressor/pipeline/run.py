@@ -70,6 +70,7 @@ def open_run(plan: RunPlan, inputs: Inputs, output: Path, progress: Progress) ->
     """Take an empty output directory, or go on with one that holds the same run."""
     files = checkpoint_files(inputs.dense.checkpoint.directory)
     identity = plan.identity(inputs.device, files, inputs.data.sha256(), progress)
+    identity["tokenizers"] = dict(inputs.data.tokenizers)
     advice = "give all ranks the same options, model and data"
     launch.require_same(identity, advice, InputError, "ranks-differ-in-inputs")
     return open_workspace(output, identity, progress)

@@ -130,9 +130,9 @@ def _timing(report: Report, variant: Variant) -> Timing | None:
 
 
 def _difference(report: Report, variant: Variant) -> tuple[float | None, float | None]:
-    """In the main metric, with the lower end of its confidence interval."""
+    """In the main metric, with the lower end of its confidence interval; none at its floor."""
     found = facts.comparison(variant, facts.primary_metric(report))
-    if found is None:
+    if found is None or found.at_floor:
         return None, None
     bounds = facts.bounds(report, variant, found)
     return found.difference, None if bounds is None else bounds[0]

@@ -299,12 +299,31 @@ def significant(p_value: float, interval: Sequence[float]) -> bool:
 
 
 def judge(found: Comparison | None) -> Judgment:
-    """Whether a variant is better or worse than dense by a paired comparison; see `significant`."""
+    """Whether a variant is better or worse than dense by a paired comparison; see `significant`.
+
+    Where the dense model's score is at the metric's floor, that there is no difference shows
+    nothing.
+    """
     if found is None or math.isnan(found.p_value) or math.isnan(found.difference):
         return "unknown"
     if not significant(found.p_value, found.interval):
-        return "same"
+        return "unknown" if found.at_floor else "same"
     return "worse" if found.difference < 0 else "better"
+
+
+def floor_text(found: Comparison, whose: str = "the dense model's") -> str:
+    """Why nothing can be concluded from a comparison, `the dense model's BLEU of 0.00 is …`.
+
+    Empty where the dense model's score is above the metric's floor.
+    """
+    if not found.at_floor:
+        return ""
+    style = metric_style(found.metric)
+    chance = f"{style.with_unit(found.floor)} for answers that know nothing of the {style.counted}"
+    return (
+        f"{whose} {style.label} of {style.with_unit(found.dense)} is at the metric's floor "
+        f"({chance}), so nothing can be concluded from it"
+    )
 
 
 def keeps_quality(build: Variant) -> bool:

@@ -22,6 +22,7 @@ def quality_sentences(report: Report) -> list[str]:
     if not metrics:
         return ["Quality was not measured: the run had no test rows."]
     lines = _judgments(report, metrics)
+    lines += floor_sentences(report)
     missing = [v.name for v in report.variants if v.quality is None and not v.comparisons]
     if missing:
         lines.append(f"Quality of {join(missing)} was not measured.")
@@ -55,6 +56,12 @@ def _judgments(report: Report, metrics: Sequence[str]) -> list[str]:
         f"{_JUDGED[judgment]} {join(labels)}: {join(names)}."
         for (judgment, names), labels in groups.items()
     ]
+
+
+def floor_sentences(report: Report) -> list[str]:
+    """In which metrics nothing can be concluded, because the dense model's score is their floor."""
+    texts = (facts.floor_text(x) for variant in report.variants for x in variant.comparisons)
+    return [f"{text[0].upper()}{text[1:]}." for text in dict.fromkeys(filter(None, texts))]
 
 
 def data_sentences(report: Report) -> list[str]:
@@ -228,6 +235,7 @@ def verdict(report: Report) -> str:
     )
     sentences = (
         "; ".join(parts) + ".",
+        *floor_sentences(report),
         *budgets.warnings(report),
         *data_sentences(report),
         *refusals(report),

@@ -17,6 +17,7 @@ from compressor.report.in_short import in_short
 from compressor.report.rule import worst_of
 from compressor.report.schema import Report
 from compressor.report.sections import ReportSection, sections
+from compressor.report.sentences import floor_sentences
 from compressor.report.table import ReportTable
 
 SUMMARY_BYTES = 1_000_000  # GitHub takes 1 MiB from a step
@@ -77,7 +78,8 @@ def _short_verdict(report: Report) -> str:
     variant = facts.headline(report)
     if variant is None:
         return "The report holds no pruned variant."
-    return in_short(report, variant) or ""
+    parts = (*floor_sentences(report), in_short(report, variant))
+    return " ".join(filter(None, parts))
 
 
 # Sections that can be opened, the most important first.

@@ -221,6 +221,8 @@ def _comparison_summary(found: Comparison) -> dict[str, Any]:
         "interval": found.interval,
         "p_value": found.p_value,
         "judgement": facts.JUDGMENT_WORDS[facts.judge(found)],
+        "floor": found.floor,
+        "at_floor": found.at_floor,
     }
 
 

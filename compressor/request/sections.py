@@ -156,7 +156,25 @@ class Export(Section):
     _engines = field_validator("engines", mode="before")(engines_to_export)
 
 
-class Evaluation(Section):
+BLEU_TOKENIZER = option(
+    None,
+    help="sacreBLEU's tokenizer for BLEU, as in zh or char. Default: the one for the references' "
+    "script, 13a where that has spaces.",
+)
+
+
+class MetricSettings(Section):
+    """How the metrics of answers are computed."""
+
+    bleu_tokenizer: str | None = BLEU_TOKENIZER
+
+    @property
+    def tokenizers(self) -> dict[str, str]:
+        """Metric -> what splits texts for it, as far as that is asked for."""
+        return {} if self.bleu_tokenizer is None else {"bleu": self.bleu_tokenizer}
+
+
+class Evaluation(MetricSettings):
     """How quality is measured."""
 
     num_beams: int | None = option(

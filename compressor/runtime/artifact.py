@@ -215,6 +215,11 @@ class ClassificationArtifact(EncoderArtifact):
 
     labels: list[str] = checked(list_of(text, 1))
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(set(self.labels)) < len(self.labels):
+            raise ValueError("labels has a name twice")
+
     @property
     def outputs(self) -> int:
         return len(self.labels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ from compressor.runtime.encoder import EncoderRuntime
 from compressor.runtime.entities import (
     OUTSIDE,
     Entity,
+    Scheme,
     Span,
     entities,
     first_tokens,
+    scheme_of,
     spans_when_joined,
 )
 from compressor.runtime.processors import log_softmax
@@ -39,6 +42,10 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
     def labels(self) -> list[str]:
         """Names of the labels in the order of the logits."""
         return self.artifact.labels
+
+    @cached_property
+    def _scheme(self) -> Scheme:
+        return scheme_of(self.labels)
 
     def tag(
         self, texts: Sequence[str], batch_size: int | None = None, batch_tokens: int | None = None
@@ -117,7 +124,8 @@ class TokenClassifier(EncoderRuntime[TokenClassificationArtifact]):
         for text, encoding, (best, scores) in zip(texts, encodings, found, strict=True):
             tokens, words = self._words(text, encoding)
             labels = [self.labels[best[token]] for token in tokens]
-            tagged.append(entities(text, words, labels, [float(scores[x]) for x in tokens]))
+            likely = [float(scores[x]) for x in tokens]
+            tagged.append(entities(text, words, labels, likely, self._scheme))
         return tagged, sum(row.cut for row in rows)
 
     def _words(self, text: str, encoding: Any) -> tuple[list[int], list[Span]]:
