@@ -41,7 +41,7 @@ def embed(request: EmbedRequest, directory: Artifact, output: Array, files: File
         )
     require_directory(output.parent)
     lines = Lines(files or [])
-    model = opened(Embedder, request, directory, cache=request.cache)
+    model = opened(Embedder, request, directory, cache=request.cache).with_prompt(request.prompt)
     chunk = request.chunk_lines or CHUNK_ROWS
     progress = console if console.counts_lines(to_stdout=False) else SILENT
     limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}

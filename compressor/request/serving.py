@@ -66,6 +66,9 @@ class StreamRequest(ServeRequest):
 class EmbedRequest(ServeRequest):
     """What `compress embed` takes."""
 
+    prompt: str | None = option(
+        None, help="Name of the model's prompt that lines begin with, such as query."
+    )
     cache: str | None = COMPILED
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from compressor.runtime.artifact import RegressionArtifact
 from compressor.runtime.batching import CHUNK_ROWS, Batch
 from compressor.runtime.encoder import EncoderRuntime
+from compressor.runtime.processors import activated
 
 
 class Regressor(EncoderRuntime[RegressionArtifact]):
@@ -24,8 +25,13 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
     ) -> NDArray[np.float32]:
-        """The number of each text or pair, [rows]; arguments and errors of `logits`."""
-        return self.logits(texts, pairs, batch_size, batch_tokens)[:, 0]
+        """The number of each text or pair, [rows]; arguments and errors of `logits`.
+
+        Of a cross-encoder of sentence-transformers it has passed its activation function, as in
+        `CrossEncoder.predict`.
+        """
+        found = self.logits(texts, pairs, batch_size, batch_tokens)[:, 0]
+        return activated(found, self.artifact.activation)
 
     def predict_stream(
         self,
@@ -39,5 +45,6 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
         return self._stream(rows, self._numbers, None, chunk_rows, batch_size, batch_tokens)
 
     def _numbers(self, batch: Batch) -> Iterable[float | None]:
-        numbers: list[float] = self.run(batch)[:, 0].tolist()
+        found = activated(self.run(batch)[:, 0], self.artifact.activation)
+        numbers: list[float] = found.tolist()
         return numbers

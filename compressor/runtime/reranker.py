@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compressor.runtime.artifact import RerankingArtifact
 from compressor.runtime.batching import check_limits
 from compressor.runtime.encoder import EncoderRuntime
-from compressor.runtime.processors import sigmoid
+from compressor.runtime.processors import activated, sigmoid
 
 
 class Ranked(NamedTuple):
@@ -35,6 +35,9 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
     ) -> NDArray[np.float32]:
         """How relevant each text is to the query beside it, [rows]: the logit of "relevant".
 
+        Of a cross-encoder of sentence-transformers it is what its activation function makes of the
+        logit, as `CrossEncoder.predict` has it.
+
         Args:
             queries: one for each text; rows of similar length share a batch.
             batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
@@ -42,7 +45,8 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
         Raises:
             UsageError: a number below 1, or not as many queries as texts.
         """
-        return relevance(self.logits(queries, texts, batch_size, batch_tokens))
+        found = relevance(self.logits(queries, texts, batch_size, batch_tokens))
+        return activated(found, self.artifact.activation)
 
     def rank(
         self,
