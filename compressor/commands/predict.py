@@ -90,7 +90,7 @@ def _predict(
     limits = {"batch_size": request.batch_size, "batch_tokens": request.batch_tokens}
     progress = console if console.counts_lines(to_stdout=output is None) else SILENT
     if output is not None and output.suffix == ".npy":
-        return _write_array(model, rows, output, chunk_rows=request.chunk_lines, **limits)
+        return _write_array(model, rows, output, request, **limits)
 
     def form(number: int, line: Line) -> str:
         text, data = line
@@ -164,7 +164,7 @@ def _pairs(lines: Lines, wanted: str) -> Iterator[tuple[str, str]]:
 
 
 def _write_array(
-    model: Runtime[Any], rows: Any, output: Path, chunk_rows: int | None, **batching: Any
+    model: Runtime[Any], rows: Any, output: Path, request: PredictRequest, **batching: Any
 ) -> int:
     """Write the embeddings of lines as an array, float32 [lines, width]."""
     import numpy as np
@@ -183,10 +183,10 @@ def _write_array(
             f"{output} exists; choose another --output, or remove it", id="output-not-empty"
         )
     require_directory(output.parent)
-    chunk = chunk_rows or CHUNK_ROWS
+    chunk, prompted = request.chunk_lines or CHUNK_ROWS, model.with_prompt(request.prompt)
     progress = console if console.counts_lines(to_stdout=False) else SILENT
     found = []
-    for row in model.embed_stream(rows, chunk_rows=chunk, **batching):
+    for row in prompted.embed_stream(rows, chunk_rows=chunk, **batching):
         found.append(row)
         if len(found) % chunk == 0:
             progress.update("lines", len(found), None)

@@ -104,9 +104,13 @@ class EncoderGraphs(TaskGraphs):
             wanted, actual = batch.logits.read(), runtime.run(batch.inputs)
             differences.append(relative_difference(actual, wanted))
             real = batch.inputs["attention_mask"]
-            read = (self.task.read_logits(logits, real) for logits in (actual, wanted))
+            read = (self.read(runtime, logits, real) for logits in (actual, wanted))
             same += self.task.same_answers(*read)
         return Compared(runtime.precision, differences, same, self.task.answers, runtime.provider)
+
+    def read(self, runtime: Any, logits: Array, attention_mask: Array) -> Array:
+        """What answers of an opened artifact are read from, of the logits of a padded batch."""
+        return self.task.read_logits(logits, attention_mask)
 
     def observe(
         self, directory: Path, artifact: Any, batches: Sequence[Mapping[str, Array]], finder: Finder

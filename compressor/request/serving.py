@@ -54,6 +54,10 @@ class PredictRequest(Section):
         None, help="Directory outside of the artifact where openvino keeps compiled models."
     )
     jsonl: bool = option(False, help="One JSON object per line instead of plain text.")
+    prompt: str | None = option(
+        None,
+        help="Embedding: name of the model's prompt that lines begin with, such as query.",
+    )
     pairs: bool = option(
         False,
         help="Classification and regression: each line is two texts, with one tab between them.",
@@ -109,7 +113,7 @@ OPENING_OPTIONS = ("cache", "source_language", "target_language")
 TASK_OPTIONS = {
     name: "--" + name.replace("_", "-")
     for name in (
-        "pairs", "top_k", "probabilities", "query", "null_answers", "stride", "num_beams",
+        "prompt", "pairs", "top_k", "probabilities", "query", "null_answers", "stride", "num_beams",
         "max_new_tokens", "source_language", "target_language",
     )
 }  # fmt: skip

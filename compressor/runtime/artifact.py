@@ -43,6 +43,8 @@ CPU_ONLY = ("int8",)  # onnxruntime has no CUDA kernels for products of unsigned
 _COUNT = whole(0, MOST)
 _SIZE = whole(1, MOST)
 _FLAG = one_of(True, False)
+# How a cross-encoder makes a score of its one logit.
+_ACTIVATION = one_of("identity", "sigmoid")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,6 +248,8 @@ class RegressionArtifact(EncoderArtifact):
 
     opened_with = "Regressor"
 
+    activation: str = checked(_ACTIVATION, "identity")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RerankingArtifact(EncoderArtifact):
@@ -254,6 +258,7 @@ class RerankingArtifact(EncoderArtifact):
     opened_with = "Reranker"
 
     classes: int = checked(one_of(1, 2))
+    activation: str = checked(_ACTIVATION, "identity")
 
     @property
     def outputs(self) -> int:
@@ -274,11 +279,20 @@ class QuestionAnsweringArtifact(EncoderArtifact):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingArtifact(EncoderArtifact):
-    """An encoder of texts; its logits are embeddings."""
+    """An encoder of texts; its logits are embeddings.
+
+    Args:
+        similarity: how they are compared; Euclidean and Manhattan distances with a minus.
+        prompts: name -> what a text begins with if that prompt is asked for.
+        default_prompt: what it begins with otherwise.
+    """
 
     opened_with = "Embedder"
 
     width: int = checked(_SIZE)
+    similarity: str = checked(one_of("cosine", "dot", "euclidean", "manhattan"), "cosine")
+    prompts: Mapping[str, str] = checked(mapping(text), {})
+    default_prompt: str = checked(text, "")
 
     @property
     def outputs(self) -> int:

@@ -37,6 +37,11 @@ def sigmoid(logits: Scores) -> Scores:
     return found
 
 
+def activated(logits: Scores, activation: str) -> Scores:
+    """What a cross-encoder's activation function makes of its logits: `identity` or `sigmoid`."""
+    return sigmoid(logits) if activation == "sigmoid" else logits
+
+
 def rules(settings: Generation) -> list[Rule]:
     """The rules that `settings` asks for, in the order in which they must be applied."""
     chosen: list[Rule] = []

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from compressor.runtime.artifact import RegressionArtifact
 from compressor.runtime.batching import CHUNK_ROWS, Batch
 from compressor.runtime.encoder import EncoderRuntime
+from compressor.runtime.processors import activated
 from compressor.runtime.runtime import Line
 
 
@@ -27,8 +28,13 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
     ) -> NDArray[np.float32]:
-        """The number of each text or pair, [rows]; arguments and errors of `logits`."""
-        return self.logits(texts, pairs, batch_size, batch_tokens)[:, 0]
+        """The number of each text or pair, [rows]; arguments and errors of `logits`.
+
+        Of a cross-encoder of sentence-transformers it has passed its activation function, as in
+        `CrossEncoder.predict`.
+        """
+        found = self.logits(texts, pairs, batch_size, batch_tokens)[:, 0]
+        return activated(found, self.artifact.activation)
 
     def predict_stream(
         self,
@@ -50,5 +56,6 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
                 yield f"{number:.6f}", {"score": round(number, 6)}
 
     def _numbers(self, batch: Batch) -> Iterable[float | None]:
-        numbers: list[float] = self.run(batch)[:, 0].tolist()
+        found = activated(self.run(batch)[:, 0], self.artifact.activation)
+        numbers: list[float] = found.tolist()
         return numbers

@@ -12,7 +12,7 @@ from compressor.errors import UsageError
 from compressor.runtime.artifact import RerankingArtifact
 from compressor.runtime.batching import CHUNK_ROWS, check_limits, in_chunks
 from compressor.runtime.encoder import EncoderRuntime
-from compressor.runtime.processors import sigmoid
+from compressor.runtime.processors import activated, sigmoid
 from compressor.runtime.runtime import Line
 from compressor.runtime.text import one_warning_of_cut
 
@@ -39,6 +39,9 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
     ) -> NDArray[np.float32]:
         """How relevant each text is to the query beside it, [rows]: the logit of "relevant".
 
+        Of a cross-encoder of sentence-transformers it is what its activation function makes of the
+        logit, as `CrossEncoder.predict` has it.
+
         Args:
             queries: one for each text; rows of similar length share a batch.
             batch_size, batch_tokens: see `compressor.runtime.batching.by_length`.
@@ -46,7 +49,8 @@ class Reranker(EncoderRuntime[RerankingArtifact]):
         Raises:
             UsageError: a number below 1, or not as many queries as texts.
         """
-        return relevance(self.logits(queries, texts, batch_size, batch_tokens))
+        found = relevance(self.logits(queries, texts, batch_size, batch_tokens))
+        return activated(found, self.artifact.activation)
 
     def rank(
         self,

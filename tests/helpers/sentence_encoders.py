@@ -58,10 +58,14 @@ def save_encoder(
     kinds = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * normalize]
     package = "sentence_transformers.models"
     modules = [
-        {"idx": i, "path": f"{i}_{kind}" if i else "", "type": f"{package}.{kind}"}
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"{package}.{kind}"}
         for i, kind in enumerate(kinds)
     ]
-    settings = {"pooling_mode": pooling} if isinstance(pooling, str) else pooling
+    settings = (
+        {"word_embedding_dimension": WIDTH, "pooling_mode": pooling}
+        if isinstance(pooling, str)
+        else pooling
+    )
     files: dict[str, Any] = {"modules.json": modules, "1_Pooling/config.json": settings}
     if dense:
         layer = dense_layer()
