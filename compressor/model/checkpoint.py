@@ -27,6 +27,7 @@ from compressor.model.architecture import (
     READER,
     REGRESSION,
     Architecture,
+    decoder_tokens,
 )
 from compressor.model.architectures import (
     architecture,
@@ -149,7 +150,7 @@ def open_checkpoint(
     network, sublayers = _load(directory, config, entry, pruning, stored)
     require_usable(network, stored)
     if entry.decoder:
-        require_generation(network.generation_config, config.vocab_size, directory)
+        require_generation(network.generation_config, decoder_tokens(config), directory)
     tokenizer = load_tokenizer(directory, config, trust_remote_code)
     _add_head(network, tokenizer, entry, directory, allow_pickle)
     commit = directory.name if directory.parent.name == "snapshots" else revision

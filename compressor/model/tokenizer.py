@@ -5,6 +5,8 @@ Also what is inside of tokenizers: the library's part of fast ones, and Sentence
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import transformers
 from tokenizers import Tokenizer
 
 from compressor.errors import InputError
+from compressor.model.architecture import decoder_tokens
 from compressor.model.configuration import first_line
 from compressor.model.languages import languages
 from compressor.model.quiet import quiet_transformers
@@ -57,8 +60,42 @@ def load_tokenizer(directory: Path, config: Any, trust_remote_code: bool) -> Any
     known = {*vocabulary.values(), *languages(tokenizer).values()}
     tokens = max(len(tokenizer), len(known))
     _require_size(max(known, default=-1), tokens, int(config.vocab_size), directory)
+    rows = decoder_tokens(config)
+    if rows != config.vocab_size or getattr(tokenizer, "separate_vocabs", False):
+        written = target_ids(tokenizer)
+        _require_size(max(written.values(), default=-1), len(written), rows, directory)
     _require_tokens(tokenizer, directory)
     return tokenizer
+
+
+def target_ids(tokenizer: Any) -> dict[str, int]:
+    """Token -> id of what targets consist of; a Marian tokenizer may have two vocabularies."""
+    if not getattr(tokenizer, "separate_vocabs", False):
+        return dict(tokenizer.get_vocab())
+    ids: dict[str, int] = tokenizer.target_encoder
+    taken = {*ids.values()}
+    # Tokens that were added to the source's vocabulary have the same numbers here, where none has.
+    added = {x: i for x, i in tokenizer.added_tokens_encoder.items() if i not in taken}
+    return added | ids
+
+
+@contextmanager
+def target_side(tokenizer: Any) -> Iterator[None]:
+    """Inside this context the tokenizer numbers the tokens of targets, where it has two sides."""
+    switched = getattr(tokenizer, "separate_vocabs", False)
+    if switched:
+        tokenizer._switch_to_target_mode()
+    try:
+        yield
+    finally:
+        if switched:
+            tokenizer._switch_to_input_mode()
+
+
+def save_tokenizer(tokenizer: Any, directory: Path) -> None:
+    """Write a tokenizer's files."""
+    with quiet_transformers():
+        tokenizer.save_pretrained(directory)
 
 
 def uncut_copy(tokenizer: Any) -> Tokenizer:

@@ -12,6 +12,7 @@ from compressor.errors import EnvironmentProblem, InputError
 from compressor.evaluation import require_references
 from compressor.export.source_text import cut_vocabulary, embedding_rows
 from compressor.export.target_text import count_texts, tokens_of_text
+from compressor.model.architecture import decoder_tokens
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
 from compressor.model.languages import set_languages, set_prefix
 from compressor.options.bounds import MINIMUM_ROWS
@@ -338,7 +339,9 @@ def synthetic_probe(checkpoint: Checkpoint, task: Task) -> Probe:
     special = set(tokenizer.all_special_ids)
     # Texts of BERT and its relatives end with a separator, others with an end token.
     end = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
-    ids = [i for i in range(len(tokenizer)) if i not in special]
+    # Tokens of sources and targets alike, of which a Marian model may have different numbers.
+    size = min(len(tokenizer), decoder_tokens(model.config))
+    ids = [i for i in range(size) if i not in special]
 
     def sentence(length: int) -> tuple[int, ...]:
         return (*rng.choices(ids, k=length), end)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor import parallel
 from compressor.errors import InputError
+from compressor.model.architecture import decoder_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -173,7 +174,7 @@ def most_tokens(model: nn.Module) -> int:
     config: Any = model.config
     if not config.is_encoder_decoder:
         return BATCH_TOKENS
-    return max(1, min(BATCH_TOKENS, _MOST_LOGITS // int(config.vocab_size)))
+    return max(1, min(BATCH_TOKENS, _MOST_LOGITS // decoder_tokens(config)))
 
 
 def lines_of_rank(batch: Batch, rank: int | None = None) -> Batch:
