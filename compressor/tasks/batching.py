@@ -99,7 +99,8 @@ def encode_texts(
     Rows are encoded `ENCODED_ROWS` at a time.
 
     Args:
-        types: also token type ids, whether or not the tokenizer gives them unasked.
+        types: also token type ids; 0 where the tokenizer gives none unasked, since the model then
+            takes 0 for all.
         offsets: also the characters of each token.
         texts: the tokenizer's arguments: `text`, `text_pair` or `text_target`.
 
@@ -163,6 +164,8 @@ def _encode_chunk(
         for name, values in lists.items():
             for position, row in enumerate(long):
                 values[row] = shorter[name][position]
+    if types and "token_type_ids" not in tokenizer.model_input_names:
+        lists["token_type_ids"] = [[0] * len(ids) for ids in lists["input_ids"]]
     return lists, cut
 
 
