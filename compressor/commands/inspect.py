@@ -26,7 +26,7 @@ def inspect(
     from compressor.pipeline.inspection import inspect_checkpoint
 
     section = ModelSection(path=model, task=request.task, **request.access.access())
-    facts = inspect_checkpoint(load(section, dense=False))
+    facts = inspect_checkpoint(load(section, dense=False, answers=False))
     lines = [
         f"{facts.model}: {facts.model_type}, {facts.task}, "
         f"{facts.parameters:,} parameters stored as {facts.dtype}",

@@ -52,9 +52,11 @@ class TaskGraphs(ABC):
     Args:
         parts: role of a graph -> the kinds of sublayers that it depends on, for graphs that can be
             copied from another model of the same checkpoint if these are the same.
+        layouts: names of those that its models have beside this tool's own.
     """
 
     parts: ClassVar[Mapping[str, frozenset[str]]] = {}
+    layouts: ClassVar[str] = "optimum"
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -95,6 +97,8 @@ class TaskGraphs(ABC):
             "pad_token_id": int(checkpoint.tokenizer.pad_token_id),
             "inputs": list(checkpoint.entry.inputs),
         }
+        if checkpoint.tokenizer.truncation_side != "right":
+            data["truncation_side"] = checkpoint.tokenizer.truncation_side
         return data | self.describe(network, directory)
 
     def tensors(self, network: Network) -> Iterator[Tensor]:

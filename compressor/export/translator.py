@@ -20,6 +20,7 @@ from compressor.export.generation import generation_settings, length_option
 from compressor.export.precision_names import BASE
 from compressor.export.precisions import Compared
 from compressor.export.task_graphs import Inputs, Network, TaskGraphs
+from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.export.translator_graphs import (
     TranslatorEncoder,
     cache_names,
@@ -62,6 +63,7 @@ class TranslatorGraphs(TaskGraphs):
         "encoder": frozenset({"encoder_self", "cross", "encoder_ffn"}),
         "decoder": frozenset({"decoder_self", "cross", "decoder_ffn"}),
     }
+    layouts = "optimum or ctranslate2"
 
     def output_tokens(
         self, checkpoint: Checkpoint, seen: Collection[int] | None = None
@@ -218,6 +220,7 @@ class TranslatorGraphs(TaskGraphs):
     ) -> list[Check]:
         ctranslate2.write_translator(network, directory, BASE)
         checks = ctranslate2.verify_translator(network, directory, batches)
+        TokenizerProbe.of(network.checkpoint, ()).check_saved(directory)
         if precision != BASE:  # the same weights, rounded
             ctranslate2.write_translator(network, directory, precision)
         return checks

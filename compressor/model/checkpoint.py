@@ -28,6 +28,7 @@ from compressor.model.architecture import (
     REGRESSION,
     RERANKING,
     Architecture,
+    decoder_tokens,
 )
 from compressor.model.architectures import (
     architecture,
@@ -156,7 +157,7 @@ def open_checkpoint(
     network, sublayers = _load(directory, config, entry, pruning, stored)
     require_usable(network, stored)
     if entry.decoder:
-        require_generation(network.generation_config, config.vocab_size, directory)
+        require_generation(network.generation_config, decoder_tokens(config), directory)
     tokenizer = load_tokenizer(directory, config, trust_remote_code)
     if entry.task == EMBEDDING:
         width = int(network.config.hidden_size)

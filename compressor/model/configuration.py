@@ -15,7 +15,7 @@ from typing import Any
 import transformers
 
 from compressor.errors import InputError
-from compressor.model.architecture import Architecture
+from compressor.model.architecture import Architecture, decoder_tokens
 from compressor.model.architectures import architecture, require_depth
 from compressor.model.bounds import COMPUTED_POSITIONS, LABELS, size_bounds
 from compressor.storage.input_files import read_json
@@ -176,7 +176,8 @@ def _require_whole(config: Any, entry: Architecture, path: Path) -> None:
     if entry.decoder is not None:
         encoder, decoder = (getattr(config, stack.layers) for stack in entry.stacks)
         require_depth(entry, encoder, decoder, str(path))
-    rows = int(config.vocab_size)
+    # Padding has one number on both sides.
+    rows = min(int(config.vocab_size), decoder_tokens(config))
     for name in _TOKENS if entry.decoder else ("pad_token_id",):
         ids = getattr(config, name, None)
         for value in ids if isinstance(ids, list) else [ids]:

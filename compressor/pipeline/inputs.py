@@ -12,8 +12,9 @@ from compressor.errors import EnvironmentProblem, InputError
 from compressor.evaluation import require_references, with_tokenizers
 from compressor.export.source_text import cut_vocabulary, embedding_rows
 from compressor.export.target_text import count_texts, tokens_of_text
+from compressor.model.architecture import decoder_tokens
 from compressor.model.checkpoint import Checkpoint, open_checkpoint
-from compressor.model.languages import set_languages, set_prefix
+from compressor.model.languages import require_said, set_languages, set_prefix, text_codes
 from compressor.options.bounds import MINIMUM_ROWS
 from compressor.pipeline.stages import stage
 from compressor.progress import SILENT, Progress
@@ -42,14 +43,6 @@ if TYPE_CHECKING:
 
 CHECKED_BATCHES = 4
 CHECKED_ROWS = 8  # per batch
-# What tokenizers disagree about most easily: case, accents, digits, spaces, symbols.
-SAMPLE_TEXTS = (
-    "The kettle is still warm.",
-    "At 7:45, 3.5 litres cost 12 euros - or do they?",
-    "  Two  spaces, a\ttab and a naïve café.  ",
-    "ÄÖÜ äöü ß “quoted” … 漢字 🙂",
-    "",
-)
 
 
 @dataclass(frozen=True)
@@ -114,10 +107,16 @@ def source_of(rows: Rows) -> Source:
 
 @dataclass(frozen=True)
 class Probe:
-    """Ragged batches and texts on which every build is compared with what it must equal."""
+    """Ragged batches and texts on which every build is compared with what it must equal.
+
+    Args:
+        texts: of rows; none where no rows are given.
+        pairs: a second text of each, where there is one.
+    """
 
     batches: Sequence[Batch]
-    texts: Sequence[str]
+    texts: Sequence[str] = ()
+    pairs: Sequence[str] | None = None
 
     @property
     def inputs(self) -> list[Mapping[str, Tensor]]:
@@ -139,11 +138,12 @@ class Fitted:
     calibrated: bool = True
 
 
-def load(section: ModelSection, *, dense: bool = True) -> Checkpoint:
+def load(section: ModelSection, *, dense: bool = True, answers: bool = True) -> Checkpoint:
     """Open the checkpoint that a request names.
 
     Args:
         dense: refuse one that has lost units already.
+        answers: refuse a translator of which nothing says what it translates into.
     """
     auto_class = None
     if section.task is not None:
@@ -157,7 +157,11 @@ def load(section: ModelSection, *, dense: bool = True) -> Checkpoint:
     network, tokenizer = checkpoint.model, checkpoint.tokenizer
     set_languages(network, tokenizer, checkpoint.entry, source, target, checkpoint.name)
     if section.prefix is not None:
-        set_prefix(tokenizer, section.prefix)
+        # Behind the code of a language, where a text says it.
+        code = text_codes(tokenizer).get(target or "")
+        set_prefix(tokenizer, section.prefix if code is None else f"{code} {section.prefix}")
+    if answers and checkpoint.entry.decoder is not None:
+        require_said(network, tokenizer, checkpoint.entry, checkpoint.name)
     return checkpoint
 
 
@@ -346,7 +350,7 @@ def make_probe(rows: Rows, examples: Sequence[Example], model: nn.Module, task: 
             [examples[i] for i in members], model, batch_tokens=None, batch_size=CHECKED_ROWS
         )
     ]
-    return Probe(batches, rows.sources)
+    return Probe(batches, rows.sources, rows.pairs)
 
 
 def synthetic_probe(checkpoint: Checkpoint, task: Task) -> Probe:
@@ -356,11 +360,13 @@ def synthetic_probe(checkpoint: Checkpoint, task: Task) -> Probe:
     special = set(tokenizer.all_special_ids)
     # Texts of BERT and its relatives end with a separator, others with an end token.
     end = tokenizer.eos_token_id if tokenizer.sep_token_id is None else tokenizer.sep_token_id
-    ids = [i for i in range(len(tokenizer)) if i not in special]
+    # Tokens of sources and targets alike, of which a Marian model may have different numbers.
+    size = min(len(tokenizer), decoder_tokens(model.config))
+    ids = [i for i in range(size) if i not in special]
 
     def sentence(length: int) -> tuple[int, ...]:
         return (*rng.choices(ids, k=length), end)
 
     examples = [task.synthetic_example(row, sentence) for row in range(CHECKED_ROWS * 2)]
     batches = task.batches(examples, model, batch_tokens=None, batch_size=CHECKED_ROWS)
-    return Probe(batches, SAMPLE_TEXTS)
+    return Probe(batches)

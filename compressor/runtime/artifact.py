@@ -127,6 +127,8 @@ class Artifact:
     default_precision: str = checked(text)
     tokenizer: str = checked(file_name)
     max_source_tokens: int = checked(_SIZE)
+    # Where tokens of longer texts are left out.
+    truncation_side: str = checked(one_of("right", "left"), "right")
     pad_token_id: int = checked(token_id)
     inputs: list[str] = checked(list_of(one_of("input_ids", "attention_mask", "token_type_ids")))
     # Only classifiers have some; declared here, so that artifacts of any task can be compared.

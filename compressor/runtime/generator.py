@@ -65,6 +65,18 @@ class Generator(Runtime[TranslationArtifact]):
         if source_language is not None or target_language is not None:
             # The copy for other languages takes this object's place.
             vars(self).update(vars(self.between(source_language, target_language)))
+        languages, settings = self.artifact.languages, self.artifact.generation
+        if languages is None or target_language is not None or languages.target is not None:
+            return
+        # An artifact of an earlier version, which may yet begin with a language.
+        first = {settings.forced_bos_token_id, settings.decoder_start_token_id}
+        if first.isdisjoint(languages.codes.values()):
+            raise UsageError(
+                f"{directory} does not say which language it translates into; give target_language "
+                "(--target-language), one of "
+                f"{', '.join(sorted(languages.codes)[:12])}, …",
+                id="target-language-missing",
+            )
 
     def between(self, source: str | None = None, target: str | None = None) -> Self:
         """The same opened model, translating from and into these languages; None: unchanged.

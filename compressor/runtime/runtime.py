@@ -104,7 +104,7 @@ class Runtime(ABC, Generic[Described]):
         self._graphs = self._directory / GRAPH_DIRECTORY
         tokenizer = self._graphs / artifact.tokenizer
         most = artifact.max_source_tokens if self.cuts_texts else None
-        self._tokenizer = TextTokenizer(tokenizer, most)
+        self._tokenizer = TextTokenizer(tokenizer, most, artifact.truncation_side)
         compiled = None
         if cache is not None:
             compiled = _cache_directory(Path(cache), self._directory, library)

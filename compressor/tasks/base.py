@@ -117,6 +117,16 @@ class Task(ABC):
             InputError: it cannot.
         """
 
+    def require_tokenizer(self, tokenizer: Any, where: Path) -> None:  # noqa: B027 # most need nothing
+        """Check that the task can be done with a checkpoint's tokenizer.
+
+        Args:
+            tokenizer: from the directory `where`.
+
+        Raises:
+            InputError: it cannot.
+        """
+
     def label_names(self, config: Any) -> list[str] | None:
         """Names of the classes in the order of the logits; None where there are no classes."""
         return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from compressor import parallel
 from compressor.errors import InputError
+from compressor.model.architecture import decoder_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -98,7 +99,8 @@ def encode_texts(
     Rows are encoded `ENCODED_ROWS` at a time.
 
     Args:
-        types: also token type ids, whether or not the tokenizer gives them unasked.
+        types: also token type ids; 0 where the tokenizer gives none unasked, since the model then
+            takes 0 for all.
         offsets: also the characters of each token.
         texts: the tokenizer's arguments: `text`, `text_pair` or `text_target`.
 
@@ -162,6 +164,8 @@ def _encode_chunk(
         for name, values in lists.items():
             for position, row in enumerate(long):
                 values[row] = shorter[name][position]
+    if types and "token_type_ids" not in tokenizer.model_input_names:
+        lists["token_type_ids"] = [[0] * len(ids) for ids in lists["input_ids"]]
     return lists, cut
 
 
@@ -173,7 +177,7 @@ def most_tokens(model: nn.Module) -> int:
     config: Any = model.config
     if not config.is_encoder_decoder:
         return BATCH_TOKENS
-    return max(1, min(BATCH_TOKENS, _MOST_LOGITS // int(config.vocab_size)))
+    return max(1, min(BATCH_TOKENS, _MOST_LOGITS // decoder_tokens(config)))
 
 
 def lines_of_rank(batch: Batch, rank: int | None = None) -> Batch:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError, UsageError
-from compressor.model.languages import source_prefix
+from compressor.model.languages import languages, source_prefix, target_missing
 from compressor.model.sublayers import Kind
 from compressor.storage.text_files import format_suffix
 from compressor.tasks.base import Task
@@ -234,8 +234,4 @@ def require_target_language(tokenizer: Any) -> None:
         InputError: it does not.
     """
     if getattr(tokenizer, "tgt_lang", "") is None:
-        raise InputError(
-            "the checkpoint's tokenizer has no target language; name it with --target-language, "
-            "and the other with --source-language",
-            id="target-language-missing",
-        )
+        raise target_missing("the checkpoint", sorted(languages(tokenizer)))

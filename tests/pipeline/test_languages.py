@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import string
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +15,8 @@ import transformers
 
 from compressor.commands import invoke
 from compressor.errors import InputError, UsageError
-from compressor.export.tokenizer import check_tokenizer, write_tokenizer
+from compressor.export.tokenizer import write_tokenizer
+from compressor.export.tokenizer_check import TokenizerProbe
 from compressor.model.checkpoint import open_checkpoint
 from compressor.pipeline.inputs import encode, load
 from compressor.request.sections import ModelSection
@@ -190,8 +192,9 @@ def m2m100(directory: Path) -> Path:
     """With the tokenizer of the hub's checkpoints: SentencePiece, and `vocab.json`."""
     directory.mkdir()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(toy.sentences(300)), model_prefix=str(directory / "pieces"),
-        vocab_size=40, model_type="bpe", minloglevel=2, hard_vocab_limit=False,
+        sentence_iterator=iter([*toy.sentences(300), string.ascii_lowercase + "_<>/"]),
+        model_prefix=str(directory / "pieces"), vocab_size=70, model_type="bpe", minloglevel=2,
+        hard_vocab_limit=False, character_coverage=1.0,
     )  # fmt: skip
     model = (directory / "pieces.model").rename(directory / "sentencepiece.bpe.model")
     pieces = sentencepiece.SentencePieceProcessor(model_file=str(model))
@@ -251,7 +254,7 @@ def test_m2m100_texts_are_cut_as_by_sentencepiece(tmp_path: Path):
     ]
     texts += ["".join(random.choices("w0123456789  \u2581\u00e9z", k=k % 20)) for k in range(400)]
     write_tokenizer(tokenizer, tmp_path / "tokenizer.json")
-    check_tokenizer(tokenizer, tmp_path / "tokenizer.json", texts)
+    TokenizerProbe(tokenizer, texts).check_file(tmp_path / "tokenizer.json")
     del tokenizer.encoder["▁w"]
     with raises(InputError, "vocabulary-lacks-pieces"):
         write_tokenizer(tokenizer, tmp_path / "tokenizer.json")
