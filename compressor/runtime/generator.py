@@ -24,6 +24,8 @@ from compressor.runtime.decoder import (
     run_bound,
     writes_in_place,
 )
+from compressor.runtime.device_buffers import LENGTHEN, TOP, DeviceGraph, keeps_state
+from compressor.runtime.device_decoder import DeviceDecoder, feeds_back, greedy_on_device
 from compressor.runtime.engines.onnxruntime import OnnxRuntime
 from compressor.runtime.in_place import InPlaceDecoder
 from compressor.runtime.languages import token_of
@@ -109,14 +111,17 @@ class Generator(Runtime[TranslationArtifact]):
         artifact = self.artifact
         self._encoder, decoder = self._session("encoder"), self._session("decoder")
         past, cross = any(artifact.decoder_self_heads), any(artifact.cross_heads)
-        # Caches in buffers of our own are moved by NumPy, without a graph.
-        copied = not writes_in_place(decoder)
+        on_device = keeps_state(decoder)
+        # Caches in NumPy's buffers are moved by NumPy, without a graph.
+        copied = on_device or not writes_in_place(decoder)
         roles = {SELECT_PAST: past and copied, SELECT_CACHES: (past or cross) and copied}
+        roles |= {LENGTHEN: on_device, TOP: on_device}
         select = {role: self._session(role) for role, needed in roles.items() if needed}
         self.tokens = open_output_tokens(self._directory, artifact)
         scored = len(self.tokens.ids)
         require_translator(artifact, self._encoder, decoder, select, scored, self._directory)
-        self._decoder = DecoderGraph(decoder, self._device, select)
+        form = DeviceGraph if on_device else DecoderGraph
+        self._decoder = form(decoder, self._device, select)
 
     def _session(self, role: str) -> InferenceSession:
         assert isinstance(self._engine, OnnxRuntime)  # others search by themselves
@@ -247,6 +252,9 @@ class Generator(Runtime[TranslationArtifact]):
             )
         ids, mask = batch["input_ids"], batch["attention_mask"]
         graph = self._decoder
+        if isinstance(graph, DeviceGraph):
+            most = self.artifact.max_source_tokens
+            return DeviceDecoder(graph, self._encoder, batch, self.artifact.pad_token_id, most)
         cross = {}
         if graph.cross:  # without cross-attention heads the decoder does not read the source
             feeds = {"input_ids": graph.value(ids), "attention_mask": graph.value(mask)}
@@ -263,9 +271,15 @@ class Generator(Runtime[TranslationArtifact]):
             return []
         if self._generator is not None:
             return self._generator.generate(batch, settings)
-        search = greedy if settings.num_beams == 1 else beam_search
         with run_errors(self._directory):
-            return self.tokens.rows(search(self.start(batch), rows, settings))
+            decoder = self.start(batch)
+            if settings.num_beams > 1:
+                found = beam_search(decoder, rows, settings)
+            elif isinstance(decoder, DeviceDecoder) and feeds_back(settings):
+                found = greedy_on_device(decoder, settings)
+            else:
+                found = greedy(decoder, rows, settings)
+            return self.tokens.rows(found)
 
     def _settings(
         self, num_beams: int | None, max_new_tokens: int | None, forced_length: int | None = None
