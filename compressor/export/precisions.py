@@ -22,6 +22,7 @@ from compressor.export.half_range import LargestValue, range_check
 from compressor.export.int8 import products, to_int8
 from compressor.export.precision_names import BASE
 from compressor.export.shared_caches import share_caches
+from compressor.export.task_graphs import TaskGraphs
 from compressor.export.verify import Expected
 from compressor.model.memory import trim_memory
 from compressor.results import HALF_RANGE, Check
@@ -69,17 +70,22 @@ def add_precision(
         InputError: a weight does not fit into the precision.
         VerificationError: the graphs' inputs or outputs are not those of the float32 ones.
     """
-    write_precision(directory, precision, examples)
+    write_precision(directory, precision, examples, device=device)
     expected = expect_answers(model, batches, directory, precision)
     return compare_precision(expected, directory, precision, device, bool(examples))
 
 
 def write_precision(
-    directory: Path, precision: str, examples: Sequence[Example], target: Path | None = None
+    directory: Path,
+    precision: str,
+    examples: Sequence[Example],
+    target: Path | None = None,
+    device: str = "cpu",
 ) -> None:
     """The first part of `add_precision`: the graphs, and their names in `graphs.json`.
 
     Args:
+        device: where they are to run: in fp16, those for CUDA may have forms of their own.
         target: another directory to write to, whose files are then moved to `directory`.
     """
     graphs = directory / GRAPH_DIRECTORY
@@ -93,10 +99,13 @@ def write_precision(
         "int8": lambda file: partial(to_int8, ranges=ranges.get(file)),
     }
     data = json.loads((graphs / GRAPHS_FILE).read_text(encoding="utf-8"))
-    files = {}
+    files: dict[str, str] = {}
+    on_cuda = precision == "fp16" and device == "cuda"
+    own_forms = TASKS[data["task"]].graphs if on_cuda else None
     for role, file in data["precisions"][BASE].items():
         files[role] = f"{role}.{precision}.onnx"
-        _convert(graphs / file, written / files[role], precision, convert[precision](file))
+        source, made = graphs / file, written / files[role]
+        files |= _convert(role, source, made, precision, convert[precision](file), own_forms)
     data["precisions"][precision] = files
     write_json(written / GRAPHS_FILE, data)
 
@@ -183,9 +192,18 @@ def set_default(directory: Path, precision: str, engines: Mapping[str, str] | No
     return write_json(graphs / GRAPHS_FILE, data | {"default_precision": precision} | recorded)
 
 
-def _convert(source: Path, target: Path, precision: str, convert: _Conversion) -> None:
+def _convert(
+    role: str,
+    source: Path,
+    target: Path,
+    precision: str,
+    convert: _Conversion,
+    own_forms: TaskGraphs | None,
+) -> Mapping[str, str]:
+    """Write a graph in a precision; further graphs that it needs by their roles."""
     # Weights stay in their file until the conversion reads them, one at a time.
     model = onnx.load(source, load_external_data=False)
+    rewritten = own_forms is not None and own_forms.rewrite_for_cuda(role, model)
     signature = _signature(model)
     converted = convert(model, source.parent)
     if _signature(converted) != signature:
@@ -206,8 +224,12 @@ def _convert(source: Path, target: Path, precision: str, convert: _Conversion) -
     )
     # By its path: with its weights a large graph is no single message of protobuf.
     onnx.checker.check_model(target)
+    beside: Mapping[str, str] = {}
+    if own_forms is not None and rewritten:
+        beside = own_forms.write_beside(role, converted, target.parent)
     del model, converted
     trim_memory()
+    return beside
 
 
 def _signature(model: ModelProto) -> list[tuple[str, list[str | int]]]:

@@ -20,6 +20,7 @@ from compressor.storage.manifest import GRAPHS_FILE
 from compressor.tasks import Task
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
     from torch import Tensor, nn
 
     from compressor.export.activation_ranges import Array, Finder, Observed
@@ -189,6 +190,25 @@ class TaskGraphs(ABC):
         self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
     ) -> list[Check]:
         """`verify` for graphs in that layout."""
+
+    def rewrite_for_cuda(self, role: str, model: ModelProto) -> bool:
+        """Rewrite a float32 graph in place, to a form that its fp16 one has on CUDA alone.
+
+        Returns:
+            False where there is no such form.
+        """
+        return False
+
+    def write_beside(self, role: str, model: ModelProto, directory: Path) -> Mapping[str, str]:
+        """Write graphs that a rewritten one needs beside it.
+
+        Args:
+            model: in fp16.
+
+        Returns:
+            Role of each -> file name.
+        """
+        return {}
 
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
         """Write what an engine reads instead of the graphs of an artifact, unchecked.

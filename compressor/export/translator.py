@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from compressor.export import ctranslate2, optimum_translator, vocabulary
+from compressor.export import ctranslate2, device_step, optimum_translator, vocabulary
 from compressor.export.activation_ranges import Array, Finder, Observed, decode, observed
 from compressor.export.attention import CrossKeysValues, graph_attention
 from compressor.export.cache_rows import export_cache_rows
@@ -32,6 +32,7 @@ from compressor.export.verify import (
     Spooled,
     logit_check,
     relative_difference,
+    require_fed_back,
     require_tie,
     translation_check,
 )
@@ -45,6 +46,8 @@ from compressor.runtime.vocabulary import open_output_tokens
 from compressor.storage.files import write_at_once
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from compressor.runtime import Translator
     from compressor.runtime.artifact import Generation, TranslationArtifact
 
@@ -158,11 +161,13 @@ class TranslatorGraphs(TaskGraphs):
         """Logits and most probable tokens along PyTorch's own greedy translations."""
         differences: list[float] = []
         same: list[bool] = []
-        for _, answers, wanted, actual in _along_greedy(expected, runtime):
+        for arrays, answers, wanted, actual in _along_greedy(expected, runtime):
             differences.append(_difference(answers, wanted, actual, runtime))
             read = _reads_tokens(answers[:, :-1], runtime.end_ids)  # [rows, steps]
             same += (actual.argmax(-1) == wanted.argmax(-1))[read].tolist()
-        return Compared(runtime.precision, differences, same, "greedy tokens", runtime.provider)
+            if runtime.feeds_back:
+                require_fed_back(runtime, arrays)
+        return Compared(runtime.precision, differences, same, "greedy tokens", runtime.ran_by)
 
     def observe(
         self,
@@ -184,6 +189,12 @@ class TranslatorGraphs(TaskGraphs):
                 start = settings.decoder_start_token_id
                 decode(decoder, source, start, settings.eos_token_id, steps)
         return [encoder, decoder]
+
+    def rewrite_for_cuda(self, role: str, model: ModelProto) -> bool:
+        return role == "decoder" and device_step.keep_state(model)
+
+    def write_beside(self, role: str, model: ModelProto, directory: Path) -> Mapping[str, str]:
+        return device_step.write_helpers(model, directory, ".fp16.onnx")
 
     def write_optimum(self, network: Network, directory: Path) -> None:
         checkpoint, mask = network.checkpoint, network.mask

@@ -29,7 +29,7 @@ from compressor.runtime.decoder import (
     selected,
     writes_in_place,
 )
-from compressor.runtime.device_buffers import FILLED, HISTORY, STATE, after, keeps_state
+from compressor.runtime.device_buffers import FILLED, HISTORY, LENGTHEN, STATE, after
 from compressor.runtime.engines.engine import Engine, LogitsModel
 from compressor.runtime.text import TextTokenizer
 from compressor.storage.manifest import GRAPHS_FILE, require_no_links_out, require_unchanged
@@ -112,7 +112,7 @@ def require_translator(
     expected = {name: f"{count} heads of {artifact.head_dim}" for name, count in heads}
     inputs = _shapes(decoder.get_inputs())
     # A decoder without heads in its cross-attention reads no mask.
-    read, on_device = set(inputs) - {MASK}, keeps_state(decoder)
+    read, on_device = set(inputs) - {MASK}, LENGTHEN in select
     if on_device:
         read -= set(STATE)
     _require(where, "decoder's inputs", read, {"input_ids", "position", *expected})

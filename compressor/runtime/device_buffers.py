@@ -50,11 +50,6 @@ def lengthened(cache: str) -> str:
     return f"longer {cache}"
 
 
-def keeps_state(session: InferenceSession) -> bool:
-    """Whether a decoder graph is one of `compressor.export.device_step`."""
-    return any(value.name == HISTORY for value in session.get_inputs())
-
-
 @dataclass(eq=False)
 class BoundStep:
     """One binding of the step: caches of one length, and one of two sides for moved rows."""
@@ -109,6 +104,13 @@ class DeviceGraph(DecoderGraph):
         self._cross_shapes = {name: inputs[name].shape for name in self.cross}
         self._free: list[Block] = []
         self._lock = threading.Lock()
+
+    @property
+    def description(self) -> str:
+        """How steps run, in words."""
+        size = sum(block.bytes for block in self._free) / 2**20
+        how = f"steps captured as {self.captured} CUDA graphs" if self.capture else "not captured"
+        return f"{how}, {size:,.0f} MiB of buffers"
 
     def acquire(self, rows: int, source: int) -> Block:
         """Buffers that nobody else uses, for at least as many rows and source tokens."""

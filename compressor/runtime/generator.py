@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import UsageError
+from compressor.errors import InputError, UsageError
 from compressor.runtime.artifact import Generation, TranslationArtifact
 from compressor.runtime.batching import CHUNK_ROWS, Batch, require_several
 from compressor.runtime.consistency import require_ids, require_translator
@@ -24,7 +25,7 @@ from compressor.runtime.decoder import (
     run_bound,
     writes_in_place,
 )
-from compressor.runtime.device_buffers import LENGTHEN, TOP, DeviceGraph, keeps_state
+from compressor.runtime.device_buffers import LENGTHEN, TOP, DeviceGraph
 from compressor.runtime.device_decoder import DeviceDecoder, feeds_back, greedy_on_device
 from compressor.runtime.engines.onnxruntime import OnnxRuntime
 from compressor.runtime.in_place import InPlaceDecoder
@@ -109,9 +110,10 @@ class Generator(Runtime[TranslationArtifact]):
     def _open_graphs(self) -> None:
         """Open the graphs that the search of this package runs."""
         artifact = self.artifact
-        self._encoder, decoder = self._session("encoder"), self._session("decoder")
+        on_device = LENGTHEN in artifact.precisions[self.precision]
+        self._encoder = self._session("encoder")
+        decoder, capture = self._decoder_session(on_device)
         past, cross = any(artifact.decoder_self_heads), any(artifact.cross_heads)
-        on_device = keeps_state(decoder)
         # Caches in NumPy's buffers are moved by NumPy, without a graph.
         copied = on_device or not writes_in_place(decoder)
         roles = {SELECT_PAST: past and copied, SELECT_CACHES: (past or cross) and copied}
@@ -120,12 +122,40 @@ class Generator(Runtime[TranslationArtifact]):
         self.tokens = open_output_tokens(self._directory, artifact)
         scored = len(self.tokens.ids)
         require_translator(artifact, self._encoder, decoder, select, scored, self._directory)
-        form = DeviceGraph if on_device else DecoderGraph
-        self._decoder = form(decoder, self._device, select)
+        if on_device:
+            self._decoder: DecoderGraph = DeviceGraph(decoder, self._device, select, capture)
+        else:
+            self._decoder = DecoderGraph(decoder, self._device, select)
+
+    def _decoder_session(self, on_device: bool) -> tuple[InferenceSession, bool]:
+        """The decoder, and whether its steps are captured."""
+        assert isinstance(self._engine, OnnxRuntime)
+        if on_device and self._engine.captures:
+            try:
+                return self._engine.session("decoder", capture=True), True
+            except InputError as error:
+                if "graph capture" not in str(error):
+                    raise
+                warnings.warn(
+                    f"the decoder's steps run without CUDA graphs, which takes longer: {error}",
+                    stacklevel=2,
+                )
+        return self._session("decoder"), False
 
     def _session(self, role: str) -> InferenceSession:
         assert isinstance(self._engine, OnnxRuntime)  # others search by themselves
         return self._engine.session(role)
+
+    @property
+    def feeds_back(self) -> bool:
+        """Whether the decoder chooses tokens on the device and reads them there."""
+        return self._generator is None and isinstance(self._decoder, DeviceGraph)
+
+    @property
+    def ran_by(self) -> str:
+        if self._generator is None and isinstance(self._decoder, DeviceGraph):
+            return f"{self.provider}, {self._decoder.description}"
+        return self.provider
 
     @property
     def end_ids(self) -> list[int]:
@@ -213,6 +243,12 @@ class Generator(Runtime[TranslationArtifact]):
         settings = self._settings(num_beams, max_new_tokens, forced_length)
         return self._search(batch, settings)
 
+    def stepwise(self, batch: Batch, forced_length: int) -> list[list[int]]:
+        """`generate` with every token chosen on the host, for comparing the device's choice."""
+        settings = self._settings(None, None, forced_length)
+        rows = len(batch["input_ids"])
+        return self.tokens.rows(greedy(self.start(batch), rows, settings))
+
     def compute(self, batch: Batch, **options: Any) -> object:
         """Generate, with the options of `generate`."""
         return self.generate(batch, **options)
@@ -253,6 +289,12 @@ class Generator(Runtime[TranslationArtifact]):
         ids, mask = batch["input_ids"], batch["attention_mask"]
         graph = self._decoder
         if isinstance(graph, DeviceGraph):
+            if (np.diff(mask, axis=1) > 0).any():
+                raise UsageError(
+                    "a row of attention_mask has padding before a token, and these graphs read "
+                    "lengths; pad rows on the right",
+                    id="padding-not-on-the-right",
+                )
             most = self.artifact.max_source_tokens
             return DeviceDecoder(graph, self._encoder, batch, self.artifact.pad_token_id, most)
         cross = {}

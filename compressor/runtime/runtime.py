@@ -52,6 +52,8 @@ class Runtime(ABC, Generic[Described]):
             when the artifact was made, where that was measured, and onnxruntime elsewhere.
         cache: directory where an engine that compiles models keeps them, outside of the artifact;
             None: they are compiled whenever they are opened.
+        cuda_graphs: on CUDA with one worker, replay work of a fixed shape as CUDA graphs where the
+            graphs were made for that.
 
     Raises:
         InputError: not an artifact of the task, or one that is damaged.
@@ -76,6 +78,7 @@ class Runtime(ABC, Generic[Described]):
         engine: str = DEFAULT,
         cache: str | Path | None = None,
         workers: int = 1,
+        cuda_graphs: bool = True,
     ) -> None:
         self._directory = Path(directory)
         artifact = read_description(self._directory, verify)
@@ -104,12 +107,16 @@ class Runtime(ABC, Generic[Described]):
         compiled = None
         if cache is not None:
             compiled = _cache_directory(Path(cache), self._directory, library)
-        self._engine = library(
-            Setup(self._directory, artifact, self.precision, device, threads, workers, compiled)
-        )
+        opened = (self._directory, artifact, self.precision, device, threads, workers, compiled)
+        self._engine = library(Setup(*opened, cuda_graphs=cuda_graphs))
         self._open()
         self._batch_tokens = self.batch_tokens[device]
         self.provider = self._engine.provider
+
+    @property
+    def ran_by(self) -> str:
+        """What has computed so far: the provider, and more where it does not say all."""
+        return self.provider
 
     @abstractmethod
     def _open(self) -> None:

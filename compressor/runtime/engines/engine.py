@@ -72,6 +72,7 @@ class Setup:
         threads: threads within an operation; None leaves the choice to the engine.
         workers: how many threads will run it at the same time.
         cache: directory for compiled models, of engines that compile; None: they are not kept.
+        cuda_graphs: whether work of a fixed shape may be captured and replayed on CUDA.
     """
 
     directory: Path
@@ -81,6 +82,7 @@ class Setup:
     threads: int | None = None
     workers: int = 1
     cache: Path | None = None
+    cuda_graphs: bool = True
 
 
 class Engine(ABC):

@@ -60,12 +60,21 @@ class OnnxRuntime(Engine):
     def provider(self) -> str:
         return PROVIDERS[self.setup.device]  # `open_session` makes sure of it
 
-    def session(self, role: str) -> InferenceSession:
-        """Open the graph with a role."""
+    @property
+    def captures(self) -> bool:
+        """Whether to capture CUDA graphs: not for several threads, which disturb each other."""
+        return self.setup.device == "cuda" and self.setup.cuda_graphs and self.setup.workers == 1
+
+    def session(self, role: str, capture: bool = False) -> InferenceSession:
+        """Open the graph with a role.
+
+        Args:
+            capture: as for `open_session`.
+        """
         setup = self.setup
         file = setup.directory / GRAPH_DIRECTORY / setup.artifact.file(role, setup.precision)
         without = slower_optimizations(setup.device, setup.precision)
-        return open_session(file, setup.device, setup.threads, without=without)
+        return open_session(file, setup.device, setup.threads, without=without, capture=capture)
 
     def encoder(self) -> _LogitsSession:
         return _LogitsSession(self.session("model"), self.setup)
