@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -37,6 +38,8 @@ TOP, COUNT, TOP_VALUES, TOP_TOKENS, NORMALIZER = "top", "count", "values", "toke
 MOST_CAPTURED = 48
 # Buffers of batches that are done wait for others of their size, up to this much of them.
 MOST_KEPT_BYTES = 4 << 30
+# Capturing fails while another thread of the process uses the GPU, so batches take turns.
+CAPTURING = threading.RLock()
 _NOT_CAPTURED = "-1"  # onnxruntime's number of the graph that is none
 
 
@@ -104,6 +107,7 @@ class DeviceGraph(DecoderGraph):
         self._cross_shapes = {name: inputs[name].shape for name in self.cross}
         self._free: list[Block] = []
         self._lock = threading.Lock()
+        self._threads = threading.local()
 
     @property
     def description(self) -> str:
@@ -143,19 +147,25 @@ class DeviceGraph(DecoderGraph):
                 self._free.append(block)
 
     def step(self, block: Block, room: int, side: int) -> tuple[BoundStep, bool]:
-        """The step over caches of a length, and whether it is new: its state is then any."""
-        if (room, side) in block.steps:
-            return block.steps[room, side], False
-        past = {
-            name: self.value(np.zeros((block.rows, heads, room, head_dim), self.float))
-            for name, (_, heads, _, head_dim) in self.past_shapes.items()
-        }
-        history = self.value(np.zeros((block.rows, room + 1), np.int64))
-        made = BoundStep(past, history, self._bound(block, past, history, room), self._options())
-        block.steps[room, side] = made
-        # onnxruntime runs a step several times to capture it. Its state starts anew after that.
-        self.run(made)
-        return made, True
+        """The step over caches of a length, and whether it ran: its position is then any."""
+        if (room, side) not in block.steps:
+            past = {
+                name: self.value(np.zeros((block.rows, heads, room, head_dim), self.float))
+                for name, (_, heads, _, head_dim) in self.past_shapes.items()
+            }
+            history = self.value(np.zeros((block.rows, room + 1), np.int64))
+            bound = self._bound(block, past, history, room)
+            block.steps[room, side] = BoundStep(past, history, bound, self._options())
+        step = block.steps[room, side]
+        # A CUDA graph belongs to the thread that captured it, and goes with it.
+        if not hasattr(self._threads, "captured"):
+            self._threads.captured = weakref.WeakSet()
+        if step in self._threads.captured:
+            return step, False
+        # To capture a step onnxruntime runs it several times, so this must be none that counts.
+        self.run(step)
+        self._threads.captured.add(step)
+        return step, True
 
     def _bound(
         self, block: Block, past: Mapping[str, OrtValue], history: OrtValue, room: int

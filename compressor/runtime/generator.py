@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -25,7 +26,7 @@ from compressor.runtime.decoder import (
     run_bound,
     writes_in_place,
 )
-from compressor.runtime.device_buffers import LENGTHEN, TOP, DeviceGraph
+from compressor.runtime.device_buffers import CAPTURING, LENGTHEN, TOP, DeviceGraph
 from compressor.runtime.device_decoder import DeviceDecoder, feeds_back, greedy_on_device
 from compressor.runtime.engines.onnxruntime import OnnxRuntime
 from compressor.runtime.in_place import InPlaceDecoder
@@ -247,7 +248,8 @@ class Generator(Runtime[TranslationArtifact]):
         """`generate` with every token chosen on the host, for comparing the device's choice."""
         settings = self._settings(None, None, forced_length)
         rows = len(batch["input_ids"])
-        return self.tokens.rows(greedy(self.start(batch), rows, settings))
+        with self._alone():
+            return self.tokens.rows(greedy(self.start(batch), rows, settings))
 
     def compute(self, batch: Batch, **options: Any) -> object:
         """Generate, with the options of `generate`."""
@@ -266,12 +268,13 @@ class Generator(Runtime[TranslationArtifact]):
         Raises:
             InputError: the decoder does not score one of the tokens.
         """
-        decoder = self.start(batch)
         columns = self.tokens.indices(tokens).T  # [steps, rows]
         # Filled step by step: a list of steps would need the memory twice when it is stacked.
         found = np.empty((*tokens.shape, len(self.tokens.ids)), np.float32)
-        for step, column in enumerate(columns):
-            found[:, step] = decoder.step(column).scores()
+        with self._alone():
+            decoder = self.start(batch)
+            for step, column in enumerate(columns):
+                found[:, step] = decoder.step(column).scores()
         return found
 
     def start(self, batch: Batch) -> Decoder:
@@ -304,6 +307,12 @@ class Generator(Runtime[TranslationArtifact]):
         form = InPlaceDecoder if graph.in_place else CachedDecoder
         return form(graph, len(ids), cross, mask)
 
+    def _alone(self) -> contextlib.AbstractContextManager[Any]:
+        """Inside this context no other thread uses the GPU, if steps may be captured."""
+        graph = None if self._generator is not None else self._decoder
+        captures = isinstance(graph, DeviceGraph) and graph.capture
+        return CAPTURING if captures else contextlib.nullcontext()
+
     def _texts(self, batch: Batch, settings: Generation) -> list[str]:
         return self.decode(self._search(batch, settings))
 
@@ -313,7 +322,7 @@ class Generator(Runtime[TranslationArtifact]):
             return []
         if self._generator is not None:
             return self._generator.generate(batch, settings)
-        with run_errors(self._directory):
+        with self._alone(), run_errors(self._directory):
             decoder = self.start(batch)
             if settings.num_beams > 1:
                 found = beam_search(decoder, rows, settings)
