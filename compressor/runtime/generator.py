@@ -111,7 +111,7 @@ class Generator(Runtime[TranslationArtifact]):
     def _open_graphs(self) -> None:
         """Open the graphs that the search of this package runs."""
         artifact = self.artifact
-        on_device = LENGTHEN in artifact.precisions[self.precision]
+        on_device = LENGTHEN in artifact.precisions.get(self.precision, ())
         self._encoder = self._session("encoder")
         decoder, capture = self._decoder_session(on_device)
         past, cross = any(artifact.decoder_self_heads), any(artifact.cross_heads)
