@@ -17,6 +17,7 @@ from compressor.export.precisions import Compared
 from compressor.export.task_graphs import Inputs, Network, TaskGraphs
 from compressor.export.verify import Expected, Spooled, logit_check, relative_difference
 from compressor.results import Check
+from compressor.runtime.fused_encoder import PACKED
 from compressor.runtime.session import open_session
 from compressor.tasks.encoder import EncoderTask
 
@@ -53,6 +54,7 @@ class EncoderGraphs(TaskGraphs):
 
     task: EncoderTask
     optimum_outputs: ClassVar[tuple[str, ...]] = ("logits",)
+    for_cuda: ClassVar[Mapping[str, str | None]] = {"model": PACKED}
 
     def write(
         self, network: Network, directory: Path, skip: Collection[str] = ()

@@ -52,9 +52,12 @@ class TaskGraphs(ABC):
     Args:
         parts: role of a graph -> the kinds of sublayers that it depends on, for graphs that can be
             copied from another model of the same checkpoint if these are the same.
+        for_cuda: role of a graph that is an encoder -> role of its form without padding, or None
+            where there is none; these have a form for CUDA (`compressor.export.fused`).
     """
 
     parts: ClassVar[Mapping[str, frozenset[str]]] = {}
+    for_cuda: ClassVar[Mapping[str, str | None]] = {}
 
     def __init__(self, task: Task) -> None:
         self.task = task

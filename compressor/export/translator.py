@@ -63,6 +63,9 @@ class TranslatorGraphs(TaskGraphs):
         "decoder": frozenset({"decoder_self", "cross", "decoder_ffn"}),
     }
 
+    # Its keys and values are read with the padding.
+    for_cuda: ClassVar[Mapping[str, str | None]] = {"encoder": None}
+
     def output_tokens(
         self, checkpoint: Checkpoint, seen: Collection[int] | None = None
     ) -> list[int] | None:

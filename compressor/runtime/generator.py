@@ -27,6 +27,7 @@ from compressor.runtime.decoder import (
 from compressor.runtime.engines.onnxruntime import OnnxRuntime
 from compressor.runtime.in_place import InPlaceDecoder
 from compressor.runtime.languages import token_of
+from compressor.runtime.packing import require_right_padding
 from compressor.runtime.runtime import Runtime
 from compressor.runtime.search import Decoder, beam_search, greedy
 from compressor.runtime.session import run_errors
@@ -246,6 +247,8 @@ class Generator(Runtime[TranslationArtifact]):
                 id="engine-without-steps",
             )
         ids, mask = batch["input_ids"], batch["attention_mask"]
+        if self.artifact.only_device(self.precision):
+            require_right_padding(mask)
         graph = self._decoder
         cross = {}
         if graph.cross:  # without cross-attention heads the decoder does not read the source
