@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from onnx.helper import (
     make_graph,
@@ -47,20 +48,23 @@ from compressor.runtime.device_buffers import (
 )
 
 
-def keep_state(model: ModelProto) -> bool:
-    """Rewrite a decoder step in place.
+def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None:
+    """The form of a decoder step that keeps its state.
 
     Args:
         model: in float32, as `compressor.export.translator_graphs` writes it.
+        directory: where its external data lies, which is not read.
 
     Returns:
-        Whether it was rewritten: a decoder without heads in its self-attention, with heads whose
-        size is no multiple of 8, or with biases of relative positions stays as it is.
+        None for a decoder without heads in its self-attention, with heads whose size is no multiple
+        of 8, or with biases of relative positions.
     """
     if not can_share(model):
-        return False
-    graph = model.graph
-    fuse_self_attention(model, FILLED, ROOM)
+        return None
+    made = ModelProto()
+    made.CopyFrom(model)
+    graph = made.graph
+    fuse_self_attention(made, FILLED, ROOM)
     for value in [v.name for v in graph.input if v.name.startswith("cross_key.")]:
         _fuse_cross_attention(graph, value.partition(".")[2])
     _broadcast_biases(graph)
@@ -73,7 +77,7 @@ def keep_state(model: ModelProto) -> bool:
         graph.input.append(make_tensor_value_info(name, kind, shape))
     _advance(graph)
     _drop_unread(graph)
-    return True
+    return made
 
 
 def _fuse_cross_attention(graph: GraphProto, layer: str) -> None:
@@ -181,19 +185,20 @@ def _drop_unread(graph: GraphProto) -> None:
     del graph.value_info[:]  # of values that no longer exist, among others
 
 
-def write_helpers(model: ModelProto, directory: Path, suffix: str) -> Mapping[str, str]:
-    """Write the small graphs that a search needs beside a rewritten step.
+def write_helpers(step: Path, suffix: str) -> Mapping[str, str]:
+    """Write the small graphs that a search needs beside a step of this form.
 
     `LENGTHEN` moves the caches into longer ones, and `TOP` finds the largest logits of each row and
     what normalizes them.
 
     Args:
-        model: the step, in the types of its caches and logits.
+        step: its graph.
         suffix: of the files' names.
 
     Returns:
         Role of each graph -> file name.
     """
+    model = onnx.load(step, load_external_data=False)
     types = {
         v.name: v.type.tensor_type.elem_type for v in (*model.graph.input, *model.graph.output)
     }
@@ -203,7 +208,7 @@ def write_helpers(model: ModelProto, directory: Path, suffix: str) -> Mapping[st
     for role, graph in graphs.items():
         opsets = [make_opsetid("", OPSET)]
         made = make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
-        (directory / files[role]).write_bytes(made.SerializeToString())
+        step.with_name(files[role]).write_bytes(made.SerializeToString())
     return files
 
 

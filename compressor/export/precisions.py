@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from compressor.errors import VerificationError
 from compressor.export.activation_ranges import Range, activation_ranges
+from compressor.export.cuda_form import CudaForm
+from compressor.export.for_cuda import CUDA, form_check, packed_check
 from compressor.export.fp16 import to_fp16
 from compressor.export.graphs import INLINE_BYTES, WEIGHTS_SUFFIX
 from compressor.export.half_range import LargestValue, range_check
 from compressor.export.int8 import products, to_int8
 from compressor.export.precision_names import BASE
 from compressor.export.shared_caches import share_caches
-from compressor.export.task_graphs import TaskGraphs
 from compressor.export.verify import Expected
 from compressor.model.memory import trim_memory
 from compressor.results import HALF_RANGE, Check
@@ -85,8 +86,8 @@ def write_precision(
     """The first part of `add_precision`: the graphs, and their names in `graphs.json`.
 
     Args:
-        device: where they are to run: in fp16, those for CUDA may have forms of their own.
         target: another directory to write to, whose files are then moved to `directory`.
+        device: encoders in float16 have a form of their own for `cuda`, which runs nowhere else.
     """
     graphs = directory / GRAPH_DIRECTORY
     written = (target or directory) / GRAPH_DIRECTORY
@@ -100,12 +101,15 @@ def write_precision(
     }
     data = json.loads((graphs / GRAPHS_FILE).read_text(encoding="utf-8"))
     files: dict[str, str] = {}
-    on_cuda = precision == "fp16" and device == "cuda"
-    own_forms = TASKS[data["task"]].graphs if on_cuda else None
+    forms = TASKS[data["task"]].graphs.cuda_forms if (precision, device) == ("fp16", CUDA) else {}
     for role, file in data["precisions"][BASE].items():
         files[role] = f"{role}.{precision}.onnx"
-        source, made = graphs / file, written / files[role]
-        files |= _convert(role, source, made, precision, convert[precision](file), own_forms)
+        source, graph = graphs / file, written / files[role]
+        form = forms.get(role)
+        if _convert(source, graph, precision, convert[precision](file), form):
+            assert form is not None
+            data["made_for"] = (data.get("made_for") or {}) | {precision: CUDA}
+            files |= form.write_beside(graph, f".{precision}.onnx")
     data["precisions"][precision] = files
     write_json(written / GRAPHS_FILE, data)
 
@@ -148,7 +152,11 @@ def compare_precision(
     runtime = task.open(directory, precision=precision, device=device)
     compared = task.graphs.compare(expected.batches, runtime)
     if expected.largest is not None:
-        return [compared.by_logits(TOLERANCES[precision]), range_check(expected.largest)]
+        checks = [compared.by_logits(TOLERANCES[precision]), range_check(expected.largest)]
+        if runtime.artifact.only_device(precision) is None:
+            return checks
+        checks += packed_check(expected.batches, runtime, TOLERANCES[precision])
+        return [*checks, form_check(expected.batches, directory)]
     return [compared.by_answers() if real else compared.on_random_tokens()]
 
 
@@ -193,19 +201,14 @@ def set_default(directory: Path, precision: str, engines: Mapping[str, str] | No
 
 
 def _convert(
-    role: str,
-    source: Path,
-    target: Path,
-    precision: str,
-    convert: _Conversion,
-    own_forms: TaskGraphs | None,
-) -> Mapping[str, str]:
-    """Write a graph in a precision; further graphs that it needs by their roles."""
+    source: Path, target: Path, precision: str, convert: _Conversion, form: CudaForm | None
+) -> bool:
+    """Write one graph; whether it has the form for CUDA."""
     # Weights stay in their file until the conversion reads them, one at a time.
     model = onnx.load(source, load_external_data=False)
-    rewritten = own_forms is not None and own_forms.rewrite_for_cuda(role, model)
-    signature = _signature(model)
-    converted = convert(model, source.parent)
+    fused = None if form is None else form.rewrite(model, source.parent)
+    signature = _signature(fused or model)
+    converted = convert(fused or model, source.parent)
     if _signature(converted) != signature:
         raise VerificationError(
             f"the {precision} form of {source} has other inputs or outputs than the graph it was "
@@ -224,12 +227,10 @@ def _convert(
     )
     # By its path: with its weights a large graph is no single message of protobuf.
     onnx.checker.check_model(target)
-    beside: Mapping[str, str] = {}
-    if own_forms is not None and rewritten:
-        beside = own_forms.write_beside(role, converted, target.parent)
-    del model, converted
+    is_fused = fused is not None
+    del model, converted, fused
     trim_memory()
-    return beside
+    return is_fused
 
 
 def _signature(model: ModelProto) -> list[tuple[str, list[str | int]]]:

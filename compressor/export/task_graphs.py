@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError
 from compressor.export.attention import graph_attention
+from compressor.export.cuda_form import CudaForm
 from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
@@ -20,7 +21,6 @@ from compressor.storage.manifest import GRAPHS_FILE
 from compressor.tasks import Task
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
     from torch import Tensor, nn
 
     from compressor.export.activation_ranges import Array, Finder, Observed
@@ -53,9 +53,11 @@ class TaskGraphs(ABC):
     Args:
         parts: role of a graph -> the kinds of sublayers that it depends on, for graphs that can be
             copied from another model of the same checkpoint if these are the same.
+        cuda_forms: role of a graph -> the form that it has for CUDA in float16.
     """
 
     parts: ClassVar[Mapping[str, frozenset[str]]] = {}
+    cuda_forms: ClassVar[Mapping[str, CudaForm]] = {}
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -190,25 +192,6 @@ class TaskGraphs(ABC):
         self, model: nn.Module, directory: Path, batches: Sequence[Inputs]
     ) -> list[Check]:
         """`verify` for graphs in that layout."""
-
-    def rewrite_for_cuda(self, role: str, model: ModelProto) -> bool:
-        """Rewrite a float32 graph in place, to a form that its fp16 one has on CUDA alone.
-
-        Returns:
-            False where there is no such form.
-        """
-        return False
-
-    def write_beside(self, role: str, model: ModelProto, directory: Path) -> Mapping[str, str]:
-        """Write graphs that a rewritten one needs beside it.
-
-        Args:
-            model: in fp16.
-
-        Returns:
-            Role of each -> file name.
-        """
-        return {}
 
     def write_engine(self, network: Network, directory: Path, engine: str) -> bool:
         """Write what an engine reads instead of the graphs of an artifact, unchecked.

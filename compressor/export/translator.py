@@ -11,11 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from compressor.export import ctranslate2, device_step, optimum_translator, vocabulary
+from compressor.export import ctranslate2, optimum_translator, vocabulary
 from compressor.export.activation_ranges import Array, Finder, Observed, decode, observed
 from compressor.export.attention import CrossKeysValues, graph_attention
 from compressor.export.cache_rows import export_cache_rows
+from compressor.export.cuda_form import CudaForm
+from compressor.export.device_step import keep_state, write_helpers
 from compressor.export.engine_names import ONNXRUNTIME
+from compressor.export.fused import fuse
 from compressor.export.generation import generation_settings, length_option
 from compressor.export.precision_names import BASE
 from compressor.export.precisions import Compared
@@ -46,8 +49,6 @@ from compressor.runtime.vocabulary import open_output_tokens
 from compressor.storage.files import write_at_once
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from compressor.runtime import Translator
     from compressor.runtime.artifact import Generation, TranslationArtifact
 
@@ -64,6 +65,12 @@ class TranslatorGraphs(TaskGraphs):
     parts: ClassVar[Mapping[str, frozenset[str]]] = {
         "encoder": frozenset({"encoder_self", "cross", "encoder_ffn"}),
         "decoder": frozenset({"decoder_self", "cross", "decoder_ffn"}),
+    }
+
+    # The encoder has none without padding: its keys and values are read with it.
+    cuda_forms: ClassVar[Mapping[str, CudaForm]] = {
+        "encoder": CudaForm(fuse),
+        "decoder": CudaForm(keep_state, write_helpers),
     }
 
     def output_tokens(
@@ -189,12 +196,6 @@ class TranslatorGraphs(TaskGraphs):
                 start = settings.decoder_start_token_id
                 decode(decoder, source, start, settings.eos_token_id, steps)
         return [encoder, decoder]
-
-    def rewrite_for_cuda(self, role: str, model: ModelProto) -> bool:
-        return role == "decoder" and device_step.keep_state(model)
-
-    def write_beside(self, role: str, model: ModelProto, directory: Path) -> Mapping[str, str]:
-        return device_step.write_helpers(model, directory, ".fp16.onnx")
 
     def write_optimum(self, network: Network, directory: Path) -> None:
         checkpoint, mask = network.checkpoint, network.mask

@@ -31,6 +31,7 @@ from compressor.runtime.decoder import (
 )
 from compressor.runtime.device_buffers import FILLED, HISTORY, LENGTHEN, STATE, after
 from compressor.runtime.engines.engine import Engine, LogitsModel
+from compressor.runtime.packing import OFFSETS, STARTS, TOKENS
 from compressor.runtime.text import TextTokenizer
 from compressor.storage.manifest import GRAPHS_FILE, require_no_links_out, require_unchanged
 
@@ -166,6 +167,16 @@ def require_encoder(artifact: EncoderArtifact, model: LogitsModel, where: Path) 
     dimensions = 3 if artifact.every_token else 2
     _require(where, "number of the logits' dimensions", len(outputs["logits"]), dimensions)
     _require_floats(where, {value.name: value.type for value in model.outputs}, ["logits"])
+
+
+def require_packed(artifact: EncoderArtifact, graph: InferenceSession, where: Path) -> None:
+    """Check the graph of an encoder that computes nothing for padding, as `require_encoder`."""
+    outputs = _shapes(graph.get_outputs())
+    _require(where, "packed graph's outputs", set(outputs), {"logits"})
+    _require(where, "packed graph's number of labels", outputs["logits"][-1], artifact.outputs)
+    given = {*artifact.inputs, TOKENS, OFFSETS, STARTS}
+    inputs = set(_shapes(graph.get_inputs()))
+    _require(where, "packed graph's inputs", inputs | given, given)
 
 
 def require_ids(tokenizer: TextTokenizer, vocabulary: int, path: Path) -> None:

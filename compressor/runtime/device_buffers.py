@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from compressor.runtime.cuda_graphs import Captured, numbered, uncaptured
 from compressor.runtime.decoder import (
     BEST,
     FLOATS,
@@ -40,7 +41,6 @@ MOST_CAPTURED = 48
 MOST_KEPT_BYTES = 4 << 30
 # Capturing fails while another thread of the process uses the GPU, so batches take turns.
 CAPTURING = threading.RLock()
-_NOT_CAPTURED = "-1"  # onnxruntime's number of the graph that is none
 
 
 def after(state: str) -> str:
@@ -88,7 +88,7 @@ class DeviceGraph(DecoderGraph):
 
     Args:
         select: also `LENGTHEN` and `TOP`.
-        capture: whether the session was opened to capture CUDA graphs.
+        captures: whether the session was opened to capture CUDA graphs.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class DeviceGraph(DecoderGraph):
         session: InferenceSession,
         device: str,
         select: Mapping[str, InferenceSession],
-        capture: bool = False,
+        captures: bool = False,
     ) -> None:
         super().__init__(session, device, select)
-        self.capture = capture
-        self.captured = 0  # CUDA graphs so far
+        self.captures = captures
+        self.captured: list[Captured] = []  # rows, source tokens, room
         inputs = {value.name: value for value in session.get_inputs()}
         self.reads_source = SOURCE_LENGTHS in inputs
         self.float = FLOATS[inputs[ADDED].type]
@@ -108,13 +108,6 @@ class DeviceGraph(DecoderGraph):
         self._free: list[Block] = []
         self._lock = threading.Lock()
         self._threads = threading.local()
-
-    @property
-    def description(self) -> str:
-        """How steps run, in words."""
-        size = sum(block.bytes for block in self._free) / 2**20
-        how = f"steps captured as {self.captured} CUDA graphs" if self.capture else "not captured"
-        return f"{how}, {size:,.0f} MiB of buffers"
 
     def acquire(self, rows: int, source: int) -> Block:
         """Buffers that nobody else uses, for at least as many rows and source tokens."""
@@ -155,7 +148,10 @@ class DeviceGraph(DecoderGraph):
             }
             history = self.value(np.zeros((block.rows, room + 1), np.int64))
             bound = self._bound(block, past, history, room)
-            block.steps[room, side] = BoundStep(past, history, bound, self._options())
+            block.steps[room, side] = made = BoundStep(past, history, bound, self._options())
+            if made.replayed[1] is not made.replayed[0]:
+                held = sum(value.tensor_size_in_bytes() for value in (*past.values(), history))
+                self.captured.append(Captured((block.rows, block.source, room), held))
         step = block.steps[room, side]
         # A CUDA graph belongs to the thread that captured it, and goes with it.
         if not hasattr(self._threads, "captured"):
@@ -191,18 +187,15 @@ class DeviceGraph(DecoderGraph):
         return binding
 
     def _options(self) -> Sequence[RunOptions]:
-        from onnxruntime import RunOptions
-
-        options = [RunOptions(), RunOptions()]
-        if self.capture:
-            number = _NOT_CAPTURED
-            if self.captured < MOST_CAPTURED:
-                self.captured += 1
-                number = str(self.captured)
-                options[1].add_run_config_entry("disable_synchronize_execution_providers", "1")
-            for option in options:
-                option.add_run_config_entry("gpu_graph_id", number)
-        return options
+        """Options of a run that waits for its end, and of one that does not; captured or not."""
+        if self.captures and len(self.captured) < MOST_CAPTURED:
+            number = len(self.captured) + 1  # 0 is onnxruntime's own
+            waiting, going_on = numbered(number), numbered(number)
+            # What is replayed stays in order; other runs may take each other's memory.
+            going_on.add_run_config_entry("disable_synchronize_execution_providers", "1")
+            return waiting, going_on
+        waiting = uncaptured()
+        return waiting, waiting
 
     def run(self, step: BoundStep, wait: bool = True) -> None:
         """One step; `wait` for its end, so that its outputs can be read."""

@@ -18,6 +18,7 @@ from compressor.errors import InputError, UsageError
 from compressor.runtime.artifact import Generation, TranslationArtifact
 from compressor.runtime.batching import CHUNK_ROWS, Batch, require_several
 from compressor.runtime.consistency import require_ids, require_translator
+from compressor.runtime.cuda_graphs import Captured
 from compressor.runtime.decoder import (
     SELECT_CACHES,
     SELECT_PAST,
@@ -29,8 +30,10 @@ from compressor.runtime.decoder import (
 from compressor.runtime.device_buffers import CAPTURING, LENGTHEN, TOP, DeviceGraph
 from compressor.runtime.device_decoder import DeviceDecoder, feeds_back, greedy_on_device
 from compressor.runtime.engines.onnxruntime import OnnxRuntime
+from compressor.runtime.fused_encoder import REFUSED
 from compressor.runtime.in_place import InPlaceDecoder
 from compressor.runtime.languages import token_of
+from compressor.runtime.packing import require_right_padding
 from compressor.runtime.runtime import Runtime
 from compressor.runtime.search import Decoder, beam_search, greedy
 from compressor.runtime.session import run_errors
@@ -133,12 +136,13 @@ class Generator(Runtime[TranslationArtifact]):
         assert isinstance(self._engine, OnnxRuntime)
         if on_device and self._engine.captures:
             try:
-                return self._engine.session("decoder", capture=True), True
+                return self._engine.session("decoder", captures=True), True
             except InputError as error:
-                if "graph capture" not in str(error):
+                if REFUSED not in str(error.__cause__):
                     raise
                 warnings.warn(
-                    f"the decoder's steps run without CUDA graphs, which takes longer: {error}",
+                    f"onnxruntime cannot capture the decoder in {self._directory}, so its steps "
+                    "take longer than they could",
                     stacklevel=2,
                 )
         return self._session("decoder"), False
@@ -153,10 +157,9 @@ class Generator(Runtime[TranslationArtifact]):
         return self._generator is None and isinstance(self._decoder, DeviceGraph)
 
     @property
-    def ran_by(self) -> str:
-        if self._generator is None and isinstance(self._decoder, DeviceGraph):
-            return f"{self.provider}, {self._decoder.description}"
-        return self.provider
+    def captured(self) -> Sequence[Captured]:
+        graph = None if self._generator is not None else self._decoder
+        return graph.captured if isinstance(graph, DeviceGraph) else ()
 
     @property
     def end_ids(self) -> list[int]:
@@ -291,13 +294,9 @@ class Generator(Runtime[TranslationArtifact]):
             )
         ids, mask = batch["input_ids"], batch["attention_mask"]
         graph = self._decoder
+        if self.artifact.only_device(self.precision) or isinstance(graph, DeviceGraph):
+            require_right_padding(mask)
         if isinstance(graph, DeviceGraph):
-            if (np.diff(mask, axis=1) > 0).any():
-                raise UsageError(
-                    "a row of attention_mask has padding before a token, and these graphs read "
-                    "lengths; pad rows on the right",
-                    id="padding-not-on-the-right",
-                )
             most = self.artifact.max_source_tokens
             return DeviceDecoder(graph, self._encoder, batch, self.artifact.pad_token_id, most)
         cross = {}
@@ -310,7 +309,7 @@ class Generator(Runtime[TranslationArtifact]):
     def _alone(self) -> contextlib.AbstractContextManager[Any]:
         """Inside this context no other thread uses the GPU, if steps may be captured."""
         graph = None if self._generator is not None else self._decoder
-        captures = isinstance(graph, DeviceGraph) and graph.capture
+        captures = isinstance(graph, DeviceGraph) and graph.captures
         return CAPTURING if captures else contextlib.nullcontext()
 
     def _texts(self, batch: Batch, settings: Generation) -> list[str]:
