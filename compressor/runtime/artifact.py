@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from compressor.errors import InputError, UsageError
+from compressor.errors import EnvironmentProblem, InputError, UsageError
 from compressor.runtime.batching import check_limits
 from compressor.runtime.fields import (
     MOST,
@@ -135,6 +135,8 @@ class Artifact:
     labels: list[str] | None = checked(one_of(None), None)  # of classes, in the order of the logits
     # Precision -> the engine that was the fastest in it on the CPU; None where one was measured.
     fastest_engines: Mapping[str, str] | None = checked(optional(mapping(text)), None)
+    # Precision -> the device that its graphs are made for, where they run on no other.
+    made_for: Mapping[str, str] | None = checked(optional(mapping(one_of("cuda"))), None)
 
     def __post_init__(self) -> None:
         if self.default_precision not in self.precisions:
@@ -142,11 +144,16 @@ class Artifact:
         if "input_ids" not in self.inputs or len(set(self.inputs)) < len(self.inputs):
             raise ValueError("inputs must name input_ids, and no array twice")
 
+    def only_device(self, precision: str) -> str | None:
+        """The device that the graphs of a precision are made for; None: they run on all."""
+        return (self.made_for or {}).get(precision)
+
     def precision(self, name: str | None, device: str) -> str:
         """The precision to run on `device`; None stands for the default one.
 
         Raises:
             UsageError: one that the device has no kernels for.
+            EnvironmentProblem: its graphs are made for another device.
         """
         chosen = name or self.default_precision
         if device == "cuda" and chosen in CPU_ONLY:
@@ -154,6 +161,14 @@ class Artifact:
                 f"{chosen} graphs are for the CPU; use device 'cpu', or another precision of "
                 f"this artifact, which has {', '.join(sorted(self.precisions))}",
                 id="precision-not-on-device",
+            )
+        made_for = self.only_device(chosen)
+        if made_for not in (None, device):
+            others = [name for name in sorted(self.precisions) if not self.only_device(name)]
+            raise EnvironmentProblem(
+                f"the {chosen} graphs of this artifact are made for {made_for} and do not run on "
+                f"{device!r}; use device {made_for!r}, or precision {' or '.join(others)}",
+                id="graphs-for-another-device",
             )
         return chosen
 

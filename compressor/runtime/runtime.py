@@ -19,6 +19,7 @@ from compressor.runtime.batching import (
     require_several,
 )
 from compressor.runtime.consistency import read_description, require_files
+from compressor.runtime.cuda_graphs import Captured
 from compressor.runtime.engines import DEFAULT, choose_engine
 from compressor.runtime.engines.engine import Engine, Setup
 from compressor.runtime.text import Encoded, TextTokenizer
@@ -55,6 +56,8 @@ class Runtime(ABC, Generic[Described]):
             when the artifact was made, where that was measured, and onnxruntime elsewhere.
         cache: directory where an engine that compiles models keeps them, outside of the artifact;
             None: they are compiled whenever they are opened.
+        cuda_graphs: on CUDA, run small batches as captured CUDA graphs, where the graphs are made
+            for that (docs/serving.md, "On a GPU"); answers are the same without.
 
     Raises:
         InputError: not an artifact of the task, or one that is damaged.
@@ -81,6 +84,7 @@ class Runtime(ABC, Generic[Described]):
         engine: str = DEFAULT,
         cache: str | Path | None = None,
         workers: int = 1,
+        cuda_graphs: bool = True,
     ) -> None:
         self._directory = Path(directory)
         artifact = read_description(self._directory, verify)
@@ -108,12 +112,34 @@ class Runtime(ABC, Generic[Described]):
         compiled = None
         if cache is not None:
             compiled = _cache_directory(Path(cache), self._directory, library)
+        if not cuda_graphs and device != "cuda":
+            raise UsageError(
+                f"CUDA graphs are left out, and the device is {device!r}, which has none; leave the "
+                "option out",
+                id="option-without-use",
+            )
         self._engine = library(
-            Setup(self._directory, artifact, self.precision, device, threads, workers, compiled)
-        )
+            Setup(
+                self._directory, artifact, self.precision, device, threads, workers, compiled,
+                cuda_graphs,
+            )
+        )  # fmt: skip
         self._open()
         self._batch_tokens = self.batch_tokens[device]
         self.provider = self._engine.provider
+
+    @property
+    def ran_by(self) -> str:
+        """What has computed so far: the provider, and how many CUDA graphs it replayed."""
+        if not self.captured:
+            return self.provider
+        size = sum(shape.bytes for shape in self.captured) / 2**20
+        return f"{self.provider}, {len(self.captured)} CUDA graphs with {size:,.0f} MiB"
+
+    @property
+    def captured(self) -> Sequence[Captured]:
+        """The shapes of batches that have run as captured CUDA graphs, with their memory."""
+        return self._engine.captured
 
     @abstractmethod
     def _open(self) -> None:
