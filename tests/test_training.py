@@ -123,7 +123,7 @@ def test_batches_of_many_tokens_are_trained_on_in_parts(monkeypatch):
     """The same steps, but for rounding, with the memory of a part; three tokens in each row."""
     found = []
     for most in (2048, 7):
-        monkeypatch.setattr(loop, "most_tokens", lambda model, most=most: most)
+        monkeypatch.setattr(loop, "most_tokens", lambda *_, most=most: most)
         problem = Regression(noise=0)
         trained = train(problem, DATA, Schedule(3, batch_size=8, weight_decay=0, patience=9))
         sizes = {len(rows) for rows in problem.seen}
