@@ -282,6 +282,27 @@ def test_a_training_of_something_else_is_an_error(tmp_path: Path):
         train(Other(), DATA, Schedule(1), state=state)
 
 
+def test_losses_are_read_some_steps_later_on_a_gpu(tmp_path: Path, monkeypatch):
+    """The same epoch, and what a loss that is not finite has spoiled is not saved."""
+
+    class Spoiled(Regression):
+        def loss(self, batch, progress, whole):
+            return super().loss(batch, progress, whole) * (float("nan") if progress > 0.5 else 1)
+
+    histories = []
+    for most in (1, 3):
+        monkeypatch.setattr(loop, "_most_unread", lambda device, most=most: most)
+        histories.append(train(Regression(), DATA, Schedule(3, batch_size=8)).history)
+    assert histories[0] == histories[1]
+    monkeypatch.setattr(loop, "SAVE_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "_MOST_SAVING", 1e9)
+    state = tmp_path / "state.safetensors"
+    with raises(InputError, "loss-not-finite") as caught:
+        train(Spoiled(), DATA, Schedule(2, batch_size=8, patience=9), state=state)
+    assert "nan at step 6;" in str(caught.value)
+    assert load_file(state)["now.weight"].isfinite().all()
+
+
 def test_a_loss_that_is_not_finite_ends_it():
     class Broken(Regression):
         def loss(self, batch, progress, whole):

@@ -126,7 +126,9 @@ class Teacher:
             logits, lesson = self._compute(batch)
             return self.task.predictions(logits), lesson.hidden
         rows = [self.kept[row] for row in batch.rows if row in self.kept]
-        logits = self._project(torch.cat([row.read for row in rows]).float())
+        with torch.autocast(rows[0].read.device.type, enabled=False):  # knows no float16 on CPUs
+            read = torch.cat([row.read for row in rows])
+        logits = self._project(read.float())
         hidden = tuple(torch.cat(parts) for parts in zip(*(x.hidden for x in rows), strict=True))
         if not all(known):
             others = batch.host.lines([i for i, x in enumerate(known) if not x])

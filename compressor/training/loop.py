@@ -176,7 +176,7 @@ class _Run:
         if schedule.steps is not None:
             self.total = min(self.total, schedule.steps)
         self._unread: list[Tensor] = []  # the losses of the last steps, float64, on the device
-        self._most_unread = 1 if data.device == "cpu" else UNREAD_STEPS
+        self.most_unread = _most_unread(data.device)
         self._loss = 0.0  # sum of those of this epoch that were read, of this rank's rows
         self._saved, self._saving = time.monotonic(), 0.0
 
@@ -208,7 +208,7 @@ class _Run:
         self.optimizer.step()
         self._unread.append(loss)
         self._count(start, steps=steps + 1)
-        if len(self._unread) >= self._most_unread:
+        if len(self._unread) >= self.most_unread:
             self.read_losses()
         # At the end of an epoch it is saved after the validation.
         if self.trained.steps % self.per_epoch != 0 and self.done < 1:
@@ -355,6 +355,10 @@ class _Run:
         held = {number: found for number, found in enumerate(moments) if found}
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": held})
         self.trained, self.best = saved.trained, best
+
+
+def _most_unread(device: str) -> int:
+    return 1 if device == "cpu" else UNREAD_STEPS
 
 
 def _line(trained: Trained, epochs: int) -> str:

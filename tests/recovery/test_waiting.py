@@ -23,12 +23,14 @@ from compressor.tasks import batching
 from compressor.training import loop, muon, optimizer
 from compressor.training.data import TrainingRows, batches_of_rank, hold_out
 from compressor.training.loop import Schedule
+from compressor.training.optimizer import embedding_tables, sparse_gradients
 from tests.helpers.stages import job
 
 aten = torch.ops.aten
 NEEDED_AT_ONCE = {
     aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten._unique2, aten._coalesce,
-    aten.unique_consecutive, aten.unique_dim, aten.repeat_interleave, aten.equal, aten.bincount,
+    aten._to_sparse, aten.unique_consecutive, aten.unique_dim, aten.repeat_interleave, aten.equal,
+    aten.bincount,
 }  # fmt: skip
 
 
@@ -99,14 +101,15 @@ def test_a_step_waits_for_nothing(name: str, hidden: float, fit: bool, monkeypat
         problem.teacher.kept = {r: x for r, x in problem.teacher.kept.items() if r % 2}
     rows = TrainingRows(learn, setup.task, setup.dense)
     run = loop._Run(problem, rows, Schedule(2, batch_size=16), 0, None)
-    run._most_unread = 99
+    run.most_unread = 99
     first, *others = run.batches.of_epoch(0)
-    run.step(first)
-    with as_on_a_gpu(run, problem):
-        for batch in others:
-            run.step(batch)
-        with pytest.raises(Waited):
-            float(next(problem.student.parameters()).detach().sum())
+    with sparse_gradients(embedding_tables(problem.student)):
+        run.step(first)
+        with as_on_a_gpu(run, problem):
+            for batch in others:
+                run.step(batch)
+    with as_on_a_gpu(run, problem), pytest.raises(Waited):
+        float(next(problem.student.parameters()).detach().sum())
     before = run._loss
     run.read_losses()
     assert run._loss > before
