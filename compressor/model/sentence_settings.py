@@ -208,23 +208,26 @@ def _prompts(values: Mapping[str, Any], kind: str, path: Path) -> tuple[dict[str
 def _encoder_settings(directory: Path, kind: str) -> tuple[int | None, bool]:
     """The most tokens of a text, and whether texts are lower-cased."""
     path = encoder_settings_file(directory)
-    values = {EARLIER_KWARGS.get(key, key): value for key, value in read_object(path).items()}
-    task, output, name = _ENCODERS[kind]
+    values = read_object(path)
+    task, output, vectors = _ENCODERS[kind]
     usual = {"text": {"method": "forward", "method_output_name": output}}
     fixed = {
         **ENCODER_FIXED,
         "transformer_task": (task,),
         "modality_config": (usual,),
-        "module_output_name": (name,),
+        "module_output_name": (vectors,),
     }
     if kind == CROSS_ENCODER and "transformer_task" not in values:
         raise malformed(path, f"transformer_task is not {task}, as of a {kind}")
+    kwargs: dict[str, Any] = {}
     for key, value in values.items():
-        if key in ENCODER_KWARGS:
+        name = EARLIER_KWARGS.get(key, key)
+        if name in ENCODER_KWARGS:
             if not isinstance(value, dict | None):
                 raise malformed(path, f"{key} is {shown(value)}")
-            for inner in (value or {}).keys() - ENCODER_KWARGS[key]:
+            for inner in (value or {}).keys() - ENCODER_KWARGS[name]:
                 raise unsupported(path, f"{inner} of {key}", value[inner])
+            kwargs |= value or {}
         elif key in fixed:
             if value not in fixed[key]:
                 raise unsupported(path, key, value)
@@ -233,8 +236,7 @@ def _encoder_settings(directory: Path, kind: str) -> tuple[int | None, bool]:
     lower_case = values.get("do_lower_case") or False
     if not isinstance(lower_case, bool):
         raise malformed(path, f"do_lower_case is {shown(lower_case)}")
-    longest = _size(values.get("processor_kwargs") or {}, _LENGTH, path)
-    return longest or _size(values, "max_seq_length", path), lower_case
+    return _size(kwargs, _LENGTH, path) or _size(values, "max_seq_length", path), lower_case
 
 
 def _size(values: Mapping[str, Any], key: str, path: Path) -> int | None:

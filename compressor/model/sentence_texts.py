@@ -6,15 +6,18 @@ tokens: in the tokenizer.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tokenizers import normalizers
+from tokenizers import Tokenizer, normalizers, processors
 
 from compressor.errors import InputError
+from compressor.model.cross_encoder import is_cross_encoder
 from compressor.model.sentence_settings import SentenceSettings
 
+_PLAIN = processors.TemplateProcessing("$A", "$A $B:1")  # without a post-processor
 _ATTRIBUTE = "sentence_prompts"  # of a tokenizer; it is not saved
 
 
@@ -52,6 +55,29 @@ def follow_settings(tokenizer: Any, config: Any, settings: SentenceSettings | No
     setattr(tokenizer, _ATTRIBUTE, Prompts(given.prompts, given.default_prompt))
     if given.lower_case:
         _lower_case(tokenizer)
+    # The package hands on what a tokenizer gives unasked.
+    gives_types = "token_type_ids" in tokenizer.model_input_names
+    if is_cross_encoder(config) and tokenizer.is_fast and not gives_types:
+        _drop_types(tokenizer.backend_tokenizer)
+
+
+def _drop_types(backend: Any) -> None:
+    """Give both texts of a pair the type 0, as a model reads them that is handed no types."""
+    state = json.loads(backend.to_str())
+    found = state["post_processor"] or json.loads(_PLAIN.__getstate__())
+    steps = found["processors"] if found["type"] == "Sequence" else [found]
+    for step in steps:
+        if step["type"] == "BertProcessing":
+            (cls, start), (sep, end) = step["cls"], step["sep"]
+            pieces = f"{cls} $A {sep}", f"{cls} $A {sep} $B {sep}", [(cls, start), (sep, end)]
+            made = json.loads(processors.TemplateProcessing(*pieces).__getstate__())
+            step.clear()
+            step.update(made)
+        for form in ("single", "pair") if step["type"] == "TemplateProcessing" else ():
+            for piece in step[form]:
+                next(iter(piece.values()))["type_id"] = 0
+    state["post_processor"] = found
+    backend.post_processor = Tokenizer.from_str(json.dumps(state)).post_processor
 
 
 def _lower_case(tokenizer: Any) -> None:

@@ -136,7 +136,7 @@ def test_files_of_the_modules_are_verified(made, tmp_path):
     assert files <= manifest["files"].keys()
     pooling = made / "out" / "1_Pooling" / "config.json"
     text = pooling.read_text(encoding="utf-8")
-    pooling.write_text(text.replace("true", "false"), encoding="utf-8")
+    pooling.write_text(text.replace("mean", "max"), encoding="utf-8")
     try:
         with raises(InputError, "file-changed"):
             compressor.load(made / "out")
