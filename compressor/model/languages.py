@@ -157,9 +157,9 @@ def _require_prefix(config: Any, tokenizer: Any, where: str) -> None:
     found = [x["prefix"] for x in settings if isinstance(x, dict) and x.get("prefix")]
     if found:
         raise InputError(
-            f"{where} is told by a prefix what to do, by the task_specific_params of its "
-            f"config.json one of {', '.join(map(repr, found[:4]))}, and none is given; give it with "
-            "--prefix, or --prefix '' for a model that needs none or texts that begin with it",
+            f"{where} is told by a prefix what to do (task_specific_params of its config.json has "
+            f"{', '.join(map(repr, found[:4]))}), and none is given; give it with --prefix, or "
+            "--prefix '' for a model that needs none or texts that begin with it",
             id="prefix-missing",
         )
 
