@@ -280,4 +280,4 @@ def _rows_of_vocabulary(tokenizer: Any) -> list[list[int]]:
 
 def _shown(text: str) -> str:
     """A text in a message: escaped, and shortened."""
-    return ascii(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
+    return ascii(text[:_SHOWN]) + ("…" if len(text) > _SHOWN else "")
