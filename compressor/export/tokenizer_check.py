@@ -20,11 +20,12 @@ from compressor.model.checkpoint import Checkpoint
 from compressor.model.languages import source_prefix
 from compressor.model.quiet import quiet_transformers
 from compressor.model.tokenizer import target_ids
-from compressor.runtime.batching import in_chunks
+from compressor.runtime.batching import Item, in_chunks
 from compressor.runtime.text import Encoded, TextTokenizer
 
-# Of rows and of added tokens so many are looked at, evenly spread: well under a second's work.
-MOST_ROWS, MOST_ADDED, _WORDS, _DECODED = 1000, 64, 48, 1024
+# Of rows and of added tokens so many are looked at, evenly spread, and so many texts in pairs and
+# cut: well under a second's work.
+MOST_ROWS, MOST_CUT, MOST_ADDED, _WORDS, _DECODED = 1000, 200, 48, 48, 1024
 _CUT = 24  # tokens; the longer ones of the texts below have more
 _SHOWN = 60  # characters of a text in a message
 # What tokenizers disagree about most easily.
@@ -137,17 +138,21 @@ class TokenizerProbe:
 
     def _require_same(self, encode: Any, decode: Any, where: str) -> None:
         prefix, tokenizer = source_prefix(self.tokenizer), self.tokenizer
-        forms: list[tuple[list[str] | None, int | None]] = [(None, None)]
+        every = range(len(self.texts))
+        some = _some(every, MOST_CUT)
+        forms: list[tuple[Sequence[int], bool, int | None]] = [(every, False, None)]
         if self.pairs is not None:
-            forms.append((list(self.pairs), None))
+            forms.append((some, True, None))
         # Last: the runtime's tokenizer cuts from then on.
-        forms += [(pairs, _CUT) for pairs, _ in tuple(forms)]
+        forms += [(some, paired, _CUT) for _, paired, _ in tuple(forms)]
         ids: list[list[int]] = []
-        for pairs, most in forms:
-            readable, wanted = _readable(tokenizer, [prefix + x for x in self.texts], pairs, most)
-            texts = [self.texts[i] for i in readable]
-            seconds = None if pairs is None else [pairs[i] for i in readable]
-            for text, want, got in zip(texts, wanted, encode(texts, seconds, most), strict=True):
+        for chosen, paired, most in forms:
+            texts = [self.texts[i] for i in chosen]
+            pairs = [self.pairs[i] for i in chosen] if paired and self.pairs else None
+            readable, wanted = _readable(tokenizer, [prefix + x for x in texts], pairs, most)
+            texts = [texts[i] for i in readable]
+            pairs = pairs and [pairs[i] for i in readable]
+            for text, want, got in zip(texts, wanted, encode(texts, pairs, most), strict=True):
                 self._require_row(text, want, got, where)
             ids = ids or [list(row) for row in wanted]
         if self.writes:
@@ -161,6 +166,11 @@ class TokenizerProbe:
                         id="tokenizer-decodes-differently",
                     )
 
+    def _name(self, token: int) -> str:
+        # transformers names the tokens of targets alone.
+        two_sides = getattr(self.tokenizer, "separate_vocabs", False)
+        return str(token if two_sides else self.tokenizer.convert_ids_to_tokens(token))
+
     def _require_row(self, text: str, want: Encoded, got: Encoded, where: str) -> None:
         types = self.types and want.type_ids != got.type_ids
         if list(want) == list(got) and not types:
@@ -168,10 +178,7 @@ class TokenizerProbe:
         if types and list(want) == list(got):
             how = f"gives other token types, {got.type_ids[-1]} at the end"
         else:
-            both = (
-                [*map(str, self.tokenizer.convert_ids_to_tokens(list(x))), "nothing"]
-                for x in (got, want)
-            )
+            both = ([*map(self._name, x), "nothing"] for x in (got, want))
             index, first, second = next(
                 (i, a, b) for i, (a, b) in enumerate(zip(*both, strict=False)) if a != b
             )
@@ -191,8 +198,10 @@ _ADVICE = (
 
 def difficult_texts(tokenizer: Any) -> list[str]:
     """Texts with white space and Unicode of all kinds, and around added and other tokens."""
-    vocabulary = sorted(tokenizer.get_vocab())
-    words = [x.strip("\u2581\u0120#").removesuffix("</w>") for x in vocabulary]
+    # Where both sides have vocabularies of their own, of the target's.
+    size = min(len(tokenizer), len(target_ids(tokenizer)))
+    tokens = tokenizer.convert_ids_to_tokens(_some(range(size), 8 * _WORDS))
+    words = [str(x).strip("\u2581\u0120#").removesuffix("</w>") for x in tokens]
     words = _some([x for x in words if len(x) > 1 and x.isalnum()], _WORDS) or ["word"]
     added = [str(x) for _, x in sorted(tokenizer.added_tokens_decoder.items())]
     texts = [*_TEXTS, *map(" ".join, in_chunks(words, 8))]
@@ -213,7 +222,7 @@ def _full_width(text: str) -> str:
     return "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in text)
 
 
-def _some(items: Sequence[str], most: int) -> list[str]:
+def _some(items: Sequence[Item], most: int) -> list[Item]:
     """At most so many, evenly spread."""
     count = min(len(items), most)
     return [items[i * len(items) // count] for i in range(count)]
@@ -271,4 +280,4 @@ def _rows_of_vocabulary(tokenizer: Any) -> list[list[int]]:
 
 def _shown(text: str) -> str:
     """A text in a message: escaped, and shortened."""
-    return ascii(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
+    return ascii(text[:_SHOWN]) + ("…" if len(text) > _SHOWN else "")

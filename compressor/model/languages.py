@@ -125,8 +125,8 @@ def target_missing(where: str, known: Sequence[str]) -> InputError:
         known: codes of the languages.
     """
     return InputError(
-        f"{where} translates into {len(known)} languages ({', '.join(known[:4])}, …), and nothing "
-        "says which; name it with --target-language, and the other with --source-language",
+        f"{where} translates into {len(known)} languages ({_first(known)}), and nothing says "
+        "which; name it with --target-language, and the other with --source-language",
         id="target-language-missing",
     )
 
@@ -148,7 +148,7 @@ def _require_prefix(config: Any, tokenizer: Any, where: str) -> None:
     if len(codes) > 1:
         raise InputError(
             f"{where} translates into {len(codes)} languages, by a code before each text "
-            f"({', '.join(codes[:4])}, …), and nothing says which; name it with --target-language, "
+            f"({_first(codes)}), and nothing says which; name it with --target-language, "
             "or give --prefix '' where the texts begin with their codes",
             id="target-language-missing",
         )
@@ -157,11 +157,15 @@ def _require_prefix(config: Any, tokenizer: Any, where: str) -> None:
     found = [x["prefix"] for x in settings if isinstance(x, dict) and x.get("prefix")]
     if found:
         raise InputError(
-            f"{where} is told by a prefix what to do, by the task_specific_params of its "
-            f"config.json one of {', '.join(map(repr, found[:4]))}, and none is given; give it with "
-            "--prefix, or --prefix '' for a model that needs none or texts that begin with it",
+            f"{where} is told by a prefix what to do (task_specific_params of its config.json has "
+            f"{_first(list(map(repr, found)))}), and none is given; give it with --prefix, or "
+            "--prefix '' for a model that needs none or texts that begin with it",
             id="prefix-missing",
         )
+
+
+def _first(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:4])}{', …' if len(names) > 4 else ''}"
 
 
 def _setting(tokenizer: Any, entry: Architecture) -> str:

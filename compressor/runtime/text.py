@@ -108,6 +108,10 @@ class TextTokenizer:
             raise _invalid(path, error) from error
         self._path = path
         self._tokenizer, self._normalizer = _load(text, path)
+        if self._normalizer is not None:
+            added = [x.content for x in self._tokenizer.get_added_tokens_decoder().values()]
+            longest_first = sorted(map(re.escape, added), key=len, reverse=True)
+            self._added = re.compile(f"({'|'.join(longest_first) or '(?!)'})")
         self._max_tokens: int | None = None
         if max_tokens is not None:
             self.cut_to(max_tokens, side)
@@ -115,9 +119,6 @@ class TextTokenizer:
         if self._first_without_id is not None:
             # No entry is `MARK` alone, so it becomes the unknown token.
             self._unknown = self._tokenizer.model.tokenize(MARK)[0].id
-        added = {str(token) for token in self._tokenizer.get_added_tokens_decoder().values()}
-        longest_first = sorted(map(re.escape, added), key=len, reverse=True)
-        self._added = re.compile(f"({'|'.join(longest_first) or '(?!)'})")
         self.prefix = ""  # what every text begins with
         self._language: tuple[int, int] | None = None
 

@@ -316,7 +316,7 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
         write_tokenizer(bpe, tmp_path / "x.json")
 
     class SlowTokenizer:
-        is_fast = False
+        is_fast = split_special_tokens = False
 
     with raises(InputError, "tokenizer-class-unsupported"):
         write_tokenizer(SlowTokenizer(), tmp_path / "x.json")  # type: ignore[arg-type]

@@ -49,6 +49,7 @@ def word_tokenizer(single: str, pair: str | None = None) -> PreTrainedTokenizerF
         eos_token="</s>",
         pad_token="<pad>",
         unk_token="<unk>",
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     )
 
 
@@ -257,7 +258,7 @@ def test_a_large_vocabulary_makes_batches_smaller() -> None:
     examples = [Example(row, (5,) * 50, (5,) * 50) for row in range(100)]
     for vocabulary, rows in ((8_000, 40), (58_101, 40), (250_054, 9), (10**9, 1)):
         model = tiny_model("marian")
-        model.config.vocab_size = vocabulary
+        model.config.decoder_vocab_size = vocabulary
         assert len(translation.batches(examples, model)[0].rows) == rows
         (whole,) = translation.batches(examples, model, batch_tokens=None)
         assert len(within_tokens(whole, most_tokens(model))[0].rows) == rows
