@@ -15,6 +15,7 @@ from transformers import PretrainedConfig
 
 from compressor.model.architecture import EMBEDDING
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.generation import save_generation
 from compressor.model.pruned_config import KEPT_UNITS, MODELING, pruned_config
 from compressor.model.pruning_record import PRUNING_RECORD, recorded_mask, render_pruning_record
 from compressor.model.quiet import quiet_transformers
@@ -107,7 +108,7 @@ def save_settings(
     config.save_pretrained(directory)
     generation = getattr(model, "generation_config", None)
     if generation is not None:
-        generation.save_pretrained(directory)
+        save_generation(generation, directory)
     with quiet_transformers():
         source.tokenizer.save_pretrained(directory)
     # Files of a Marian tokenizer, should its class not have written them itself.
