@@ -43,6 +43,7 @@ from compressor.export.verify import (
 from compressor.export.vocabulary import OutputLayer, embedding_only, restricted
 from compressor.model import languages
 from compressor.model.checkpoint import Checkpoint
+from compressor.model.generation import generate
 from compressor.model.memory import release
 from compressor.results import Check
 from compressor.runtime.artifact import CTRANSLATE2_DIRECTORY, read_artifact
@@ -251,7 +252,7 @@ def _greedy(model: nn.Module, settings: Generation, ids: Array, batch: Inputs) -
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     longest = length_option(settings, _most_steps(settings, inputs["input_ids"]))
     with restricted(model, ids.tolist()):
-        tokens = model.generate(**inputs, num_beams=1, do_sample=False, **longest)  # type: ignore[operator]
+        tokens = generate(model, inputs, num_beams=1, **longest)
     given = {**inputs, "decoder_input_ids": tokens[:, :-1]}
     # A row at a time: logits of all tokens take as much memory as a small model.
     rows = ({n: value[row : row + 1] for n, value in given.items()} for row in range(len(tokens)))
