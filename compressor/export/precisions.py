@@ -109,10 +109,9 @@ def write_precision(
         if is_fused:
             data["made_for"] = (data.get("made_for") or {}) | {precision: CUDA}
         packed = has_form.get(role) if is_fused else None
-        if packed is not None and write_packed(
-            graph, graph.with_name(f"{packed}.{precision}.onnx")
-        ):
-            files[packed] = f"{packed}.{precision}.onnx"
+        name = f"{packed}.{precision}.onnx"
+        if packed is not None and write_packed(graph, written / name):
+            files[packed] = name
     data["precisions"][precision] = files
     write_json(written / GRAPHS_FILE, data)
 

@@ -1,8 +1,8 @@
-"""Encoders' graphs that are made for CUDA: batches at fixed shapes, and large ones without padding.
+"""Encoders' graphs that are made for CUDA: small batches captured, large ones without padding.
 
-Small batches run at shapes that they are rounded up to, each captured as a CUDA graph when it is met
-first. Of large ones with much padding the layers compute the real tokens alone; that is a graph of
-its own, which is opened when it is needed first. It holds the weights a second time.
+Small batches run at shapes that they are rounded up to, each captured as a CUDA graph when it is
+met first. Of large ones with much padding the layers compute the real tokens alone; that is a graph
+of its own, which is opened when it is needed first. It holds the weights a second time.
 """
 
 from __future__ import annotations

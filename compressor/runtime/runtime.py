@@ -110,8 +110,7 @@ class Runtime(ABC, Generic[Described]):
             compiled = _cache_directory(Path(cache), self._directory, library)
         if not cuda_graphs and device != "cuda":
             raise UsageError(
-                f"CUDA graphs are left out, and the device is {device!r}, which has none; leave the "
-                "option out",
+                f"CUDA graphs are switched off, and {device!r} has none; leave the option out",
                 id="option-without-use",
             )
         self._engine = library(
