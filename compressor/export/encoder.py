@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from compressor.export import graphs
 from compressor.export.activation_ranges import Array, Finder, Observed, observed
 from compressor.export.attention import additive_mask, encoder_form, graph_attention
+from compressor.export.cuda_form import CudaForm
+from compressor.export.for_cuda import write_packed
+from compressor.export.fused import fuse
 from compressor.export.graphs import BATCH, SOURCE
 from compressor.export.precisions import Compared
 from compressor.export.task_graphs import Inputs, Network, TaskGraphs
 from compressor.export.verify import Expected, Spooled, logit_check, relative_difference
 from compressor.results import Check
-from compressor.runtime.fused_encoder import PACKED
 from compressor.runtime.session import open_session
 from compressor.tasks.encoder import EncoderTask
 
@@ -54,7 +56,7 @@ class EncoderGraphs(TaskGraphs):
 
     task: EncoderTask
     optimum_outputs: ClassVar[tuple[str, ...]] = ("logits",)
-    for_cuda: ClassVar[Mapping[str, str | None]] = {"model": PACKED}
+    cuda_forms: ClassVar[Mapping[str, CudaForm]] = {"model": CudaForm(fuse, write_packed)}
 
     def write(
         self, network: Network, directory: Path, skip: Collection[str] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from compressor.export.fused import fuse
 from compressor.export.graphs import WEIGHTS_SUFFIX
 from compressor.export.packed import pack
 from compressor.export.precision_names import BASE
@@ -37,24 +36,23 @@ if TYPE_CHECKING:
 CUDA = "cuda"
 
 
-def write_packed(graph: Path, target: Path) -> bool:
-    """Write the form without padding of a fused graph, which reads that graph's weights.
+def write_packed(graph: Path, suffix: str) -> Mapping[str, str]:
+    """Write the form without padding of a fused graph, if it has one.
 
-    Returns:
-        False where there is none.
+    It reads that graph's weights.
     """
     packed = pack(onnx.load(graph, load_external_data=False))
     if packed is None:
-        return False
-    onnx.save(packed, target)
-    return True
+        return {}
+    onnx.save(packed, graph.with_name(f"{PACKED}{suffix}"))
+    return {PACKED: f"{PACKED}{suffix}"}
 
 
 @contextmanager
 def fused_in_float32(directory: Path) -> Iterator[Path]:
     """An artifact whose float32 graphs have the form for CUDA, as long as the context lasts."""
     artifact = read_artifact(directory)
-    files = artifact.precisions[BASE]
+    files = dict(artifact.precisions[BASE])
     with staging(directory) as staged:
         made = staged / GRAPH_DIRECTORY
         made.mkdir()
@@ -62,12 +60,13 @@ def fused_in_float32(directory: Path) -> Iterator[Path]:
             for path in (directory / used, directory / f"{used}{WEIGHTS_SUFFIX}"):
                 if path.exists():
                     _link(path, made / path.name)
-        for role in TASKS[artifact.task].graphs.for_cuda:
+        for role, form in TASKS[artifact.task].graphs.cuda_forms.items():
             source = directory / GRAPH_DIRECTORY / files[role]
-            fused = fuse(onnx.load(source, load_external_data=False), source.parent)
-            assert fused is not None  # the float16 graphs were made from it
-            (made / files[role]).unlink()
-            onnx.save(fused, made / files[role])
+            fused = form.rewrite(onnx.load(source, load_external_data=False), source.parent)
+            if fused is not None:  # at least one, which the float16 graphs were made from
+                (made / files[role]).unlink()
+                onnx.save(fused, made / files[role])
+                files |= form.write_beside(made / files[role], ".onnx")
         text = (directory / GRAPH_DIRECTORY / GRAPHS_FILE).read_text(encoding="utf-8")
         alone = {"precisions": {BASE: files}, "default_precision": BASE}
         write_json(made / GRAPHS_FILE, json.loads(text) | alone | {"made_for": None})

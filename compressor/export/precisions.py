@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from compressor.errors import VerificationError
 from compressor.export.activation_ranges import Range, activation_ranges
-from compressor.export.for_cuda import CUDA, form_check, packed_check, write_packed
+from compressor.export.cuda_form import CudaForm
+from compressor.export.for_cuda import CUDA, form_check, packed_check
 from compressor.export.fp16 import to_fp16
-from compressor.export.fused import fuse
 from compressor.export.graphs import INLINE_BYTES, WEIGHTS_SUFFIX
 from compressor.export.half_range import LargestValue, range_check
 from compressor.export.int8 import products, to_int8
@@ -100,20 +100,19 @@ def write_precision(
         "int8": lambda file: partial(to_int8, ranges=ranges.get(file)),
     }
     data = json.loads((graphs / GRAPHS_FILE).read_text(encoding="utf-8"))
-    files = {}
-    has_form = TASKS[data["task"]].graphs.for_cuda if (precision, device) == ("fp16", CUDA) else {}
+    files: dict[str, str] = {}
+    made_for = {x: y for x, y in (data.get("made_for") or {}).items() if x != precision}
+    forms = TASKS[data["task"]].graphs.cuda_forms if (precision, device) == ("fp16", CUDA) else {}
     for role, file in data["precisions"][BASE].items():
         files[role] = f"{role}.{precision}.onnx"
         source, graph = graphs / file, written / files[role]
-        is_fused = _convert(source, graph, precision, convert[precision](file), role in has_form)
-        if is_fused:
-            data["made_for"] = (data.get("made_for") or {}) | {precision: CUDA}
-        packed = has_form.get(role) if is_fused else None
-        name = f"{packed}.{precision}.onnx"
-        if packed is not None and write_packed(graph, written / name):
-            files[packed] = name
+        form = forms.get(role)
+        if _convert(source, graph, precision, convert[precision](file), form):
+            assert form is not None
+            made_for[precision] = CUDA
+            files |= form.write_beside(graph, f".{precision}.onnx")
     data["precisions"][precision] = files
-    write_json(written / GRAPHS_FILE, data)
+    write_json(written / GRAPHS_FILE, data | {"made_for": made_for or None})
 
 
 @dataclass(frozen=True)
@@ -203,13 +202,13 @@ def set_default(directory: Path, precision: str, engines: Mapping[str, str] | No
 
 
 def _convert(
-    source: Path, target: Path, precision: str, convert: _Conversion, for_cuda: bool
+    source: Path, target: Path, precision: str, convert: _Conversion, form: CudaForm | None
 ) -> bool:
     """Write one graph; whether it has the form for CUDA."""
     # Weights stay in their file until the conversion reads them, one at a time.
     model = onnx.load(source, load_external_data=False)
-    signature = _signature(model)
-    fused = fuse(model, source.parent) if for_cuda else None
+    fused = None if form is None else form.rewrite(model, source.parent)
+    signature = _signature(fused or model)
     converted = convert(fused or model, source.parent)
     if _signature(converted) != signature:
         raise VerificationError(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError
 from compressor.export.attention import graph_attention
+from compressor.export.cuda_form import CudaForm
 from compressor.export.precision_names import BASE
 from compressor.model.checkpoint import Checkpoint
 from compressor.model.memory import trim_memory
@@ -52,12 +53,11 @@ class TaskGraphs(ABC):
     Args:
         parts: role of a graph -> the kinds of sublayers that it depends on, for graphs that can be
             copied from another model of the same checkpoint if these are the same.
-        for_cuda: role of a graph that is an encoder -> role of its form without padding, or None
-            where there is none; these have a form for CUDA (`compressor.export.fused`).
+        cuda_forms: role of a graph -> the form that it has for CUDA in float16.
     """
 
     parts: ClassVar[Mapping[str, frozenset[str]]] = {}
-    for_cuda: ClassVar[Mapping[str, str | None]] = {}
+    cuda_forms: ClassVar[Mapping[str, CudaForm]] = {}
 
     def __init__(self, task: Task) -> None:
         self.task = task

@@ -15,7 +15,10 @@ from compressor.export import ctranslate2, optimum_translator, vocabulary
 from compressor.export.activation_ranges import Array, Finder, Observed, decode, observed
 from compressor.export.attention import CrossKeysValues, graph_attention
 from compressor.export.cache_rows import export_cache_rows
+from compressor.export.cuda_form import CudaForm
+from compressor.export.device_step import keep_state, write_helpers
 from compressor.export.engine_names import ONNXRUNTIME
+from compressor.export.fused import fuse
 from compressor.export.generation import generation_settings, length_option
 from compressor.export.precision_names import BASE
 from compressor.export.precisions import Compared
@@ -32,6 +35,7 @@ from compressor.export.verify import (
     Spooled,
     logit_check,
     relative_difference,
+    require_fed_back,
     require_tie,
     translation_check,
 )
@@ -63,8 +67,11 @@ class TranslatorGraphs(TaskGraphs):
         "decoder": frozenset({"decoder_self", "cross", "decoder_ffn"}),
     }
 
-    # Its keys and values are read with the padding.
-    for_cuda: ClassVar[Mapping[str, str | None]] = {"encoder": None}
+    # The encoder has none without padding: its keys and values are read with it.
+    cuda_forms: ClassVar[Mapping[str, CudaForm]] = {
+        "encoder": CudaForm(fuse),
+        "decoder": CudaForm(keep_state, write_helpers),
+    }
 
     def output_tokens(
         self, checkpoint: Checkpoint, seen: Collection[int] | None = None
@@ -161,11 +168,13 @@ class TranslatorGraphs(TaskGraphs):
         """Logits and most probable tokens along PyTorch's own greedy translations."""
         differences: list[float] = []
         same: list[bool] = []
-        for _, answers, wanted, actual in _along_greedy(expected, runtime):
+        for arrays, answers, wanted, actual in _along_greedy(expected, runtime):
             differences.append(_difference(answers, wanted, actual, runtime))
             read = _reads_tokens(answers[:, :-1], runtime.end_ids)  # [rows, steps]
             same += (actual.argmax(-1) == wanted.argmax(-1))[read].tolist()
-        return Compared(runtime.precision, differences, same, "greedy tokens", runtime.provider)
+            if runtime.feeds_back:
+                require_fed_back(runtime, arrays)
+        return Compared(runtime.precision, differences, same, "greedy tokens", runtime.ran_by)
 
     def observe(
         self,

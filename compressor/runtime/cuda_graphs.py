@@ -33,10 +33,11 @@ _log = logging.getLogger(__name__)
 
 def uncaptured() -> RunOptions:
     """Options of a run that is neither captured nor replayed, of a session that captures."""
-    return _numbered(-1)
+    return numbered(-1)
 
 
-def _numbered(graph: int) -> RunOptions:
+def numbered(graph: int) -> RunOptions:
+    """Options of runs that are captured as, and replay, the graph with a number from 1 on."""
     from onnxruntime import RunOptions
 
     options = RunOptions()
@@ -145,7 +146,7 @@ class FixedShapes:
         for name, value in made.items():
             binding.bind_ortvalue_output(name, value)
         # 0 is onnxruntime's own.
-        options = _numbered(len(self._shapes) + 1 if self._captures else -1)
+        options = numbered(len(self._shapes) + 1 if self._captures else -1)
         return _Buffers(given, made, binding, options)
 
     def _tell(self, shape: tuple[int, ...], buffers: _Buffers, taken: int) -> None:

@@ -40,7 +40,7 @@ LOGITS = "logits"
 # estimates, which no GPU has confirmed: half a microsecond a token was measured for a model of
 # BERT-base's size.
 LEAST_PADDING, LEAST_SHARE = 2048, 0.2
-_REFUSED = "graph capture"  # in onnxruntime's message for a graph that cannot be captured
+REFUSED = "graph capture"  # in onnxruntime's message for a graph that cannot be captured
 
 
 class FusedEncoder:
@@ -96,7 +96,7 @@ class FusedEncoder:
         try:
             return self._opened(MODEL, True)
         except InputError as error:
-            if _REFUSED not in str(error.__cause__):
+            if REFUSED not in str(error.__cause__):
                 raise
             warnings.warn(
                 f"onnxruntime cannot capture the graph in {self._setup.directory}, so small "

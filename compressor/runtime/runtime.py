@@ -124,6 +124,14 @@ class Runtime(ABC, Generic[Described]):
         self.provider = self._engine.provider
 
     @property
+    def ran_by(self) -> str:
+        """What has computed so far: the provider, and how many CUDA graphs it replayed."""
+        if not self.captured:
+            return self.provider
+        size = sum(shape.bytes for shape in self.captured) / 2**20
+        return f"{self.provider}, {len(self.captured)} CUDA graphs with {size:,.0f} MiB"
+
+    @property
     def captured(self) -> Sequence[Captured]:
         """The shapes of batches that have run as captured CUDA graphs, with their memory."""
         return self._engine.captured

@@ -170,8 +170,8 @@ def _runs(
 
 
 def _say_what_ran(row: Timing, runtime: Runtime) -> Timing:
-    found = {name: getattr(runtime, name) for name in ("provider", "precision", "engine")}
-    return row.model_copy(update=found)
+    found = {name: getattr(runtime, name) for name in ("precision", "engine")}
+    return row.model_copy(update=found | {"provider": runtime.ran_by})
 
 
 def _describe(lengths: Lengths) -> str:

@@ -65,8 +65,8 @@ def plain(name: str) -> tuple[onnx.ModelProto, Any]:
     model = prune(checkpoint.model, checkpoint.layers, mask)
     graphs = TASKS[checkpoint.task].graphs
     files = graphs.write(Network(checkpoint, model, mask), directory / "out", skip=["decoder"])
-    (role,) = graphs.for_cuda
-    return onnx.load(directory / "out" / files[role]), model
+    encoder = files.get("model") or files["encoder"]
+    return onnx.load(directory / "out" / encoder), model
 
 
 def fused(name: str) -> onnx.ModelProto:

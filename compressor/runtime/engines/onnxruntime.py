@@ -60,6 +60,11 @@ class OnnxRuntime(Engine):
         return artifact.precision(name, device)
 
     @property
+    def captures(self) -> bool:
+        """Whether to capture CUDA graphs: not with several threads, which disturb each other."""
+        return self.setup.device == "cuda" and self.setup.cuda_graphs and self.setup.workers == 1
+
+    @property
     def captured(self) -> list[Captured]:
         return [] if self._fused is None else self._fused.captured
 
