@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,7 @@ import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto
-from onnx.helper import get_attribute_value, make_graph, make_model, make_node, make_opsetid
-from onnx.helper import make_tensor_value_info as value_info
-from onnx.reference import ReferenceEvaluator
-from onnx.reference.op_run import OpRun
+from onnx.helper import get_attribute_value, make_node
 
 from compressor.errors import VerificationError
 from compressor.export.for_cuda import form_check, fused_in_float32
@@ -35,6 +31,7 @@ from compressor.tasks import TASKS
 from tests.helpers import toy
 from tests.helpers.errors import raises
 from tests.helpers.heads import save_head
+from tests.helpers.packed_graphs import PackedSession
 from tests.helpers.runtime_artifacts import classifier, new_directory, translator
 from tests.helpers.sentence_encoders import save_encoder
 from tests.helpers.tiny import BUILDERS, RELATIVES, ragged_batch, uneven_mask
@@ -199,78 +196,14 @@ def test_an_attention_of_an_unknown_form_is_no_silent_fallback():
         fuse(graph)
 
 
-# Operators of onnxruntime's that have no kernel on CPUs, as their documentation has them.
-
-
-class RestorePadding(OpRun):
-    op_domain = "com.microsoft"
-
-    def _run(self, packed: Any, offsets: Any) -> Any:
-        rows, tokens = offsets.shape
-        whole = np.zeros((rows * tokens, packed.shape[1]), packed.dtype)
-        whole[offsets.reshape(-1)[: len(packed)]] = packed
-        return (whole.reshape(rows, tokens, -1),)
-
-
-class PackedMultiHeadAttention(OpRun):
-    op_domain = "com.microsoft"
-
-    def _run(self, query: Any, key: Any, value: Any, bias: Any, offsets: Any, starts: Any, num_heads: Any = None, scale: Any = None) -> Any:  # fmt: skip # noqa: E501
-        parts = [query, key, value]
-        if bias is not None:
-            parts = [x + b for x, b in zip(parts, np.split(bias, 3), strict=True)]
-        made = np.empty_like(query)
-        for start, end in pairwise(starts):
-            heads = [x[start:end].reshape(end - start, num_heads, -1) for x in parts]
-            q, k, v = (x.transpose(1, 0, 2) for x in heads)  # [heads, tokens, head_dim]
-            scores = scale * q @ k.transpose(0, 2, 1)
-            shares = np.exp(scores - scores.max(-1, keepdims=True, initial=-np.inf))
-            shares /= shares.sum(-1, keepdims=True)
-            made[start:end] = (shares @ v).transpose(1, 0, 2).reshape(end - start, -1)
-        return (made,)
-
-
-class OnCpu(OpRun):
-    """A node that onnxruntime can run on CPUs."""
-
-    op_domain = "com.microsoft"
-
-    def _run(self, *inputs: Any, **_: Any) -> Any:
-        names = [f"in{i}" if value is not None else "" for i, value in enumerate(inputs)]
-        given = [(n, x) for n, x in zip(names, inputs, strict=True) if n]
-        node = onnx.NodeProto()
-        node.CopyFrom(self.onnx_node)
-        node.input[:] = names
-        infos = [value_info(n, TensorProto.FLOAT, None) for n, _ in given]
-        made = [value_info(n, TensorProto.FLOAT, None) for n in node.output if n]
-        opsets = [make_opsetid("", 20), make_opsetid("com.microsoft", 1)]
-        model = make_model(make_graph([node], "one", infos, made), opset_imports=opsets)
-        model.ir_version = 10
-        found = iter(run_arrays(model, dict(given)))
-        return tuple(next(found) if name else None for name in node.output)
-
-
-def run_arrays(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, feeds)
-
-
-OPERATORS = [
-    RestorePadding,
-    PackedMultiHeadAttention,
-    *(type(name, (OnCpu,), {}) for name in ("SkipLayerNormalization", "BiasGelu", "FastGelu")),
-]
-
-
 def run_packed(graph: onnx.ModelProto, inputs: dict[str, torch.Tensor]) -> np.ndarray:
     packed = pack(graph)
     assert packed is not None
+    session = PackedSession(packed)
     feeds = {name: value.numpy() for name, value in inputs.items()}
     feeds |= positions(feeds["attention_mask"])
-    given = {value.name: feeds[value.name] for value in packed.graph.input}
-    return ReferenceEvaluator(packed, new_ops=OPERATORS).run(["logits"], given)[0]
+    given = {value.name: feeds[value.name] for value in session.get_inputs()}
+    return session.run(["logits"], given)[0]
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "electra", "xlm-roberta"])
