@@ -138,6 +138,7 @@ def _open(request: PredictRequest, directory: Path, tasks: Sequence[str]) -> Run
         device=engine.choose_device(request.device, [precision]),
         threads=request.threads,
         workers=request.workers,
+        cuda_graphs=request.cuda_graphs,
         verify=request.verify,
         **{name: value for name, value in given.items() if value is not None},
     )
