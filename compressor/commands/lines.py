@@ -119,6 +119,7 @@ def opened(
         device=engine.choose_device(request.device, [precision]),
         threads=request.threads,
         workers=request.workers,
+        cuda_graphs=request.cuda_graphs,
         verify=request.verify,
         **options,
     )

@@ -7,8 +7,6 @@ it as PyTorch does. The float16 graphs themselves are compared on the device.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +23,7 @@ from compressor.export.verify import Expected, logit_check, relative_difference
 from compressor.results import Check
 from compressor.runtime.artifact import GRAPH_DIRECTORY, read_artifact
 from compressor.runtime.fused_encoder import LEAST_PADDING, LEAST_SHARE, PACKED
-from compressor.storage.files import write_json
+from compressor.storage.files import link_or_copy, write_json
 from compressor.storage.manifest import GRAPHS_FILE
 from compressor.storage.staging import staging
 from compressor.tasks import TASKS
@@ -54,12 +52,7 @@ def fused_in_float32(directory: Path) -> Iterator[Path]:
     artifact = read_artifact(directory)
     files = dict(artifact.precisions[BASE])
     with staging(directory) as staged:
-        made = staged / GRAPH_DIRECTORY
-        made.mkdir()
-        for used in artifact.used_files(BASE):
-            for path in (directory / used, directory / f"{used}{WEIGHTS_SUFFIX}"):
-                if path.exists():
-                    _link(path, made / path.name)
+        made = link_float32(directory, staged)
         for role, form in TASKS[artifact.task].graphs.cuda_forms.items():
             source = directory / GRAPH_DIRECTORY / files[role]
             fused = form.rewrite(onnx.load(source, load_external_data=False), source.parent)
@@ -67,18 +60,28 @@ def fused_in_float32(directory: Path) -> Iterator[Path]:
                 (made / files[role]).unlink()
                 onnx.save(fused, made / files[role])
                 files |= form.write_beside(made / files[role], ".onnx")
-        text = (directory / GRAPH_DIRECTORY / GRAPHS_FILE).read_text(encoding="utf-8")
-        alone = {"precisions": {BASE: files}, "default_precision": BASE}
-        write_json(made / GRAPHS_FILE, json.loads(text) | alone | {"made_for": None})
+        described = json.loads((made / GRAPHS_FILE).read_text(encoding="utf-8"))
+        write_json(made / GRAPHS_FILE, described | {"precisions": {BASE: files}})
         yield staged
 
 
-def _link(source: Path, target: Path) -> None:
-    """The same file under another name, or a copy where the file system has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy(source, target)
+def link_float32(directory: Path, target: Path) -> Path:
+    """Give the float32 graphs of an artifact, and what they need, a second name in `target`.
+
+    Returns:
+        Where they are; `graphs.json` there names no other precisions.
+    """
+    made = target / GRAPH_DIRECTORY
+    made.mkdir(parents=True)
+    artifact = read_artifact(directory)
+    for used in artifact.used_files(BASE):
+        for path in (directory / used, directory / f"{used}{WEIGHTS_SUFFIX}"):
+            if path.exists():
+                link_or_copy(path, made / path.name)
+    text = (directory / GRAPH_DIRECTORY / GRAPHS_FILE).read_text(encoding="utf-8")
+    alone = {"precisions": {BASE: artifact.precisions[BASE]}, "default_precision": BASE}
+    write_json(made / GRAPHS_FILE, json.loads(text) | alone | {"made_for": None})
+    return made
 
 
 def form_check(expected: Sequence[Expected], directory: Path) -> Check:

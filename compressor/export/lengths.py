@@ -62,13 +62,9 @@ def _range(edit: GraphEdit, node: NodeProto) -> None:
 def _slice(edit: GraphEdit, node: NodeProto) -> None:
     """The first rows, or columns, of a table."""
     table, start, end, axes, steps = [*node.input, "", ""][:5]
-    known = _numbers(edit, [start, axes, steps])
-    if (
-        table in edit.constants
-        and _is_length(edit, end)
-        and known in ([[0], [0], [1]], [[0], [1], [1]])
-    ):
-        rows = edit.node("Gather", [table, _places(edit)], node.output, axis=known[1][0])
+    first, axis, step = _numbers(edit, [start, axes, steps])
+    if table in edit.constants and _is_length(edit, end) and (first, step) == ([0], [1]):
+        rows = edit.node("Gather", [table, _places(edit)], node.output, axis=axis[0])
         edit.replace([node], node, rows)
 
 

@@ -1,8 +1,8 @@
 """Encoders' graphs for CUDA that compute nothing for padding.
 
-The layers of a fused graph (`compressor.export.fused`) see the real tokens of all rows one after the
-other, [tokens, width]. Where each token was comes as inputs of the graph: onnxruntime's own operator
-for that counts on one thread of the device, and waits for the number of tokens on the CPU.
+The layers of a fused graph (`compressor.export.fused`) see the real tokens of all rows one after
+the other, [tokens, width]. Where each token was comes as inputs of the graph: onnxruntime's own
+operator for that counts on one thread of the device, and waits for the number on the CPU.
 """
 
 from __future__ import annotations

@@ -101,6 +101,7 @@ def write_precision(
     }
     data = json.loads((graphs / GRAPHS_FILE).read_text(encoding="utf-8"))
     files: dict[str, str] = {}
+    made_for = {x: y for x, y in (data.get("made_for") or {}).items() if x != precision}
     forms = TASKS[data["task"]].graphs.cuda_forms if (precision, device) == ("fp16", CUDA) else {}
     for role, file in data["precisions"][BASE].items():
         files[role] = f"{role}.{precision}.onnx"
@@ -108,10 +109,10 @@ def write_precision(
         form = forms.get(role)
         if _convert(source, graph, precision, convert[precision](file), form):
             assert form is not None
-            data["made_for"] = (data.get("made_for") or {}) | {precision: CUDA}
+            made_for[precision] = CUDA
             files |= form.write_beside(graph, f".{precision}.onnx")
     data["precisions"][precision] = files
-    write_json(written / GRAPHS_FILE, data)
+    write_json(written / GRAPHS_FILE, data | {"made_for": made_for or None})
 
 
 @dataclass(frozen=True)

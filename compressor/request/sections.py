@@ -28,6 +28,9 @@ from compressor.results import Inconclusive
 Lengths = Literal["data"] | Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 TASK = option(None, short="-t", help="What it is for, if not the usual task.")
 VERIFY = option(True, help="Check the files against manifest.json first.")
+CUDA_GRAPHS = option(
+    True, help="On CUDA, capture small batches as CUDA graphs, where graphs are made for that."
+)
 
 
 class Access(Section):
@@ -184,6 +187,7 @@ class Benchmark(Section):
         help="Least time per model and batch size.",
     )
     threads: int | None = option(None, ge=1, le=MOST_THREADS, help="CPU threads of the runtime.")
+    cuda_graphs: bool = CUDA_GRAPHS
 
     def settings(self) -> dict[str, Any]:
         """How to time, as keywords of `compressor.throughput.benchmark`."""
@@ -193,6 +197,7 @@ class Benchmark(Section):
             "target_length": self.target_length,
             "seconds": self.seconds,
             "threads": self.threads,
+            "cuda_graphs": self.cuda_graphs,
         }
 
     @property

@@ -11,7 +11,7 @@ from compressor.options.bounds import (
     MOST_TOKENS,
 )
 from compressor.options.declare import Section, option
-from compressor.request.sections import DEVICE, VERIFY, Device
+from compressor.request.sections import CUDA_GRAPHS, DEVICE, VERIFY, Device
 
 
 class ServeRequest(Section):
@@ -49,6 +49,7 @@ class ServeRequest(Section):
         le=MOST_THREADS,
         help="Batches that are computed at the same time, each with --threads (default then 1).",
     )
+    cuda_graphs: bool = CUDA_GRAPHS
     verify: bool = VERIFY
 
 

@@ -40,8 +40,6 @@ TOP, COUNT, TOP_VALUES, TOP_TOKENS, NORMALIZER = "top", "count", "values", "toke
 MOST_CAPTURED = 48
 # Buffers of batches that are done wait for others of their size, up to this much of them.
 MOST_KEPT_BYTES = 4 << 30
-# Capturing fails while another thread of the process uses the GPU, so batches take turns.
-CAPTURING = threading.RLock()
 
 
 def after(state: str) -> str:

@@ -1,8 +1,8 @@
-"""Encoders' graphs that are made for CUDA: batches at fixed shapes, and large ones without padding.
+"""Encoders' graphs that are made for CUDA: small batches captured, large ones without padding.
 
-Small batches run at shapes that they are rounded up to, each captured as a CUDA graph when it is met
-first. Of large ones with much padding the layers compute the real tokens alone; that is a graph of
-its own, which is opened when it is needed first. It holds the weights a second time.
+Small batches run at shapes that they are rounded up to, each captured as a CUDA graph when it is
+met first. Of large ones with much padding the layers compute the real tokens alone; that is a graph
+of its own, which is opened when it is needed first. It holds the weights a second time.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from compressor.errors import InputError
 from compressor.runtime.batching import Batch
 from compressor.runtime.consistency import require_packed
 from compressor.runtime.cuda_graphs import (
-    MOST_SHAPES,
+    CAPTURING,
     MOST_TOKENS,
     Captured,
+    CaptureError,
     FixedShapes,
     rounded,
     uncaptured,
@@ -57,14 +58,11 @@ class FusedEncoder:
         self._captures = fixed and setup.device == "cuda"
         self._model = self._open_model()
         self.inputs, self.outputs = self._model.get_inputs(), self._model.get_outputs()
-        self._shapes = None
-        if fixed:
-            self._shapes = FixedShapes(self._model, setup.device, self._captures, MOST_SHAPES)
-        has_packed = PACKED in setup.artifact.precisions[setup.precision]
+        self._shapes: FixedShapes | None = None
+        if self._captures or (fixed and setup.device == "cpu"):
+            self._shapes = FixedShapes(self._model, setup.device, self._captures)
         self._packed: InferenceSession | None = None
-        self._has_packed = has_packed
-        # What is replayed uses memory that other runs of the session may be given.
-        self._one_at_a_time = Lock() if self._captures else contextlib.nullcontext()
+        self._has_packed = PACKED in setup.artifact.precisions[setup.precision]
         self._opening = Lock()
 
     @property
@@ -82,7 +80,8 @@ class FusedEncoder:
         require_right_padding(mask)
         if not len(mask):
             return np.zeros(self._sizes(0, mask.shape[1]), np.float32)
-        with run_errors(self._setup.directory), self._one_at_a_time:
+        alone = CAPTURING if self._captures else contextlib.nullcontext()
+        with run_errors(self._setup.directory), alone:
             if self._has_packed and gains_by_packing(mask):
                 found = self._without_padding(batch)
             else:
@@ -98,13 +97,17 @@ class FusedEncoder:
         except InputError as error:
             if REFUSED not in str(error.__cause__):
                 raise
-            warnings.warn(
-                f"onnxruntime cannot capture the graph in {self._setup.directory}, so small "
-                "batches take longer than they could",
-                stacklevel=2,
-            )
-            self._captures = False
-            return self._opened(MODEL, False)
+            return self._without_capture(str(error.__cause__))
+
+    def _without_capture(self, reason: str) -> InferenceSession:
+        """A session that launches each node, since graphs cannot be captured here."""
+        warnings.warn(
+            f"onnxruntime cannot capture the graph in {self._setup.directory} "
+            f"({reason.splitlines()[0]:.200}), so small batches take longer than they could",
+            stacklevel=2,
+        )
+        self._captures, self._shapes = False, None
+        return self._opened(MODEL, False)
 
     def _sizes(self, rows: int, tokens: int) -> list[int]:
         """The shape of the logits."""
@@ -126,7 +129,11 @@ class FusedEncoder:
             return None
         given = {value.name: batch[value.name] for value in self.inputs}
         feeds = enlarged(given, shape, artifact.pad_token_id)
-        found = self._shapes.run(shape, feeds, {LOGITS: self._sizes(*shape)})
+        try:
+            found = self._shapes.run(shape, feeds, {LOGITS: self._sizes(*shape)})
+        except CaptureError as error:
+            self._model = self._without_capture(str(error))
+            return None
         if found is None:
             return None
         logits = found[LOGITS][:rows]

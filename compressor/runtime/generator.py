@@ -18,7 +18,7 @@ from compressor.errors import InputError, UsageError
 from compressor.runtime.artifact import Generation, TranslationArtifact
 from compressor.runtime.batching import CHUNK_ROWS, Batch, require_several
 from compressor.runtime.consistency import require_ids, require_translator
-from compressor.runtime.cuda_graphs import Captured
+from compressor.runtime.cuda_graphs import CAPTURING, Captured
 from compressor.runtime.decoder import (
     SELECT_CACHES,
     SELECT_PAST,
@@ -27,7 +27,7 @@ from compressor.runtime.decoder import (
     run_bound,
     writes_in_place,
 )
-from compressor.runtime.device_buffers import CAPTURING, LENGTHEN, TOP, DeviceGraph
+from compressor.runtime.device_buffers import LENGTHEN, TOP, DeviceGraph
 from compressor.runtime.device_decoder import DeviceDecoder, feeds_back, greedy_on_device
 from compressor.runtime.engines.onnxruntime import OnnxRuntime
 from compressor.runtime.fused_encoder import REFUSED

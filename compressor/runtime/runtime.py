@@ -108,12 +108,6 @@ class Runtime(ABC, Generic[Described]):
         compiled = None
         if cache is not None:
             compiled = _cache_directory(Path(cache), self._directory, library)
-        if not cuda_graphs and device != "cuda":
-            raise UsageError(
-                f"CUDA graphs are left out, and the device is {device!r}, which has none; leave the "
-                "option out",
-                id="option-without-use",
-            )
         self._engine = library(
             Setup(
                 self._directory, artifact, self.precision, device, threads, workers, compiled,

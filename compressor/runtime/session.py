@@ -254,6 +254,12 @@ def _reason(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
+def run_failures() -> tuple[type[Exception], ...]:
+    """What a session may raise while it runs."""
+    state = import_onnxruntime().capi.onnxruntime_pybind11_state
+    return *_graph_errors(state), state.RuntimeException, state.EPFail
+
+
 @contextlib.contextmanager
 def run_errors(directory: Path) -> Iterator[None]:
     """Turn what a graph refuses while it runs into an error of the artifact's.
@@ -261,10 +267,9 @@ def run_errors(directory: Path) -> Iterator[None]:
     Raises:
         InputError: the graph does not take what the tokenizer and `graphs.json` make.
     """
-    state = import_onnxruntime().capi.onnxruntime_pybind11_state
     try:
         yield
-    except (*_graph_errors(state), state.RuntimeException) as error:
+    except run_failures() as error:
         reason = _reason(error)
         if "llocat" in reason:  # "Failed to allocate", "bad_alloc…": memory, not the graph
             raise

@@ -46,6 +46,7 @@ def benchmark(
     target_length: int | None = None,
     device: str = "cpu",
     threads: int | None = None,
+    cuda_graphs: bool = True,
     precision: str | None = None,
     seconds: float = 3.0,
     memory: bool = True,
@@ -66,8 +67,8 @@ def benchmark(
         lengths: `data`, or the number of source tokens every row is cut or filled to.
         target_length: generated tokens per row, of tasks that generate; None takes the mean length
             of the reference's own answers to the timed rows, rounded up.
-        device, threads, precision: as for the runtime; None means all cores this process may
-            use, and the artifact's default precision.
+        device, threads, cuda_graphs, precision: as for the runtime; None means all cores this
+            process may use, and the artifact's default precision.
         seconds: least time per model and batch size.
         memory: whether to measure peak memory, in a process per model and batch size.
         seed: of the choice of rows and of the bootstrap.
@@ -80,7 +81,9 @@ def benchmark(
     """
     task = TASKS[rows.task]
     check_request(subjects, task, target_length)
-    options: dict[str, Any] = {"device": device, "threads": threads or cores()}
+    options: dict[str, Any] = {
+        "device": device, "threads": threads or cores(), "cuda_graphs": cuda_graphs,
+    }  # fmt: skip
 
     def opened(subject: Subject) -> Runtime:
         named = subject.precision or precision
