@@ -5,7 +5,7 @@
 
 `publish` copies the measured files to benchmarks/results/gpu, in place of those there, and writes
 docs/gpu.md from them. The folder may hold any of: `speed-*.json` (benchmarks.speed),
-`*-report.json` (`compress run`), `distill-step.json` (benchmarks.distill_step), `*-forms.json`
+`*-report.json` (`compress run`), `distill-rate.json` (benchmarks.distill_rate), `*-forms.json`
 (milliseconds of single forms of a graph), `about.json` (the version), `stages.tsv` (what each stage
 of gpu.sh took, and how it ended), and `notes.md`, what a person says about the measurements.
 """
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import distill_rate
 from benchmarks.pages import RESULTS, markdown_table
 
 PUBLISHED = RESULTS / "gpu"
@@ -242,6 +243,9 @@ def _parts(folder: Path) -> Iterator[str]:
     for path in sorted(folder.glob("*-forms.json"), reverse=True):  # encoder, decoder
         kind = path.name.removesuffix("-forms.json")
         yield f"## Forms of the {kind}\n\n{ABOUT_FORMS[kind]}\n\n{forms(_read(path))}"
+    distillation = folder / "distill-rate.json"
+    if distillation.exists():
+        yield f"## Distillation\n\n{distill_rate.draw(_read(distillation))}"
     stages = folder / "stages.tsv"
     if stages.exists():
         yield f"## Stages\n\n{_stages(stages)}"
@@ -270,6 +274,8 @@ def _stages(path: Path) -> str:
 def table(folder: Path) -> str:
     """The short table at the end of gpu.sh."""
     parts = [gains(found)] if (found := comparisons(folder)) else []
+    if (folder / "distill-rate.json").exists():
+        parts.append(distill_rate.draw(_read(folder / "distill-rate.json")))
     if (folder / "stages.tsv").exists():
         parts.append(_stages(folder / "stages.tsv"))
     return "\n\n".join(parts)

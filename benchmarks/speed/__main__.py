@@ -8,8 +8,8 @@ Needs the extra `peers` (CTranslate2). Models with random weights are created he
 classifier with benchmarks/finetune_minilm.py. Every program (peer) runs the same batches of rows of
 similar length, and while it is timed every translator generates the same number of tokens for every
 row. For trained models quality is measured too, with sentences that end by themselves. Results go
-to benchmarks/results/speed-NAME.json and .md; --device cuda and --threads N add `-cuda` and
-`-N-threads` to the names.
+to benchmarks/results/speed-NAME.json and .md, or to --results; --device cuda and --threads N add
+`-cuda` and `-N-threads` to the names.
 """
 
 from __future__ import annotations
@@ -229,6 +229,7 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=3.0, help="minimum time per peer and batch"
     )
+    parser.add_argument("--results", type=Path, default=RESULTS, help="directory to write to")
     parser.add_argument(
         "--draw", action="store_true", help="only write the tables of the results so far"
     )
@@ -236,10 +237,10 @@ def main() -> None:
     if args.work is None and not args.draw:
         parser.error("give --work, or --draw")
     progress = Console()
-    RESULTS.mkdir(exist_ok=True)
+    args.results.mkdir(parents=True, exist_ok=True)
     kind = "-cuda" if args.device == "cuda" else ""
     kind += f"-{args.threads}-threads" if args.threads else ""
-    paths = {name: RESULTS / f"speed-{name}{kind}.json" for name in NAMES}
+    paths = {name: args.results / f"speed-{name}{kind}.json" for name in NAMES}
     for name in [] if args.draw else args.names or NAMES:
         setting = prepare(name, args, progress)
         result = compare_peers(setting, args, progress)
@@ -251,7 +252,7 @@ def main() -> None:
             text = document(results[-1])
             path.with_suffix(".md").write_text(text, encoding="utf-8")
             print(text)
-    (RESULTS / f"speed{kind}-summary.md").write_text(summary(results), encoding="utf-8")
+    (args.results / f"speed{kind}-summary.md").write_text(summary(results), encoding="utf-8")
 
 
 if __name__ == "__main__":
