@@ -44,7 +44,11 @@ def encoder(tmp_path_factory) -> Path:
 
 
 def saved(
-    encoder: Path, directory: Path, *modules: nn.Module, changes: Changes | None = None, **options: Any
+    encoder: Path,
+    directory: Path,
+    *modules: nn.Module,
+    changes: Changes | None = None,
+    **options: Any,
 ) -> Path:
     """A model of the package, as it saves it, with random weights of a realistic scale."""
     torch.manual_seed(0)
