@@ -65,7 +65,11 @@ def save_encoder(
         {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"{package}.{kind}"}
         for i, kind in enumerate(kinds)
     ]
-    settings = {"word_embedding_dimension": WIDTH, "pooling_mode": pooling} if isinstance(pooling, str) else pooling
+    settings = (
+        {"word_embedding_dimension": WIDTH, "pooling_mode": pooling}
+        if isinstance(pooling, str)
+        else pooling
+    )
     files: dict[str, Any] = {"modules.json": modules, "1_Pooling/config.json": settings}
     if dense:
         layer = dense_layer()

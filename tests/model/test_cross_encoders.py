@@ -133,9 +133,7 @@ def test_several_labels_are_classes(tmp_path):
     opened = open_checkpoint(str(model))
     assert opened.task == "classification"
     mask = Mask.full(opened.layers)
-    save_checkpoint(
-        opened, opened.model, facts(opened.layers, mask), tmp_path / "out"
-    )
+    save_checkpoint(opened, opened.model, facts(opened.layers, mask), tmp_path / "out")
     expected = CrossEncoder(str(model), device="cpu").predict(PAIRS)
     found = CrossEncoder(str(tmp_path / "out"), device="cpu").predict(PAIRS)
     np.testing.assert_array_equal(found, expected)
