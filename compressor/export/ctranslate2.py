@@ -21,6 +21,7 @@ from compressor.export.generation import generation_settings, length_option
 from compressor.export.task_graphs import Inputs, Network
 from compressor.export.verify import require_tie, translation_check
 from compressor.export.vocabulary import bias_of, restricted
+from compressor.model.generation import generate, save_generation
 from compressor.model.languages import languages
 from compressor.model.tokenizer import save_tokenizer, target_ids, target_side
 from compressor.results import Check
@@ -51,7 +52,7 @@ def write_translator(network: Network, directory: Path, precision: str) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     spec.save(str(directory))
     # Search settings are the caller's; those of the model can be read there.
-    network.model.generation_config.save_pretrained(directory)  # type: ignore[union-attr,operator]
+    save_generation(network.model.generation_config, directory)
     save_tokenizer(network.checkpoint.tokenizer, directory)
 
 
@@ -153,7 +154,7 @@ def _greedy(
     longest = length_option(settings, settings.limit)
     for batch in batches:
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
-        tokens = model.generate(**inputs, num_beams=1, do_sample=False, **longest)
+        tokens = generate(model, inputs, num_beams=1, **longest)
         # [rows, steps, vocabulary]
         logits = model(**inputs, decoder_input_ids=tokens[:, :-1]).logits
         yield inputs, [_to_end(row, settings) for row in tokens[:, 1:].tolist()], logits

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from compressor.export.activation_ranges import Array
 from compressor.export.encoder import EncoderGraph, EncoderGraphs
 from compressor.export.task_graphs import Network
 from compressor.model.sentence_files import write_layout
-from compressor.model.sentence_head import embedding_width
+from compressor.model.sentence_head import embedding_width, head_of
+from compressor.runtime.embedder import Embedder, unit
 
 
 class EmbeddingGraphs(EncoderGraphs):
@@ -21,7 +23,16 @@ class EmbeddingGraphs(EncoderGraphs):
     optimum_outputs = ("last_hidden_state",)
 
     def describe(self, network: Network, directory: Path) -> dict[str, Any]:
-        return {"width": embedding_width(network.model)}
+        settings = head_of(network.model).layout.settings
+        return {
+            "width": embedding_width(network.model),
+            "similarity": settings.similarity,
+            "prompts": settings.prompts,
+            "default_prompt": settings.default_prompt,
+        }
+
+    def read(self, runtime: Embedder, logits: Array, attention_mask: Array) -> Array:
+        return unit(logits) if runtime.artifact.similarity == "cosine" else logits
 
     def write_optimum(self, network: Network, directory: Path) -> None:
         graph = EncoderGraph(network.model.eval(), *self.optimum_outputs)

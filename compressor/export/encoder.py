@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from compressor.export import graphs
 from compressor.export.activation_ranges import Array, Finder, Observed, observed
 from compressor.export.attention import additive_mask, encoder_form, graph_attention
+from compressor.export.cuda_form import CudaForm
+from compressor.export.for_cuda import write_packed
+from compressor.export.fused import fuse
 from compressor.export.graphs import BATCH, SOURCE
 from compressor.export.precisions import Compared
 from compressor.export.task_graphs import Inputs, Network, TaskGraphs
@@ -53,6 +56,7 @@ class EncoderGraphs(TaskGraphs):
 
     task: EncoderTask
     optimum_outputs: ClassVar[tuple[str, ...]] = ("logits",)
+    cuda_forms: ClassVar[Mapping[str, CudaForm]] = {"model": CudaForm(fuse, write_packed)}
 
     def write(
         self, network: Network, directory: Path, skip: Collection[str] = ()
@@ -104,9 +108,13 @@ class EncoderGraphs(TaskGraphs):
             wanted, actual = batch.logits.read(), runtime.run(batch.inputs)
             differences.append(relative_difference(actual, wanted))
             real = batch.inputs["attention_mask"]
-            read = (self.task.read_logits(logits, real) for logits in (actual, wanted))
+            read = (self.read(runtime, logits, real) for logits in (actual, wanted))
             same += self.task.same_answers(*read)
         return Compared(runtime.precision, differences, same, self.task.answers, runtime.provider)
+
+    def read(self, runtime: Any, logits: Array, attention_mask: Array) -> Array:
+        """What answers of an opened artifact are read from, of the logits of a padded batch."""
+        return self.task.read_logits(logits, attention_mask)
 
     def observe(
         self, directory: Path, artifact: Any, batches: Sequence[Mapping[str, Array]], finder: Finder

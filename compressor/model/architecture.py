@@ -16,6 +16,7 @@ TRANSLATOR = "AutoModelForSeq2SeqLM"
 ENCODER = "AutoModel"
 EMBEDDING = "embedding"  # the task of encoders without a head
 REGRESSION = "regression"  # of classifiers with one output
+RERANKING = "reranking"  # of such that are cross-encoders
 MULTILABEL = "multilabel"  # of those whose problem_type says so
 # Class of transformers that opens models of an encoder architecture -> what they are usually for.
 ENCODER_TASKS = {

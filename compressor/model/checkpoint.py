@@ -26,6 +26,7 @@ from compressor.model.architecture import (
     MULTILABEL,
     READER,
     REGRESSION,
+    RERANKING,
     Architecture,
     decoder_tokens,
 )
@@ -37,15 +38,18 @@ from compressor.model.architectures import (
 )
 from compressor.model.bounds import POSITIONS
 from compressor.model.configuration import first_line, read_configuration, require_layers
-from compressor.model.generation import read_generation, require_generation
+from compressor.model.cross_encoder import is_cross_encoder, note_settings
+from compressor.model.generation import check_generation, require_start
 from compressor.model.location import require_own_files, resolve
 from compressor.model.memory import drop_mapped_weights
 from compressor.model.modeling_pruned import WeightsMisfit
 from compressor.model.pruned_config import KEPT_UNITS, pruned_class, pruned_config, without_code
 from compressor.model.pruning_record import PRUNING_RECORD, PruningRecord, read_pruning_record
 from compressor.model.quiet import quiet_transformers
-from compressor.model.sentence_files import MODULES, read_layout
+from compressor.model.sentence_files import read_layout, read_sentence_settings
 from compressor.model.sentence_head import add_head
+from compressor.model.sentence_settings import SENTENCE_TRANSFORMER, SentenceSettings
+from compressor.model.sentence_texts import follow_settings
 from compressor.model.span_logits import add_logits
 from compressor.model.stored_weights import StoredTensor, stored_dtype, stored_tensors, weight_files
 from compressor.model.sublayers import Mask, Sublayer
@@ -124,7 +128,8 @@ def open_checkpoint(
         model: a directory, or a hub id.
         task: what it is for; None takes what a pruned checkpoint says it was pruned for, or what
             models of its class are usually for: regression where a classifier has one output,
-            labels each by itself where its `problem_type` says so.
+            reranking where it is a cross-encoder, labels each by itself where its `problem_type`
+            says so.
         auto_class: the class of transformers that opens models for the task; None: the one in
             `ENCODER_TASKS`. It counts where `architectures` in `config.json` names no head.
         verify: check the files of a checkpoint that this tool wrote against its manifest first;
@@ -139,20 +144,30 @@ def open_checkpoint(
     require_own_files(directory)
     if verify:
         require_checkpoint_unchanged(directory, warn=(directory / PRUNING_RECORD).exists())
+    settings = read_sentence_settings(directory)
     config = read_configuration(directory, trust_remote_code)
+    note_settings(config, settings)
     pruning = _read_pruning(directory, config, model, dense)
     if task is None and pruning is not None:
         task = pruning.task
-    entry = _entry(directory, config, task, auto_class)
+    entry = _entry(config, task, auto_class, settings)
+    if entry.decoder:
+        check_generation(directory, decoder_tokens(config))
     stored = stored_tensors(weight_files(directory, allow_pickle))
     require_layers(config, len(stored), directory / "config.json")
     without_code(config)
     network, sublayers = _load(directory, config, entry, pruning, stored)
     require_usable(network, stored)
     if entry.decoder:
-        require_generation(network.generation_config, decoder_tokens(config), directory)
+        require_start(network.generation_config, directory)
     tokenizer = load_tokenizer(directory, config, trust_remote_code)
-    _add_head(network, tokenizer, entry, directory, allow_pickle)
+    if entry.task == EMBEDDING:
+        width = int(network.config.hidden_size)
+        add_head(network, *read_layout(directory, width, settings, allow_pickle))
+    elif entry.auto_class == READER:
+        add_logits(network)
+    if entry.task == EMBEDDING or is_cross_encoder(config):
+        follow_settings(tokenizer, config, settings)
     commit = directory.name if directory.parent.name == "snapshots" else revision
     return Checkpoint(
         model=network.eval(),
@@ -168,19 +183,6 @@ def open_checkpoint(
     )
 
 
-def _add_head(
-    network: Any, tokenizer: Any, entry: Architecture, directory: Path, allow_pickle: bool
-) -> None:
-    """What transformers does not give a model beside its class, in place."""
-    if entry.task == EMBEDDING:
-        layout, weights = read_layout(directory, int(network.config.hidden_size), allow_pickle)
-        add_head(network, layout, weights)
-        limits = (tokenizer.model_max_length, layout.max_tokens)
-        tokenizer.model_max_length = min(x for x in limits if x is not None)
-    elif entry.auto_class == READER:
-        add_logits(network)
-
-
 def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
     """The PyTorch model of a compressed (or dense) checkpoint directory, in evaluation mode.
 
@@ -194,14 +196,17 @@ def load(directory: str | Path, *, verify: bool = True) -> nn.Module:
     return open_checkpoint(str(directory), verify=verify).model
 
 
-def _entry(directory: Path, config: Any, task: str | None, auto_class: str | None) -> Architecture:
+def _entry(
+    config: Any, task: str | None, auto_class: str | None, settings: SentenceSettings | None
+) -> Architecture:
     """Of the class that the checkpoint is opened with.
 
-    With `modules.json` and no task that is an encoder alone, else what `architectures` names. Where
-    that names no head it is the class of the task, else the architecture's usual one.
+    Of a model of sentence-transformers that embeds, and no task, that is an encoder alone, else
+    what `architectures` names. Where that names no head it is the class of the task, else the
+    architecture's usual one.
     """
     entry = architecture(config.model_type)
-    if task is None and (directory / MODULES).exists():
+    if task is None and settings is not None and settings.kind == SENTENCE_TRANSFORMER:
         return entry.for_class(ENCODER)
     names = config.architectures if isinstance(config.architectures, list) else []
     named = next(filter(None, (class_with_head(str(name)) for name in names)), None)
@@ -216,7 +221,9 @@ def _usual_task(entry: Architecture, config: Any) -> str:
         return entry.task
     if config.problem_type == "multi_label_classification":
         return MULTILABEL
-    return REGRESSION if config.num_labels == 1 else entry.task
+    if config.num_labels != 1:
+        return entry.task
+    return RERANKING if is_cross_encoder(config) else REGRESSION
 
 
 def _read_pruning(directory: Path, config: Any, name: str, dense: bool) -> PruningRecord | None:
@@ -285,7 +292,6 @@ def _load(
         model_class, config = pruned_class(outline), pruned_config(outline, mask)
         outline = _outline(directory, config, model_class._from_config)
     require_not_larger(outline, stored, directory / "config.json")
-    read_generation(directory)
     with quiet_transformers():
         try:
             model, info = model_class.from_pretrained(
@@ -331,6 +337,13 @@ def _require_all(
         for name in spare:  # which were drawn at random
             model.get_parameter(name).data.zero_()
         missing = sorted({*missing}.difference(spare))
+    encoder = f"{entry.base}.(?!pooler\\.)"
+    if missing and entry.decoder is None and not any(re.match(encoder, x) for x in missing):
+        raise InputError(
+            f"{directory} is an encoder without the head of a {what} ({missing[0]}); name --task "
+            f"{EMBEDDING} for its embeddings of texts, or fine-tune it for {entry.task} first",
+            id="weights-do-not-fit",
+        )
     if missing:
         raise InputError(
             f"{directory} lacks {len(missing)} of the weights that {what} needs "

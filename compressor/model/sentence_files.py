@@ -1,8 +1,8 @@
 """The layout of sentence-transformers: `modules.json`, and a folder for each module.
 
-The encoder is at the root of the checkpoint; behind it come a pooling, any number of dense layers,
-and a normalization, if there is one. Only the names of their classes are looked at: no code of a
-checkpoint runs.
+The encoder is at the root of the checkpoint; behind it come a pooling, and any number of dense
+layers and normalizations. Only the names of their classes are looked at: no code of a checkpoint
+runs.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,62 +19,115 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from compressor.errors import InputError
-from compressor.model.sentence_head import ACTIVATIONS, HEAD, POOLINGS, DenseLayer, Layout, head_of
+from compressor.model.sentence_head import (
+    ACTIVATIONS,
+    HEAD,
+    POOLINGS,
+    DenseLayer,
+    Layer,
+    Layout,
+    NormLayer,
+    UnitLength,
+    head_of,
+)
+from compressor.model.sentence_settings import (
+    CROSS_ENCODER,
+    MODULES,
+    SETTINGS,
+    SentenceSettings,
+    encoder_settings_file,
+    malformed,
+    read_contents,
+    read_object,
+    read_settings,
+    shown,
+    unsupported,
+)
 from compressor.model.stored_weights import PICKLE, WEIGHTS, stored_tensors, weight_files
-from compressor.storage.input_files import inner_path, read_json
+from compressor.storage.input_files import inner_path
 
-MODULES = "modules.json"
-SETTINGS = "config_sentence_transformers.json"
-_ENCODER_SETTINGS = "sentence_bert_config.json"
-_PACKAGE = "sentence_transformers.models"
-_OLD_MODES = {
-    "mean": "pooling_mode_mean_tokens",
-    "cls": "pooling_mode_cls_token",
-    "max": "pooling_mode_max_tokens",
+_PACKAGE = "sentence_transformers."
+# The flags that say the pooling in files before version 5.4, in the order of their results.
+EARLIER_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
 }
-_WIDTH = "word_embedding_dimension"
+_EMBEDDING = "sentence_embedding"  # the value that modules behind the pooling read and write
+_NAMES = ("module_input_name", "module_output_name")
+# Kind of module -> the keys of its config.json, all of which are looked at.
+KEYS: Mapping[str, frozenset[str]] = {
+    "Pooling": frozenset(
+        ("embedding_dimension", "word_embedding_dimension", "pooling_mode", "include_prompt")
+    ).union(EARLIER_MODES),
+    "Dense": frozenset(
+        ("in_features", "out_features", "bias", "activation_function", "use_residual", *_NAMES)
+    ),
+    "LayerNorm": frozenset(("dimension",)),
+    "Normalize": frozenset(_NAMES),
+    "Dropout": frozenset(("dropout",)),  # does nothing to a trained model
+}
+_ENTRY = {"idx", "name", "path", "type", "kwargs"}
 Weights = Mapping[str, Tensor]
 
 
-def read_layout(
-    directory: Path, width: int, allow_pickle: bool = False
-) -> tuple[Layout, list[Weights]]:
-    """What follows the encoder, and the weights of its dense layers.
+@dataclass(frozen=True)
+class _Module:
+    kind: str
+    folder: str
 
-    A checkpoint without `modules.json` has its texts' embeddings made by `Layout`'s defaults.
 
-    Args:
-        width: of the encoder.
+def read_sentence_settings(directory: Path) -> SentenceSettings | None:
+    """The settings of a checkpoint with `modules.json`, whose modules are supported; else None.
 
     Raises:
         InputError: a file is missing or malformed, or describes what is not supported.
     """
-    path = directory / MODULES
-    if not path.exists():
+    settings = read_settings(directory)
+    if settings is not None:
+        _modules(directory, settings)
+    return settings
+
+
+def read_layout(
+    directory: Path, width: int, settings: SentenceSettings | None, allow_pickle: bool = False
+) -> tuple[Layout, list[Weights]]:
+    """What follows the encoder, and the weights of each of its layers.
+
+    Args:
+        width: of the encoder.
+        settings: of the checkpoint; None: it has no `modules.json`, and what `Layout` has by
+            default.
+
+    Raises:
+        InputError: a file is missing or malformed, or describes what is not supported.
+    """
+    if settings is None:
         return Layout(), []
-    _require_plain_texts(directory)
-    modules = _modules(path)
-    kinds = [kind for kind, _ in modules]
-    inner = kinds[2:-1] if kinds[-1] == "Normalize" else kinds[2:]
-    if kinds[:2] != ["Transformer", "Pooling"] or set(inner) - {"Dense"}:
-        raise InputError(
-            f"{path} lists {', '.join(kinds)}; supported are Transformer, Pooling, any number of "
-            "Dense, and Normalize, in this order",
-            id="sentence-modules-unsupported",
-        )
-    if modules[0][1]:
-        raise _malformed(path, "the Transformer is not at the root of the checkpoint")
-    pooling, dense, weights = _pooling(directory / modules[1][1]), [], []
-    for kind, name in modules[2:]:
-        if kind == "Dense":
-            layer, stored = _dense(directory / name, width, allow_pickle)
-            dense.append(layer)
-            weights.append(stored)
+    _, pooling, *others = _modules(directory, settings)
+    modes = _pooling(directory / pooling.folder / "config.json", settings)
+    width *= len(modes)
+    layers: list[Layer] = []
+    weights: list[Weights] = []
+    for module in others:
+        folder = directory / module.folder
+        layer = _layer(module.kind, folder / "config.json", width)
+        if layer is not None:
+            layers.append(layer)
+            weights.append(_weights(folder, layer, allow_pickle))
             width = layer.outputs
-    tokens = _settings(directory / _ENCODER_SETTINGS).get("max_seq_length")
-    if tokens is not None and (not isinstance(tokens, int) or tokens < 1):
-        raise _malformed(directory / _ENCODER_SETTINGS, f"max_seq_length is {tokens!r:.40}")
-    return Layout(pooling, tuple(dense), kinds[-1] == "Normalize", tokens), weights
+    return Layout(modes, tuple(layers), settings), weights
+
+
+def write_settings(source: Path, directory: Path) -> None:
+    """Copy what a checkpoint of sentence-transformers has at its root beside the encoder."""
+    if (source / MODULES).exists():
+        for path in (source / MODULES, source / SETTINGS, encoder_settings_file(source)):
+            if path.exists():
+                shutil.copyfile(path, directory / path.name)
 
 
 def write_layout(model: nn.Module, tokens: int, source: Path, directory: Path) -> None:
@@ -84,33 +138,32 @@ def write_layout(model: nn.Module, tokens: int, source: Path, directory: Path) -
         source: directory of the checkpoint that the model was made from.
         directory: where the encoder is.
     """
-    head = head_of(model)
-    kinds = ["Transformer", "Pooling", *["Dense"] * len(head.dense)]
-    kinds += ["Normalize"] * head.layout.normalize
-    paths = [f"{i}_{kind}" if i else "" for i, kind in enumerate(kinds)]
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"{_PACKAGE}.{kind}"}
-        for i, (path, kind) in enumerate(zip(paths, kinds, strict=True))
-    ]
-    _write(directory / MODULES, modules)
-    _write(directory / _ENCODER_SETTINGS, {"max_seq_length": tokens, "do_lower_case": False})
-    config: Any = model.config
-    modes = {name: mode == head.layout.pooling for mode, name in _OLD_MODES.items()}
-    _write(directory / "1_Pooling" / "config.json", {_WIDTH: config.hidden_size, **modes})
-    for number, (layer, linear) in enumerate(zip(head.layout.dense, head.dense, strict=True), 2):
-        folder = directory / f"{number}_Dense"
-        kind = ACTIVATIONS[layer.activation]
-        settings = {
-            "in_features": layer.inputs,
-            "out_features": layer.outputs,
-            "bias": layer.bias,
-            "activation_function": f"{kind.__module__}.{kind.__name__}",
-        }
-        _write(folder / "config.json", settings)
-        state = {f"linear.{name}": x.contiguous() for name, x in linear.state_dict().items()}
-        save_file(state, folder / WEIGHTS, metadata={"format": "pt"})
-    if (source / SETTINGS).exists():
-        shutil.copyfile(source / SETTINGS, directory / SETTINGS)
+    layout = head_of(model).layout
+    if not (source / MODULES).exists():
+        names = {"": "models.Transformer", "1_Pooling": "models.Pooling"}
+        modules = [
+            {"idx": i, "name": str(i), "path": path, "type": f"{_PACKAGE}{kind}"}
+            for i, (path, kind) in enumerate(names.items())
+        ]
+        config: Any = model.config
+        modes = {name: mode in layout.pooling for name, mode in EARLIER_MODES.items()}
+        pooling = {"word_embedding_dimension": config.hidden_size, **modes}
+        _write(directory / MODULES, modules)
+        _write(encoder_settings_file(directory), {"max_seq_length": tokens, "do_lower_case": False})
+        _write(directory / "1_Pooling" / "config.json", pooling)
+        return
+    write_settings(source, directory)
+    modules_left = iter(head_of(model).layers)
+    for module in _modules(source, layout.settings)[1:]:
+        (directory / module.folder).mkdir(exist_ok=True)
+        path = Path(module.folder) / "config.json"
+        if (source / path).exists():
+            shutil.copyfile(source / path, directory / path)
+        if module.kind in ("Pooling", "Dropout"):
+            continue
+        state = {name: x.contiguous() for name, x in next(modules_left).state_dict().items()}
+        if state:
+            save_file(state, directory / module.folder / WEIGHTS, metadata={"format": "pt"})
 
 
 def is_of_head(name: str) -> bool:
@@ -118,129 +171,150 @@ def is_of_head(name: str) -> bool:
     return name.startswith(f"{HEAD}.")
 
 
-def _modules(path: Path) -> list[tuple[str, str]]:
-    """Kind and folder of each module, in order."""
-    listed = _read(path)
+def _modules(directory: Path, settings: SentenceSettings) -> list[_Module]:
+    """The modules in the order of the file, which is the one that they run in."""
+    path = directory / MODULES
+    listed = read_contents(path)
     try:
-        ordered = sorted(listed, key=lambda x: x["idx"])
-        found = [(str(x["type"]).rpartition(".")[2], str(x["path"])) for x in ordered]
-        for _, name in found:
-            if name:
-                inner_path(name)
+        names = [str(entry["name"]) for entry in listed]
+        found = [_Module(_kind(entry["type"]), str(entry["path"])) for entry in listed]
+        for module in found:
+            if module.folder:
+                inner_path(module.folder)
+        extra = [(k, v) for entry in listed for k, v in entry.items() if k not in _ENTRY]
+        extra += [("kwargs", entry["kwargs"]) for entry in listed if entry.get("kwargs")]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise _malformed(path, f"it is not a list of modules ({error})") from error
-    if not found:
-        raise _malformed(path, "it lists no modules")
+        raise malformed(path, f"it is not a list of modules ({error})") from error
+    if not found or len(set(names)) < len(names):
+        raise malformed(path, f"it has the modules {', '.join(names) or 'none'}")
+    for key, value in extra:
+        raise unsupported(path, key, value)
+    kinds = [module.kind for module in found]
+    wanted = ["Transformer"] if settings.kind == CROSS_ENCODER else ["Transformer", "Pooling"]
+    behind = {*KEYS} - {"Pooling"} if settings.kind != CROSS_ENCODER else set()
+    if kinds[: len(wanted)] != wanted or set(kinds[len(wanted) :]) - behind:
+        more = f", and any number of {', '.join(sorted(behind))} behind" if behind else ""
+        raise InputError(
+            f"{path} lists {', '.join(kinds)}; supported are {' and '.join(wanted)}, in this "
+            f"order{more}; give another checkpoint",
+            id="sentence-modules-unsupported",
+        )
+    if found[0].folder:
+        raise InputError(
+            f"{path} has the Transformer in the folder {found[0].folder}; move its files to "
+            f'{directory}, and set its path to ""',
+            id="sentence-modules-unsupported",
+        )
     return found
 
 
-def _pooling(folder: Path) -> str:
-    settings = _settings(folder / "config.json", needed=True)
-    named = settings.get("pooling_mode")
-    if named is None:
-        modes = {old: mode for mode, old in _OLD_MODES.items()}
-        chosen = [
-            modes.get(name, name)
-            for name, value in settings.items()
-            if name.startswith("pooling_mode_") and value
-        ]
-    else:
-        chosen = [str(x) for x in named] if isinstance(named, list) else [str(named)]
-    if len(chosen) != 1 or chosen[0] not in POOLINGS:
+def _kind(name: Any) -> str:
+    """Of a class of sentence-transformers the name, of another its path, which none is called."""
+    text = str(name)
+    return text.rpartition(".")[2] if text.startswith(_PACKAGE) else text
+
+
+def _config(path: Path, kind: str) -> Mapping[str, Any]:
+    values = read_object(path, needed=kind not in ("Normalize", "Dropout"))
+    for key in values.keys() - KEYS[kind]:
+        raise unsupported(path, key, values[key])
+    for key in _NAMES:
+        if values.get(key, _EMBEDDING) not in (_EMBEDDING, None):
+            raise unsupported(path, key, values[key])
+    return values
+
+
+def _pooling(path: Path, settings: SentenceSettings) -> tuple[str, ...]:
+    values = _config(path, "Pooling")
+    chosen = values.get("pooling_mode", [m for k, m in EARLIER_MODES.items() if values.get(k)])
+    modes = [str(x) for x in chosen] if isinstance(chosen, list) else [str(chosen)]
+    modes = modes or ["mean"]
+    if not {*modes} <= POOLINGS.keys():
         raise InputError(
-            f"{folder / 'config.json'} asks for the pooling {' and '.join(chosen) or 'none'}; "
-            f"supported is one of {', '.join(POOLINGS)}",
+            f"{path} asks for the pooling {' and '.join(modes)}; supported are "
+            f"{', '.join(POOLINGS)}",
             id="pooling-unsupported",
         )
-    return chosen[0]
-
-
-def _dense(folder: Path, width: int, allow_pickle: bool) -> tuple[DenseLayer, Weights]:
-    path = folder / "config.json"
-    settings = _settings(path, needed=True)
-    sizes = settings.get("in_features"), settings.get("out_features")
-    activation = str(settings.get("activation_function", "torch.nn.modules.activation.Tanh"))
-    kind = activation.rpartition(".")[2]
-    if kind not in ACTIVATIONS or not activation.startswith("torch.nn."):
+    if not _flag(values, "include_prompt", True, path) and any(settings.prompts.values()):
         raise InputError(
-            f"{path} asks for the activation {activation[:60]}; supported are those of torch.nn "
+            f"{path} sets include_prompt to false, and {SETTINGS} has prompts; leaving their "
+            "tokens out of the pooling is not supported; remove the prompts if your texts have none",
+            id="sentence-settings-unsupported",
+        )
+    return tuple(modes)
+
+
+def _layer(kind: str, path: Path, width: int) -> Layer | None:
+    """A module behind the pooling; None of one that does nothing.
+
+    Args:
+        width: of what it reads.
+    """
+    values = _config(path, kind)
+    if kind == "Dropout":
+        return None
+    if kind == "Normalize":
+        return UnitLength(width)
+    inputs = values.get("in_features" if kind == "Dense" else "dimension")
+    outputs = values.get("out_features", inputs)
+    if inputs != width or type(outputs) is not int or outputs < 1:
+        raise InputError(
+            f"{path} describes a module with {shown(inputs)} inputs and {shown(outputs)} outputs, "
+            f"and the modules before it give {width}; get the checkpoint again",
+            id="weights-do-not-fit",
+        )
+    if kind == "LayerNorm":
+        return NormLayer(width)
+    name = str(values.get("activation_function", "torch.nn.modules.activation.Tanh"))
+    activation = name.rpartition(".")[2]
+    if activation not in ACTIVATIONS or name not in (
+        f"torch.nn.{activation}",
+        f"torch.nn.modules.activation.{activation}",
+        "torch.nn.modules.linear.Identity",
+    ):
+        raise InputError(
+            f"{path} asks for the activation {name[:60]}; supported are those of torch.nn "
             f"called {', '.join(ACTIVATIONS)}",
             id="activation-unsupported",
         )
-    bias = bool(settings.get("bias", True))
-    stored = _dense_weights(folder, allow_pickle)
-    shapes = {name: tuple(value.shape) for name, value in stored.items()}
-    inputs, outputs = sizes
-    wanted = {"weight": (outputs, inputs)} | ({"bias": (outputs,)} if bias else {})
-    if inputs != width or shapes != wanted or not isinstance(outputs, int):
-        raise InputError(
-            f"{folder} has weights of the shapes {shapes}, and by its config.json and the modules "
-            f"before they should be {wanted} for {width} inputs; get the checkpoint again",
-            id="weights-do-not-fit",
-        )
-    if not all(bool(value.isfinite().all()) for value in stored.values()):
-        raise InputError(
-            f"a weight in {folder} is not a finite number; the checkpoint is damaged, or its "
-            "training failed: give another one",
-            id="weights-not-finite",
-        )
-    return DenseLayer(width, outputs, bias, kind), stored
+    bias, residual = (_flag(values, x, x == "bias", path) for x in ("bias", "use_residual"))
+    return DenseLayer(width, outputs, bias, activation, residual)
 
 
-def _dense_weights(folder: Path, allow_pickle: bool) -> Weights:
+def _weights(folder: Path, layer: Layer, allow_pickle: bool) -> Weights:
+    with torch.device("meta"):
+        wanted = {name: tuple(x.shape) for name, x in layer.module().state_dict().items()}
+    if not wanted:
+        return {}
     file, *more = weight_files(folder, allow_pickle)
     if more:
-        raise _malformed(folder, "the weights of one layer are in several files")
+        raise malformed(folder, "the weights of one layer are in several files")
     stored_tensors([file])  # raises if it is damaged
     if file.name == PICKLE:
         state = torch.load(file, map_location="cpu", weights_only=True)
     else:
         state = load_file(file)
-    return {name.removeprefix("linear."): value.float() for name, value in state.items()}
-
-
-def _require_plain_texts(directory: Path) -> None:
-    """Refuse settings that change texts before they are tokenized."""
-    for name, key, what in (
-        (_ENCODER_SETTINGS, "do_lower_case", "lower-cases texts before the tokenizer sees them"),
-        (SETTINGS, "default_prompt_name", "puts a prompt before every text"),
-    ):
-        if _settings(directory / name).get(key):
-            raise InputError(
-                f"{directory / name} sets {key}, which {what}; that is not supported: remove it "
-                "there if your texts come that way already",
-                id="sentence-settings-unsupported",
-            )
-
-
-def _settings(path: Path, needed: bool = False) -> Mapping[str, Any]:
-    if not path.exists() and not needed:
-        return {}
-    values = _read(path)
-    if not isinstance(values, dict):
-        raise _malformed(path, "it is not a JSON object")
-    return values
-
-
-def _read(path: Path) -> Any:
-    try:
-        return read_json(path)
-    except OSError as error:
+    shapes = {name: tuple(value.shape) for name, value in state.items()}
+    if shapes != wanted:
         raise InputError(
-            f"cannot read {path}, which {MODULES} needs: {error.strerror}; get the checkpoint "
-            "again, with all its folders",
-            id="sentence-file-missing",
-        ) from error
-    except ValueError as error:
-        raise _malformed(path, str(error)) from error
+            f"{folder} has weights of the shapes {shapes}, and by its config.json they should be "
+            f"{wanted}; get the checkpoint again",
+            id="weights-do-not-fit",
+        )
+    if not all(bool(value.isfinite().all()) for value in state.values()):
+        raise InputError(
+            f"a weight in {folder} is not a finite number; the checkpoint is damaged, or its "
+            "training failed: give another one",
+            id="weights-not-finite",
+        )
+    return {name: value.float() for name, value in state.items()}
 
 
-def _malformed(path: Path, reason: str) -> InputError:
-    return InputError(
-        f"{path} does not describe modules of sentence-transformers: {reason}; get the checkpoint "
-        "again",
-        id="sentence-file-malformed",
-    )
+def _flag(values: Mapping[str, Any], key: str, default: bool, path: Path) -> bool:
+    value = values.get(key, default)
+    if not isinstance(value, bool):
+        raise malformed(path, f"{key} is {shown(value)}, neither true nor false")
+    return value
 
 
 def _write(path: Path, contents: Sequence[Any] | Mapping[str, Any]) -> None:

@@ -1,13 +1,14 @@
-"""From token vectors to one embedding per text: pooling, dense layers, normalization.
+"""From token vectors to one embedding per text: pooling, and the modules behind it.
 
 An encoder with such a head stays a model of its class in transformers, with its weights at the
-root; its forward also gives `logits`, here the embeddings [batch, width].
+root; its forward also gives `logits`, here the embeddings [batch, width]. Names and computations
+are those of the modules of sentence-transformers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, cast
 
@@ -17,26 +18,65 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from compressor.model.modeling_pruned import pruned_class
+from compressor.model.sentence_settings import SentenceSettings
 
 HEAD = "sentence_head"
-POOLINGS = ("mean", "cls", "max")
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "Identity": nn.Identity,
     "Tanh": nn.Tanh,
     "ReLU": nn.ReLU,
     "GELU": nn.GELU,
+    "SiLU": nn.SiLU,
+    "Sigmoid": nn.Sigmoid,
 }
 _LEAST = 1e-9  # divisor of a mean over no tokens
 
 
 @dataclass(frozen=True)
 class DenseLayer:
-    """A linear layer behind the pooling, and its activation, one of `ACTIVATIONS`."""
+    """A linear layer, and its activation, one of `ACTIVATIONS`.
+
+    Args:
+        residual: what it reads is added to what it gives, projected where their sizes differ.
+    """
 
     inputs: int
     outputs: int
     bias: bool = True
     activation: str = "Tanh"
+    residual: bool = False
+
+    @property
+    def products(self) -> list[list[int]]:
+        """Inputs and outputs of its linear layers."""
+        projected = self.residual and self.inputs != self.outputs
+        return [[self.inputs, self.outputs]] * (1 + projected)
+
+    def module(self) -> nn.Module:
+        return _Dense(self)
+
+
+@dataclass(frozen=True)
+class NormLayer:
+    """A layer normalization, whose inputs and outputs are as many."""
+
+    outputs: int
+
+    def module(self) -> nn.Module:
+        return _Norm(self.outputs)
+
+
+@dataclass(frozen=True)
+class UnitLength:
+    """Division by the L2 norm."""
+
+    outputs: int
+
+    def module(self) -> nn.Module:
+        return _UnitLength()
+
+
+Layer = DenseLayer | NormLayer | UnitLength
 
 
 @dataclass(frozen=True)
@@ -44,26 +84,103 @@ class Layout:
     """What follows the encoder; the defaults are for encoders that do not say.
 
     Args:
-        pooling: one of `POOLINGS`: the mean or the largest value over real tokens, or the first
-            token's vector.
-        normalize: whether embeddings are divided by their L2 norm.
-        max_tokens: the most tokens of a text, special ones included; None: what the model takes.
+        pooling: names in `POOLINGS`, whose results stand one after the other.
+        layers: what comes behind it, in order.
+        settings: of which the number of kept numbers, and how embeddings are compared.
     """
 
-    pooling: str = "mean"
-    dense: Sequence[DenseLayer] = ()
-    normalize: bool = False
-    max_tokens: int | None = None
+    pooling: tuple[str, ...] = ("mean",)
+    layers: Sequence[Layer] = ()
+    settings: SentenceSettings = field(default_factory=SentenceSettings)
+
+    def width(self, encoder: int) -> int:
+        """How many numbers an embedding has, from the width of the encoder."""
+        width = self.layers[-1].outputs if self.layers else encoder * len(self.pooling)
+        return min(width, self.settings.truncate or width)
+
+
+class _Dense(nn.Module):
+    def __init__(self, layer: DenseLayer) -> None:
+        super().__init__()
+        self.linear = nn.Linear(layer.inputs, layer.outputs, layer.bias)
+        self.activation = ACTIVATIONS[layer.activation]()
+        self.adds = layer.residual
+        if layer.residual and layer.inputs != layer.outputs:
+            self.residual = nn.Linear(layer.inputs, layer.outputs, bias=False)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        found: Tensor = self.activation(self.linear(vectors))
+        if not self.adds:
+            return found
+        return found + (self.residual(vectors) if hasattr(self, "residual") else vectors)
+
+
+class _Norm(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return cast(Tensor, self.norm(vectors))
+
+
+class _UnitLength(nn.Module):
+    def forward(self, vectors: Tensor) -> Tensor:
+        return normalize(vectors, dim=-1)
+
+
+def _first(hidden: Tensor, real: Tensor) -> Tensor:
+    return hidden[:, 0]  # padding is on the right
+
+
+def _last(hidden: Tensor, real: Tensor) -> Tensor:
+    count = real.long().cumsum(1)
+    return torch.where(real & (count == count[:, -1:]), hidden, 0.0).sum(1)
+
+
+def _largest(hidden: Tensor, real: Tensor) -> Tensor:
+    return torch.where(real, hidden, torch.finfo(hidden.dtype).min).amax(1)
+
+
+def _sum(hidden: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The weighted sum of vectors, and the sum of the weights, [batch, 1]."""
+    return (hidden * weights).sum(1), weights.sum(1).clamp_min(_LEAST)
+
+
+def _mean(hidden: Tensor, real: Tensor) -> Tensor:
+    total, count = _sum(hidden, real.to(hidden.dtype))
+    return total / count
+
+
+def _mean_by_root(hidden: Tensor, real: Tensor) -> Tensor:
+    total, count = _sum(hidden, real.to(hidden.dtype))
+    return total / count.sqrt()
+
+
+def _mean_by_position(hidden: Tensor, real: Tensor) -> Tensor:
+    weights = real.to(hidden.dtype)
+    total, count = _sum(hidden, weights * weights.cumsum(1))
+    return total / count
+
+
+# From hidden states [batch, tokens, width] and which tokens are real [batch, tokens, 1].
+POOLINGS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cls": _first,
+    "max": _largest,
+    "mean": _mean,
+    "mean_sqrt_len_tokens": _mean_by_root,
+    "weightedmean": _mean_by_position,
+    "lasttoken": _last,
+}
 
 
 class SentenceHead(nn.Module):
-    """Pooling, dense layers and normalization, as a layout says."""
+    """Pooling, the modules behind it, and the cut to some numbers, as a layout says."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()
         self.layout = layout
-        self.dense = nn.ModuleList(nn.Linear(x.inputs, x.outputs, x.bias) for x in layout.dense)
-        self.activations = nn.ModuleList(ACTIVATIONS[x.activation]() for x in layout.dense)
+        self.layers = nn.ModuleList(layer.module() for layer in layout.layers)
 
     def forward(self, hidden: Tensor, real: Tensor) -> Tensor:
         """
@@ -74,18 +191,12 @@ class SentenceHead(nn.Module):
         Returns:
             [batch, width of the embedding]
         """
-        pooled = self._pool(hidden, real[..., None])
-        for dense, activation in zip(self.dense, self.activations, strict=True):
-            pooled = activation(dense(pooled))
-        return normalize(pooled, dim=-1) if self.layout.normalize else pooled
-
-    def _pool(self, hidden: Tensor, real: Tensor) -> Tensor:
-        if self.layout.pooling == "cls":
-            return hidden[:, 0]
-        if self.layout.pooling == "max":
-            return torch.where(real, hidden, torch.finfo(hidden.dtype).min).amax(1)
-        weights = real.to(hidden.dtype)  # [batch, tokens, 1]
-        return (hidden * weights).sum(1) / weights.sum(1).clamp_min(_LEAST)
+        pooled = [POOLINGS[name](hidden, real[..., None]) for name in self.layout.pooling]
+        vectors = pooled[0] if len(pooled) == 1 else torch.cat(pooled, -1)
+        for layer in self.layers:
+            vectors = layer(vectors)
+        kept = self.layout.settings.truncate
+        return vectors if kept is None else vectors[:, :kept]
 
 
 class _EncoderWithHead(nn.Module):
@@ -125,16 +236,17 @@ def add_head(
     """Give an encoder its head, in place.
 
     Args:
-        weights: of each dense layer, `weight` and `bias`.
+        weights: of each of the layout's layers, by the names in its module.
     """
     head = SentenceHead(layout)
-    for dense, stored in zip(head.dense, weights, strict=True):
-        dense.load_state_dict(dict(stored))
+    for layer, stored in zip(head.layers, weights, strict=True):
+        layer.load_state_dict(dict(stored))
     model.__class__ = _with_head(cast(Any, type(model)))
     model.add_module(HEAD, head)
     # Whoever counts multiply-adds has the configuration alone (`Task.head`).
     config: Any = model.config
-    config.dense_sizes = [[x.inputs, x.outputs] for x in layout.dense]
+    dense = [layer for layer in layout.layers if isinstance(layer, DenseLayer)]
+    config.dense_sizes = [sizes for layer in dense for sizes in layer.products]
 
 
 def head_of(model: nn.Module) -> SentenceHead:
@@ -146,6 +258,5 @@ def head_of(model: nn.Module) -> SentenceHead:
 
 def embedding_width(model: nn.Module) -> int:
     """How many numbers an embedding has."""
-    dense, config = head_of(model).layout.dense, model.config
-    width: Any = dense[-1].outputs if dense else config.hidden_size  # type: ignore[union-attr]
-    return int(width)
+    config: Any = model.config
+    return head_of(model).layout.width(int(config.hidden_size))

@@ -189,7 +189,7 @@ def export_precision(
     with workspace.making(directory) as making:
         # Before another model is opened: it takes memory.
         examples = fitted.examples if fitted.calibrated else ()
-        write_precision(directory, precision, examples, making)
+        write_precision(directory, precision, examples, making, device)
     if model.name == DENSE:
         expected = expect_answers(checkpoint.model.eval(), probe.inputs, directory, precision)
     else:

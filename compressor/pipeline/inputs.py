@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compressor.errors import EnvironmentProblem, InputError
-from compressor.evaluation import require_references
+from compressor.evaluation import require_references, with_tokenizers
 from compressor.export.source_text import cut_vocabulary, embedding_rows
 from compressor.export.target_text import count_texts, tokens_of_text
 from compressor.model.architecture import decoder_tokens
@@ -64,6 +64,11 @@ class DataRows:
         """What rows are for -> their fingerprint."""
         rows = {"calibration": self.calibration, "test": self.test, "search": self.search}
         return {name: None if given is None else given.sha256 for name, given in rows.items()}
+
+    @property
+    def tokenizers(self) -> Mapping[str, str]:
+        """Metric -> what splits texts for it, the same for all rows."""
+        return self.fitted.tokenizers
 
     @property
     def fitted(self) -> Rows:
@@ -161,12 +166,20 @@ def load(section: ModelSection, *, dense: bool = True, answers: bool = True) -> 
 
 
 def read(
-    section: CalibrationData, checkpoint: Checkpoint, task: Task, progress: Progress = SILENT
+    section: CalibrationData,
+    checkpoint: Checkpoint,
+    task: Task,
+    progress: Progress = SILENT,
+    tokenizers: Mapping[str, str] | None = None,
 ) -> DataRows:
     """Calibration and test rows, as far as they are given.
 
+    Args:
+        tokenizers: metric -> what is to split texts for it; the one for the test rows by default.
+
     Raises:
         InputError: malformed data, with file and line.
+        UsageError, EnvironmentProblem: a tokenizer that there is not.
     """
     labels = task.label_names(checkpoint.model.config)
 
@@ -183,12 +196,17 @@ def read(
         )
 
     calibration = rows(section.calibration, section.calibration_rows)
-    if not isinstance(section, Data):
-        return DataRows(calibration, None)
-    test = rows(section.test, section.test_rows)
+    test = rows(section.test, section.test_rows) if isinstance(section, Data) else None
     if test is not None:
         task.require_answers(test)
         require_references(test)
+        test = with_tokenizers(test, tokenizers, progress.message)
+    if calibration is not None:
+        calibration = (
+            replace(calibration, tokenizers=test.tokenizers)
+            if test is not None
+            else with_tokenizers(calibration, tokenizers)
+        )
     shared = count_shared(test, calibration) if calibration and test else 0
     return DataRows(calibration, test, shared)
 

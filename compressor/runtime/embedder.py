@@ -2,29 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compressor.errors import UsageError
+from compressor.errors import UsageError, did_you_mean
 from compressor.runtime.artifact import EmbeddingArtifact
 from compressor.runtime.batching import CHUNK_ROWS, require_several
 from compressor.runtime.encoder import EncoderRuntime
+from compressor.runtime.runtime import Line
 from compressor.runtime.text import Encoded
 
 _LEAST = 1e-12  # norm of a vector of zeros
+Vectors = NDArray[np.float32]
 
 
 class Embedder(EncoderRuntime[EmbeddingArtifact]):
     """An exported encoder of texts; arguments and errors are those of `Runtime`."""
 
     task = "embedding"
+    line_options = ("prompt",)
+
+    def _open(self) -> None:
+        super()._open()
+        self._tokenizer.prefix = self.artifact.default_prompt
 
     @property
     def width(self) -> int:
         """How many numbers an embedding has."""
         return self.artifact.width
+
+    def with_prompt(self, name: str | None) -> Embedder:
+        """The same model, all of whose texts begin with another prompt.
+
+        Args:
+            name: in `artifact.prompts`; of a model without prompts for queries and documents,
+                `query` and `document` are empty. None: the default prompt.
+
+        Raises:
+            UsageError: there is none of that name.
+        """
+        known = {"query": "", "document": ""} | dict(self.artifact.prompts)
+        if name is not None and name not in known:
+            raise UsageError(
+                f"prompt {name}: the model has no such prompt{did_you_mean(name, known)}; it has "
+                f"{', '.join(known)}",
+                id="prompt-unknown",
+            )
+        other = copy(self)
+        other._tokenizer = copy(self._tokenizer)
+        other._tokenizer.prefix = self.artifact.default_prompt if name is None else known[name]
+        return other
 
     def encode(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Encoded]:
         """Token ids of each text, and then of each of `pairs`: every text has its own row."""
@@ -52,7 +83,7 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
     ) -> NDArray[np.float32]:
-        """The cosine of the embeddings of each text and its pair, [rows].
+        """How similar the embeddings of each text and its pair are, [rows].
 
         Raises:
             UsageError: a number below 1, or not as many pairs as texts.
@@ -65,7 +96,15 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
             )
         # In one list, so that rows of similar length share a batch on both sides.
         both = self.embed([*texts, *pairs], batch_size, batch_tokens)
-        return cosines(both[: len(texts)], both[len(texts) :])
+        return self.compare(both[: len(texts)], both[len(texts) :])
+
+    def compare(self, first: Vectors, second: Vectors) -> Vectors:
+        """How similar each row of two arrays of embeddings [rows, width] is, [rows].
+
+        As the model says: by the cosine, the product, or the Euclidean or Manhattan distance with a
+        minus.
+        """
+        return _SIMILARITIES[self.artifact.similarity](first, second)
 
     def embed_stream(
         self,
@@ -82,6 +121,19 @@ class Embedder(EncoderRuntime[EmbeddingArtifact]):
         blank = np.zeros(self.width, dtype=np.float32)
         return self._stream(rows, self.run, blank, chunk_rows, batch_size, batch_tokens)
 
+    def answer_lines(
+        self, rows: Iterable[Any], prompt: str | None = None, **options: Any
+    ) -> Iterator[Line]:
+        """The numbers of each line's embedding, with tabs between them; `embedding` in JSON.
+
+        Args:
+            prompt: see `with_prompt`.
+        """
+        for row in self.with_prompt(prompt).embed_stream(rows, **options):
+            # As NumPy writes a float32: the digits that make it the same again.
+            numbers = [float(str(number)) for number in row]
+            yield "\t".join(map(str, numbers)), {"embedding": numbers}
+
 
 def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[np.float32]:
     """Of each row of two arrays [rows, width], [rows]; 0 where one is all zeros."""
@@ -89,3 +141,32 @@ def cosines(first: NDArray[np.float32], second: NDArray[np.float32]) -> NDArray[
     norms = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     found: NDArray[np.float32] = (first * second).sum(axis=1) / np.maximum(norms, _LEAST)
     return found
+
+
+def unit(vectors: Vectors) -> Vectors:
+    """Vectors [rows, width] with a norm of 1; zeros stay."""
+    found: Vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _LEAST)
+    return found
+
+
+def _products(first: Vectors, second: Vectors) -> Vectors:
+    found: Vectors = (first * second).sum(axis=1)
+    return found
+
+
+def _euclidean(first: Vectors, second: Vectors) -> Vectors:
+    found: Vectors = -np.linalg.norm(first - second, axis=1)
+    return found
+
+
+def _manhattan(first: Vectors, second: Vectors) -> Vectors:
+    found: Vectors = -np.abs(first - second).sum(axis=1)
+    return found
+
+
+_SIMILARITIES: Mapping[str, Callable[[Vectors, Vectors], Vectors]] = {
+    "cosine": cosines,
+    "dot": _products,
+    "euclidean": _euclidean,
+    "manhattan": _manhattan,
+}

@@ -26,9 +26,9 @@ Check = Callable[[Any, str], Any]
 def checked(check: Check, default: Any = MISSING) -> Any:
     """A field of a dataclass; without a default it must be there."""
     metadata = {"check": check}
-    # Dataclasses refuse a list as a default, since all instances would share it.
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
+    # Dataclasses refuse these as a default, since all instances would share it.
+    if isinstance(default, list | dict):
+        return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +11,15 @@ from numpy.typing import NDArray
 from compressor.runtime.artifact import RegressionArtifact
 from compressor.runtime.batching import CHUNK_ROWS, Batch
 from compressor.runtime.encoder import EncoderRuntime
+from compressor.runtime.processors import activated
+from compressor.runtime.runtime import Line
 
 
 class Regressor(EncoderRuntime[RegressionArtifact]):
     """An exported model with one output; arguments and errors are those of `Runtime`."""
 
     task = "regression"
+    line_options = ("pairs",)
 
     def predict(
         self,
@@ -24,8 +28,13 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
         batch_size: int | None = None,
         batch_tokens: int | None = None,
     ) -> NDArray[np.float32]:
-        """The number of each text or pair, [rows]; arguments and errors of `logits`."""
-        return self.logits(texts, pairs, batch_size, batch_tokens)[:, 0]
+        """The number of each text or pair, [rows]; arguments and errors of `logits`.
+
+        Of a cross-encoder of sentence-transformers it has passed its activation function, as in
+        `CrossEncoder.predict`.
+        """
+        found = self.logits(texts, pairs, batch_size, batch_tokens)[:, 0]
+        return activated(found, self.artifact.activation)
 
     def predict_stream(
         self,
@@ -38,6 +47,15 @@ class Regressor(EncoderRuntime[RegressionArtifact]):
         """The number of each row of a stream; all else as `Classifier.probabilities_stream`."""
         return self._stream(rows, self._numbers, None, chunk_rows, batch_size, batch_tokens)
 
+    def answer_lines(self, rows: Iterable[Any], **options: Any) -> Iterator[Line]:
+        """The number of each line; `score` in JSON."""
+        for number in self.predict_stream(rows, **options):
+            if number is None:
+                yield "", {"score": None}
+            else:
+                yield f"{number:.6f}", {"score": round(number, 6)}
+
     def _numbers(self, batch: Batch) -> Iterable[float | None]:
-        numbers: list[float] = self.run(batch)[:, 0].tolist()
+        found = activated(self.run(batch)[:, 0], self.artifact.activation)
+        numbers: list[float] = found.tolist()
         return numbers

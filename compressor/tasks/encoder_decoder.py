@@ -179,13 +179,9 @@ class EncoderDecoderTask(Task):
         Searched by transformers' `generate` with the model's own generation settings, but greedy
         unless there is a beam width, and never sampled.
         """
-        generate: Any = model.generate
-        tokens = generate(
-            input_ids=batch["input_ids"],
-            attention_mask=batch["attention_mask"],
-            num_beams=1 if num_beams is None else num_beams,
-            do_sample=False,
-        )
+        from compressor.model.generation import generate  # imports transformers
+
+        tokens = generate(model, batch, num_beams=1 if num_beams is None else num_beams)
         return list(tokenizer.batch_decode(tokens, skip_special_tokens=True))
 
     def answer(

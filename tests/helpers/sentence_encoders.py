@@ -8,11 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers as t
 from safetensors.torch import save_file
 from torch import nn
 
+from compressor.model.checkpoint import Checkpoint
+from compressor.tasks import TASKS
+from compressor.tasks.rows import Rows
 from tests.helpers import toy
 from tests.helpers.tiny import tiny_model, word_tokenizer
 
@@ -58,10 +62,14 @@ def save_encoder(
     kinds = ["Transformer", "Pooling", *["Dense"] * dense, *["Normalize"] * normalize]
     package = "sentence_transformers.models"
     modules = [
-        {"idx": i, "path": f"{i}_{kind}" if i else "", "type": f"{package}.{kind}"}
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "", "type": f"{package}.{kind}"}
         for i, kind in enumerate(kinds)
     ]
-    settings = {"pooling_mode": pooling} if isinstance(pooling, str) else pooling
+    settings = (
+        {"word_embedding_dimension": WIDTH, "pooling_mode": pooling}
+        if isinstance(pooling, str)
+        else pooling
+    )
     files: dict[str, Any] = {"modules.json": modules, "1_Pooling/config.json": settings}
     if dense:
         layer = dense_layer()
@@ -79,6 +87,24 @@ def save_encoder(
         if contents is not None:
             (directory / file).write_text(json.dumps(contents), encoding="utf-8")
     return directory
+
+
+def rows_of(texts: Sequence[str]) -> Rows:
+    """Texts without labels."""
+    targets = [""] * len(texts)
+    return Rows("embedding", list(texts), None, targets, ["texts"], "none", None)
+
+
+@torch.no_grad()
+def embedded(opened: Checkpoint, texts: Sequence[str] | Rows) -> np.ndarray:
+    """Embeddings of texts, and then of the second ones of pairs, as runs of PyTorch make them."""
+    task, rows = TASKS["embedding"], texts if isinstance(texts, Rows) else rows_of(texts)
+    examples = task.encode(rows, opened.tokenizer, opened.max_source_tokens)
+    found: dict[int, np.ndarray] = {}
+    for batch in task.batches(examples, opened.model):
+        vectors = opened.model(**batch.inputs()).logits.numpy()
+        found |= dict(zip(batch.rows, vectors, strict=True))
+    return np.array([found[row] for row in sorted(found)])
 
 
 def write_texts(path: Path, rows: int = 24, seed: int = 0) -> Path:

@@ -157,12 +157,13 @@ def test_second_moments_of_the_gradient_are_those_of_the_distance(encoder, tmp_p
 
 
 @torch.no_grad()
-def test_the_divergence_is_one_minus_the_cosine():
+def test_the_divergence_of_unit_vectors_is_one_minus_the_cosine():
     rng = np.random.default_rng(0)
     found, wanted = (rng.normal(size=(5, 8)).astype(np.float32) for _ in range(2))
     lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(wanted, axis=1)
     expected = float((1 - (found * wanted).sum(1) / lengths).sum())
-    first, second = (task.predictions(torch.tensor(x)) for x in (found, wanted))
+    units = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (found, wanted))
+    first, second = (task.predictions(torch.tensor(x)) for x in units)
     assert float(task.divergence(first, second)) == pytest.approx(expected, rel=1e-5)
 
 

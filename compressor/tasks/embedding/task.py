@@ -1,10 +1,11 @@
-"""Embedding of texts, compared by the cosine of their vectors.
+"""Embedding of texts as vectors, which are compared by the cosine or as the model says.
 
 Calibration rows have no answers. The loss that units are scored by is
 
     L = sum over rows of <v, e / |e|>,   v ~ N(0, I) for each row, fixed by its number,
 
-the embedding's part in a random direction. The distance to the dense model's embedding has no
+the embedding's part in a random direction. Where lengths count, because embeddings are not compared
+by the cosine, |e| is taken for a constant. The distance to the dense model's embedding has no
 gradient at the dense model; the gradients of L have: for a small change of the embedding,
 E (dL)^2 = |d(e / |e|)|^2, so the second moments that scores are made of are those of the
 Gauss-Newton approximation of that distance (Martens 2010, "Deep learning via Hessian-free
@@ -30,13 +31,16 @@ if TYPE_CHECKING:
     from compressor.runtime import Embedder
     from compressor.tasks.encoder import Logits
 
-# Of embeddings that count as the same. Rounding to int8 turns MiniLM's to a cosine of 0.99, which
+# Half the squared distance over the squared length of embeddings that count as the same; of those
+# of length 1 it is 1 minus their cosine. Rounding to int8 turns MiniLM's to a cosine of 0.99, which
 # does not change its Spearman correlation (docs/embedding.md).
-_SAME = 0.98
+_SAME = 0.02
+_LEAST = 1e-24  # squared length of a vector of zeros
+_RANKED_PROMPTS = ("query", "document")  # as `encode_query` and `encode_document` take them
 
 
 class Embedding(EncoderTask):
-    """Embedding of texts; answers to pairs of them are the cosines of their embeddings."""
+    """Embedding of texts; answers to pairs of them tell how similar their embeddings are."""
 
     name = "embedding"
     auto_class = "AutoModel"
@@ -46,7 +50,7 @@ class Embedding(EncoderTask):
     runtime = "compressor.runtime:Embedder"
     pipeline_tag = "sentence-similarity"
     usage = 'print(model.embed(["First text.", "Second one."]).shape)'
-    answers = f"embeddings (cosine of at least {_SAME})"
+    answers = f"embeddings (within {(2 * _SAME) ** 0.5:.0%} of their length)"
     has_answers = False
     joins_pairs = False
     usual_columns = embedding_rows.USUAL_COLUMNS
@@ -79,14 +83,31 @@ class Embedding(EncoderTask):
 
     def encode(self, rows: Rows, tokenizer: Any, max_source_tokens: int) -> list[Example]:
         """As in `Task`; of pairs first all first texts, then all second ones."""
-        texts = replace(rows, sources=[*rows.sources, *(rows.pairs or ())], pairs=None)
+        from compressor.model.sentence_texts import prompts_of
+
+        prompts = prompts_of(tokenizer)
+        first = second = prompts.default
+        if rows.ranked:
+            first, second = (prompts.named.get(name, "") for name in _RANKED_PROMPTS)
+        begun = [f"{first}{text}" for text in rows.sources]
+        begun += [f"{second}{text}" for text in rows.pairs or ()]
+        texts = replace(rows, sources=begun, pairs=None)
         return super().encode(texts, tokenizer, max_source_tokens)
+
+    def logits(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+        """The embeddings, [batch, width]; of length 1 where they are compared by the cosine."""
+        from torch.nn.functional import normalize
+
+        found = super().logits(model, batch)
+        return normalize(found.float(), dim=-1) if _by_cosine(model) else found
 
     def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """The sum of all rows' parts in their directions."""
         import torch
 
         found = self.predictions(self.logits(model, batch))
+        if not _by_cosine(model):
+            found = found / found.detach().square().sum(-1, keepdim=True).clamp_min(_LEAST).sqrt()
         drawn = [
             torch.randn(found.shape[1], generator=torch.Generator().manual_seed(row))
             for row in batch["labels"].tolist()
@@ -94,14 +115,16 @@ class Embedding(EncoderTask):
         return (torch.stack(drawn).to(found) * found).sum()
 
     def predictions(self, logits: Tensor) -> Tensor:
-        """The embeddings with an L2 norm of 1."""
-        from torch.nn.functional import normalize
-
-        return normalize(logits.float(), dim=-1)
+        """The embeddings."""
+        return logits.float()
 
     def divergence(self, found: Tensor, wanted: Tensor) -> Tensor:
-        """The sum over rows of 1 minus the cosine, half the squared distance."""
-        return (found - wanted).square().sum() / 2
+        """The sum over rows of half the squared distance over the wanted one's squared length.
+
+        Of embeddings of length 1 that is 1 minus the cosine.
+        """
+        far, length = (found - wanted).square().sum(-1), wanted.square().sum(-1)
+        return (far / length.clamp_min(_LEAST)).sum() / 2
 
     def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
         raise UsageError(
@@ -111,10 +134,12 @@ class Embedding(EncoderTask):
         )
 
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
-        from compressor.runtime.embedder import cosines
-
-        same: list[bool] = (cosines(actual, expected) >= _SAME).tolist()
+        far, length = ((actual - expected) ** 2).sum(-1), (expected**2).sum(-1)
+        same: list[bool] = (far <= 2 * _SAME * length).tolist()
         return same
+
+    def answer_settings(self, rows: Rows) -> Mapping[str, Any]:
+        return {"prompts": _RANKED_PROMPTS} if rows.ranked else {}
 
     def answer(
         self,
@@ -122,15 +147,26 @@ class Embedding(EncoderTask):
         sources: Sequence[str],
         pairs: Sequence[str] | None = None,
         num_beams: int | None = None,
+        prompts: tuple[str | None, str | None] = (None, None),
     ) -> list[str]:
-        """The cosine of the embeddings of each pair; a text that occurs again is read once."""
-        from compressor.runtime.embedder import cosines
+        """How similar the embeddings of each pair are; a text that occurs again is read once.
 
+        Args:
+            prompts: names of those of the first and of the second texts; None: the default one.
+        """
         assert pairs is not None  # see `require_answers`
-        numbers = {text: i for i, text in enumerate(dict.fromkeys([*sources, *pairs]))}
-        vectors = runtime.embed(list(numbers))
-        first, second = (vectors[[numbers[text] for text in texts]] for texts in (sources, pairs))
-        return [repr(float(value)) for value in cosines(first, second)]
+        sides = []
+        for prompt, texts in zip(prompts, (sources, pairs), strict=True):
+            numbers = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+            vectors = runtime.with_prompt(prompt).embed(list(numbers))
+            sides.append(vectors[[numbers[text] for text in texts]])
+        return [repr(float(value)) for value in runtime.compare(*sides)]
+
+
+def _by_cosine(model: nn.Module) -> bool:
+    from compressor.model.sentence_head import head_of
+
+    return head_of(model).layout.settings.similarity == "cosine"
 
 
 TASK = Embedding()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError
+from compressor.model.cross_encoder import SIGMOID, activation_of
 from compressor.tasks.cells import number_text
 from compressor.tasks.rows import Rows
 from compressor.tasks.scores import ScoreTask
@@ -15,6 +16,7 @@ from compressor.tasks.tables import Record, RowTable
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from compressor.runtime import Regressor
     from compressor.tasks.encoder import Logits
 
 # Of the largest number of a batch: numbers that differ by less count as the same.
@@ -31,6 +33,7 @@ class Regression(ScoreTask):
         "text_pair_column": ("sentence2", "text2"),
         "label_column": ("score", "label", "similarity"),
     }
+    exporter = "compressor.export.scores:RegressionGraphs"
     runtime = "compressor.runtime:Regressor"
     usage = 'print(model.predict(["First text.", "Second one."]))'
     answers = f"numbers (within {_SAME:.0%} of the largest)"
@@ -43,6 +46,7 @@ class Regression(ScoreTask):
                 "and regression is with one; leave --task out, or give another model",
                 id="not-a-regressor",
             )
+        activation_of(config)  # raises if there is no such
 
     def label_cell(self, table: RowTable, record: Record, column: str) -> str:
         return number_text(table, record, column)
@@ -52,13 +56,31 @@ class Regression(ScoreTask):
 
     def loss(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         """Half the squared error, summed over the rows of the batch."""
-        scores = self.scores(self.logits(model, batch)).float()
+        scores = _activated(self.scores(self.logits(model, batch)).float(), model)
         return (scores - batch["labels"].to(scores)).square().sum() / 2
 
     def same_answers(self, actual: Logits, expected: Logits) -> list[bool]:
         largest = abs(expected).max()
         same: list[bool] = (abs(actual - expected)[:, 0] <= _SAME * largest).tolist()
         return same
+
+    def answers_of(self, logits: Tensor, model: nn.Module) -> list[str]:
+        return [repr(x) for x in _activated(self.scores(logits), model).tolist()]
+
+    def answer(
+        self,
+        runtime: Regressor,
+        sources: Sequence[str],
+        pairs: Sequence[str] | None = None,
+        num_beams: int | None = None,
+    ) -> list[str]:
+        """The numbers; there is nothing to search."""
+        return [repr(x) for x in runtime.predict(sources, pairs).tolist()]
+
+
+def _activated(numbers: Tensor, model: nn.Module) -> Tensor:
+    """What a cross-encoder's activation function makes of logits."""
+    return numbers.sigmoid() if activation_of(model.config) == SIGMOID else numbers
 
 
 TASK = Regression()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from compressor.errors import InputError
+from compressor.model.cross_encoder import activation_of
 from compressor.tasks.ranked import COLUMNS, METRICS, relevance_text, require_queries
 from compressor.tasks.rows import ColumnNames, LabelNames, Rows, RowTexts
 from compressor.tasks.scores import ScoreTask
@@ -29,7 +30,7 @@ class Reranking(ScoreTask):
     """How relevant a text is to the query that it is read with."""
 
     name = "reranking"
-    exporter = "compressor.export.reranking:RerankingGraphs"
+    exporter = "compressor.export.scores:RerankingGraphs"
     metrics = METRICS
     runtime = "compressor.runtime:Reranker"
     pipeline_tag = "text-ranking"
@@ -49,6 +50,7 @@ class Reranking(ScoreTask):
                 "--task out, or give another model",
                 id="not-a-reranker",
             )
+        activation_of(config)  # raises if there is no such
 
     def scores(self, logits: Any) -> Any:
         from compressor.runtime.reranker import relevance

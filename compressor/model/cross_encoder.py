@@ -1,0 +1,58 @@
+"""Cross-encoders of sentence-transformers: how one is known, and what makes scores of its logits.
+
+Before version 5.4 `config.json` alone told. What newer ones keep elsewhere is put there, too, where
+it goes with the model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from compressor.errors import InputError
+from compressor.model.sentence_settings import CROSS_ENCODER, SentenceSettings, shown
+
+_SETTINGS, _PATH = "sentence_transformers", "activation_fn"  # since version 4
+_EARLIEST = "sbert_ce_default_activation_function"
+IDENTITY, SIGMOID = "identity", "sigmoid"
+_NAMES = {
+    "torch.nn.modules.linear.Identity": IDENTITY,
+    "torch.nn.Identity": IDENTITY,
+    "torch.nn.modules.activation.Sigmoid": SIGMOID,
+    "torch.nn.Sigmoid": SIGMOID,
+}
+
+
+def is_cross_encoder(config: Any) -> bool:
+    """Whether a model's configuration says that it is a cross-encoder."""
+    return isinstance(getattr(config, _SETTINGS, None), dict) or hasattr(config, _EARLIEST)
+
+
+def activation_of(config: Any) -> str:
+    """`IDENTITY` or `SIGMOID`, by which a model's one logit becomes what it answers.
+
+    Raises:
+        InputError: a cross-encoder has another one.
+    """
+    if not is_cross_encoder(config) or config.num_labels != 1:
+        return IDENTITY
+    # As `CrossEncoder.get_default_activation_fn` has it.
+    noted = getattr(config, _SETTINGS, None) or {}
+    path = noted[_PATH] if _PATH in noted else getattr(config, _EARLIEST, None)
+    if path is None:
+        return SIGMOID
+    if path not in _NAMES:
+        raise InputError(
+            f"the cross-encoder's activation function is {shown(path)}; supported are "
+            f"{', '.join(_NAMES)}: write one of these as {_PATH} in its settings",
+            id="activation-unsupported",
+        )
+    return _NAMES[path]
+
+
+def note_settings(config: Any, settings: SentenceSettings | None) -> None:
+    """Put what other files say of a cross-encoder into its configuration, in place."""
+    if settings is not None and settings.kind == CROSS_ENCODER:
+        noted = dict(getattr(config, _SETTINGS, None) or {})
+        if settings.activation is not None:
+            noted[_PATH] = settings.activation
+        setattr(config, _SETTINGS, noted)

@@ -1,0 +1,246 @@
+"""Settings of sentence-transformers beside modules and weights.
+
+Each is followed, known to change no answer, or refused by name; one that is not known here may come
+from a newer version, and is refused, too. The tables are compared with the package in
+`tests/model/test_sentence_transformers.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from compressor.errors import InputError
+from compressor.storage.input_files import read_json
+
+MODULES = "modules.json"
+SETTINGS = "config_sentence_transformers.json"
+SENTENCE_TRANSFORMER, CROSS_ENCODER = "SentenceTransformer", "CrossEncoder"
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+# The first that is there is read.
+ENCODER_SETTINGS = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+
+# Keys of `SETTINGS` that are followed, and those that change no answer.
+FOLLOWED = {
+    "model_type", "prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim",
+    "activation_fn",
+}  # fmt: skip
+HARMLESS = {"__version__", "requirements", "keep_in_fp32_modules"}
+# The same of the encoder's settings.
+ENCODER_FOLLOWED = {"max_seq_length", "do_lower_case"}
+ENCODER_HARMLESS = {"unpad_inputs"}
+# Keys of the encoder's settings that may hold one value; of kwargs those that change no answer. The
+# length of a text that processor_kwargs give is followed.
+_NOTHING: tuple[Any, ...] = (None, {})
+ENCODER_FIXED: Mapping[str, Collection[Any]] = dict.fromkeys(
+    ("query_length", "document_length", "query_expansion", "tokenizer_name_or_path",
+     "processing_kwargs"),
+    _NOTHING,
+)  # fmt: skip
+_LENGTH = "model_max_length"
+ENCODER_KWARGS: Mapping[str, Collection[str]] = {
+    "model_kwargs": {"attn_implementation", "dtype", "torch_dtype", "trust_remote_code"},
+    "processor_kwargs": {_LENGTH, "use_fast", "trust_remote_code"},
+    "config_kwargs": {"trust_remote_code"},
+}
+# Their names before version 5.4.
+EARLIER_KWARGS = {
+    "model_args": "model_kwargs",
+    "tokenizer_args": "processor_kwargs",
+    "config_args": "config_kwargs",
+}
+# Kind of model -> what its encoder computes of a text.
+_ENCODERS = {
+    SENTENCE_TRANSFORMER: ("feature-extraction", "last_hidden_state", "token_embeddings"),
+    CROSS_ENCODER: ("sequence-classification", "logits", "scores"),
+}
+
+
+@dataclass(frozen=True)
+class SentenceSettings:
+    """What the files say; the defaults are those of a checkpoint without them.
+
+    Args:
+        kind: `SENTENCE_TRANSFORMER` or `CROSS_ENCODER`.
+        max_tokens: the most tokens of a text, special ones included; None: what tokenizer and
+            positions allow.
+        lower_case: whether texts are lower-cased before all else.
+        prompts: name -> what a text begins with if that prompt is asked for.
+        default_prompt: what it begins with otherwise.
+        similarity: how embeddings are compared, one of `SIMILARITIES`.
+        truncate: how many numbers of an embedding are kept; None: all.
+        activation: path of the class that makes a cross-encoder's scores of its logits.
+    """
+
+    kind: str = SENTENCE_TRANSFORMER
+    max_tokens: int | None = None
+    lower_case: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt: str = ""
+    similarity: str = "cosine"
+    truncate: int | None = None
+    activation: str | None = None
+
+
+def read_settings(directory: Path) -> SentenceSettings | None:
+    """The settings of a checkpoint with `modules.json`; None: of another.
+
+    Raises:
+        InputError: a file is malformed, or a setting is not supported.
+    """
+    if not (directory / MODULES).exists():
+        return None
+    path = directory / SETTINGS
+    values = read_object(path)
+    kind = values.get("model_type", SENTENCE_TRANSFORMER)
+    if kind not in _ENCODERS:
+        raise InputError(
+            f"{path} describes a {shown(kind)}; supported are the models {' and '.join(_ENCODERS)} "
+            "of sentence-transformers",
+            id="sentence-modules-unsupported",
+        )
+    for key in values.keys() - FOLLOWED - HARMLESS:
+        raise unsupported(path, key, values[key])
+    prompts, default = _prompts(values, kind, path)
+    similarity = values.get("similarity_fn_name") or "cosine"
+    if similarity not in SIMILARITIES:
+        raise unsupported(path, "similarity_fn_name", similarity)
+    activation = values.get("activation_fn")
+    if activation is not None and not isinstance(activation, str):
+        raise malformed(path, f"activation_fn is {shown(activation)}")
+    tokens, lower_case = _encoder_settings(directory, kind)
+    return SentenceSettings(
+        kind=kind,
+        max_tokens=tokens,
+        lower_case=lower_case,
+        prompts=prompts,
+        default_prompt=default,
+        similarity=similarity,
+        truncate=_size(values, "truncate_dim", path),
+        activation=activation,
+    )
+
+
+def encoder_settings_file(directory: Path) -> Path:
+    """The file with the settings of the module Transformer, which may be missing."""
+    paths = [directory / name for name in ENCODER_SETTINGS]
+    return next((path for path in paths if read_object(path)), paths[0])
+
+
+def read_object(path: Path, needed: bool = False) -> Mapping[str, Any]:
+    """A JSON object; empty where the file is missing and not `needed`.
+
+    Raises:
+        InputError: it is missing, cannot be read or holds something else.
+    """
+    if not path.exists() and not needed:
+        return {}
+    values = read_contents(path)
+    if not isinstance(values, dict):
+        raise malformed(path, "it is not a JSON object")
+    return values
+
+
+def read_contents(path: Path) -> Any:
+    """Contents of a JSON file.
+
+    Raises:
+        InputError: it is missing, or cannot be read.
+    """
+    try:
+        return read_json(path)
+    except OSError as error:
+        raise InputError(
+            f"cannot read {path}, which {MODULES} needs: {error.strerror}; get the checkpoint "
+            "again, with all its folders",
+            id="sentence-file-missing",
+        ) from error
+    except ValueError as error:
+        raise malformed(path, str(error)) from error
+
+
+def malformed(path: Path, reason: str) -> InputError:
+    """The error for a file that cannot be understood."""
+    return InputError(
+        f"{path} does not describe modules of sentence-transformers: {reason}; get the checkpoint "
+        "again",
+        id="sentence-file-malformed",
+    )
+
+
+def unsupported(path: Path, key: str, value: Any) -> InputError:
+    """The error for a setting that is not followed."""
+    return InputError(
+        f"{path} sets {key} to {shown(value)}, which is not supported; remove it there if what the "
+        "model answers does not depend on it",
+        id="sentence-settings-unsupported",
+    )
+
+
+def shown(value: Any) -> str:
+    """A value of a file, for messages."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _prompts(values: Mapping[str, Any], kind: str, path: Path) -> tuple[dict[str, str], str]:
+    found = values.get("prompts") or {}
+    if not isinstance(found, dict) or not all(isinstance(x, str | None) for x in found.values()):
+        raise malformed(path, f"prompts is {shown(found)}, not an object of texts")
+    # A prompt that is null, or one of these two that is not there, is an empty one.
+    prompts = dict.fromkeys(("query", "document") if kind == SENTENCE_TRANSFORMER else (), "")
+    prompts |= {name: text or "" for name, text in found.items()}
+    name = values.get("default_prompt_name")
+    if name is None:
+        return prompts, ""
+    if name not in prompts:
+        raise malformed(path, f"default_prompt_name is {shown(name)}, which prompts lacks")
+    if kind == CROSS_ENCODER and prompts[name]:
+        raise unsupported(path, "default_prompt_name", name)
+    return prompts, prompts[name]
+
+
+def _encoder_settings(directory: Path, kind: str) -> tuple[int | None, bool]:
+    """The most tokens of a text, and whether texts are lower-cased."""
+    path = encoder_settings_file(directory)
+    values = read_object(path)
+    task, output, vectors = _ENCODERS[kind]
+    usual = {"text": {"method": "forward", "method_output_name": output}}
+    fixed = {
+        **ENCODER_FIXED,
+        "transformer_task": (task,),
+        "modality_config": (usual,),
+        "module_output_name": (vectors,),
+    }
+    if kind == CROSS_ENCODER and "transformer_task" not in values:
+        raise malformed(path, f"transformer_task is not {task}, as of a {kind}")
+    kwargs: dict[str, Any] = {}
+    for key, value in values.items():
+        name = EARLIER_KWARGS.get(key, key)
+        if name in ENCODER_KWARGS:
+            if not isinstance(value, dict | None):
+                raise malformed(path, f"{key} is {shown(value)}")
+            for inner in (value or {}).keys() - ENCODER_KWARGS[name]:
+                raise unsupported(path, f"{inner} of {key}", value[inner])
+            kwargs |= value or {}
+        elif key in fixed:
+            if value not in fixed[key]:
+                raise unsupported(path, key, value)
+        elif key not in ENCODER_FOLLOWED | ENCODER_HARMLESS:
+            raise unsupported(path, key, value)
+    lower_case = values.get("do_lower_case") or False
+    if not isinstance(lower_case, bool):
+        raise malformed(path, f"do_lower_case is {shown(lower_case)}")
+    return _size(kwargs, _LENGTH, path) or _size(values, "max_seq_length", path), lower_case
+
+
+def _size(values: Mapping[str, Any], key: str, path: Path) -> int | None:
+    value = values.get(key)
+    if value is not None and (type(value) is not int or value < 1):
+        raise malformed(path, f"{key} is {shown(value)}, not a number above 0")
+    return value
