@@ -161,7 +161,7 @@ def _without_types(processor: dict[str, Any] | None) -> dict[str, Any]:
             for name in ("single", "pair")
         }
         return processor | parts
-    return processor  # those of RoBERTa and of bytes give none
+    return processor  # RoBERTa's gives none
 
 
 def _template(single: Any, pair: Any, special: Any) -> dict[str, Any]:
