@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 from onnx.helper import (
     make_graph,
     make_model,
@@ -69,7 +69,10 @@ def keep_state(model: ModelProto, directory: Path = Path()) -> ModelProto | None
         _fuse_cross_attention(graph, value.partition(".")[2])
     _broadcast_biases(graph)
     _add_to_logits(graph)
-    inputs = {FILLED: (TensorProto.INT32, ["batch"]), ROOM: (TensorProto.INT32, [1])}
+    inputs: dict[str, tuple[int, list[str | int]]] = {
+        FILLED: (TensorProto.INT32, ["batch"]),
+        ROOM: (TensorProto.INT32, [1]),
+    }
     inputs[ADDED] = (TensorProto.FLOAT, [_tokens(graph)])
     if any(v.name == "attention_mask" for v in graph.input):
         inputs[SOURCE_LENGTHS] = (TensorProto.INT32, ["batch"])
@@ -181,7 +184,7 @@ def _drop_unread(graph: GraphProto) -> None:
     for values in (graph.initializer, graph.input):
         unread = [value for value in values if value.name not in wanted]
         for value in unread:
-            values.remove(value)  # type: ignore[arg-type]
+            values.remove(value)
     del graph.value_info[:]  # of values that no longer exist, among others
 
 
@@ -215,7 +218,7 @@ def write_helpers(step: Path, suffix: str) -> Mapping[str, str]:
 def _lengthen(past: list[str], types: Mapping[str, int]) -> GraphProto:
     """For every input `x` an output whose position i is position `slots[i]` of `x`."""
 
-    def cache(name: str, kind: int) -> object:
+    def cache(name: str, kind: int) -> ValueInfoProto:
         return make_tensor_value_info(name, kind, [None] * 4)
 
     return make_graph(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from compressor.runtime.batching import Batch
 from compressor.runtime.cuda_graphs import Captured, numbered, uncaptured
 from compressor.runtime.decoder import (
     BEST,
@@ -62,12 +63,22 @@ class BoundStep:
     moves: IOBinding | None = None  # of rows to the other side
 
 
+@dataclass(frozen=True)
+class Encoding:
+    """A binding of the encoder, whose outputs are the keys and values of the cross-attention."""
+
+    inputs: Mapping[str, OrtValue]
+    binding: IOBinding
+    options: RunOptions
+
+
 @dataclass(eq=False)
 class Block:
     """The buffers of a number of rows and a length of sources."""
 
     rows: int
     source: int
+    encoding: Encoding
     cross: Mapping[str, OrtValue]
     values: Mapping[str, OrtValue]  # of the step, by the name of the input or output
     moved: OrtValue  # numbers of rows [rows]
@@ -75,7 +86,7 @@ class Block:
 
     @property
     def bytes(self) -> int:
-        held = [*self.cross.values(), *self.values.values()]
+        held = [*self.cross.values(), *self.values.values(), *self.encoding.inputs.values()]
         for step in self.steps.values():
             held += [*step.past.values(), step.history]
         return sum(value.tensor_size_in_bytes() for value in held)
@@ -86,7 +97,8 @@ class DeviceGraph(DecoderGraph):
 
     Args:
         select: also `LENGTHEN` and `TOP`.
-        captures: whether the session was opened to capture CUDA graphs.
+        encoder: its session.
+        captures: the sessions that were opened to capture CUDA graphs.
     """
 
     def __init__(
@@ -94,11 +106,14 @@ class DeviceGraph(DecoderGraph):
         session: InferenceSession,
         device: str,
         select: Mapping[str, InferenceSession],
-        captures: bool = False,
+        encoder: InferenceSession,
+        captures: Collection[InferenceSession] = (),
     ) -> None:
         super().__init__(session, device, select)
         self.captures = captures
-        self.captured: list[Captured] = []  # rows, source tokens, room
+        # Rows and source tokens of the encoder's; also the room, of the decoder's.
+        self.captured: list[Captured] = []
+        self._encoder = encoder
         inputs = {value.name: value for value in session.get_inputs()}
         self.reads_source = SOURCE_LENGTHS in inputs
         self.float = FLOATS[inputs[ADDED].type]
@@ -128,7 +143,20 @@ class DeviceGraph(DecoderGraph):
         if self.reads_source:
             values[SOURCE_LENGTHS] = self.value(np.ones(rows, np.int32))
         cross = {name: self.value(np.zeros(s, self.float)) for name, s in shapes.items()}
-        return Block(rows, source, cross, values, self.value(np.arange(rows)))
+        encoding = self._encoding(rows, source, cross)
+        return Block(rows, source, encoding, cross, values, self.value(np.arange(rows)))
+
+    def _encoding(self, rows: int, source: int, cross: Mapping[str, OrtValue]) -> Encoding:
+        ones = np.ones((rows, source), np.int64)
+        inputs = {name: self.value(ones.copy()) for name in ("input_ids", "attention_mask")}
+        options, _ = self._options(self._encoder, (rows, source), inputs.values())
+        return Encoding(inputs, bind(self._encoder, inputs, cross), options)
+
+    def encode(self, block: Block, batch: Batch) -> None:
+        """Write the keys and values of sources [rows, source tokens], as many as the buffers'."""
+        for name, value in block.encoding.inputs.items():
+            value.update_inplace(batch[name])
+        self._encoder.run_with_iobinding(block.encoding.binding, block.encoding.options)
 
     def release(self, block: Block) -> None:
         """Keep buffers for another batch, if not too many are kept already."""
@@ -146,10 +174,9 @@ class DeviceGraph(DecoderGraph):
             }
             history = self.value(np.zeros((block.rows, room + 1), np.int64))
             bound = self._bound(block, past, history, room)
-            block.steps[room, side] = made = BoundStep(past, history, bound, self._options())
-            if made.replayed[1] is not made.replayed[0]:
-                held = sum(value.tensor_size_in_bytes() for value in (*past.values(), history))
-                self.captured.append(Captured((block.rows, block.source, room), held))
+            shape, values = (block.rows, block.source, room), (*past.values(), history)
+            options = self._options(self.session, shape, values)
+            block.steps[room, side] = BoundStep(past, history, bound, options)
         step = block.steps[room, side]
         # A CUDA graph belongs to the thread that captured it, and goes with it.
         if not hasattr(self._threads, "captured"):
@@ -184,16 +211,23 @@ class DeviceGraph(DecoderGraph):
             binding.bind_ortvalue_output(name.replace("past", "present"), value)
         return binding
 
-    def _options(self) -> Sequence[RunOptions]:
-        """Options of a run that waits for its end, and of one that does not; captured or not."""
-        if self.captures and len(self.captured) < MOST_CAPTURED:
-            number = len(self.captured) + 1  # 0 is onnxruntime's own
-            waiting, going_on = numbered(number), numbered(number)
-            # What is replayed stays in order; other runs may take each other's memory.
-            going_on.add_run_config_entry("disable_synchronize_execution_providers", "1")
-            return waiting, going_on
-        waiting = uncaptured()
-        return waiting, waiting
+    def _options(
+        self, session: InferenceSession, shape: tuple[int, ...], values: Iterable[OrtValue]
+    ) -> tuple[RunOptions, RunOptions]:
+        """Options of a run that waits for its end, and of one that does not; captured or not.
+
+        Args:
+            values: what is kept for it.
+        """
+        if session not in self.captures or len(self.captured) == MOST_CAPTURED:
+            return uncaptured(), uncaptured()
+        held = sum(value.tensor_size_in_bytes() for value in values)
+        self.captured.append(Captured(shape, held))
+        number = len(self.captured)  # 0 is onnxruntime's own
+        waiting, going_on = numbered(number), numbered(number)
+        # What is replayed stays in order; other runs may take each other's memory.
+        going_on.add_run_config_entry("disable_synchronize_execution_providers", "1")
+        return waiting, going_on
 
     def run(self, step: BoundStep, wait: bool = True) -> None:
         """One step; `wait` for its end, so that its outputs can be read."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,8 @@ from compressor.runtime.device_buffers import (
     SOURCE_LENGTHS,
     Block,
     DeviceGraph,
-    bind,
 )
 from compressor.runtime.processors import Scores, Tokens, rules
-
-if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
 
 # Sizes are powers of two from here on: few enough that each is captured once.
 LEAST_SOURCE, LEAST_ROOM = 16, 32
@@ -70,20 +66,12 @@ class DeviceDecoder:
 
     Args:
         graph: of the step.
-        encoder: session whose outputs are the keys and values of the cross-attention.
         batch: padded on the right.
         pad: token of padding.
         most_source: tokens that sources are cut to; batches are padded to no more.
     """
 
-    def __init__(
-        self,
-        graph: DeviceGraph,
-        encoder: InferenceSession,
-        batch: Batch,
-        pad: int,
-        most_source: int,
-    ) -> None:
+    def __init__(self, graph: DeviceGraph, batch: Batch, pad: int, most_source: int) -> None:
         ids, mask = batch["input_ids"], batch["attention_mask"]
         source = max(ids.shape[1], min(size_class(ids.shape[1], LEAST_SOURCE), most_source))
         rows = size_class(len(ids))
@@ -94,12 +82,11 @@ class DeviceDecoder:
         self._added = np.zeros(graph.scored, graph.float)
         self._take(graph.acquire(rows, source), len(ids))
         if graph.cross:
-            feeds = {
+            filled = {
                 "input_ids": _filled_up(ids, rows, source, pad),
                 "attention_mask": _filled_up(mask, rows, source, 0),
             }
-            values = {name: graph.value(array) for name, array in feeds.items()}
-            encoder.run_with_iobinding(bind(encoder, values, self._block.cross))
+            graph.encode(self._block, filled)
 
     def step(self, tokens: Tokens) -> DeviceStep:
         self.feed(tokens)
@@ -162,6 +149,7 @@ class DeviceDecoder:
         """Decode in other buffers, without their caches."""
         self._block, self.rows = block, rows
         self._release = weakref.finalize(self, self._graph.release, block)
+        self._release.atexit = False
         if self._graph.reads_source:
             self._write(SOURCE_LENGTHS, self._lengths)
         block.values[ADDED].update_inplace(self._added)

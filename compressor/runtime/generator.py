@@ -115,8 +115,13 @@ class Generator(Runtime[TranslationArtifact]):
         """Open the graphs that the search of this package runs."""
         artifact = self.artifact
         on_device = LENGTHEN in artifact.precisions.get(self.precision, ())
-        self._encoder = self._session("encoder")
-        decoder, capture = self._decoder_session(on_device)
+        captures = []
+        if on_device:
+            made = {role: self._capturing_session(role) for role in ("encoder", "decoder")}
+            (self._encoder, _), (decoder, _) = made.values()
+            captures = [session for session, captured in made.values() if captured]
+        else:
+            self._encoder, decoder = self._session("encoder"), self._session("decoder")
         past, cross = any(artifact.decoder_self_heads), any(artifact.cross_heads)
         # Caches in NumPy's buffers are moved by NumPy, without a graph.
         copied = on_device or not writes_in_place(decoder)
@@ -127,25 +132,28 @@ class Generator(Runtime[TranslationArtifact]):
         scored = len(self.tokens.ids)
         require_translator(artifact, self._encoder, decoder, select, scored, self._directory)
         if on_device:
-            self._decoder: DecoderGraph = DeviceGraph(decoder, self._device, select, capture)
+            self._decoder: DecoderGraph = DeviceGraph(
+                decoder, self._device, select, self._encoder, captures
+            )
         else:
             self._decoder = DecoderGraph(decoder, self._device, select)
 
-    def _decoder_session(self, on_device: bool) -> tuple[InferenceSession, bool]:
-        """The decoder, and whether its steps are captured."""
+    def _capturing_session(self, role: str) -> tuple[InferenceSession, bool]:
+        """A session whose runs are captured as CUDA graphs, if they can be; and whether."""
         assert isinstance(self._engine, OnnxRuntime)
-        if on_device and self._engine.captures:
-            try:
-                return self._engine.session("decoder", captures=True), True
-            except InputError as error:
-                if REFUSED not in str(error.__cause__):
-                    raise
-                warnings.warn(
-                    f"onnxruntime cannot capture the decoder in {self._directory}, so its steps "
-                    "take longer than they could",
-                    stacklevel=2,
-                )
-        return self._session("decoder"), False
+        if not self._engine.captures:
+            return self._session(role), False
+        try:
+            return self._engine.session(role, captures=True), True
+        except InputError as error:
+            if REFUSED not in str(error.__cause__):
+                raise
+            warnings.warn(
+                f"onnxruntime cannot capture the {role} in {self._directory}, so it takes longer "
+                "than it could",
+                stacklevel=2,
+            )
+            return self._session(role), False
 
     def _session(self, role: str) -> InferenceSession:
         assert isinstance(self._engine, OnnxRuntime)  # others search by themselves
@@ -298,7 +306,7 @@ class Generator(Runtime[TranslationArtifact]):
             require_right_padding(mask)
         if isinstance(graph, DeviceGraph):
             most = self.artifact.max_source_tokens
-            return DeviceDecoder(graph, self._encoder, batch, self.artifact.pad_token_id, most)
+            return DeviceDecoder(graph, batch, self.artifact.pad_token_id, most)
         cross = {}
         if graph.cross:  # without cross-attention heads the decoder does not read the source
             feeds = {"input_ids": graph.value(ids), "attention_mask": graph.value(mask)}
