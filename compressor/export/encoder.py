@@ -110,7 +110,7 @@ class EncoderGraphs(TaskGraphs):
             real = batch.inputs["attention_mask"]
             read = (self.task.read_logits(logits, real) for logits in (actual, wanted))
             same += self.task.same_answers(*read)
-        return Compared(runtime.precision, differences, same, self.task.answers, runtime.provider)
+        return Compared(runtime.precision, differences, same, self.task.answers, runtime.ran_by)
 
     def observe(
         self, directory: Path, artifact: Any, batches: Sequence[Mapping[str, Array]], finder: Finder
