@@ -21,7 +21,7 @@ from compressor.runtime.device_buffers import (
     ADDED,
     FILLED,
     SOURCE_LENGTHS,
-    Block,
+    Buffers,
     DeviceGraph,
 )
 from compressor.runtime.processors import Scores, Tokens, rules
@@ -43,7 +43,7 @@ class DeviceStep:
     """What a step wrote to its buffers; a `search.Step` that finds the best tokens, too."""
 
     graph: DeviceGraph
-    block: Block
+    block: Buffers
     rows: int
 
     def best(self) -> Tokens:
@@ -145,7 +145,7 @@ class DeviceDecoder:
         self.feed(self._tokens)
         release()
 
-    def _take(self, block: Block, rows: int) -> None:
+    def _take(self, block: Buffers, rows: int) -> None:
         """Decode in other buffers, without their caches."""
         self._block, self.rows = block, rows
         self._release = weakref.finalize(self, self._graph.release, block)
