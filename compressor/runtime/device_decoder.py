@@ -28,9 +28,9 @@ from compressor.runtime.processors import Scores, Tokens, rules
 
 # Sizes are powers of two from here on: few enough that each is captured once.
 LEAST_SOURCE, LEAST_ROOM = 16, 32
-# Steps of greedy search between two looks at the tokens. A look waits for the GPU and copies: about a
-# tenth of a captured step, an estimate that no GPU has confirmed. Steps behind the last row's end,
-# 1.5 in the mean, are lost.
+# Steps of greedy search between two looks at the tokens. A look waits for the GPU and copies:
+# about a tenth of a captured step, an estimate that no GPU has confirmed. Steps behind the last
+# row's end, 1.5 in the mean, are lost.
 STEPS_AT_ONCE = 4
 
 
