@@ -169,14 +169,20 @@ def require_encoder(artifact: EncoderArtifact, model: LogitsModel, where: Path) 
     _require_floats(where, {value.name: value.type for value in model.outputs}, ["logits"])
 
 
-def require_packed(artifact: EncoderArtifact, graph: InferenceSession, where: Path) -> None:
-    """Check the graph of an encoder that computes nothing for padding, as `require_encoder`."""
-    outputs = _shapes(graph.get_outputs())
-    _require(where, "packed graph's outputs", set(outputs), {"logits"})
-    _require(where, "packed graph's number of labels", outputs["logits"][-1], artifact.outputs)
-    given = {*artifact.inputs, TOKENS, OFFSETS, STARTS}
-    inputs = set(_shapes(graph.get_inputs()))
-    _require(where, "packed graph's inputs", inputs | given, given)
+def require_packed(
+    artifact: Artifact, model: LogitsModel, packed: InferenceSession, where: Path
+) -> None:
+    """Check the graph that computes nothing for padding against the one that does.
+
+    Raises:
+        InputError: it has other inputs or outputs.
+    """
+    wanted, outputs = _shapes(model.outputs), _shapes(packed.get_outputs())
+    _require(where, "packed graph's outputs", set(outputs), set(wanted))
+    for name, shape in wanted.items():
+        _require(where, f"packed graph's {name}", outputs[name][-1], shape[-1])
+    known = {*artifact.inputs, TOKENS, OFFSETS, STARTS}
+    _require(where, "packed graph's inputs", known | set(_shapes(packed.get_inputs())), known)
 
 
 def require_ids(tokenizer: TextTokenizer, vocabulary: int, path: Path) -> None:
